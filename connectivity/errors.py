@@ -106,7 +106,7 @@ class NotConnected(LinkError):
     status = 503
 
 
-class Renewed(NotConnected):
+class LinkRenewed(NotConnected):
     """The link closed itself so that the broker redelivers what was not acknowledged. Not a failure."""
 
 
@@ -116,7 +116,7 @@ class ConnectionRefused(LinkError):
     status = 400
 
 
-class CertificateWanted(ConnectionRefused):
+class ClientCertificateRequired(ConnectionRefused):
     """The broker requires a client certificate, and the document has none."""
 
 
@@ -129,7 +129,7 @@ class PublishFailed(ConnectivityError):
         self.fault = Fault(status, "connectivity:message.sending.failed", words)
 
 
-class DeliveryGivenUp(PublishFailed):
+class RetriesExhausted(PublishFailed):
     """A message that is not retried, because several links ended while sending it."""
 
 

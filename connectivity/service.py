@@ -54,7 +54,7 @@ from connectivity.sessions.base import RetentionTimes
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.session_repository import SessionRepository
-from connectivity.store.spark_queries import wide_queries
+from connectivity.store.spark_queries import open_spark_queries
 from connectivity.store.store import Store, StoreOptions
 from connectivity.subscriptions.aggregation_feed import open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
@@ -148,7 +148,7 @@ class Service:
             self.searching,
             now,
             page_bytes=subscriptions.page_bytes,
-            seconds_for_all=settings.search.budget_for_all.total_seconds(),
+            count_timeout=settings.search.budget_for_all.total_seconds(),
             note=definitions.audit,
         )
         self.following = LiveFeeds(self.store)
@@ -164,10 +164,10 @@ class Service:
             time.monotonic,
         )
         self.monitor.watch_subscriptions(lambda: self.streams)
-        lifetimes = RetentionTimes(settings.lake.retention, settings.spark.mode)
+        retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
         rows = partial(SessionRepository, self.store)
         handlers = open_handlers(
-            SessionServices(self.store, self.streams, self.decider, time.monotonic, now, rows, lifetimes)
+            SessionServices(self.store, self.streams, self.decider, time.monotonic, now, rows, retention_times)
         )
         self.dispatcher = Dispatcher(self.store, self.streams, self.decider, handlers=handlers)
         cursors = self.dispatcher.cursors
@@ -304,7 +304,7 @@ class Service:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
-        return AsOfSearches(self.store, self.decider.world, wide_queries(self.settings), now, options)
+        return AsOfSearches(self.store, self.decider.world, open_spark_queries(self.settings), now, options)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a subscribe.

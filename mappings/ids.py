@@ -17,7 +17,7 @@ from typing import NamedTuple
 MAX_ID_LENGTH = 256
 """The longest id, key or label, in UTF-16 code units."""
 
-LONGEST_KNOWN = 512
+MAX_CACHED_LENGTH = 512
 """The longest cached topics and paths, in characters: clients could fill the cache with longer ones."""
 
 _ENTITY_ID = re.compile(r"(?P<namespace>|[a-zA-Z]\w*(?:[.\-][a-zA-Z]\w*)*):(?P<name>[^\x00-\x1F\x7F-\xFF/]+)", re.ASCII)
@@ -75,7 +75,7 @@ def utf16_length(text: str) -> int:
 
 def parse_entity_id(type: EntityType, text: str) -> EntityId | None:
     """Return the entity with this ID; None if the text is no ID: the caller knows the error."""
-    return (_known if len(text) <= LONGEST_KNOWN else _parse)(type, text)
+    return (_parse_cached if len(text) <= MAX_CACHED_LENGTH else _parse)(type, text)
 
 
 def _parse(type: EntityType, text: str) -> EntityId | None:
@@ -87,7 +87,7 @@ def _parse(type: EntityType, text: str) -> EntityId | None:
     return EntityId(type, match["namespace"], match["name"])
 
 
-_known = lru_cache(maxsize=8192)(_parse)
+_parse_cached = lru_cache(maxsize=8192)(_parse)
 
 
 def namespace_of(id: str) -> str:

@@ -1,9 +1,9 @@
 """Options of payload mappers: definition, validation and reading.
 
 An `Option` is a row: its documentation, its default, and `read`, which converts the JSON value for the mapper (a parsed
-template, a selection) and raises `OptionRefused` for invalid values. Options are read once, when a document is validated or
-a connection is created. `read_options` reports every problem at once, each with its place. Ditto connections, payload
-mapping.
+template, a selection) and raises `InvalidMapperOption` for invalid values. Options are read once, when a document is
+validated or a connection is created. `read_options` reports every problem at once, each with its place. Ditto
+connections, payload mapping.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 from mappings.errors import Fault, MappingError, PlaceholderError
-from mappings.model.field_selector import Selection, SelectorRefused, parse_fields
+from mappings.model.field_selector import InvalidSelector, Selection, parse_fields
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import Scope, Template, parse
 
@@ -40,7 +40,7 @@ class OptionProblem(NamedTuple):
     nearest: str | None = None
 
 
-class OptionRefused(Exception):
+class InvalidMapperOption(Exception):
     """A value that an option cannot hold. `steps` lead from the option into its value."""
 
     def __init__(self, *problems: OptionProblem) -> None:
@@ -48,7 +48,7 @@ class OptionRefused(Exception):
         self.problems = problems
 
 
-class OptionsRefused(MappingError):
+class InvalidMapperOptions(MappingError):
     """Options that a mapper cannot work with; every problem of them. The fault names the first one."""
 
     def __init__(self, problems: Sequence[OptionProblem]) -> None:
@@ -90,10 +90,10 @@ def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[st
             continue
         try:
             found[name] = option.read(value)
-        except OptionRefused as error:
+        except InvalidMapperOption as error:
             problems += [problem._replace(steps=(name, *problem.steps)) for problem in error.problems]
     if problems:
-        raise OptionsRefused(problems)
+        raise InvalidMapperOptions(problems)
     return found
 
 
@@ -110,7 +110,7 @@ def _unknown(name: str, value: object, known: list[str]) -> OptionProblem:
 
 def _expect(value: object, kind: type, expected: str) -> Any:
     if not isinstance(value, kind):
-        raise OptionRefused(OptionProblem((), value, expected))
+        raise InvalidMapperOption(OptionProblem((), value, expected))
     return value
 
 
@@ -124,7 +124,7 @@ def flag(value: object) -> bool:
 def text(value: object) -> str:
     """A text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise OptionRefused(OptionProblem((), value, "a non-empty string"))
+        raise InvalidMapperOption(OptionProblem((), value, "a non-empty string"))
     return value
 
 
@@ -160,10 +160,10 @@ def templates(value: object) -> HeaderMapping:
         found[name] = each
         try:
             _parse_template(each, (name,))
-        except OptionRefused as error:
+        except InvalidMapperOption as error:
             problems += error.problems
     if problems:
-        raise OptionRefused(*problems)
+        raise InvalidMapperOption(*problems)
     return HeaderMapping(found, Scope.MAPPER)
 
 
@@ -171,8 +171,8 @@ def selection(value: object) -> Selection:
     """A field selector such as `attributes(site,serial),features/lamp`."""
     try:
         return parse_fields(text(value))
-    except SelectorRefused as error:
-        raise OptionRefused(OptionProblem((), value, "a field selector", FAILED, str(error))) from error
+    except InvalidSelector as error:
+        raise InvalidMapperOption(OptionProblem((), value, "a field selector", FAILED, str(error))) from error
 
 
 JsonTemplate: TypeAlias = Any
@@ -193,13 +193,13 @@ def json_template(value: object) -> JsonTemplate:
         if isinstance(value, str) and _EXPRESSION.search(value):
             try:
                 return _parse_template(value, steps)
-            except OptionRefused as error:
+            except InvalidMapperOption as error:
                 problems.extend(error.problems)
         return value
 
     result = read(value, ())
     if problems:
-        raise OptionRefused(*problems)
+        raise InvalidMapperOption(*problems)
     return result
 
 
@@ -208,4 +208,4 @@ def _parse_template(value: str, steps: tuple[str | int, ...], scope: Scope = Sco
         return parse(value, scope)
     except PlaceholderError as error:
         expected = f"placeholders and functions that are allowed in {scope.place}"
-        raise OptionRefused(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error
+        raise InvalidMapperOption(OptionProblem(steps, value, expected, FAILED, error.fault.message)) from error

@@ -10,11 +10,11 @@ def json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-LONGEST_QUOTE = 200
+MAX_QUOTE_LENGTH = 200
 """Characters of a message that its answer repeats at most."""
 
 
-def shorten(text: str, limit: int = LONGEST_QUOTE) -> str:
+def shorten(text: str, limit: int = MAX_QUOTE_LENGTH) -> str:
     """The text, or its first `limit` characters and `…`."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 

@@ -13,7 +13,7 @@ LEAST = 20
 """How many files are listed."""
 
 
-class Seen(NamedTuple):
+class Coverage(NamedTuple):
     """How many lines and branches there are, and how many of them were executed."""
 
     lines: int = 0
@@ -21,9 +21,9 @@ class Seen(NamedTuple):
     branches: int = 0
     taken: int = 0
 
-    def __add__(self, other: object) -> Seen:
-        assert isinstance(other, Seen)
-        return Seen(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
+    def __add__(self, other: object) -> Coverage:
+        assert isinstance(other, Coverage)
+        return Coverage(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
 
     def __str__(self) -> str:
         return f"{_percent(self.executed, self.lines)} {_percent(self.taken, self.branches)} {self.lines:>7,}"
@@ -33,17 +33,19 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:6.1f} %" if whole else "       –"
 
 
-def of_files(report: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Seen]:
+def of_files(report: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Coverage]:
     """By file, from the `files` of `coverage json`."""
     return {
-        name: Seen(found["num_statements"], found["covered_lines"], found["num_branches"], found["covered_branches"])
+        name: Coverage(
+            found["num_statements"], found["covered_lines"], found["num_branches"], found["covered_branches"]
+        )
         for name, found in ((name, file["summary"]) for name, file in report.items())
     }
 
 
-def by_folder(files: Mapping[str, Seen]) -> dict[str, Seen]:
+def by_folder(files: Mapping[str, Coverage]) -> dict[str, Coverage]:
     """The sums of each package and of each folder in it."""
-    found: defaultdict[str, Seen] = defaultdict(Seen)
+    found: defaultdict[str, Coverage] = defaultdict(Coverage)
     for name, seen in files.items():
         for folder in list(Path(name).parents)[:-1]:
             found[str(folder)] += seen

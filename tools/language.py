@@ -52,7 +52,7 @@ _WORD = re.compile(rf"\b(?:{'|'.join(_WORDS)})\b", re.IGNORECASE)
 _CODE = re.compile(r"``.+?``|`[^`]*`|\[[^\]]*\]\([^)]*\)", re.DOTALL)
 
 
-class Breach(NamedTuple):
+class Violation(NamedTuple):
     """A sentence that breaks a rule."""
 
     line: int
@@ -60,19 +60,19 @@ class Breach(NamedTuple):
     found: str
 
 
-def sentences(text: str, line: int = 1) -> Iterator[Breach]:
+def sentences(text: str, line: int = 1) -> Iterator[Violation]:
     """The breaches in a paragraph or several, of which the first begins at `line`."""
     for paragraph in re.split(r"(\n\s*(?:[-*>|#].*?)?(?=\n|$)|\n\s*[-*|#>] )", text):
         plain = " ".join(_CODE.sub("`code`", paragraph).split())
         for rule, pattern in _RULES.items():
             for match in pattern.finditer(plain):
-                yield Breach(line, rule, match[0].strip(" .:;")[:60])
+                yield Violation(line, rule, match[0].strip(" .:;")[:60])
         for match in _WORD.finditer(plain):
-            yield Breach(line, f"write '{_WORDS[match[0].lower()]}'", match[0])
+            yield Violation(line, f"write '{_WORDS[match[0].lower()]}'", match[0])
         line += paragraph.count("\n")
 
 
-def markdown(text: str) -> Iterator[Breach]:
+def markdown(text: str) -> Iterator[Violation]:
     """The breaches in a page of Markdown, without its blocks of code."""
     lines, quoted = text.split("\n"), False
     for index, found in enumerate(lines):
@@ -84,7 +84,7 @@ def markdown(text: str) -> Iterator[Breach]:
     yield from sentences("\n".join(lines))
 
 
-def python(text: str, name: str = "") -> Iterator[Breach]:
+def python(text: str, name: str = "") -> Iterator[Violation]:
     """The breaches in the docstrings and comments of a module."""
     tree = ast.parse(text)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -96,12 +96,12 @@ def python(text: str, name: str = "") -> Iterator[Breach]:
                 case ast.Expr(value=ast.Constant(value=str(docstring))):
                     yield from sentences(docstring, statement.lineno)
                     if len(first := docstring.strip().split("\n")[0]) > LONGEST_FIRST_LINE:
-                        yield Breach(
+                        yield Violation(
                             statement.lineno, f"at most {LONGEST_FIRST_LINE} characters in the first line", first[:60]
                         )
     length = len((ast.get_docstring(tree) or "").split("\n"))
     if length > LONGEST_MODULE_DOCSTRING and name not in STATE_TABLES:
-        yield Breach(1, f"at most {LONGEST_MODULE_DOCSTRING} lines in a module's docstring", f"{length} lines")
+        yield Violation(1, f"at most {LONGEST_MODULE_DOCSTRING} lines in a module's docstring", f"{length} lines")
 
 
 def main(arguments: list[str]) -> int:

@@ -24,14 +24,14 @@ from connectivity.api.health import Readiness
 from connectivity.api.openapi import openapi_document
 from connectivity.api.operations import Erasures
 from connectivity.api.requests import BodyLimits
-from connectivity.api.responses import JsonAnswer, ResponseMiddleware, install
+from connectivity.api.responses import JsonResponse, ResponseMiddleware, install
 from connectivity.config.problems import did_you_mean
 from connectivity.config.settings import ApiSettings
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
 
-DESCRIPTION = "/openapi.json"
+OPENAPI_PATH = "/openapi.json"
 
 
 def application(
@@ -63,22 +63,22 @@ def application(
     if searches is not None:
         app.include_router(search.router(searches))
     if erasures is not None:
-        app.include_router(operations.erasing(erasures, bounds))
-    _describe(app, settings.needs_token)
+        app.include_router(operations.erasure_router(erasures, bounds))
+    _add_openapi_route(app, settings.needs_token)
     app.add_middleware(Authenticator, settings=settings, sleep=sleep)
     app.add_middleware(ResponseMiddleware)
     return app
 
 
-def _describe(app: FastAPI, needs_token: bool) -> None:
+def _add_openapi_route(app: FastAPI, needs_token: bool) -> None:
     """Put the description of everything else under its path."""
     made: list[Response] = []
 
-    @app.get(DESCRIPTION, include_in_schema=False)
+    @app.get(OPENAPI_PATH, include_in_schema=False)
     async def description() -> Response:
         if not made:
             # Once, and beside the loop: it takes some tenths of a second.
-            made.append(JsonAnswer(await asyncio.to_thread(openapi_document, app, needs_token)))
+            made.append(JsonResponse(await asyncio.to_thread(openapi_document, app, needs_token)))
         return made[0]
 
 

@@ -29,7 +29,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from connectivity.api.errors import fault
-from connectivity.api.responses import error_answer
+from connectivity.api.responses import error_response
 from connectivity.config.settings import ApiSettings, ApiToken, TokenRole, is_loopback
 from connectivity.errors import OperationRefused
 from mappings.errors import Fault
@@ -38,7 +38,7 @@ log = structlog.get_logger(__name__)
 
 
 PROBES: Final = frozenset({"/health/live", "/health/ready"})
-READING: Final = frozenset({"GET", "HEAD"})
+READ_METHODS: Final = frozenset({"GET", "HEAD"})
 
 _PORT: Final = re.compile(r":\d*\Z")
 _TOKEN_NAMES: Final = re.compile(
@@ -49,9 +49,9 @@ _TOKEN_NAMES: Final = re.compile(
 
 _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 4.0
-_FORGOTTEN_AFTER: Final = 300.0
-_MOST_PEERS: Final = 4_096
-_MOST_WAITING: Final = 8
+_FORGET_SECONDS: Final = 300.0
+_MAX_PEERS: Final = 4_096
+_MAX_DELAYED_REQUESTS: Final = 8
 """Wrong tokens of one address that wait for their answer."""
 
 
@@ -66,7 +66,7 @@ class Caller:
     """Whether the name belongs to a token of its own; shared tokens and loopback have no identity."""
 
 
-ANYBODY: Final = Caller("api", TokenRole.ADMIN)
+ANONYMOUS_ADMIN: Final = Caller("api", TokenRole.ADMIN)
 """The caller if no token is required, and the caller with `api.token`."""
 
 
@@ -76,8 +76,8 @@ class TokenDigests:
     def __init__(self, settings: ApiSettings) -> None:
         self._known = [(_digest(it.token.get_secret_value().encode()), _caller(it)) for it in settings.tokens]
         if settings.token is not None and (text := settings.token.get_secret_value()):
-            self._known.append((_digest(text.encode()), ANYBODY))
-        self.are_needed = bool(self._known)
+            self._known.append((_digest(text.encode()), ANONYMOUS_ADMIN))
+        self.is_required = bool(self._known)
 
     def caller(self, given: bytes) -> Caller | None:
         """Return the caller with this token. Takes the same time for every token."""
@@ -99,15 +99,15 @@ class FailedLoginDelays:
     def is_full(self, address: str) -> bool:
         """Whether this address has the most delayed requests, so that no more are checked."""
         peer = self._peers.get(address)
-        return peer is not None and peer.waiting >= _MOST_WAITING
+        return peer is not None and peer.waiting >= _MAX_DELAYED_REQUESTS
 
     def record_failure(self, address: str) -> float:
         """A wrong token came from here: how many seconds its answer waits. Call `record_answer` afterwards."""
         peer = self._peers.pop(address, None)
-        if peer is None or (self._now() - peer.last > _FORGOTTEN_AFTER and not peer.waiting):
+        if peer is None or (self._now() - peer.last > _FORGET_SECONDS and not peer.waiting):
             peer = _Peer()
         self._peers[address] = peer
-        while len(self._peers) > _MOST_PEERS:
+        while len(self._peers) > _MAX_PEERS:
             self._peers.popitem(last=False)
         peer.last = self._now()
         peer.failures += 1
@@ -150,29 +150,29 @@ class Authenticator:
             await self._app(scope, receive, send)
             return
         headers, is_probe = Headers(scope=scope), scope["path"] in PROBES
-        found: Caller | Fault | None = two_lengths(headers) or misplaced_token(scope["query_string"])
+        found: Caller | Fault | None = check_body_length(headers) or check_query_token(scope["query_string"])
         if found is None:
-            foreign = foreign_page(headers, scope["method"], self._host, self._keys.are_needed)
+            foreign = check_origin(headers, scope["method"], self._host, self._keys.is_required)
             found = foreign or await self._caller(headers, address_of(scope))
             if is_probe and not isinstance(found, Caller):
                 # Everyone may read the status; only admins get all details.
                 found = None
             elif isinstance(found, Caller) and not found.role.may(_role_of(scope["method"])):
-                found = not_enough(found, _role_of(scope["method"]))
+                found = insufficient_role(found, _role_of(scope["method"]))
         if isinstance(found, Fault):
-            await error_answer(found, headers=_extra_headers(found))(scope, receive, send)
+            await error_response(found, headers=_extra_headers(found))(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = found
         await self._app(scope, receive, send)
 
     async def _caller(self, headers: Headers, address: str) -> Caller | Fault:
         """Return the caller, or the refusal. Waits if the token is wrong."""
-        if not self._keys.are_needed:
-            return ANYBODY
-        if len(brought := headers.getlist("authorization")) > 1:
+        if not self._keys.is_required:
+            return ANONYMOUS_ADMIN
+        if len(authorizations := headers.getlist("authorization")) > 1:
             # A proxy may have checked the other one.
             return fault("api:unauthorized", "Found several 'authorization' headers, expected one bearer token.")
-        scheme, _, given = "".join(brought).partition(" ")
+        scheme, _, given = "".join(authorizations).partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             return fault("api:unauthorized", "A valid bearer token is required.")
         if self._delays.is_full(address):
@@ -199,10 +199,10 @@ async def admins_only(request: Request) -> None:
     """Restrict an operation to admins. Raises OperationRefused."""
     caller = caller_of(request)
     if not caller.role.may(TokenRole.ADMIN):
-        raise OperationRefused(not_enough(caller, TokenRole.ADMIN))
+        raise OperationRefused(insufficient_role(caller, TokenRole.ADMIN))
 
 
-def not_enough(caller: Caller, needed: TokenRole) -> Fault:
+def insufficient_role(caller: Caller, needed: TokenRole) -> Fault:
     """Return the refusal for a role that is not sufficient."""
     return fault(
         "api:forbidden",
@@ -210,7 +210,7 @@ def not_enough(caller: Caller, needed: TokenRole) -> Fault:
     )
 
 
-def two_lengths(headers: Headers) -> Fault | None:
+def check_body_length(headers: Headers) -> Fault | None:
     """Return the refusal of a body with two lengths: a proxy may treat the rest as another request."""
     if "transfer-encoding" in headers and "content-length" in headers:
         return fault(
@@ -219,7 +219,7 @@ def two_lengths(headers: Headers) -> Fault | None:
     return None
 
 
-def misplaced_token(query: bytes) -> Fault | None:
+def check_query_token(query: bytes) -> Fault | None:
     """The refusal of a query that has a parameter with the name of a token; its value is not looked at."""
     if not query:
         return None
@@ -233,14 +233,14 @@ def misplaced_token(query: bytes) -> Fault | None:
     return None
 
 
-def foreign_page(headers: Headers, method: str, host: str, needs_token: bool) -> Fault | None:
+def check_origin(headers: Headers, method: str, host: str, needs_token: bool) -> Fault | None:
     """Return the refusal of a request that a web page may have sent; None for others."""
     named = headers.get("host", "")
     name = _PORT.sub("", named)
     if not needs_token and not (is_loopback(name) or name.strip("[]").lower() == host.strip("[]").lower()):
         return fault("api:host.foreign", f"Host: found {named!r}, expected localhost or {host}")
     origin = headers.get("origin")
-    if method not in READING and origin is not None and origin.partition("://")[2] != named:
+    if method not in READ_METHODS and origin is not None and origin.partition("://")[2] != named:
         return fault("api:origin.foreign", f"Origin: found {origin!r}, expected {named} or no Origin")
     return None
 
@@ -262,7 +262,7 @@ def address_of(scope: Scope) -> str:
 
 def _role_of(method: str) -> TokenRole:
     """Return the role that a method requires. `admins_only` requires more."""
-    return TokenRole.READ if method in READING else TokenRole.WRITE
+    return TokenRole.READ if method in READ_METHODS else TokenRole.WRITE
 
 
 def _extra_headers(found: Fault) -> dict[str, str]:

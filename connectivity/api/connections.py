@@ -19,9 +19,9 @@ from fastapi import APIRouter, Header, Path, Query, Request, Response
 from connectivity.api import preconditions
 from connectivity.api.authentication import caller_of
 from connectivity.api.errors import refusal
-from connectivity.api.openapi import TEST, answers, request_body, body, nothing
+from connectivity.api.openapi import TEST, answers, body, nothing, request_body
 from connectivity.api.requests import BodyLimits, content, expect_media_type, json_object
-from connectivity.api.responses import JSON, JsonAnswer
+from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import (
     CONNECTION_EXAMPLE,
     LOGS_EXAMPLE,
@@ -35,7 +35,7 @@ from connectivity.api.schemas import (
 from connectivity.config.problems import show
 from connectivity.errors import Problem
 from connectivity.management.interface import Definition, Management, SampleMessage
-from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
+from mappings.model.field_selector import InvalidSelector, Selection, parse_fields, select
 
 PREFIX = "/api/2/connections"
 
@@ -86,8 +86,8 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     ) -> Response:
         selection = _selection(fields)
         if ids_only == "true" or (selection is not None and selection.keys() == {"id"}):
-            return JsonAnswer(management.ids())
-        return JsonAnswer([_render(it, selection) for it in await management.definitions()])
+            return JsonResponse(management.ids())
+        return JsonResponse([_render(it, selection) for it in await management.definitions()])
 
     @api.post(
         "",
@@ -119,7 +119,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             kind = expect_media_type(request, JSON, TEST)
             sent = await json_object(request, bounds)
             document, sample = _connection_test(sent) if kind == TEST else (sent, None)
-            return JsonAnswer(await management.test(document, sample))
+            return JsonResponse(await management.test(document, sample))
         expect_media_type(request, JSON)
         document = await json_object(request, bounds)
         return _created_response(await management.create(document, caller_of(request).name))
@@ -155,10 +155,10 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         ] = None,
     ) -> Response:
         selection = _selection(fields)
-        at = preconditions.moment_of(revision, time)
+        at = preconditions.parse_revision_selector(revision, time)
         found = await management.definition(connection_id, at)
         preconditions.check_retrieve(request.headers, found)
-        return JsonAnswer(_render(found, selection), headers={"etag": found.tag})
+        return JsonResponse(_render(found, selection), headers={"etag": found.tag})
 
     @api.put(
         "/{connection_id}",
@@ -182,7 +182,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     )
     async def put(request: Request, connection_id: ConnectionId) -> Response:
         expect_media_type(request, JSON)
-        judge = preconditions.judge_of(request.headers)
+        judge = preconditions.precondition_of(request.headers)
         document = await json_object(request, bounds)
         found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
         return _created_response(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
@@ -202,7 +202,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         openapi_extra={"parameters": CONDITIONAL},
     )
     async def delete(request: Request, connection_id: ConnectionId) -> Response:
-        await management.delete(connection_id, caller_of(request).name, preconditions.judge_of(request.headers))
+        await management.delete(connection_id, caller_of(request).name, preconditions.precondition_of(request.headers))
         return Response(status_code=204)
 
     @api.post(
@@ -234,7 +234,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         responses=_read_responses("Its status.", "Status", STATUS_EXAMPLE),
     )
     async def status(connection_id: ConnectionId) -> Response:
-        return JsonAnswer(management.status(connection_id))
+        return JsonResponse(management.status(connection_id))
 
     @api.get(
         "/{connection_id}/metrics",
@@ -243,7 +243,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         responses=_read_responses("Its metrics.", "Metrics", METRICS_EXAMPLE),
     )
     async def metrics(connection_id: ConnectionId) -> Response:
-        return JsonAnswer(management.metrics(connection_id))
+        return JsonResponse(management.metrics(connection_id))
 
     @api.get(
         "/{connection_id}/logs",
@@ -252,7 +252,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         responses=_read_responses("Its log entries.", "Logs", LOGS_EXAMPLE),
     )
     async def logs(connection_id: ConnectionId) -> Response:
-        return JsonAnswer(management.logs(connection_id))
+        return JsonResponse(management.logs(connection_id))
 
     @api.get(
         "/{connection_id}/revisions",
@@ -263,7 +263,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         ),
     )
     async def revisions(connection_id: ConnectionId) -> Response:
-        return JsonAnswer(await management.revisions(connection_id))
+        return JsonResponse(await management.revisions(connection_id))
 
     return api
 
@@ -314,7 +314,7 @@ async def _command(management: Management, connection_id: str, wanted: str, by: 
 
 def _created_response(found: Definition) -> Response:
     location = f"{PREFIX}/{quote(found.id, safe=':')}"
-    return JsonAnswer(found.document, 201, {"location": location, "etag": found.tag})
+    return JsonResponse(found.document, 201, {"location": location, "etag": found.tag})
 
 
 def _selection(fields: str | None) -> Selection | None:
@@ -322,7 +322,7 @@ def _selection(fields: str | None) -> Selection | None:
         return None
     try:
         return parse_fields(fields)
-    except SelectorRefused as error:
+    except InvalidSelector as error:
         raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from connectivity.api.openapi import HEALTH, answers, body, text
-from connectivity.api.responses import JsonAnswer
+from connectivity.api.responses import JsonResponse
 from connectivity.api.schemas import READY_EXAMPLE
 from connectivity.monitoring.prometheus import Encode, PrometheusRegistry
 
@@ -42,7 +42,7 @@ def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
         responses=answers({200: body("Live.", HEALTH, {"status": "live"})}, is_probe=True),
     )
     async def live() -> Response:
-        return JsonAnswer({"status": "live"})
+        return JsonResponse({"status": "live"})
 
     @api.get(
         "/health/ready",
@@ -58,7 +58,7 @@ def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
         is_ready, shown = readiness()
         if request.state.caller is None:
             shown = {"status": shown["status"]}
-        return JsonAnswer(shown, 200 if is_ready else 503)
+        return JsonResponse(shown, 200 if is_ready else 503)
 
     @api.get(
         "/metrics",

@@ -22,11 +22,11 @@ TEST = "application/vnd.connectivity.trial+json"
 Answers = dict[int | str, dict[str, Any]]
 
 ALWAYS = ("api:parameter.invalid", "api:token.misplaced", "internalerror")
-GUARDED = ("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany")
+AUTHENTICATION_CODES = ("api:unauthorized", "api:forbidden", "api:host.foreign", "api:requests.toomany")
 CHANGING = ("api:origin.foreign",)
 WITH_BODY = ("api:request.invalid", "api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
 WITH_JSON = ("json.invalid",)
-EVERYWHERE = frozenset({*ALWAYS, *GUARDED, *CHANGING, *WITH_BODY, *WITH_JSON})
+IMPLICIT_CODES = frozenset({*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, *WITH_BODY, *WITH_JSON})
 """Error codes that apply without declaration: to all requests, to changes, to bodies, to JSON."""
 
 _JSON = "application/json"
@@ -77,7 +77,7 @@ def answers(
     """Return the responses of an operation: the declared ones, and the errors."""
     every = {*codes, *ALWAYS}
     if not is_probe:
-        every.update(GUARDED)
+        every.update(AUTHENTICATION_CODES)
     if is_change or has_json or has_body:
         every.update(CHANGING)
     if has_json or has_body:

@@ -13,9 +13,9 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from connectivity.api.authentication import admins_only, caller_of
 from connectivity.api.errors import refusal
-from connectivity.api.openapi import TOTAL, answers, request_body, body, nothing
+from connectivity.api.openapi import TOTAL, answers, body, nothing, request_body
 from connectivity.api.requests import BodyLimits, expect_media_type, json_object
-from connectivity.api.responses import JSON, JsonAnswer
+from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
 from connectivity.maintenance.erasure import ErasureUnavailable, UnknownEntity, entity_of
 from connectivity.management.interface import MOST_LISTED, Management
@@ -50,7 +50,7 @@ def router(management: Management) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="Maximum number of entries.")] = MOST_LISTED,
     ) -> Response:
         total = {TOTAL: str(management.subscription_count())}
-        return JsonAnswer(management.subscriptions(limit), headers=total)
+        return JsonResponse(management.subscriptions(limit), headers=total)
 
     @api.delete(
         "/connectivity/subscriptions/{prefix}",
@@ -86,12 +86,12 @@ def router(management: Management) -> APIRouter:
     async def audit(
         limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="How many entries at most.")] = 100,
     ) -> Response:
-        return JsonAnswer(await management.audit(limit))
+        return JsonResponse(await management.audit(limit))
 
     return api
 
 
-def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
+def erasure_router(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
     """Erasures."""
     api = APIRouter(prefix="/api/2", tags=["erasures"], dependencies=[Depends(admins_only)])
 
@@ -105,7 +105,7 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
     )
     async def every() -> Response:
         try:
-            return JsonAnswer(list(await erasures.all()))
+            return JsonResponse(list(await erasures.all()))
         except ErasureUnavailable as error:
             raise refusal("api:store.unavailable", str(error)) from error
 
@@ -127,10 +127,14 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
     )
     async def erase(request: Request) -> Response:
         expect_media_type(request, JSON)
-        wish = await json_object(request, bounds)
+        erasure_request = await json_object(request, bounds)
         caller = caller_of(request)
-        entity, kind, by = wish.get("entity", 0), wish.get("type", "thing"), wish.get("by", caller.name)
-        unknown = wish.keys() - {"entity", "type", "by"}
+        entity, kind, by = (
+            erasure_request.get("entity", 0),
+            erasure_request.get("type", "thing"),
+            erasure_request.get("by", caller.name),
+        )
+        unknown = erasure_request.keys() - {"entity", "type", "by"}
         if unknown or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by)):
             raise refusal("api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"')
         try:
@@ -139,6 +143,6 @@ def erasing(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
             raise refusal("api:entity.notfound", str(error)) from error
         except ErasureUnavailable as error:
             raise refusal("api:store.unavailable", str(error)) from error
-        return JsonAnswer(record, 202)
+        return JsonResponse(record, 202)
 
     return api

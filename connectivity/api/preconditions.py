@@ -22,7 +22,7 @@ AT_TIME = "at-historical-timestamp"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class NotAgreed(OperationRefused):
+class PreconditionFailed(OperationRefused):
     """A precondition failed. `tag` is the present one."""
 
     def __init__(self, error: str, message: str, tag: str) -> None:
@@ -30,7 +30,7 @@ class NotAgreed(OperationRefused):
         self.tag = tag
 
 
-def judge_of(headers: Headers) -> Judge:
+def precondition_of(headers: Headers) -> Judge:
     """Return the check of a change. Raises OperationRefused for invalid headers."""
     if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
 
@@ -56,10 +56,12 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
     if if_match is not None and not if_match.match_strongly(definition.tag):
         raise _failed("no tag of 'if-match' is the current one", definition.tag)
     if if_none_match is not None and if_none_match.match_weakly(definition.tag):
-        raise NotAgreed("connectivity:precondition.notmodified", "The connection has not changed.", definition.tag)
+        raise PreconditionFailed(
+            "connectivity:precondition.notmodified", "The connection has not changed.", definition.tag
+        )
 
 
-def moment_of(revision: int | None, time: str | None) -> RevisionSelector | None:
+def parse_revision_selector(revision: int | None, time: str | None) -> RevisionSelector | None:
     """Return the requested past revision or time; None is the present.
 
     Raises OperationRefused for conflicting headers.
@@ -89,5 +91,7 @@ def _tags(headers: Headers, name: str) -> Tags | None:
     return tags
 
 
-def _failed(why: str, present: str) -> NotAgreed:
-    return NotAgreed("connectivity:precondition.failed", f"The connection has another revision: {why}.", present)
+def _failed(why: str, present: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        "connectivity:precondition.failed", f"The connection has another revision: {why}.", present
+    )

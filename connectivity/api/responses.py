@@ -18,8 +18,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from connectivity.api.errors import fault, error_body
-from connectivity.api.preconditions import NotAgreed
+from connectivity.api.errors import error_body, fault
+from connectivity.api.preconditions import PreconditionFailed
 from connectivity.config.problems import expected_of, nearest_choice, show
 from connectivity.errors import OperationRefused, Problem
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 
 JSON = "application/json"
 
-_PLACES = {
+_CODE_BY_LOCATION = {
     "path": "connectivity:connection.id.invalid",
     "header": "header.invalid",
     "query": "api:parameter.invalid",
@@ -37,7 +37,7 @@ _PLACES = {
 """The place of an invalid value → the error code."""
 
 
-class JsonAnswer(Response):
+class JsonResponse(Response):
     """A response with this value as JSON."""
 
     media_type = JSON
@@ -50,7 +50,7 @@ class JsonAnswer(Response):
             return json.dumps(content, default=str).encode()
 
 
-def error_answer(
+def error_response(
     found: Fault,
     problems: Sequence[Problem] = (),
     headers: Mapping[str, str] | None = None,
@@ -59,7 +59,7 @@ def error_answer(
     """Return the response for a fault. 304 has no body."""
     if found.status == 304:
         return Response(status_code=304, headers=dict(headers or {}))
-    return JsonAnswer(error_body(found, problems, report), found.status, dict(headers or {}))
+    return JsonResponse(error_body(found, problems, report), found.status, dict(headers or {}))
 
 
 def install(app: FastAPI) -> None:
@@ -67,25 +67,25 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(OperationRefused)
     async def _refusal_response(_request: Request, error: OperationRefused) -> Response:
-        headers = {"etag": error.tag} if isinstance(error, NotAgreed) else None
-        return error_answer(error.fault, error.problems, headers, error.report)
+        headers = {"etag": error.tag} if isinstance(error, PreconditionFailed) else None
+        return error_response(error.fault, error.problems, headers, error.report)
 
     @app.exception_handler(RequestValidationError)
     async def _unfit(_request: Request, error: RequestValidationError) -> Response:
-        return _unfit_answer(error.errors())
+        return _invalid_parameter_response(error.errors())
 
     @app.exception_handler(HTTPException)
     async def _not_found_response(request: Request, error: HTTPException) -> Response:
         if error.status_code == 405:
             allowed = allowed_methods(app, request.scope)
             message = f"'{request.method}' is not a method of this path."
-            return error_answer(
+            return error_response(
                 fault("api:method.notallowed", message, f"Use one of: {allowed}."), headers={"allow": allowed}
             )
-        return error_answer(fault("api:path.notfound", "The path does not exist."))
+        return error_response(fault("api:path.notfound", "The path does not exist."))
 
 
-def _unfit_answer(errors: Sequence[Any]) -> Response:
+def _invalid_parameter_response(errors: Sequence[Any]) -> Response:
     """Return the response to invalid parameters, headers or paths."""
     problems = []
     for error in errors:
@@ -93,8 +93,8 @@ def _unfit_answer(errors: Sequence[Any]) -> Response:
         found = error.get("input")
         problems.append(Problem(str(error["loc"][-1]), show(found), expected, nearest_choice(found, expected)))
     place, name = errors[0]["loc"][0], errors[0]["loc"][-1]
-    code = "api:parameter.invalid" if name == "prefix" else _PLACES[place]
-    return error_answer(fault(code, f"'{name}' is invalid.", str(problems[0])), problems)
+    code = "api:parameter.invalid" if name == "prefix" else _CODE_BY_LOCATION[place]
+    return error_response(fault(code, f"'{name}' is invalid.", str(problems[0])), problems)
 
 
 def allowed_methods(app: FastAPI, scope: Scope) -> str:
@@ -134,4 +134,4 @@ class ResponseMiddleware:
         except Exception:
             log.exception("API request failed", method=scope["method"], path=scope["path"])
             if not has_begun:
-                await error_answer(INTERNAL_ERROR)(scope, receive, sending)
+                await error_response(INTERNAL_ERROR)(scope, receive, sending)

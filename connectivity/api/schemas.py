@@ -113,7 +113,7 @@ AUDIT_EXAMPLE = {
     "connection": "depot-7",
     "revision": 3,
 }
-FINDINGS_EXAMPLE = {
+SEARCH_PAGE_EXAMPLE = {
     "items": [
         {"thingId": "acme.site:lamp-7", "attributes": {"room": "hall", "size": 4}},
         {"thingId": "acme.site:lamp-8", "attributes": {"room": "hall", "size": 3}},

@@ -14,15 +14,15 @@ import msgspec
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from connectivity.api.authentication import admins_only, caller_of, not_enough
+from connectivity.api.authentication import admins_only, caller_of, insufficient_role
 from connectivity.api.errors import refusal
 from connectivity.api.openapi import answers, body
-from connectivity.api.responses import JsonAnswer
-from connectivity.api.schemas import FINDINGS_EXAMPLE, PLAN_EXAMPLE
+from connectivity.api.responses import JsonResponse
+from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
 from connectivity.config.settings import TokenRole
 from connectivity.errors import OperationRefused
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
-from mappings.model.field_selector import Selection, SelectorRefused, parse_fields
+from mappings.model.field_selector import InvalidSelector, Selection, parse_fields
 
 PREFIX = "/api/2/search/things"
 
@@ -101,7 +101,7 @@ def router(searches: SearchRequests) -> APIRouter:
         description="Returns the things that the caller can read, each with the parts the caller can read.",
         operation_id="searchThings",
         responses=answers(
-            {200: body("As many as asked for, and a cursor if there are more.", "Findings", FINDINGS_EXAMPLE)},
+            {200: body("As many as asked for, and a cursor if there are more.", "Findings", SEARCH_PAGE_EXAMPLE)},
             *("rql.expression.invalid", "thing-search:search.option.invalid", "json.fieldselector.invalid"),
             *("api:subjects.missing", "thing-search:budget.exceeded", "api:store.unavailable"),
         ),
@@ -128,7 +128,7 @@ def router(searches: SearchRequests) -> APIRouter:
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
         if found.cursor is not None:
             shown["cursor"] = found.cursor
-        return JsonAnswer(shown)
+        return JsonResponse(shown)
 
     @api.get(
         "/count",
@@ -155,7 +155,7 @@ def router(searches: SearchRequests) -> APIRouter:
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
-        return JsonAnswer(0 if inquiry.namespaces == frozenset() else await searches.count(inquiry))
+        return JsonResponse(0 if inquiry.namespaces == frozenset() else await searches.count(inquiry))
 
     @api.get(
         "/plan",
@@ -185,7 +185,7 @@ def router(searches: SearchRequests) -> APIRouter:
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
-        return JsonAnswer(await searches.plan(inquiry))
+        return JsonResponse(await searches.plan(inquiry))
 
     return api
 
@@ -198,14 +198,14 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     caller = caller_of(request)
     if wanted:
         if not caller.role.may(TokenRole.ADMIN):
-            raise OperationRefused(not_enough(caller, TokenRole.ADMIN))
+            raise OperationRefused(insufficient_role(caller, TokenRole.ADMIN))
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
         # Shown by command lines.
-        may_say = " Name subjects with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
+        hint = " Name subjects with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
         raise refusal(
             "api:subjects.missing",
-            f"Your token has no subjects to search with.{may_say}",
+            f"Your token has no subjects to search with.{hint}",
             "expected 'subjects' at the token in api.tokens",
         )
     return caller.subjects
@@ -220,7 +220,7 @@ def _selection(fields: str | None) -> Selection | None:
         return None
     try:
         return parse_fields(fields)
-    except SelectorRefused as error:
+    except InvalidSelector as error:
         raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 

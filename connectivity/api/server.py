@@ -18,7 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from connectivity.api.errors import fault, error_body
+from connectivity.api.errors import error_body, fault
 from connectivity.api.responses import JSON
 from connectivity.config.settings import ApiSettings
 
@@ -73,7 +73,7 @@ class _Protocol(H11Protocol):
             self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect_nothing()
+        self._cancel_head_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -82,7 +82,7 @@ class _Protocol(H11Protocol):
         if self._is_between_requests:
             self._expect_head()
         else:
-            self._expect_nothing()
+            self._cancel_head_deadline()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - the library's signature
         """Answer an invalid HTTP request in the form of every error, if that is still possible."""
@@ -100,14 +100,14 @@ class _Protocol(H11Protocol):
 
     def _expect_head(self) -> None:
         if self._head_deadline is None:
-            self._head_deadline = self.loop.call_later(self.head_seconds, self._late)
+            self._head_deadline = self.loop.call_later(self.head_seconds, self._close_idle)
 
-    def _expect_nothing(self) -> None:
+    def _cancel_head_deadline(self) -> None:
         if self._head_deadline is not None:
             self._head_deadline.cancel()
             self._head_deadline = None
 
-    def _late(self) -> None:
+    def _close_idle(self) -> None:
         self._head_deadline = None
         if self._is_between_requests and not self.transport.is_closing():
             self.transport.close()

@@ -1,11 +1,11 @@
 """A policy together with the policies that it imports (Ditto protocol, imports).
 
-`resolve_imports` adds imported entries to a policy's own, as `policy-view: resolved` shows them, under labels that clients cannot
-choose. `effective` returns the enforced entries, with references resolved: an entry that references another one shares its
-subjects and resources, one level deep. Imported are `implicit` entries, and `explicit` ones that the import names, but not
-what the imported policy imports itself, except by `transitiveImports`. Missing policies and cycles are skipped. One import
-reads at most `MOST_REACHED` policies, so that it does not limit other imports. A `Lookup` supplies the policies, and so
-learns all dependencies, missing policies included.
+`resolve_imports` adds imported entries to a policy's own, as `policy-view: resolved` shows them, under labels that
+clients cannot choose. `effective` returns the enforced entries, with references resolved: an entry that references
+another one shares its subjects and resources, one level deep. Imported are `implicit` entries, and `explicit` ones that
+the import names, but not what the imported policy imports itself, except by `transitiveImports`. Missing policies and
+cycles are skipped. One import reads at most `MOST_REACHED` policies, so that it does not limit other imports. A
+`Lookup` supplies the policies, and so learns all dependencies, missing policies included.
 """
 
 from __future__ import annotations

@@ -16,28 +16,28 @@ from typing import Any
 import typer
 
 from connectivity.cli.http_client import CHANGED_MEANWHILE, NOT_FOUND, ServiceClient, ServiceRefused
-from connectivity.cli.options import loaded_files
-from connectivity.cli.output import complain, print_problems
-from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument
+from connectivity.cli.options import load_files
+from connectivity.cli.output import print_error, print_problems
+from connectivity.cli.plan import Action, DesiredDocument, Step, StoredDocument
 
 MAX_SAMPLE = 16 * 1024 * 1024
 
 TEST = "application/vnd.connectivity.trial+json"
 
 
-def wanted_of(paths: Sequence[Path], *, as_json: bool) -> dict[str, WantedDocument]:
+def load_documents(paths: Sequence[Path], *, as_json: bool) -> dict[str, DesiredDocument]:
     """Return the documents of files and folders.
 
     Ends the command with 2 for missing files, with 1 for problems, which it prints.
     """
-    loaded = loaded_files(paths, for_elsewhere=True)
+    loaded = load_files(paths, for_remote_service=True)
     if loaded.problems:
         print_problems(loaded.problems, as_json=as_json)
         raise typer.Exit(1)
-    return {name: WantedDocument(document, loaded.files[name]) for name, document in loaded.documents.items()}
+    return {name: DesiredDocument(document, loaded.files[name]) for name, document in loaded.documents.items()}
 
 
-def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> dict[str, StoredDocument]:
+def fetch_stored(service: ServiceClient, wanted: Mapping[str, DesiredDocument]) -> dict[str, StoredDocument]:
     """Return the service's connections, with the documents of those in the files. Raises RequestFailed."""
     found: dict[str, StoredDocument] = {}
     for each in service.items("connections", fields="id,_owner,_file,_revision"):
@@ -57,7 +57,7 @@ def there_for(service: ServiceClient, wanted: Mapping[str, WantedDocument]) -> d
     return found
 
 
-def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDocument]) -> str | None:
+def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, DesiredDocument]) -> str | None:
     """Carry out the step; return why it failed, None if it succeeded.
 
     Raises RequestFailed if further steps would fail too.
@@ -76,18 +76,18 @@ def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, WantedDoc
     return None
 
 
-def only_one(wanted: Mapping[str, WantedDocument], name: str | None) -> Mapping[str, Any]:
+def select_document(wanted: Mapping[str, DesiredDocument], name: str | None) -> Mapping[str, Any]:
     """Return the only document. Ends the command with 2 if there is not exactly one."""
     if name is None and len(wanted) == 1:
         return next(iter(wanted.values())).document
     if name is None or name not in wanted:
         found = ", ".join(wanted) or "none"
-        complain(f"found the connections {found}; expected one, or --id with one of them")
+        print_error(f"found the connections {found}; expected one, or --id with one of them")
         raise typer.Exit(2)
     return wanted[name].document
 
 
-def sample_of(file: Path | None) -> bytes | None:
+def read_sample(file: Path | None) -> bytes | None:
     """The message that a file holds; `-` is standard input.
 
     Ends the command with 2 where it cannot be read.
@@ -100,7 +100,7 @@ def sample_of(file: Path | None) -> bytes | None:
         with file.open("rb") as opened:
             return opened.read(MAX_SAMPLE + 1)
     except OSError as error:
-        complain(f"{file}: expected a readable file: {error.strerror}")
+        print_error(f"{file}: expected a readable file: {error.strerror}")
         raise typer.Exit(2) from None
 
 
@@ -121,7 +121,7 @@ def connection_test_of(
     if sample is None:
         return {"connection": document}
     if len(sample) > MAX_SAMPLE:
-        complain(f"found a larger sample, expected at most {MAX_SAMPLE} bytes")
+        print_error(f"found a larger sample, expected at most {MAX_SAMPLE} bytes")
         raise typer.Exit(2)
     message: dict[str, Any] = {"headers": dict(map(_header, headers)), "source": source}
     try:
@@ -136,15 +136,15 @@ def connection_test_of(
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        complain(f"found the header {text!r}, expected name=value")
+        print_error(f"found the header {text!r}, expected name=value")
         raise typer.Exit(2)
     return name.strip(), value
 
 
 def _object(service: ServiceClient, found: Any) -> Mapping[str, Any]:
     """Return an object of a response. Raises NotReached for anything else."""
-    from connectivity.config.documents import is_reasonable
+    from connectivity.config.documents import is_within_limits
 
-    if not isinstance(found, dict) or not is_reasonable(found):
-        raise service.misunderstood()
+    if not isinstance(found, dict) or not is_within_limits(found):
+        raise service.unexpected_response()
     return found

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
-from connectivity.cli.output import complain, print_fields, print_json
+from connectivity.cli.output import print_error, print_fields, print_json
 
 MIB = 1 << 20
 
@@ -31,7 +31,7 @@ def backup(
     try:
         made = work.back_up(loaded, folder, like)
     except work.BackupFailed as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json(made)
@@ -44,4 +44,4 @@ def backup(
             }
         )
     if (key := made["key_left_out"]) is not None:
-        complain(f"{key} is not copied: stored secrets cannot be decrypted without it; keep a separate copy")
+        print_error(f"{key} is not copied: stored secrets cannot be decrypted without it; keep a separate copy")

@@ -21,15 +21,15 @@ import typer
 
 from connectivity.cli import tables
 from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
-from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, reaching
+from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, service_command
 from connectivity.cli.output import (
     colorize,
-    complain,
+    escape_control_characters,
+    print_error,
     print_fields,
     print_json,
     print_json_line,
     print_table,
-    printable,
 )
 from connectivity.cli.tables import objects
 
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from connectivity.cli.plan import Step
 
 
-GRACE_SECONDS = 60.0
+RESTART_GRACE_SECONDS = 60.0
 """How long a restarted service may take until it knows the connection again."""
 
-_REMEMBERED = 100_000
+_MAX_REMEMBERED_ENTRIES = 100_000
 _FIRST_SERVER_FAULT = 500
 
 
@@ -69,7 +69,7 @@ class PrintedEntries:
                 fresh.append(entry)
         for key, count in before.items():
             self._counts[key] = max(count, self._counts.pop(key, 0))
-        while len(self._counts) > _REMEMBERED:
+        while len(self._counts) > _MAX_REMEMBERED_ENTRIES:
             # The one that no answer has held for the longest time.
             del self._counts[next(iter(self._counts))]
         return fresh
@@ -98,7 +98,7 @@ def follow_log(
                 notify(f"{error}; waiting")
                 away = True
         except ServiceRefused as error:
-            is_back = missed is not None and clock() - missed <= GRACE_SECONDS
+            is_back = missed is not None and clock() - missed <= RESTART_GRACE_SECONDS
             if error.answered < _FIRST_SERVER_FAULT and not (error.answered == NOT_FOUND and is_back):
                 raise
         else:
@@ -126,7 +126,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")
 
 
 @app.command("list")
-@reaching
+@service_command
 def list_(
     service: ServiceClient,
     ids: Annotated[bool, typer.Option("--ids", help="Print only IDs, one per line.")] = False,
@@ -139,7 +139,7 @@ def list_(
         print_json(found)
     elif ids:
         for each in found:
-            typer.echo(printable(str(each)))
+            typer.echo(escape_control_characters(str(each)))
     elif not found:
         typer.echo("no connections")
     else:
@@ -147,7 +147,7 @@ def list_(
 
 
 @app.command()
-@reaching
+@service_command
 def show(
     service: ServiceClient,
     connection: ConnectionId,
@@ -169,7 +169,7 @@ def show(
 
 
 @app.command(epilog="Exit codes: as for the other commands, and 3 with --plan if there are changes.")
-@reaching
+@service_command
 def apply(
     service: ServiceClient,
     paths: Paths,
@@ -195,23 +195,25 @@ def apply(
     are. Connections that a file of the service owns are refused.
     """
     # They import the validation, and so a large part of the service.
-    from connectivity.cli.apply import carry_out, there_for, wanted_of
-    from connectivity.cli.plan import DOING, Action, decide, lines, summary
+    from connectivity.cli.apply import carry_out, fetch_stored, load_documents
+    from connectivity.cli.plan import CHANGING_ACTIONS, Action, decide, lines, summary
 
-    wanted = wanted_of(paths, as_json=as_json)
+    wanted = load_documents(paths, as_json=as_json)
     if not wanted:
-        complain("found no connection in the files, expected at least one")
+        print_error("found no connection in the files, expected at least one")
         raise typer.Exit(2)
-    steps = decide(wanted, there_for(service, wanted), secrets=secrets, prune=prune)
-    doing = [step for step in steps if step.action in DOING]
+    steps = decide(wanted, fetch_stored(service, wanted), secrets=secrets, prune=prune)
+    doing = [step for step in steps if step.action in CHANGING_ACTIONS]
     is_refused = any(step.action is Action.REFUSED for step in steps)
     outcomes: dict[str, str | None] = {}
     if not as_json:
         for step in steps:
             reason = f": {step.reason}" if step.reason else ""
-            typer.echo(f"{printable(step.id)}: {colorize(step.action.value)}{printable(reason)}")
+            typer.echo(
+                f"{escape_control_characters(step.id)}: {colorize(step.action.value)}{escape_control_characters(reason)}"
+            )
             for line in lines(step):
-                typer.echo(f"  {printable(line)}")
+                typer.echo(f"  {escape_control_characters(line)}")
         typer.echo(summary(steps))
     try:
         if doing and not (plan or is_refused):
@@ -224,7 +226,7 @@ def apply(
         if as_json:
             print_json(_plan(steps, outcomes))
     if is_refused:
-        complain("nothing was changed: change the connections owned by a file in that file")
+        print_error("nothing was changed: change the connections owned by a file in that file")
     if is_refused or any(outcomes.values()):
         raise typer.Exit(1)
     if plan and doing:
@@ -243,12 +245,12 @@ def _print_outcome(name: str, failure: str | None) -> None:
     if failure is None:
         typer.echo(f"{name}: done")
     else:
-        complain(f"{name}: {failure}")
+        print_error(f"{name}: {failure}")
 
 
 @app.command("test")
-@reaching
-def try_out(
+@service_command
+def run_test(
     service: ServiceClient,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")],
     connection: Annotated[
@@ -272,13 +274,19 @@ def try_out(
 
     The service connects from where it runs, and resolves secret references there.
     """
-    from connectivity.cli.apply import only_one, sample_of, connection_test_of, connection_test_result, wanted_of
+    from connectivity.cli.apply import (
+        connection_test_of,
+        connection_test_result,
+        load_documents,
+        read_sample,
+        select_document,
+    )
 
     if sample is None and (header or address is not None or source):
-        complain("found --header, --source or --address without --sample; add --sample")
+        print_error("found --header, --source or --address without --sample; add --sample")
         raise typer.Exit(2)
-    document = only_one(wanted_of([path], as_json=as_json), connection)
-    wanted = connection_test_of(document, sample_of(sample), header or [], source, address)
+    document = select_document(load_documents([path], as_json=as_json), connection)
+    wanted = connection_test_of(document, read_sample(sample), header or [], source, address)
     try:
         found = connection_test_result(service, wanted)
     except ServiceRefused as error:
@@ -298,11 +306,11 @@ def _print_connection_test(report: object, *, as_json: bool) -> None:
     if rows := tables.connection_test(report):
         print_table(rows)
     for line in tables.test_sample(report):
-        typer.echo(printable(line))
+        typer.echo(escape_control_characters(line))
 
 
 @app.command()
-@reaching
+@service_command
 def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
     """Delete connections of the API. Connections owned by a file are refused."""
     confirm(f"Delete {', '.join(connections)}?", yes=yes)
@@ -310,21 +318,21 @@ def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False,
 
 
 @app.command("open")
-@reaching
+@service_command
 def open_(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = False) -> None:
     """Open connections, and wait until they are connected."""
     _do_each(connections, lambda it: _command(service, it, "openConnection"), "open", as_json=as_json)
 
 
 @app.command()
-@reaching
+@service_command
 def close(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = False) -> None:
     """Close connections, and wait until they are closed."""
     _do_each(connections, lambda it: _command(service, it, "closeConnection"), "closed", as_json=as_json)
 
 
 @app.command()
-@reaching
+@service_command
 def status(
     service: ServiceClient,
     connection: Annotated[
@@ -349,7 +357,7 @@ def status(
 
 
 @app.command()
-@reaching
+@service_command
 def metrics(
     service: ServiceClient,
     connection: ConnectionId,
@@ -372,7 +380,7 @@ def metrics(
 
 
 @app.command()
-@reaching
+@service_command
 def logs(
     service: ServiceClient,
     connection: ConnectionId,
@@ -391,7 +399,7 @@ def logs(
     if reset:
         _command(service, connection, "resetConnectionLogs")
     if follow:
-        for entry in follow_log(service, connection, interval, complain):
+        for entry in follow_log(service, connection, interval, print_error):
             if level in (None, entry.get("level")):
                 print_json_line(entry) if as_json else _print_entry(entry)
         return
@@ -411,19 +419,21 @@ def logs(
 
 def _print_entry(entry: Mapping[str, Any]) -> None:
     when, how, what = tables.entry(entry)
-    typer.echo(f"{printable(when)}  {colorize(printable(how))}  {printable(what)}")
+    typer.echo(
+        f"{escape_control_characters(when)}  {colorize(escape_control_characters(how))}  {escape_control_characters(what)}"
+    )
     sys.stdout.flush()
 
 
 @app.command()
-@reaching
+@service_command
 def revisions(service: ServiceClient, connection: ConnectionId, as_json: AsJson = False) -> None:
     """List the revisions of a connection, newest first: time, author and action."""
     found = service.items("connections", connection, "revisions")
     if as_json:
         print_json(found)
     elif found:
-        print_table(tables.same_names(found))
+        print_table(tables.align_columns(found))
     else:
         typer.echo(f"{connection}: no revisions")
 
@@ -440,7 +450,7 @@ def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str
                 act(connection)
             except ServiceRefused as error:
                 refused = True
-                complain(f"{connection}: {error.why}")
+                print_error(f"{connection}: {error.why}")
                 continue
             finished.append({"id": connection, "done": done})
             if not as_json:

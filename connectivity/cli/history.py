@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from connectivity.cli.options import AsJson, ConnectionOptions, SettingsFile, TokenFile, Url, loaded_settings, user
-from connectivity.cli.output import complain, pluralize, print_fields, print_json, print_table, printable
+from connectivity.cli.output import (
+    escape_control_characters,
+    pluralize,
+    print_error,
+    print_fields,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from connectivity.maintenance.export import HistoryExport
@@ -31,7 +38,7 @@ EXITS = (
     "limits or file; 4 no pipeline runs Spark queries; 130 canceled."
 )
 A_YEAR = 31_536_000.0
-_LOOK_SECONDS = 0.2
+_POLL_SECONDS = 0.2
 
 
 def export(
@@ -65,7 +72,7 @@ def export(
         wanted = ExportRequest(what, entity_type, namespace, begin, end)
         written = _run(HistoryExport(loaded, wanted, seconds=timeout, rows=max_rows), out, force=force)
     except ExportFailed as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json(written)
@@ -91,7 +98,7 @@ def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
     try:
         worker.start()
         while worker.is_alive():
-            worker.join(_LOOK_SECONDS)
+            worker.join(_POLL_SECONDS)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -129,7 +136,7 @@ def erase(
 ) -> None:
     """Erase all data of one entity from journal and lake, permanently."""
     if not yes:
-        complain(f"{type} {entity}: its whole history would be erased permanently; add --yes to confirm")
+        print_error(f"{type} {entity}: its whole history would be erased permanently; add --yes to confirm")
         raise typer.Exit(2)
     loaded = loaded_settings(settings)
     from connectivity.cli.http_client import RequestFailed
@@ -140,16 +147,16 @@ def erase(
     try:
         named = erasure.entity_of(entity, type)
         try:
-            record = erasure.erase_here(Path(loaded.data_dir), named, user())
+            record = erasure.erase_offline(Path(loaded.data_dir), named, user())
         except DataFolderLocked:
             record = _query_service(
                 ConnectionOptions(url, token_file, settings), {"entity": entity, "type": type, "by": user()}
             )
     except (erasure.UnknownEntity, erasure.ErasureUnavailable, SettingsError) as error:
-        complain(str(error))
-        raise typer.Exit(2 if isinstance(error, erasure.NoEntity) else 1) from None
+        print_error(str(error))
+        raise typer.Exit(2 if isinstance(error, erasure.InvalidEntity) else 1) from None
     except RequestFailed as error:
-        complain(f"a service uses the data folder: {error}")
+        print_error(f"a service uses the data folder: {error}")
         raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json(record)
@@ -158,7 +165,7 @@ def erase(
     # It is done, whether this can be read or not.
     with contextlib.suppress(erasure.ErasureUnavailable):
         for remark in _remarks(Path(loaded.data_dir), named, record):
-            typer.echo(printable(remark), err=as_json)
+            typer.echo(escape_control_characters(remark), err=as_json)
 
 
 def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Iterator[str]:
@@ -187,7 +194,7 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     try:
         found = erasure.read_records(Path(loaded.data_dir))
     except erasure.ErasureUnavailable as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(1) from None
     if as_json:
         print_json(found)

@@ -28,9 +28,9 @@ from connectivity.errors import ConnectivityError
 
 URL_VARIABLE = "CONNECTIVITY_URL"
 TOKEN_VARIABLE = "CONNECTIVITY_TOKEN"
-ANSWER_SECONDS = 75.0
+RESPONSE_TIMEOUT_SECONDS = 75.0
 """How long a response may take; opening a connection waits for its clients up to 55 s."""
-LARGEST_ANSWER = 128 * 1024 * 1024
+MAX_RESPONSE_BYTES = 128 * 1024 * 1024
 
 NOT_FOUND = 404
 CONFLICT = 409
@@ -131,17 +131,17 @@ def reachable(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def token_in(file: Path) -> str:
+def read_token(file: Path) -> str:
     """The token that a file holds. Raises BadAddress."""
     try:
         text = file.read_bytes()[:_CHUNK].decode().strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise BadAddress(f"{file}: expected a file with the token: {reason}") from None
-    return checked_token(text, str(file))
+    return check_token(text, str(file))
 
 
-def checked_token(text: str, origin: str) -> str:
+def check_token(text: str, origin: str) -> str:
     """The token, if a header can carry it; nothing else may show it. Raises BadAddress."""
     if not _TOKEN.fullmatch(text):
         raise BadAddress(f"{origin}: expected a token of visible ASCII characters without spaces")
@@ -151,7 +151,9 @@ def checked_token(text: str, origin: str) -> str:
 class ServiceClient:
     """A service that can be asked."""
 
-    def __init__(self, place: ServiceAddress, token: str | None = None, *, seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, place: ServiceAddress, token: str | None = None, *, seconds: float = RESPONSE_TIMEOUT_SECONDS
+    ) -> None:
         self.place = place
         self._token = token
         self._seconds = seconds
@@ -164,7 +166,7 @@ class ServiceClient:
         """The items of a GET that answers with a list. Raises AskingFailed."""
         found = self.get(*path, **query)
         if not isinstance(found, list):
-            raise self.misunderstood()
+            raise self.unexpected_response()
         return found
 
     def some(self, limit: int, *path: str) -> tuple[list[Any], int]:
@@ -172,10 +174,10 @@ class ServiceClient:
         answer = self.ask("GET", *path, query={"limit": str(limit)})
         total = answer.headers.get("x-total-count", "")
         if not isinstance(answer.document, list) or not total.isdecimal():
-            raise self.misunderstood()
+            raise self.unexpected_response()
         return answer.document, int(total)
 
-    def misunderstood(self) -> ServiceUnreachable:
+    def unexpected_response(self) -> ServiceUnreachable:
         """Return the error for a response of unexpected shape."""
         return ServiceUnreachable(f"{self.place.display_url}: unexpected response, not from this service; fix --url")
 
@@ -205,7 +207,7 @@ class ServiceClient:
             sent["content-type"] = content_type
         with _translate_errors(self.place):
             status, found, data = self._exchange(method, target, sent, content)
-        return _understood(self.place, status, found, data)
+        return _parse_response(self.place, status, found, data)
 
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str], content: bytes | None
@@ -244,7 +246,7 @@ def _read(answer: http.client.HTTPResponse) -> Iterator[bytes]:
     size = 0
     while chunk := answer.read(_CHUNK):
         size += len(chunk)
-        if size > LARGEST_ANSWER:
+        if size > MAX_RESPONSE_BYTES:
             raise _TooLarge
         yield chunk
     if answer.length:
@@ -294,7 +296,7 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
         raise ServiceUnreachable(f"{place.display_url}: the server does not use TLS; try http:// in --url") from None
     except _TooLarge:
         raise ServiceUnreachable(
-            f"{place.display_url}: found a response of more than {LARGEST_ANSWER} bytes, which was not read"
+            f"{place.display_url}: found a response of more than {MAX_RESPONSE_BYTES} bytes, which was not read"
         ) from None
     except (http.client.HTTPException, ValueError, EOFError):
         raise ServiceUnreachable(f"{place.display_url}: the response is not HTTP, or incomplete; fix --url") from None
@@ -304,13 +306,13 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
         ) from None
 
 
-def _understood(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
+def _parse_response(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
     """The answer, if it is one of this service. Raises AskingFailed."""
     document = _document(headers, data)
     if 200 <= status < 300:
-        if data and document is _NONE:
+        if data and document is _NOT_JSON:
             raise ServiceUnreachable(f"{place.display_url}: status {status} with a body that is not JSON; fix --url")
-        return HttpResponse(status, None if document is _NONE else document, headers)
+        return HttpResponse(status, None if document is _NOT_JSON else document, headers)
     fault = document if isinstance(document, dict) else {}
     code, message = (fault.get(name) for name in ("error", "message"))
     if status in (401, 403):
@@ -342,20 +344,20 @@ def _problems(found: object) -> Iterator[str]:
             yield f"{path}: found {what}, expected {expected}" + (f" ({hint})" if hint else "")
 
 
-_NONE = object()
+_NOT_JSON = object()
 
 
 def _document(headers: Mapping[str, str], data: bytes) -> Any:
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
-        return _NONE
+        return _NOT_JSON
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        return _NONE
+        return _NOT_JSON
 
 
 def token_variable() -> str | None:
     """Return the value of the environment variable; an empty one is treated as absent. Raises BadAddress."""
     text = os.environ.get(TOKEN_VARIABLE, "").strip()
-    return checked_token(text, TOKEN_VARIABLE) if text else None
+    return check_token(text, TOKEN_VARIABLE) if text else None

@@ -17,7 +17,7 @@ import typer
 from connectivity.cli import connections, history, operations, pipeline, secrets
 from connectivity.cli.backup import backup
 from connectivity.cli.operations import audit
-from connectivity.cli.options import EXITS, AsJson, Paths, loaded_files, loaded_settings
+from connectivity.cli.options import EXITS, AsJson, Paths, load_files, loaded_settings
 from connectivity.cli.output import pluralize, print_json, print_notes, print_problems
 from connectivity.cli.search import search
 
@@ -48,7 +48,7 @@ def validate(
     as_json: AsJson = False,
 ) -> None:
     """Validate connection files (JSON or YAML), and list their problems and parts without effect."""
-    loaded = loaded_files(paths)
+    loaded = load_files(paths)
     print_problems(loaded.problems, as_json=as_json)
     if not as_json:
         print_notes(loaded)

@@ -11,8 +11,8 @@ import typer
 
 from connectivity.cli import tables
 from connectivity.cli.http_client import ServiceClient
-from connectivity.cli.options import EXITS, AsJson, reaching
-from connectivity.cli.output import complain, print_json, print_table
+from connectivity.cli.options import EXITS, AsJson, service_command
+from connectivity.cli.output import print_error, print_json, print_table
 
 _MOST = 10_000
 """The most subscriptions that the service lists."""
@@ -21,7 +21,7 @@ app = typer.Typer(help="The open subscriptions of a running service.", epilog=EX
 
 
 @app.command("list")
-@reaching
+@service_command
 def list_(
     service: ServiceClient,
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Maximum number of entries.")] = 1_000,
@@ -30,17 +30,17 @@ def list_(
     """List the open subscriptions: connection, entity, demand, elements sent."""
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
-        complain(f"{len(found)} of {total} are listed; --limit accepts at most {_MOST}")
+        print_error(f"{len(found)} of {total} are listed; --limit accepts at most {_MOST}")
     if as_json:
         print_json(found)
-    elif rows := tables.same_names(found):
+    elif rows := tables.align_columns(found):
         print_table(rows)
     else:
         typer.echo("no subscriptions")
 
 
 @app.command()
-@reaching
+@service_command
 def cancel(
     service: ServiceClient,
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="The first characters of its ID.")],
@@ -54,7 +54,7 @@ def cancel(
         typer.echo(f"{prefix}: cancelled")
 
 
-@reaching
+@service_command
 def audit(
     service: ServiceClient,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 100,
@@ -64,7 +64,7 @@ def audit(
     found = service.items("audit", limit=str(limit))
     if as_json:
         print_json(found)
-    elif rows := tables.same_names(found):
+    elif rows := tables.align_columns(found):
         print_table(rows)
     else:
         typer.echo("no entries")

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from connectivity.cli.http_client import (
-    ANSWER_SECONDS,
+    RESPONSE_TIMEOUT_SECONDS,
     URL_VARIABLE,
     RequestFailed,
     ServiceClient,
-    checked_token,
+    check_token,
     place_of,
     reachable,
-    token_in,
+    read_token,
     token_variable,
 )
-from connectivity.cli.output import complain
+from connectivity.cli.output import print_error
 from connectivity.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ class ConnectionOptions:
     token_file: Path | None = None
     settings: Path | None = None
 
-    def service(self, seconds: float = ANSWER_SECONDS) -> ServiceClient:
+    def service(self, seconds: float = RESPONSE_TIMEOUT_SECONDS) -> ServiceClient:
         """Return the client of the service; nothing is requested yet. Raises BadAddress, SettingsError.
 
         Settings are read only if they are needed. Their token is sent to their own address only, or if the settings were
         named.
         """
         url = self.url or os.environ.get(URL_VARIABLE) or None
-        token = token_in(self.token_file) if self.token_file is not None else token_variable()
+        token = read_token(self.token_file) if self.token_file is not None else token_variable()
         if url is None or (token is None and self.settings is not None):
             settings = _settings(self.settings)
             url = url or _address(settings)
@@ -87,7 +87,7 @@ class ConnectionOptions:
         return ServiceClient(place_of(url), token, seconds=seconds)
 
 
-_WAY = tuple(
+_SERVICE_OPTIONS = tuple(
     inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
     for name, kind in (("url", Url), ("token_file", TokenFile), ("settings", SettingsFile))
 )
@@ -105,7 +105,7 @@ def _address(settings: Settings) -> str:
 
 def _token(settings: Settings) -> str | None:
     secret = settings.api.token.get_secret_value() if settings.api.token is not None else ""
-    return checked_token(secret, "api.token") if secret else None
+    return check_token(secret, "api.token") if secret else None
 
 
 def loaded_settings(file: Path | None) -> Settings:
@@ -113,25 +113,25 @@ def loaded_settings(file: Path | None) -> Settings:
     try:
         return _settings(file)
     except SettingsError as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(2) from None
 
 
-def loaded_files(paths: Sequence[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
+def load_files(paths: Sequence[Path], *, for_remote_service: bool = False) -> LoadedFolder:
     """The connections of files and folders.
 
     Ends the command with 2, and says which, where something is not there.
 
-    `for_elsewhere`: the service that gets them may run on another machine (`connectivity.management.files.load`).
+    `for_remote_service`: the service that gets them may run on another machine (`connectivity.management.files.load`).
     """
     missing = [path for path in paths if not _exists(path)]
     for path in missing:
-        complain(f"{path}: found nothing, expected a file or a folder")
+        print_error(f"{path}: found nothing, expected a file or a folder")
     if missing:
         raise typer.Exit(2)
     from connectivity.management.files import load
 
-    return load(paths, for_elsewhere=for_elsewhere)
+    return load(paths, for_remote_service=for_remote_service)
 
 
 def _exists(path: Path) -> bool:
@@ -150,13 +150,13 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        complain(f"{question} Add --yes to confirm.")
+        print_error(f"{question} Add --yes to confirm.")
         raise typer.Exit(2)
     if not typer.confirm(question, err=True):
         raise typer.Exit(1)
 
 
-def reaching(command: Callable[..., None]) -> Callable[..., None]:
+def service_command(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command whose first parameter is the service: adds the options that name it.
 
     Ends the command with the exit code of an error, and prints it.
@@ -169,15 +169,15 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(way.service(), **given)
         except RequestFailed as error:
-            complain(str(error))
+            print_error(str(error))
             raise typer.Exit(error.exit_code) from None
         except SettingsError as error:
-            complain(str(error))
+            print_error(str(error))
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
 
-    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *_WAY)]
+    parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *_SERVICE_OPTIONS)]
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -193,7 +193,7 @@ def user() -> str:
         return "unknown"
 
 
-PATIENCE = 1.0
+COMPLETION_TIMEOUT_SECONDS = 1.0
 """Seconds."""
 
 
@@ -202,7 +202,7 @@ def connection_ids(context: typer.Context, incomplete: str) -> list[str]:
     given = context.params
     way = ConnectionOptions(_text(given.get("url")), _path(given.get("token_file")), _path(given.get("settings")))
     try:
-        found = way.service(PATIENCE).items("connections", **{"ids-only": "true"})
+        found = way.service(COMPLETION_TIMEOUT_SECONDS).items("connections", **{"ids-only": "true"})
     except (RequestFailed, SettingsError):
         return []
     there = given.get("connections") or ()

@@ -33,7 +33,7 @@ _NARROW, _GAP = 8, 2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def printable(text: str, *, keep: str = "") -> str:
+def escape_control_characters(text: str, *, keep: str = "") -> str:
     """The text with its control characters, but for those of `keep`, as escapes."""
     return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
@@ -113,12 +113,12 @@ def _format_value(value: object) -> str:
     """A value in one line."""
     if value is None:
         return "–"
-    return printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return escape_control_characters(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Say why a command cannot be carried out."""
-    typer.echo(printable(text, keep="\n\t"), err=True)
+    typer.echo(escape_control_characters(text, keep="\n\t"), err=True)
 
 
 def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
@@ -138,7 +138,7 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
         )
         return
     for problem in problems:
-        typer.echo(printable(str(problem)))
+        typer.echo(escape_control_characters(str(problem)))
 
 
 def print_notes(loaded: LoadedFolder) -> None:
@@ -147,7 +147,7 @@ def print_notes(loaded: LoadedFolder) -> None:
 
     for connection_id, connection in loaded.connections.items():
         for note in notes(connection):
-            typer.echo(printable(f"{loaded.files[connection_id]}: {note}"))
+            typer.echo(escape_control_characters(f"{loaded.files[connection_id]}: {note}"))
 
 
 def pluralize(number: int, what: str) -> str:

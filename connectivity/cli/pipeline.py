@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
-from connectivity.cli.output import complain, pluralize, print_fields, print_json, print_table
+from connectivity.cli.output import pluralize, print_error, print_fields, print_json, print_table
 
 EXITS = (
     "Exit codes: 0 done; 1 failed, possibly temporarily (with verify: lake and journal differ); 2 invalid settings; "
@@ -30,13 +30,13 @@ app = typer.Typer(help="Manage the pipeline from the journal to the lake.", epil
 @app.command()
 def run(settings: SettingsFile = None) -> None:
     """Follow the journal until SIGTERM or SIGINT; for `spark.mode: external`."""
-    _become("run", settings)
+    _exec_pipeline("run", settings)
 
 
 @app.command()
 def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Compact small files of the lake, and remove unused ones."""
-    found = _answer(settings, "optimize")
+    found = _run_action(settings, "optimize")
     if as_json:
         print_json(found)
     else:
@@ -53,7 +53,7 @@ def retention(
 ) -> None:
     """Delete events by retention, or show what it would delete, by namespace."""
     if not preview:
-        found = _answer(settings, "retention")
+        found = _run_action(settings, "retention")
         if as_json:
             print_json(found)
         else:
@@ -65,7 +65,7 @@ def retention(
     try:
         namespaces = pipeline_process.preview(loaded)
     except pipeline_process.PipelineEnded as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json(namespaces)
@@ -94,14 +94,14 @@ def verify(
     """
     differences: list[dict[str, Any]] = []
 
-    def on_event(said: dict[str, Any]) -> None:
-        if said["event"] == "difference":
-            differences.append({name: value for name, value in said.items() if name != "event"})
-        elif said["event"] == "compared" and sys.stderr.isatty():
-            typer.echo(f"\r\033[Kevent {said['seq']:,} of {said['last']:,}", nl=False, err=True)
+    def on_event(message: dict[str, Any]) -> None:
+        if message["event"] == "difference":
+            differences.append({name: value for name, value in message.items() if name != "event"})
+        elif message["event"] == "compared" and sys.stderr.isatty():
+            typer.echo(f"\r\033[Kevent {message['seq']:,} of {message['last']:,}", nl=False, err=True)
 
     options = [*(["--all"] if every else []), *(["--restart"] if restart else [])]
-    found = _answer(settings, "verify", *options, on_event=on_event)
+    found = _run_action(settings, "verify", *options, on_event=on_event)
     if sys.stderr.isatty():
         typer.echo("\r\033[K", nl=False, err=True)
     if as_json:
@@ -157,9 +157,9 @@ def rebuild(
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
 
-    outcome = module.rebuild(loaded, None if only is None else module.RebuildPart(only.value), complain)
+    outcome = module.rebuild(loaded, None if only is None else module.RebuildPart(only.value), print_error)
     if outcome.reason is not None:
-        complain(outcome.reason)
+        print_error(outcome.reason)
     if as_json:
         print_json(outcome.changed)
     else:
@@ -177,7 +177,7 @@ def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     try:
         found = pipeline_process.status(loaded)
     except pipeline_process.NotReadable as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(1) from None
     if as_json:
         print_json(found)
@@ -193,7 +193,7 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _answer(
+def _run_action(
     settings: Path | None, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
     """Return the result of a pipeline process; exit with its code if it failed."""
@@ -203,11 +203,11 @@ def _answer(
     try:
         return pipeline_process.answer(loaded, action, *options, on_event=on_event)
     except pipeline_process.PipelineEnded as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(error.exit_code) from None
 
 
-def _become(action: str, settings: Path | None, *options: str) -> None:
+def _exec_pipeline(action: str, settings: Path | None, *options: str) -> None:
     """Replace this process by the pipeline's, with its signals and exit code."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process

@@ -49,9 +49,9 @@ class DocumentComparison(NamedTuple):
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> DocumentComparison:
     """Compare `before` with `after`, which replaces it."""
     schema = _schema()
-    old, new, written = (_meant(document, schema) for document in (mask(before), mask(after), after))
+    old, new, written = (_normalize(document, schema) for document in (mask(before), mask(after), after))
     changes = tuple(_differences((), old, new))
-    unknown = tuple(json_path(*steps) for steps in _hidden((), old, new, written))
+    unknown = tuple(json_path(*steps) for steps in _incomparable_secrets((), old, new, written))
     return DocumentComparison(changes, unknown)
 
 
@@ -60,22 +60,22 @@ def _schema() -> Mapping[str, Any]:
     return json_schema()
 
 
-def _meant(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
+def _normalize(document: Mapping[str, Any], schema: Mapping[str, Any]) -> Any:
     kept = {name: value for name, value in document.items() if not (name in _IGNORED or name.startswith("_"))}
     return _fill_defaults(migrate_mapping_context(kept), schema, schema)
 
 
 def _fill_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Any:
     """The value with the defaults of its schema, in the order of the schema, and without nulls."""
-    schema = _fitting(value, schema, root)
+    schema = _resolve_schema(value, schema, root)
     if isinstance(value, dict):
         fields, others = schema.get("properties", {}), schema.get("additionalProperties")
         others = others if isinstance(others, dict) else {}
-        there = {name: item for name, item in value.items() if item is not None}
+        stored = {name: item for name, item in value.items() if item is not None}
         defaults = {name: field["default"] for name, field in fields.items() if field.get("default") is not None}
-        names = [name for name in fields if name in there or name in defaults]
-        names += [name for name in there if name not in fields]
-        whole = {**defaults, **there}
+        names = [name for name in fields if name in stored or name in defaults]
+        names += [name for name in stored if name not in fields]
+        whole = {**defaults, **stored}
         return {name: _fill_defaults(whole[name], fields.get(name, others), root) for name in names}
     if isinstance(value, list):
         return [_fill_defaults(item, schema.get("items", {}), root) for item in value]
@@ -84,11 +84,11 @@ def _fill_defaults(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any
     return value
 
 
-def _fitting(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve_schema(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema behind references; of several, the one that fits the value."""
     if (reference := schema.get("$ref")) is not None:
-        return _fitting(value, root["$defs"][reference.rpartition("/")[2]], root)
-    choices = [_fitting(value, each, root) for name in ("anyOf", "oneOf") for each in schema.get(name, ())]
+        return _resolve_schema(value, root["$defs"][reference.rpartition("/")[2]], root)
+    choices = [_resolve_schema(value, each, root) for name in ("anyOf", "oneOf") for each in schema.get(name, ())]
     for each in choices:
         kind = each.get("properties", {}).get("type", {}).get("const")
         if isinstance(value, dict) and each.get("type") == "object" and kind in (None, value.get("type", kind)):
@@ -122,11 +122,11 @@ def _is_same(before: Any, after: Any) -> bool:
     return before == after and isinstance(before, bool) == isinstance(after, bool)
 
 
-def _hidden(steps: Steps, before: Any, after: Any, written: Any) -> Iterator[Steps]:
+def _incomparable_secrets(steps: Steps, before: Any, after: Any, written: Any) -> Iterator[Steps]:
     """Whether both are `*****` and the written document had another value."""
     if isinstance(before, dict) and isinstance(after, dict):
         for name in after:
-            yield from _hidden((*steps, name), before.get(name), after[name], written.get(name))
+            yield from _incomparable_secrets((*steps, name), before.get(name), after[name], written.get(name))
     elif isinstance(after, str) and before == after and MASK in after and written != after:
         yield steps
 
@@ -141,12 +141,12 @@ class Action(str, Enum):
     REFUSED = "refused"
 
 
-DOING = frozenset({Action.NEW, Action.CHANGED, Action.GONE})
+CHANGING_ACTIONS = frozenset({Action.NEW, Action.CHANGED, Action.GONE})
 """The actions that change something."""
 
 
 @dataclass(frozen=True, slots=True)
-class WantedDocument:
+class DesiredDocument:
     """A document, and its file."""
 
     document: Mapping[str, Any]
@@ -179,32 +179,32 @@ class Step:
 
 
 def decide(
-    wanted: Mapping[str, WantedDocument],
-    there: Mapping[str, StoredDocument],
+    desired: Mapping[str, DesiredDocument],
+    stored: Mapping[str, StoredDocument],
     *,
     secrets: bool = False,
     prune: bool = False,
 ) -> list[Step]:
     """Return a step for each wanted connection, and with `prune` for other connections of the API."""
-    steps = [_step(name, document, there.get(name), secrets) for name, document in wanted.items()]
+    steps = [_step(name, document, stored.get(name), secrets) for name, document in desired.items()]
     if prune:
         steps += [
             Step(name, Action.GONE, tag=found.tag)
-            for name, found in there.items()
-            if name not in wanted and found.file is None
+            for name, found in stored.items()
+            if name not in desired and found.file is None
         ]
     return steps
 
 
-def _step(name: str, wanted: WantedDocument, there: StoredDocument | None, secrets: bool) -> Step:
-    if there is None:
-        return Step(name, Action.NEW, wanted.file)
-    if there.file is not None:
-        return Step(name, Action.REFUSED, wanted.file, there.tag, reason=f"it belongs to the file {there.file}")
-    found: DocumentComparison = compare(there.document or {}, wanted.document)
+def _step(name: str, desired: DesiredDocument, stored: StoredDocument | None, secrets: bool) -> Step:
+    if stored is None:
+        return Step(name, Action.NEW, desired.file)
+    if stored.file is not None:
+        return Step(name, Action.REFUSED, desired.file, stored.tag, reason=f"it belongs to the file {stored.file}")
+    found: DocumentComparison = compare(stored.document or {}, desired.document)
     is_changed = found.changes or (secrets and found.unknown)
     action = Action.CHANGED if is_changed else Action.UNCHANGED
-    return Step(name, action, wanted.file, there.tag, found.changes, found.unknown)
+    return Step(name, action, desired.file, stored.tag, found.changes, found.unknown)
 
 
 def lines(step: Step) -> Iterator[str]:
@@ -212,7 +212,7 @@ def lines(step: Step) -> Iterator[str]:
     for change in step.changes:
         yield f"{change.path}: {_value(change.before)} → {_value(change.after)}"
     for path in step.unknown:
-        sent = "it is sent" if step.action in DOING else "it is not sent without --secrets"
+        sent = "it is sent" if step.action in CHANGING_ACTIONS else "it is not sent without --secrets"
         yield f"{path}: a secret that cannot be compared; {sent}"
 
 

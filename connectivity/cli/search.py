@@ -13,14 +13,14 @@ import typer
 
 from connectivity.cli import tables
 from connectivity.cli.http_client import ServiceClient
-from connectivity.cli.options import AsJson, reaching
-from connectivity.cli.output import complain, print_json, print_table, printable
+from connectivity.cli.options import AsJson, service_command
+from connectivity.cli.output import escape_control_characters, print_error, print_json, print_table
 
 _PAGE = 200
 """The most things that one answer has."""
 
 
-@reaching
+@service_command
 def search(
     service: ServiceClient,
     query: Annotated[
@@ -66,15 +66,15 @@ def search(
     if explain:
         plan = service.ask("GET", "search", "things", "plan", query={**asked, "option": order}).document
         if not isinstance(plan, dict) or not isinstance(plan.get("text"), str):
-            raise service.misunderstood()
-        print_json(plan) if as_json else typer.echo(printable(plan["text"], keep="\n"))
+            raise service.unexpected_response()
+        print_json(plan) if as_json else typer.echo(escape_control_characters(plan["text"], keep="\n"))
         return
     found, is_all = _collect(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
-        complain(f"{len(found)} things are listed, and there are more; raise --limit to see them")
+        print_error(f"{len(found)} things are listed, and there are more; raise --limit to see them")
     if as_json:
         print_json(found)
-    elif rows := tables.same_names([tables.leaves(thing) for thing in found] if fields else found):
+    elif rows := tables.align_columns([tables.leaves(thing) for thing in found] if fields else found):
         print_table(rows)
     else:
         typer.echo("no things")
@@ -91,7 +91,7 @@ def _pages(
         answer = service.ask("GET", "search", "things", query={**asked, "option": ",".join(options)}).document
         items, cursor = (answer.get("items"), answer.get("cursor")) if isinstance(answer, dict) else (None, None)
         if not isinstance(items, list) or not isinstance(cursor, str | None):
-            raise service.misunderstood()
+            raise service.unexpected_response()
         left -= len(items)
         yield items, cursor is None
         if cursor is None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings, user
-from connectivity.cli.output import complain, pluralize, print_json
+from connectivity.cli.output import pluralize, print_error, print_json
 from connectivity.errors import SealError, SettingsError
 
 app = typer.Typer(help="The keys that encrypt stored secrets.", no_args_is_help=True)
@@ -38,7 +38,7 @@ def new_key(
     try:
         keyring.add_key(file, made)
     except SettingsError as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(2) from None
     typer.echo(f"{file}: key {key_id(made)} encrypts from the next start on; the other keys in the file still decrypt")
 
@@ -51,15 +51,15 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        done = keyring.rotate_here(loaded, user())
+        done = keyring.rotate_offline(loaded, user())
     except DataFolderLocked as error:
-        complain(f"{error}; stop it before you encrypt its secrets again")
+        print_error(f"{error}; stop it before you encrypt its secrets again")
         raise typer.Exit(error.exit_code) from None
     except SettingsError as error:
-        complain(str(error))
+        print_error(str(error))
         raise typer.Exit(2) from None
-    except (SealError, keyring.NotRotated) as error:
-        complain(f"{error}; nothing has changed")
+    except (SealError, keyring.RotationFailed) as error:
+        print_error(f"{error}; nothing has changed")
         raise typer.Exit(1) from None
     if as_json:
         print_json(done._asdict())

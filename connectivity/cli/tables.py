@@ -96,8 +96,8 @@ def _counters(of: str, address: str | None, kinds: object) -> Iterator[Row]:
                 yield row | {"last": counted.get("lastMessageAt")}
 
 
-_TRIED = {"clients": "client", "sources": "source", "replyTargets": "reply-target", "targets": "target"}
-_FINE = {"open", "unknown", None}
+_TESTED_PARTS = {"clients": "client", "sources": "source", "replyTargets": "reply-target", "targets": "target"}
+_SUCCESS_STATES = {"open", "unknown", None}
 
 
 def connection_test(report: object) -> list[Row]:
@@ -109,7 +109,7 @@ def connection_test(report: object) -> list[Row]:
             "is": each.get("status"),
             "details": each.get("details"),
         }
-        for name, what in _TRIED.items()
+        for name, what in _TESTED_PARTS.items()
         for each in objects(_object(report).get(name))
     ]
 
@@ -117,7 +117,7 @@ def connection_test(report: object) -> list[Row]:
 def is_good(report: object) -> bool:
     """Whether the tested connection would open, and its sample is valid."""
     states = [row["is"] for row in connection_test(report)]
-    return not _object(_object(report).get("sample")).get("error") and all(state in _FINE for state in states)
+    return not _object(_object(report).get("sample")).get("error") and all(state in _SUCCESS_STATES for state in states)
 
 
 def test_sample(report: object) -> Iterator[str]:
@@ -194,7 +194,7 @@ def leaves(found: Mapping[str, Any]) -> Row:
     return row
 
 
-def same_names(found: object) -> list[Row]:
+def align_columns(found: object) -> list[Row]:
     """The rows of a list of objects, each with the names of all of them, in the order they come in."""
     rows = objects(found)
     names = list(dict.fromkeys(name for row in rows for name in row))

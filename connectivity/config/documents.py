@@ -50,23 +50,23 @@ def read_document(path: Path) -> ParsedDocument:
     """Read a `.json`, `.yaml` or `.yml` file. Never raises: errors become problems."""
     load = _LOADERS.get(path.suffix.lower())
     if load is None:
-        return _unreadable(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
+        return _failure(f"a file named *{path.suffix}", f"a file named {', '.join(f'*{s}' for s in _LOADERS)}")
     try:
         status = path.stat()
         if stat.S_ISDIR(status.st_mode):
-            return _unreadable("a folder", "a file")
+            return _failure("a folder", "a file")
         if not stat.S_ISREG(status.st_mode):
             # Reading a pipe would wait for its writer.
-            return _unreadable("a pipe, a socket or a device", "a regular file")
+            return _failure("a pipe, a socket or a device", "a regular file")
         if status.st_size > MAX_BYTES:
-            return _unreadable("a larger file", f"at most {MAX_BYTES} bytes")
+            return _failure("a larger file", f"at most {MAX_BYTES} bytes")
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
+        return _failure(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
     except OSError as error:
-        return _unreadable(f"a file that cannot be read: {error.strerror}", "a readable file")
+        return _failure(f"a file that cannot be read: {error.strerror}", "a readable file")
     if not text.strip():
-        return _unreadable("an empty file", "a document")
+        return _failure("an empty file", "a document")
     return _load(load, text)
 
 
@@ -75,18 +75,18 @@ def read_json(content: bytes) -> ParsedDocument:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        return _unreadable(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
-    return _load(_load_json, text) if text.strip() else _unreadable("an empty body", "JSON")
+        return _failure(f"a byte at position {error.start} that is not UTF-8", "text in UTF-8")
+    return _load(_load_json, text) if text.strip() else _failure("an empty body", "JSON")
 
 
 def _load(load: Callable[[str], Any], text: str) -> ParsedDocument:
     try:
         document = load(text)
-    except _Unreadable as error:
-        return _unreadable(str(error), error.expected)
-    if not is_reasonable(document):
-        return _unreadable("a larger document", f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep")
-    if problems := surrogates(document):
+    except _ParseError as error:
+        return _failure(str(error), error.expected)
+    if not is_within_limits(document):
+        return _failure("a larger document", f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep")
+    if problems := find_surrogates(document):
         return ParsedDocument(None, problems)
     problems = [
         Problem(json_path(*path), f"the name {show(path[-1])} more than once", "each name once in an object")
@@ -95,7 +95,7 @@ def _load(load: Callable[[str], Any], text: str) -> ParsedDocument:
     return ParsedDocument(document, problems)
 
 
-def is_reasonable(document: object) -> bool:
+def is_within_limits(document: object) -> bool:
     """Whether a value is small and flat enough to be walked; YAML aliases can make it endless."""
     waiting, count = [(document, 0)], 0
     while waiting:
@@ -110,7 +110,7 @@ def is_reasonable(document: object) -> bool:
     return True
 
 
-def surrogates(document: object) -> list[Problem]:
+def find_surrogates(document: object) -> list[Problem]:
     """Yield a problem for each text with half a surrogate pair (`"\\ud800"`), which cannot be encoded."""
     return [
         Problem(json_path(*path), "a text with a lone surrogate", "text of Unicode characters")
@@ -136,11 +136,11 @@ def is_encodable(text: str) -> bool:
     return _SURROGATE.search(text) is None
 
 
-def _unreadable(found: str, expected: str) -> ParsedDocument:
+def _failure(found: str, expected: str) -> ParsedDocument:
     return ParsedDocument(None, [Problem(ROOT, found, expected)])
 
 
-class _Unreadable(ValueError):
+class _ParseError(ValueError):
     """Invalid text: what was found, where, and what was expected."""
 
     def __init__(self, found: str, expected: str) -> None:
@@ -170,27 +170,29 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> float:
-    raise _Unreadable(f"the number {name}", "a number that JSON supports")
+def _refuse_constant(name: str) -> float:
+    raise _ParseError(f"the number {name}", "a number that JSON supports")
 
 
-def _finite(text: str) -> float:
+def _parse_finite_float(text: str) -> float:
     """Refuse numbers that Python reads as infinity: they cannot be written as JSON."""
     found = float(text)
     if math.isinf(found):
-        raise _Unreadable("a number too large", "JSON with numbers below 1e308")
+        raise _ParseError("a number too large", "JSON with numbers below 1e308")
     return found
 
 
 def _load_json(text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(
+            text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_float=_parse_finite_float
+        )
     except json.JSONDecodeError as error:
-        raise _Unreadable(f"line {error.lineno}, column {error.colno}: {error.msg}", "JSON") from None
-    except _Unreadable:
+        raise _ParseError(f"line {error.lineno}, column {error.colno}: {error.msg}", "JSON") from None
+    except _ParseError:
         raise
     except (ValueError, RecursionError):
-        raise _Unreadable("a number too long or a value nested too deep", "JSON") from None
+        raise _ParseError("a number too long or a value nested too deep", "JSON") from None
 
 
 # --- YAML ---------------------------------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ class _Constructor(SafeConstructor):
                     self.flatten_mapping(source)
                     self._merged += len(source.value)
                     if self._merged > MAX_VALUES:
-                        raise _Unreadable("a larger document", f"at most {MAX_VALUES} values from merge keys")
+                        raise _ParseError("a larger document", f"at most {MAX_VALUES} values from merge keys")
         super().flatten_mapping(node)
 
     def construct_yaml_map(self, node: yaml.MappingNode) -> Generator[dict[Any, Any], None, None]:
@@ -249,7 +251,7 @@ class _Loader(_Constructor, yaml.SafeLoader):
     """The authoritative loader, in Python."""
 
 
-def _scanned_by_libyaml() -> Any:
+def _libyaml_loader() -> Any:
     """Return a loader that is seven times as fast; None if PyYAML has no libyaml.
 
     It composes in Python: PyYAML's own `CSafeLoader` composes in C with unbounded recursion, so that a text of `[[[[…` ends
@@ -270,24 +272,24 @@ def _scanned_by_libyaml() -> Any:
         def compose_node(self, parent: Any, index: Any) -> Any:
             scalar, in_brackets = self.peek_event(), parent is not None and parent.flow_style
             if in_brackets and isinstance(scalar, yaml.ScalarEvent) and not scalar.style and "?" in scalar.value:
-                raise _ReadDifferently
+                raise _LibyamlDifference
             return super().compose_node(parent, index)
 
     return Fast
 
 
-class _ReadDifferently(yaml.YAMLError):
+class _LibyamlDifference(yaml.YAMLError):
     """libyaml would read more than the other loader does: a `?` within a word between brackets."""
 
 
-_READ_DIFFERENTLY = re.compile("[\t!\ufeff]|[|>][-+0-9]*#")
+_LIBYAML_DIFFERENCES = re.compile("[\t!\ufeff]|[|>][-+0-9]*#")
 """Texts that libyaml reads differently: tabs, tags, byte order marks, a comment after `|` or `>`."""
 
-_fast_loader = _scanned_by_libyaml()
+_fast_loader = _libyaml_loader()
 
 
 def _construct(text: str) -> Any:
-    if _fast_loader is not None and _READ_DIFFERENTLY.search(text) is None:
+    if _fast_loader is not None and _LIBYAML_DIFFERENCES.search(text) is None:
         with suppress(yaml.YAMLError):
             return yaml.load(text, _fast_loader)
     return yaml.load(text, _Loader)
@@ -303,14 +305,14 @@ def _load_yaml(text: str) -> Any:
         if not isinstance(error, yaml.scanner.ScannerError | yaml.parser.ParserError):
             # These quote names and tags, which may be a password that begins with * or !.
             words = _QUOTED.sub("'…'", words)
-        raise _Unreadable(f"{place}{words}", "YAML") from None
+        raise _ParseError(f"{place}{words}", "YAML") from None
     except yaml.reader.ReaderError as error:
-        raise _Unreadable(f"position {error.position}: {error.reason}", "YAML") from None
-    except _Unreadable:
+        raise _ParseError(f"position {error.position}: {error.reason}", "YAML") from None
+    except _ParseError:
         raise
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
         # Raised by the loader's conversions for an explicit tag or date that does not match its text.
-        raise _Unreadable("a value that does not fit its type, or one nested too deep", "YAML") from None
+        raise _ParseError("a value that does not fit its type, or one nested too deep", "YAML") from None
 
 
 _LOADERS: dict[str, Callable[[str], Any]] = {".json": _load_json, ".yaml": _load_yaml, ".yml": _load_yaml}

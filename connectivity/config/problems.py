@@ -10,7 +10,7 @@ ROOT = "$"
 """The path of a whole document."""
 
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
-LONGEST_SHOWN = 120
+MAX_SHOWN_CHARACTERS = 120
 
 
 _CHOICE = "one of: "
@@ -57,7 +57,7 @@ def json_path(*steps: object) -> str:
     for step in steps:
         if isinstance(step, int) and not isinstance(step, bool):
             path += f"[{step}]"
-        elif isinstance(step, str) and len(step) <= LONGEST_SHOWN and _PLAIN_NAME.fullmatch(step):
+        elif isinstance(step, str) and len(step) <= MAX_SHOWN_CHARACTERS and _PLAIN_NAME.fullmatch(step):
             path += f".{step}" if path else step
         else:
             path += f"[{show(step)}]"
@@ -73,7 +73,7 @@ def show(value: object) -> str:
     if value is not None and not isinstance(value, str | bool | int | float):
         return f"a {type(value).__name__}"
     text = value if isinstance(value, str) else json.dumps(value)
-    short = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    short = text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…"
     shown = json.dumps(short, ensure_ascii=False) if isinstance(value, str) else short
     return shown.encode("utf-8", "backslashreplace").decode()
 

@@ -49,7 +49,7 @@ def _above_zero(value: timedelta) -> timedelta:
     return value
 
 
-def read_lasting(value: object) -> object:
+def read_duration_or_forever(value: object) -> object:
     """Return a duration, or None for `forever`."""
     if value is None or (isinstance(value, str) and value.strip().lower() == FOREVER):
         return None
@@ -80,14 +80,14 @@ def read_list(value: object) -> object:
     return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
-def off_is_a_word(value: object) -> object:
+def read_off_as_text(value: object) -> object:
     """YAML reads a bare `off` as false."""
     return "off" if value is False else lower_text(value)
 
 
 Duration = Annotated[timedelta, BeforeValidator(read_duration)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
-DurationOrForever = Annotated[timedelta | None, BeforeValidator(read_lasting)]
+DurationOrForever = Annotated[timedelta | None, BeforeValidator(read_duration_or_forever)]
 """A duration; None is forever."""
 
 Positive = Annotated[int, Field(ge=1)]

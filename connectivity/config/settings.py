@@ -36,11 +36,11 @@ from connectivity.config.quantities import (
     DurationOrForever,
     Positive,
     PositiveDuration,
-    off_is_a_word,
     read_days,
-    read_lasting,
+    read_duration_or_forever,
     read_list,
     read_memory,
+    read_off_as_text,
 )
 from connectivity.security import egress
 from connectivity.security.keys import read_key
@@ -65,13 +65,13 @@ class TokenRole(str, Enum):
         return order.index(self) >= order.index(needed)
 
 
-def _plain(name: str) -> str:
+def _check_name(name: str) -> str:
     if _NAME.fullmatch(name) is None:
         raise ValueError("1 to 64 letters, digits and the characters . _ - @")
     return name
 
 
-def _hard_to_guess(token: SecretStr) -> SecretStr:
+def _check_token_length(token: SecretStr) -> SecretStr:
     if len(token) < _SHORTEST_TOKEN:
         raise ValueError(f"a token of at least {_SHORTEST_TOKEN} characters")
     return token
@@ -82,8 +82,8 @@ class ApiToken(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: Annotated[str, AfterValidator(_plain)] = Field(description="The name of the token in the audit log.")
-    token: Annotated[SecretStr, AfterValidator(_hard_to_guess)] = Field(description="At least 16 characters.")
+    name: Annotated[str, AfterValidator(_check_name)] = Field(description="The name of the token in the audit log.")
+    token: Annotated[SecretStr, AfterValidator(_check_token_length)] = Field(description="At least 16 characters.")
     role: Annotated[TokenRole, BeforeValidator(lower_text)] = Field(
         default=TokenRole.READ, description="`read`, `write` or `admin`."
     )
@@ -92,7 +92,7 @@ class ApiToken(BaseModel):
     )
 
 
-def distinct_tokens(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
+def check_distinct_tokens(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
     """The tokens, if no two share a name or a secret. Raises ValueError."""
     if len({it.name for it in tokens}) < len(tokens) or len({it.token.get_secret_value() for it in tokens}) < len(
         tokens
@@ -128,7 +128,7 @@ class ApiSettings(Section):
         default=8080, description="Port to listen on; 0 selects a free port and logs it."
     )
     token: SecretStr | None = Field(default=None, description="Bearer token with the role `admin`.")
-    tokens: Annotated[tuple[ApiToken, ...], AfterValidator(distinct_tokens)] = Field(
+    tokens: Annotated[tuple[ApiToken, ...], AfterValidator(check_distinct_tokens)] = Field(
         default=(),
         description="Further tokens: a list of `{name, token, role, subjects}`; `role` is `read` (the default), `write` or "
         "`admin`. See [Authorization](api.md#authorization).",
@@ -148,7 +148,7 @@ class ApiSettings(Section):
         return bool(self.tokens or (self.token and self.token.get_secret_value()))
 
     @model_validator(mode="after")
-    def _outside_needs_token(self) -> ApiSettings:
+    def _require_token_unless_loopback(self) -> ApiSettings:
         if not is_loopback(self.host) and not self.needs_token:
             raise ValueError("api.token or api.tokens, since api.host is not loopback")
         return self
@@ -180,22 +180,22 @@ class RetentionSetting(Section):
     )
 
 
-def _read_kept(value: object) -> object:
+def _read_retention_rule(value: object) -> object:
     if isinstance(value, RetentionSetting):
         return value
     if isinstance(value, Mapping):
         if not value:
-            raise ValueError(_EXPECTED_KEPT)
+            raise ValueError(_EXPECTED_RETENTION_RULE)
         return value
     try:
-        return RetentionSetting(days=read_lasting(value))
+        return RetentionSetting(days=read_duration_or_forever(value))
     except (ValueError, ValidationError):
-        raise ValueError(_EXPECTED_KEPT) from None
+        raise ValueError(_EXPECTED_RETENTION_RULE) from None
 
 
-_EXPECTED_KEPT = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
+_EXPECTED_RETENTION_RULE = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
 
-Keeping = Annotated[RetentionSetting, BeforeValidator(_read_kept)]
+Keeping = Annotated[RetentionSetting, BeforeValidator(_read_retention_rule)]
 
 
 def _read_retention(value: object) -> object:
@@ -268,7 +268,7 @@ class SubscriptionSettings(Section):
     )
 
 
-MOST_INDEXED = 32
+MAX_INDEXED_PATHS = 32
 """The most paths with an index of their own."""
 
 
@@ -305,7 +305,7 @@ class SearchSettings(Section):
         tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, BeforeValidator(read_list)
     ] = Field(
         default=(),
-        max_length=MOST_INDEXED,
+        max_length=MAX_INDEXED_PATHS,
         description="Paths at which many things share a value, such as `attributes/room`: each gets its own index, "
         "ordered by ID. It is built while the service runs; each change of such a value takes slightly longer.",
     )
@@ -406,7 +406,7 @@ class SparkMode(str, Enum):
 class SparkSettings(Section):
     """Where Spark runs, if at all."""
 
-    mode: Annotated[SparkMode, BeforeValidator(off_is_a_word)] = Field(
+    mode: Annotated[SparkMode, BeforeValidator(read_off_as_text)] = Field(
         default=SparkMode.EMBEDDED,
         description="`embedded`: the service runs the pipeline; `external`: another process runs it; `off`: no lake, the "
         "journal keeps everything.",

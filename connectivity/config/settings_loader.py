@@ -96,8 +96,8 @@ def _origin(steps: list[Any], content: Mapping[str, Any], file: Path | None) -> 
         key = PREFIX + "__".join(str(step) for step in steps[:length]).upper()
         if key in variables:
             name, text = variables[key]
-            return name, text if length == len(steps) else _below(_json_or_text(text), steps[length:])
-    value = _below(content, steps)
+            return name, text if length == len(steps) else _value_at(_json_or_text(text), steps[length:])
+    value = _value_at(content, steps)
     if value is None and (below := _variables_below(steps, variables)):
         return below, None
     return str(file) if file else "default", value
@@ -111,7 +111,7 @@ def _json_or_text(text: str) -> object:
         return text
 
 
-def _below(value: Any, steps: list[Any]) -> object:
+def _value_at(value: Any, steps: list[Any]) -> object:
     for step in steps:
         if isinstance(value, str | int | float):
             # Instead of an object with a `default`, that alone may be written; instead of a list, its values with commas.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from connectivity.config.problems import LONGEST_SHOWN, json_path, show
+from connectivity.config.problems import MAX_SHOWN_CHARACTERS, json_path, show
 from connectivity.connections.model import Connection
 from connectivity.errors import Problem
 from mappings.errors import PlaceholderError
@@ -62,7 +62,7 @@ def check_template(path: str, text: str, scope: Scope, *, shown: str | None = No
         nearest = _NEAREST.search(fault.description or "")
         hint = f"did you mean {nearest[1]}?" if nearest else None
         written = text if shown is None else shown
-        found = f"{show(written)}: {reason}" if len(written) < LONGEST_SHOWN else reason
+        found = f"{show(written)}: {reason}" if len(written) < MAX_SHOWN_CHARACTERS else reason
         yield Problem(path, found, f"what is known in {scope.place}", hint, fault.error)
 
 

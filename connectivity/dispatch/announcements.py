@@ -5,7 +5,7 @@ and whose subjects include one of the announced subjects (Ditto protocol, announ
 unavailable it waits in the outbox of the target, up to the target's limits.
 
 If the policy requests acknowledgements, the announcement is repeated with the same correlation ID until all of them have
-come: at its timeout, or a while after one failed in a way that may pass; at most `MOST_SENDINGS` times. Targets give the
+come: at its timeout, or a while after one failed in a way that may pass; at most `MAX_ATTEMPTS` times. Targets give the
 labels that they issue, sources those that they declare. This is kept in memory only, so it ends with the process.
 """
 
@@ -24,34 +24,34 @@ from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import AckAggregator
 from connectivity.targets.directory import OpenConnection
 from connectivity.targets.target import TargetPublisher
-from connectivity.transports.base import Done, Outcome, unobserved
+from connectivity.transports.base import Done, Outcome, ignore_outcome
 from mappings.ids import EntityId, new_correlation_id
 from mappings.model.headers import timeout_seconds
-from mappings.model.signals import LONGEST_TIMEOUT, Acknowledgement, PolicyAnnouncement
+from mappings.model.signals import MAX_TIMEOUT, Acknowledgement, PolicyAnnouncement
 
 log = structlog.get_logger(__name__)
 
 
 TOPIC: Final = "_/_/policies/announcements"
 
-MOST_SENDINGS: Final = 5
+MAX_ATTEMPTS: Final = 5
 """How often an announcement is sent that is not acknowledged."""
 
 PAUSE_SECONDS: Final = 5.0
 """Seconds after a failed acknowledgement until the announcement is repeated."""
 
-MOST_AWAITED: Final = 10_000
+MAX_PENDING_ANNOUNCEMENTS: Final = 10_000
 """How many announcements may await acknowledgements; others are sent once."""
 
 
-class _Awaited:
+class _PendingAnnouncement:
     """An announcement that awaits acknowledgements until its `timer` ends."""
 
     def __init__(self, signal: PolicyAnnouncement, labels: Sequence[str]) -> None:
         self.signal = signal
         self.labels = tuple(labels)
-        self.timeout = min(timeout_seconds(signal.headers) or LONGEST_TIMEOUT, LONGEST_TIMEOUT)
-        self.sendings = 0
+        self.timeout = min(timeout_seconds(signal.headers) or MAX_TIMEOUT, MAX_TIMEOUT)
+        self.attempts = 0
         self.collector = AckAggregator(signal.entity, self.labels, "twin")
         self.timer: asyncio.TimerHandle | None = None
 
@@ -65,33 +65,33 @@ class PolicyAnnouncements:
 
     def __init__(self, members: Iterable[OpenConnection]) -> None:
         self._members = members
-        self._awaited: dict[tuple[EntityId, str | None], _Awaited] = {}
+        self._pending: dict[tuple[EntityId, str | None], _PendingAnnouncement] = {}
 
     def __len__(self) -> int:
         """Return how many announcements await acknowledgements."""
-        return len(self._awaited)
+        return len(self._pending)
 
     def announce(self, announcement: PolicyAnnouncement) -> int:
         """Send an announcement with a new correlation ID; return the number of targets."""
         signal = replace(announcement, headers={**announcement.headers, "correlation-id": new_correlation_id()})
         labels = foreign_labels(signal.headers.get("requested-acks") or ())
         if not labels:
-            return sum(target.post(signal, unobserved) is not None for target in self._targets(signal))
-        awaited = _Awaited(signal, labels)
-        if len(self._awaited) < MOST_AWAITED:
-            self._awaited[signal.entity, awaited.correlation_id] = awaited
+            return sum(target.post(signal, ignore_outcome) is not None for target in self._targets(signal))
+        awaited = _PendingAnnouncement(signal, labels)
+        if len(self._pending) < MAX_PENDING_ANNOUNCEMENTS:
+            self._pending[signal.entity, awaited.correlation_id] = awaited
         else:
             log.warning("too many announcements await acknowledgements", policy=str(signal.entity))
-            awaited.sendings = MOST_SENDINGS
+            awaited.attempts = MAX_ATTEMPTS
         return self._send(awaited)
 
     def acknowledge(self, ack: Acknowledgement) -> bool:
         """Add an acknowledgement; return False if it is late or was not requested."""
-        awaited = self._awaited.get((ack.entity, ack.headers.get("correlation-id")))
+        awaited = self._pending.get((ack.entity, ack.headers.get("correlation-id")))
         if awaited is None or not awaited.collector.take(ack):
             return False
         if awaited.collector.is_complete:
-            self._repeat_or_forget(awaited, PAUSE_SECONDS)
+            self._retry_or_remove(awaited, PAUSE_SECONDS)
         return True
 
     def _targets(self, signal: PolicyAnnouncement) -> list[TargetPublisher]:
@@ -103,18 +103,18 @@ class PolicyAnnouncements:
             and target.interest.wants(TOPIC, signal.entity.namespace)
         ]
 
-    def _send(self, awaited: _Awaited) -> int:
-        awaited.sendings += 1
+    def _send(self, awaited: _PendingAnnouncement) -> int:
+        awaited.attempts += 1
         awaited.collector = AckAggregator(awaited.signal.entity, awaited.labels, "twin")
-        if awaited.sendings <= MOST_SENDINGS:
+        if awaited.attempts <= MAX_ATTEMPTS:
             awaited.timer = asyncio.get_running_loop().call_later(awaited.timeout, self._expire, awaited)
         targets = self._targets(awaited.signal)
         return sum(target.post(awaited.signal, self._on_published(awaited, target)) is not None for target in targets)
 
-    def _on_published(self, awaited: _Awaited, target: TargetPublisher) -> Done:
+    def _on_published(self, awaited: _PendingAnnouncement, target: TargetPublisher) -> Done:
         """Return a callback that acknowledges a target's label, if it issues one, after publishing."""
         if (label := target.label) is None or label not in awaited.labels:
-            return unobserved
+            return ignore_outcome
 
         def acknowledge_label(error: ConnectivityError | None) -> None:
             self.acknowledge(
@@ -123,27 +123,27 @@ class PolicyAnnouncements:
 
         return acknowledge_label
 
-    def _expire(self, awaited: _Awaited) -> None:
+    def _expire(self, awaited: _PendingAnnouncement) -> None:
         awaited.collector.expire(awaited.correlation_id, awaited.timeout)
-        self._repeat_or_forget(awaited, 0.0)
+        self._retry_or_remove(awaited, 0.0)
 
-    def _repeat_or_forget(self, awaited: _Awaited, pause: float) -> None:
+    def _retry_or_remove(self, awaited: _PendingAnnouncement, pause: float) -> None:
         """Repeat an announcement after `pause` seconds or forget it, by its acknowledgements."""
         if awaited.timer is not None:
             awaited.timer.cancel()
         if awaited.collector.outcome is not Outcome.REDELIVER:
-            self._forget(awaited)
-        elif awaited.sendings < MOST_SENDINGS:
+            self._remove(awaited)
+        elif awaited.attempts < MAX_ATTEMPTS:
             awaited.timer = asyncio.get_running_loop().call_later(pause, self._send, awaited)
         else:
-            self._forget(awaited)
+            self._remove(awaited)
             log.warning(
                 "announcement not acknowledged",
                 policy=str(awaited.signal.entity),
                 labels=list(awaited.labels),
-                attempts=awaited.sendings,
+                attempts=awaited.attempts,
                 **log_context(awaited.signal.headers),
             )
 
-    def _forget(self, awaited: _Awaited) -> None:
-        self._awaited.pop((awaited.signal.entity, awaited.correlation_id), None)
+    def _remove(self, awaited: _PendingAnnouncement) -> None:
+        self._pending.pop((awaited.signal.entity, awaited.correlation_id), None)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from connectivity.dispatch.effects import CommandResponse, answer_bytes, stored_answer
+from connectivity.dispatch.effects import CommandResponse, decode_response, encode_response
 from connectivity.errors import TwinError
 from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import BUILT_IN
@@ -20,7 +20,7 @@ from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
 from mappings.errors import INTERNAL_ERROR
-from mappings.model.headers import FIELDS, essential
+from mappings.model.headers import FIELDS, address_headers
 from mappings.model.signals import Command, ErrorResponse, Headers, PolicyAnnouncement
 from spark_store.errors import StoreUnavailable
 from spark_store.records import Change, DeliveryName, EventCause, StoredAnswer
@@ -28,7 +28,7 @@ from spark_store.records import Change, DeliveryName, EventCause, StoredAnswer
 log = structlog.get_logger(__name__)
 
 
-_OF_COMMANDS: Final = frozenset(row.name for row in FIELDS.values() if not row.is_written) | {
+_COMMAND_HEADERS: Final = frozenset(row.name for row in FIELDS.values() if not row.is_written) | {
     "content-type",
     "entity-revision",
     "etag",
@@ -44,7 +44,7 @@ _OF_COMMANDS: Final = frozenset(row.name for row in FIELDS.values() if not row.i
 
 def cause_of(headers: Headers, labels: Sequence[str], connection_id: str, subjects: Sequence[str]) -> EventCause:
     """Return the cause of a command's events, with its other headers and the labels of others."""
-    causing_headers: dict[str, Any] = {name: value for name, value in headers.items() if name not in _OF_COMMANDS}
+    causing_headers: dict[str, Any] = {name: value for name, value in headers.items() if name not in _COMMAND_HEADERS}
     if foreign := foreign_labels(labels):
         causing_headers["requested-acks"] = foreign
     if subjects:
@@ -82,11 +82,11 @@ class CommandHandler:
         self._store = store
         self._decider = decider
         self._is_followed = is_followed
-        self._announced: list[PolicyAnnouncement] = []
+        self._announcements: list[PolicyAnnouncement] = []
 
     def take_announcements(self) -> Sequence[PolicyAnnouncement]:
         """Return the announcements of the commands executed since the last call, to be sent once durable."""
-        announced, self._announced = self._announced, []
+        announced, self._announcements = self._announcements, []
         return announced
 
     def carry_out(self, command: Command, sender: Sender, changes: list[Change]) -> CommandResponse:
@@ -94,14 +94,16 @@ class CommandHandler:
         arrival, subjects, name, is_asked, labels = sender
         if name is not None and is_asked and (stored := self._store.stored_answer(name)) is not None:
             arrival.route.meter.inbound("answered_again")
-            return stored_answer(stored, command)
+            return decode_response(stored, command)
         answer: StoredAnswer | None = None
         try:
             decision = self._decider.decide(command, subjects)
             if decision.events and name is not None:
-                answer = StoredAnswer(name, answer_bytes(decision.response, command))
+                answer = StoredAnswer(name, encode_response(decision.response, command))
         except TwinError as refused:
-            headers = essential(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
+            headers = (
+                address_headers(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
+            )
             return ErrorResponse(command.entity, refused.group, refused.fault, headers)
         except StoreUnavailable:
             raise
@@ -121,5 +123,5 @@ class CommandHandler:
             change = Change(decision.events, decision.snapshots, answer, cause)
             self._store.stage(change)
             changes.append(change)
-            self._announced += decision.announcements
+            self._announcements += decision.announcements
         return decision.response

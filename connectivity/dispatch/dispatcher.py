@@ -27,7 +27,7 @@ from connectivity.dispatch.effects import (
     RespondEffect,
     SessionEffect,
     Steps,
-    by_arrival,
+    group_by_arrival,
     internal_error,
 )
 from connectivity.dispatch.pending import PendingRequest
@@ -38,12 +38,12 @@ from connectivity.monitoring.logs import log_context
 from connectivity.sessions import SessionHandlers
 from connectivity.sessions.base import SessionCommand, SessionReply
 from connectivity.sources.acknowledgements import (
-    NO_TIME,
     NOTHING,
+    ZERO_TIMEOUT,
     RequestedAcks,
     channel_of,
+    has_no_ack_headers,
     outcome_of_error,
-    says_nothing,
     wish,
 )
 from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker
@@ -82,7 +82,7 @@ from spark_store.records import Change, PastQuery
 log = structlog.get_logger(__name__)
 
 
-_MOST_ATTEMPTS = 5
+_MAX_ATTEMPTS = 5
 """How often a command is decided again because a change before it could not be stored."""
 
 Postponed = Callable[[Sequence[InboundDelivery]], None]
@@ -147,7 +147,7 @@ class Dispatcher:
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
             announced = self._commands.take_announcements()
-            stored.add_done_callback(lambda future: self._answer(future, effects, remaining, postponed, announced))
+            stored.add_done_callback(lambda future: self._on_stored(future, effects, remaining, postponed, announced))
 
     def join(self, member: OpenConnection) -> None:
         """Add a connection that was opened, so that its targets get signals of others."""
@@ -237,7 +237,7 @@ class Dispatcher:
         else:
             effects += steps
 
-    def _answer(
+    def _on_stored(
         self,
         stored: asyncio.Future[None],
         effects: Steps,
@@ -259,17 +259,17 @@ class Dispatcher:
                 arrival.is_again = True
             remaining = [*processed, *remaining]
         else:
-            remaining = [*self._not_stored(error, effects), *remaining]
+            remaining = [*self._handle_store_error(error, effects), *remaining]
         if remaining:
             postponed(remaining)
 
-    def _not_stored(self, error: BaseException, effects: Steps) -> list[InboundDelivery]:
+    def _handle_store_error(self, error: BaseException, effects: Steps) -> list[InboundDelivery]:
         """Send an error response for a change that cannot be stored; return the deliveries to retry."""
-        deliveries = by_arrival(effects)
+        deliveries = group_by_arrival(effects)
         retries: list[InboundDelivery] = []
         for arrival, steps in deliveries:
             arrival.tries += 1
-            if (len(deliveries) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MOST_ATTEMPTS:
+            if (len(deliveries) > 1 or isinstance(error, RevisionConflict)) and arrival.tries < _MAX_ATTEMPTS:
                 self._drop_pending(steps)
                 retries.append(arrival)
                 continue
@@ -319,14 +319,14 @@ class Dispatcher:
             return
         unasked = is_unread = response is arrival.received.error
         if isinstance(response, ErrorResponse):
-            self._record_refusal(arrival, response, is_unread)
+            self._log_refusal(arrival, response, is_unread)
             if (handler := self.handlers.of(route.mapper.protocol)) is not None:
                 handler.refuse(response, route, arrival, self._memory.finish_one(arrival))
                 return
-            unasked = is_unread or response.fault is NO_TIME
+            unasked = is_unread or response.fault is ZERO_TIMEOUT
         self._replies.post(route, response, self._memory.finish_one(arrival), unasked=unasked)
 
-    def _record_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
+    def _log_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
         if answer.fault is INTERNAL_ERROR:
             # The error is already in the log.
             arrival.route.meter.inbound("failed")
@@ -378,7 +378,7 @@ class Dispatcher:
         """Decide a command, and wait for acknowledgements if it requests others. Raises StoreUnavailable."""
         requested: RequestedAcks | Fault | None = None
         # Most commands have no headers about acknowledgements; for speed those are not parsed at all.
-        if not says_nothing(command.headers):
+        if not has_no_ack_headers(command.headers):
             requested = self._requested_acks(command, arrival)
         response: CommandResponse
         if isinstance(requested, Fault):
@@ -394,7 +394,7 @@ class Dispatcher:
             has_labels = (
                 bool(requested.labels) if isinstance(requested, RequestedAcks) else channel_of(command) is not None
             )
-            self._note_outcome(response, command, has_labels, arrival)
+            self._set_outcome(response, command, has_labels, arrival)
         elif isinstance(requested, RequestedAcks) and not requested.is_plain("twin"):
             pending = self._request_reply.hold(command, requested, received_signal.route, arrival)
         return RespondEffect(arrival, response, received_signal.route, pending)
@@ -407,7 +407,7 @@ class Dispatcher:
             return requested
         return self._request_reply.duplicate(command, arrival) or requested
 
-    def _note_outcome(
+    def _set_outcome(
         self, response: ErrorResponse, command: Command, is_asking: bool, arrival: InboundDelivery
     ) -> None:
         """Set the delivery's outcome for a refused command, if it requested acknowledgements or we failed."""
@@ -556,7 +556,7 @@ class Dispatcher:
             if error is not None:
                 log.error("change not stored", exc_info=error, **_log_fields(arrival, command.headers))
             if isinstance(answer, ErrorResponse):
-                self._record_refusal(arrival, answer, is_unread=False)
+                self._log_refusal(arrival, answer, is_unread=False)
             session_command.told(answer, ended)
 
         return say

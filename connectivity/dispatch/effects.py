@@ -51,14 +51,14 @@ class SessionEffect(NamedTuple):
 Steps: TypeAlias = list[RespondEffect | ForwardEffect | SessionEffect]
 
 
-def answer_bytes(response: Response, command: Command) -> bytes:
+def encode_response(response: Response, command: Command) -> bytes:
     """Encode a response for the store, without the headers that it has from the command."""
     asked = command.headers
     own = {name: value for name, value in response.headers.items() if asked.get(name) != value}
     return msgspec.msgpack.encode((response.action, response.path, response.status, response.value, own))
 
 
-def stored_answer(known: bytes, command: Command) -> Response:
+def decode_response(known: bytes, command: Command) -> Response:
     """Decode a stored response, as the response to this redelivery of the command."""
     action, path, status, value, own = msgspec.msgpack.decode(
         known, type=tuple[str, str, int, bytes | None, dict[str, Any]]
@@ -72,7 +72,7 @@ def internal_error(answer: CommandResponse) -> ErrorResponse:
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
-def by_arrival(waiting: Steps) -> list[tuple[InboundDelivery, Steps]]:
+def group_by_arrival(waiting: Steps) -> list[tuple[InboundDelivery, Steps]]:
     """Return the effects of each delivery, in order."""
     steps_by_arrival: dict[InboundDelivery, Steps] = {}
     for step in waiting:

@@ -25,7 +25,7 @@ from connectivity.targets.directory import ConnectionDirectory, OpenConnection
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.signal_context import CurrentState, SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher
-from connectivity.transports.base import Done, unobserved
+from connectivity.transports.base import Done, ignore_outcome
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE
 from mappings.model.signals import (
@@ -45,7 +45,7 @@ _REQUEST_HEADERS = frozenset({"response-required", "requested-acks", "timeout", 
 """Headers that a response takes from its request only, because they control where it is sent."""
 
 _BROKER_UNAVAILABLE = PublishFailed("the broker is unavailable")
-_UNSENT = PendingPublish(0, None)
+_NOT_SENT = PendingPublish(0, None)
 
 
 class LiveChannel:
@@ -70,14 +70,16 @@ class LiveChannel:
         for member in others:
             for target in member.targets:
                 label = target.label if target.label in labels else None
-                on_published = _on_published(signal, target, label, acknowledge) if label is not None else unobserved
+                on_published = (
+                    _on_published(signal, target, label, acknowledge) if label is not None else ignore_outcome
+                )
                 matched = target.judge(context)
                 if isinstance(matched, SuppressionReason):
                     posting = None
                 elif target.outbox.is_attached:
                     posting = target.post(matched, on_published, partial(recipients.remove, member, label))
                 else:
-                    posting = _UNSENT
+                    posting = _NOT_SENT
                     target.facts.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
                     on_published(_BROKER_UNAVAILABLE)
                 if posting is not None:
@@ -124,7 +126,7 @@ class _Recipients:
         declared = [label for label in self._labels if any(label in member.declared for member in not_reached)]
         for label in dict.fromkeys((*self.suppressed, *declared)):
             if not self._expected[label]:
-                self._acknowledge(_weak_live(self._signal, label))
+                self._acknowledge(_weak_acknowledgement(self._signal, label))
 
 
 def outgoing(signal: Live, wish: RequestedAcks) -> Live:
@@ -160,7 +162,7 @@ def forwarded_response(answer: LiveAnswer, request: Message | LiveCommand) -> Li
     return replace(answer, headers=headers)
 
 
-def issued_answer(request: Message | LiveCommand, status: int) -> LiveAnswer:
+def issued_response(request: Message | LiveCommand, status: int) -> LiveAnswer:
     """Return the response of a target that issues `live-response`."""
     if isinstance(request, Message):
         return MessageResponse(
@@ -169,7 +171,7 @@ def issued_answer(request: Message | LiveCommand, status: int) -> LiveAnswer:
     return LiveResponse(request.entity, request.action, request.path, status, None, request.headers)
 
 
-def _weak_live(signal: Live, label: str) -> Acknowledgement:
+def _weak_acknowledgement(signal: Live, label: str) -> Acknowledgement:
     return weak(signal.entity, label, "live", signal.headers.get("correlation-id"))
 
 

@@ -26,7 +26,7 @@ from mappings.model.signals import Acknowledgement, Command, Live, LiveAnswer, L
 log = structlog.get_logger(__name__)
 
 
-_MOST_ENDED_IN_HEAP = 1000
+_MAX_ENDED_IN_HEAP = 1000
 """How many ended requests, or half of the heap, may stay in the heap until it is cleaned."""
 
 
@@ -138,7 +138,7 @@ class PendingRequests:
         heapq.heappush(self._heap, (deadline, self._number, pending))
         pending.in_heap = True
         self._count(pending, 1)
-        self._arm()
+        self._set_timer()
         return pending
 
     def find(self, signal: Command | Live | LiveAnswer | Acknowledgement) -> PendingRequest | None:
@@ -174,7 +174,7 @@ class PendingRequests:
             del self._pending[_key(pending)]
         self._count(pending, -1)
         self._ended_in_heap += pending.in_heap
-        if self._ended_in_heap > max(_MOST_ENDED_IN_HEAP, len(self._heap) // 2):
+        if self._ended_in_heap > max(_MAX_ENDED_IN_HEAP, len(self._heap) // 2):
             self._heap = [entry for entry in self._heap if not entry[2].is_over]
             heapq.heapify(self._heap)
             self._ended_in_heap = 0
@@ -202,7 +202,7 @@ class PendingRequests:
                 pending.collector.expire(pending.correlation_id, pending.wish.timeout)
                 self._end(pending)
         finally:
-            self._arm()
+            self._set_timer()
 
     def _end(self, pending: PendingRequest) -> None:
         self.drop(pending)
@@ -220,7 +220,7 @@ class PendingRequests:
         counter = self._held if pending.ended is not None else self._unheld
         counter[pending.arrival.route.connection_id] += step
 
-    def _arm(self) -> None:
+    def _set_timer(self) -> None:
         """Set the timer for the earliest deadline."""
         if not self._heap:
             return

@@ -22,7 +22,7 @@ from connectivity.dispatch.live_channel import (
     LiveChannel,
     fits,
     forwarded_response,
-    issued_answer,
+    issued_response,
     outgoing,
     unexpected_response,
 )
@@ -35,7 +35,7 @@ from connectivity.sources.acknowledgements import (
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
     RequestedAcks,
-    command_timed_out,
+    command_timeout,
     outcome_of_error,
     outcome_of_live_response,
     own_acknowledgement,
@@ -46,7 +46,7 @@ from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker, di
 from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Outcome, unobserved
+from connectivity.transports.base import Outcome, ignore_outcome
 from connectivity.twins.access import may_send
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
@@ -72,7 +72,7 @@ from spark_store.records import Snapshot
 log = structlog.get_logger(__name__)
 
 
-MOST_UNHELD = 1000
+MAX_WITHOUT_DELIVERY = 1000
 """The most live signals of a connection that wait for a response without holding their delivery."""
 
 _DUPLICATE = Fault(
@@ -84,10 +84,11 @@ _DUPLICATE = Fault(
 _TOO_MANY = Fault(
     429,
     "live.response.limit",
-    f"{MOST_UNHELD} live signals of this connection wait for a response without acknowledgements, which is the limit.",
+    f"{MAX_WITHOUT_DELIVERY} live signals of this connection wait for a response without acknowledgements; this is the"
+    " limit.",
     "Use the default of 'requested-acks', or set a shorter 'timeout'.",
 )
-_REMEMBERED = 10_000
+_MAX_EARLIER_ACKS = 10_000
 """How many requeued deliveries are remembered with their successful acknowledgements."""
 
 _DeliveryKey: TypeAlias = tuple[tuple[str, int], str]
@@ -222,7 +223,7 @@ class RequestReply:
         if arrival.place is None or not earlier_acks:
             return
         self._earlier_acks[arrival.place] = digest(arrival.delivery), earlier_acks
-        if len(self._earlier_acks) > _REMEMBERED:
+        if len(self._earlier_acks) > _MAX_EARLIER_ACKS:
             self._earlier_acks.popitem(last=False)
 
     # live signals
@@ -236,16 +237,20 @@ class RequestReply:
         """
         requested = _NO_REPLY if isinstance(signal, LiveEvent) else wish(signal.headers, "live")
         if isinstance(requested, Fault):
-            return self._refuse(signal, requested, Outcome.DROPPED, arrival)
+            return self._error_response(signal, requested, Outcome.DROPPED, arrival)
         current = _CurrentThing.of(signal.entity, self._world)
         fault = may_send(signal, arrival.received.subjects, current)
         is_awaited = bool(requested.labels) or requested.is_answered
         if fault is None and is_awaited and not isinstance(signal, LiveEvent):
             fault = self.duplicate(signal, arrival)
-            if fault is None and not requested.labels and self.collecting.unheld(route.connection_id) >= MOST_UNHELD:
+            if (
+                fault is None
+                and not requested.labels
+                and self.collecting.unheld(route.connection_id) >= MAX_WITHOUT_DELIVERY
+            ):
                 fault = _TOO_MANY
         if fault is not None:
-            return self._refuse(
+            return self._error_response(
                 signal, fault, outcome_of_error(fault) if requested.labels else Outcome.SETTLED, arrival
             )
         pending = None
@@ -276,7 +281,7 @@ class RequestReply:
             if pending is None or pending.is_over:
                 return
             if ack.label == LIVE_RESPONSE and not isinstance(pending.signal, Command):
-                pending.answer = issued_answer(pending.signal, ack.status)
+                pending.answer = issued_response(pending.signal, ack.status)
             self.collecting.acknowledge(pending, ack)
 
         if pending is None or not pending.is_over:
@@ -290,7 +295,7 @@ class RequestReply:
         if not requested.labels:
             ended(None)
 
-    def _refuse(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
+    def _error_response(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
         self._memory.note(arrival, outcome, is_done=False)
         return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
@@ -353,7 +358,7 @@ class RequestReply:
             answer, outcome = pending.fallback, Outcome.SETTLED
         else:
             answer = ErrorResponse(
-                signal.entity, "things", command_timed_out(pending.wish.timeout), signal.headers, "live"
+                signal.entity, "things", command_timeout(pending.wish.timeout), signal.headers, "live"
             )
         arrival = pending.arrival
         if pending.ended is not None:
@@ -361,7 +366,7 @@ class RequestReply:
             if isinstance(signal, Command) and arrival.outcome is Outcome.REDELIVER:
                 self._remember_acks(arrival, collector.acks)
         try:
-            self._replies.post(pending.route, answer, pending.ended or unobserved)
+            self._replies.post(pending.route, answer, pending.ended or ignore_outcome)
         except Exception:
             # The delivery stays unacknowledged, so it is redelivered over the next link.
             self._memory.forget(arrival)

@@ -53,7 +53,7 @@ class ResponseRouter:
         if not (unasked or response_required(answer.headers)):
             target = None
         if diverted.is_preserved:
-            both = _EndAfterBoth(ended) if target is not None else ended
+            both = _BothDone(ended) if target is not None else ended
             route.post(answer, both, unasked=unasked)
             ended = both
         if target is not None:
@@ -78,7 +78,7 @@ def _send(target: TargetPublisher, answer: Answer, ended: Done) -> None:
         ended(None)
 
 
-class _EndAfterBoth:
+class _BothDone:
     """Calls `ended` at the second of two calls, with the first failure."""
 
     def __init__(self, ended: Done) -> None:

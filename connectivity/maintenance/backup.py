@@ -14,7 +14,7 @@ import msgspec
 
 from connectivity.config.settings import Settings
 from connectivity.errors import ConnectivityError
-from connectivity.maintenance.keyring import OWN_FILE
+from connectivity.maintenance.keyring import KEY_FILE_NAME
 from spark_store.errors import LakeUnfit, OutputUnusable, StoreError
 from spark_store.lake.tables import Lake
 from spark_store.maintenance import backup
@@ -44,5 +44,5 @@ def back_up(settings: Settings, folder: Path, earlier: Path | None = None) -> Ma
         raise BackupFailed(str(error), EXIT_UNFIT) from error
     except StoreError as error:
         raise BackupFailed(str(error), EXIT_FAILED) from error
-    key = Path(settings.data_dir) / OWN_FILE
+    key = Path(settings.data_dir) / KEY_FILE_NAME
     return {**msgspec.to_builtins(made), "key_left_out": str(key) if key.exists() else None}

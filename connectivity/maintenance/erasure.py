@@ -3,7 +3,7 @@
 `Eraser` belongs to a running service. An erasure has a place in the order of changes: earlier states go, later commands find
 no state. Events and remembered answers are deleted in short steps, the log is emptied, and the record is finished; the
 pipeline then erases the lake (`spark_store.pipeline.erasure`). An unfinished erasure continues at the next start.
-`erase_here` does the same without a service, under the data folder's lock.
+`erase_offline` does the same without a service, under the data folder's lock.
 
 Subscriptions to the entity fail. A redelivered command of the entity is executed again.
 """
@@ -51,7 +51,7 @@ _READERS_SECONDS = 0.2
 _LOOK_SECONDS = 1.0
 """How often the watermark is read while the lake has erasures to do."""
 
-_HOLES_SECONDS = 3600.0
+_GAP_SECONDS = 3600.0
 """How often the numbers of erased events are searched for those that no lake needs."""
 
 
@@ -59,7 +59,7 @@ class UnknownEntity(ConnectivityError):
     """The entity does not exist and never existed."""
 
 
-class NoEntity(UnknownEntity):
+class InvalidEntity(UnknownEntity):
     """The given type or ID is invalid."""
 
 
@@ -70,15 +70,15 @@ class ErasureUnavailable(ConnectivityError):
 def entity_of(text: str, type: str) -> EntityId:
     """Return the entity that an operator names. Raises NoEntity."""
     if type not in set(EntityType):
-        raise NoEntity(f"expected the type thing, policy or stream, found {_quote(type)}")
+        raise InvalidEntity(f"expected the type thing, policy or stream, found {_quote(type)}")
     kind = EntityType(type)
     found = parse_entity_id(kind, text)
     if found is not None:
         return found
     if kind is not EntityType.STREAM and (length := utf16_length(text)) > MAX_ID_LENGTH:
-        raise NoEntity(f"expected an id of at most {MAX_ID_LENGTH} characters, found one of {length}")
+        raise InvalidEntity(f"expected an id of at most {MAX_ID_LENGTH} characters, found one of {length}")
     example = "tank-9/0" if kind is EntityType.STREAM else "acme.site:lamp-7"
-    raise NoEntity(f"expected the id of a {type}, such as {example}, found {_quote(text)}")
+    raise InvalidEntity(f"expected the id of a {type}, such as {example}, found {_quote(text)}")
 
 
 def _quote(text: str) -> str:
@@ -164,7 +164,7 @@ class Eraser:
                 self._is_stale = False
             is_waiting = await self._look_at_lake()
             if not is_waiting:
-                await self._fill_holes()
+                await self._delete_numbers()
             self._reason = ""
         except StoreError as error:
             if str(error) != self._reason:
@@ -173,7 +173,7 @@ class Eraser:
             await self._store.wait_available()
             self._is_stale = is_waiting = True
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _HOLES_SECONDS):
+            async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _GAP_SECONDS):
                 await self._asked.wait()
             self._is_stale = True
             self._asked.clear()
@@ -234,9 +234,9 @@ class Eraser:
             log.info("erasure done in the lake", erasure=watermark.erased)
         return bool(self._unfinished_erasures)
 
-    async def _fill_holes(self) -> None:
+    async def _delete_numbers(self) -> None:
         """Delete the numbers of erased events that no new lake can need, some at a time."""
-        border = await asyncio.to_thread(_border, self._lake)
+        border = await asyncio.to_thread(_oldest_event, self._lake)
         more = [True]
 
         def step(connection: Any) -> None:
@@ -251,7 +251,7 @@ def _unfinished_erasures(lake: Lake) -> list[Erasure]:
         return journal_reader.unfinished_erasures()
 
 
-def _border(lake: Lake) -> int:
+def _oldest_event(lake: Lake) -> int:
     """Return the oldest known event number; 1 in a journal without events."""
     with JournalReader.open(lake.journal) as journal_reader:
         newest = journal_reader.newest()
@@ -325,7 +325,7 @@ def has_policy(data_dir: Path, entity: EntityId) -> bool:
         raise ErasureUnavailable(str(error)) from error
 
 
-def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
+def erase_offline(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
     """Erase an entity from the journal of a folder without a service, and finish other erasures.
 
     The pipeline erases the lake when it runs again. Raises DataFolderLocked, UnknownEntity, ErasureUnavailable.
@@ -341,7 +341,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
             journal.commit()
             for record in journal.within(erasure.records):
                 if record.journal_done is None:
-                    _finish_here(journal, record)
+                    _finish_offline(journal, record)
             found = journal.within(lambda it: erasure.records(it, asked.id - 1))[0]
             journal.rollback()
             return record_as_json(found, Watermark())
@@ -349,7 +349,7 @@ def erase_here(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
         raise ErasureUnavailable(str(error)) from error
 
 
-def _finish_here(journal: Journal, record: Erasure) -> None:
+def _finish_offline(journal: Journal, record: Erasure) -> None:
     for step in steps(record):
         journal.within(step)
         journal.commit()

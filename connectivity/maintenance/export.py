@@ -14,7 +14,7 @@ from typing import Any
 
 from connectivity.config.settings import Settings
 from connectivity.errors import ConnectivityError
-from connectivity.store.spark_queries import wide_queries
+from connectivity.store.spark_queries import open_spark_queries
 from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
 from mappings.texts import shorten
 from spark_store import rql
@@ -148,7 +148,7 @@ class HistoryExport:
         from spark_store.queries.export import Export
 
         self._check_known()
-        export = Export(wide_queries(self._settings), self._limits, self._cancellation, progress)
+        export = Export(open_spark_queries(self._settings), self._limits, self._cancellation, progress)
         try:
             written = export.run(self._selection, out, force=force)
         except StoreError as error:

@@ -84,11 +84,11 @@ class IndexBuilder:
                 await self.restart()
                 self._mark.unlink(missing_ok=True)
             if self._store.read(index_builder.has_work):
-                await self._make()
+                await self._build()
         except StoreError:
             await self._store.wait_available()
 
-    async def _make(self) -> None:
+    async def _build(self) -> None:
         begun = logged = self._clock()
         steps, failure = 0, ""
         while True:

@@ -87,17 +87,17 @@ class JournalTrimmer:
         """
         self._store = store
         self._lake = lake
-        self._hot_window = hot_window
+        self._retention = hot_window
         self._now = now
         self._on_trim = on_trim
         self._on_round = on_round
         self._clock = clock
-        self._untold = 0
-        self._told = float("-inf")
+        self._unlogged = 0
+        self._last_log = float("-inf")
         self._reason: str | None = None
 
     def __repr__(self) -> str:
-        return f"<JournalTrimmer of {self._lake.journal}, beyond {self._hot_window}>"
+        return f"<JournalTrimmer of {self._lake.journal}, beyond {self._retention}>"
 
     async def round(self) -> int:
         """Delete all events that may be deleted now; return how many."""
@@ -135,9 +135,9 @@ class JournalTrimmer:
                 f"expected a journal with event {reaches}, the lake's newest, found {newest} events; {_HELP}"
             )
         last = min(watermark, reaches)
-        return last if await self._is_same_past(last) else 0
+        return last if await self._matches_lake(last) else 0
 
-    async def _is_same_past(self, last: int) -> bool:
+    async def _matches_lake(self, last: int) -> bool:
         """Whether journal and lake have the same newest event up to this number; False without one.
 
         Raises LakeUnfit.
@@ -159,13 +159,13 @@ class JournalTrimmer:
     def _before(self) -> str:
         """Return the timestamp before which events may be deleted."""
         try:
-            return utc_text(self._now() - self._hot_window)
+            return utc_text(self._now() - self._retention)
         except OverflowError:
             return ""  # older than any event
 
     def _notify(self, trimmed: int) -> None:
-        self._untold += trimmed
-        if self._untold and self._clock() - self._told >= LOG_SECONDS:
+        self._unlogged += trimmed
+        if self._unlogged and self._clock() - self._last_log >= LOG_SECONDS:
             oldest = self._store.oldest()
-            log.info("journal trimmed", events=self._untold, oldest=None if oldest is None else oldest.seq)
-            self._untold, self._told = 0, self._clock()
+            log.info("journal trimmed", events=self._unlogged, oldest=None if oldest is None else oldest.seq)
+            self._unlogged, self._last_log = 0, self._clock()

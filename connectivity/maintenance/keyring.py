@@ -36,7 +36,7 @@ from spark_store.records import AuditEntry, StoredRevision
 log = structlog.get_logger(__name__)
 
 
-OWN_FILE = "secrets.key"
+KEY_FILE_NAME = "secrets.key"
 """The key file in the data folder."""
 
 _UNSAFE = stat.S_IWGRP | stat.S_IRWXO
@@ -45,14 +45,14 @@ _MAX_FILE_BYTES = 64 * 1024
 
 def open_vault(settings: Settings) -> Vault:
     """Return the vault of a service with these settings. Raises SettingsError for an invalid key file."""
-    own = Path(settings.data_dir) / OWN_FILE
+    own = Path(settings.data_dir) / KEY_FILE_NAME
     return Vault(keys_of(settings), lambda: _first_key(own))
 
 
 def keys_of(settings: Settings) -> Sequence[bytes]:
     """Return all keys, the sealing one first. Raises SettingsError for an invalid key file."""
     named = settings.secrets
-    own = Path(settings.data_dir) / OWN_FILE
+    own = Path(settings.data_dir) / KEY_FILE_NAME
     keys = [read_key(named.key.get_secret_value())] if named.key is not None else []
     if named.key_file is not None:
         keys += read_key_file(named.key_file, "secrets.key_file")
@@ -128,11 +128,11 @@ def _first_key(file: Path) -> bytes:
 ACTION = "rotate secrets"
 
 
-class NotRotated(ConnectivityError):
+class RotationFailed(ConnectivityError):
     """There is no key, or the store cannot be used now. Nothing has changed."""
 
 
-class Rotated(NamedTuple):
+class RotationResult(NamedTuple):
     """The result of a rotation: the new key's ID, and how many secrets in how many revisions changed."""
 
     key: str
@@ -142,7 +142,7 @@ class Rotated(NamedTuple):
     """The IDs of the other configured keys, which are no longer needed."""
 
 
-def rotate_here(settings: Settings, by: str) -> Rotated:
+def rotate_offline(settings: Settings, by: str) -> RotationResult:
     """Seal all secrets of a data folder with the newest key.
 
     Raises DataFolderLocked, SettingsError for invalid keys, UnknownKey, AlteredSecret, NotRotated.
@@ -150,15 +150,17 @@ def rotate_here(settings: Settings, by: str) -> Rotated:
     data_dir = Path(settings.data_dir)
     vault = Vault(keys_of(settings))
     if not vault.key_ids:
-        raise NotRotated("found no key, expected secrets.key, secrets.key_file, or one that the service has created")
+        raise RotationFailed(
+            "found no key, expected secrets.key, secrets.key_file, or one that the service has created"
+        )
     try:
         with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
             return _rotate(journal, vault, by)
     except StoreError as error:
-        raise NotRotated(str(error)) from error
+        raise RotationFailed(str(error)) from error
 
 
-def _rotate(journal: Journal, vault: Vault, by: str) -> Rotated:
+def _rotate(journal: Journal, vault: Vault, by: str) -> RotationResult:
     newest, *others = vault.key_ids
     secrets = 0
 
@@ -181,4 +183,4 @@ def _rotate(journal: Journal, vault: Vault, by: str) -> Rotated:
         # The log loses secrets sealed with the old key too, at the latest when the last process closes the journal. A
         # failure here must not be reported: all secrets are under the new key.
         journal.scrub()
-    return Rotated(newest, secrets, revisions, tuple(others))
+    return RotationResult(newest, secrets, revisions, tuple(others))

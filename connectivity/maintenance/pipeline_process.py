@@ -43,10 +43,10 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 FINAL = {2, 4, 5}
 """Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
 
-_QUIET = {"batch", "maintenance"}
+_DEBUG_EVENTS = {"batch", "maintenance"}
 """Events that are too frequent for the log."""
 
-_WARNING = {"maintenance failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
+_WARNING_EVENTS = {"maintenance failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
 """Events that an operator should look at, although the pipeline goes on."""
 
 _MAINTENANCE = {"maintenance", "maintenance failed"}
@@ -57,7 +57,7 @@ _ANSWERS = {"preview", "optimized", "forgotten", "verified"}
 _FOLLOWING = {"following", "batch"}
 """The events of a pipeline that follows the journal."""
 
-LONGEST_LINE = 1 << 20
+MAX_LINE = 1 << 20
 """The longest line in bytes; longer ones are cut."""
 
 _READ_BYTES = 1 << 16
@@ -127,7 +127,7 @@ def ask(
 
     Output of Java is ignored. The process ends when this one does. Raises PipelineEnded if it failed.
     """
-    said: list[dict[str, Any]] = []
+    fields: list[dict[str, Any]] = []
     with (
         tempfile.TemporaryFile() as aside,
         subprocess.Popen(
@@ -141,25 +141,25 @@ def ask(
         assert process.stdout is not None
         for line in process.stdout:
             if (found := parse_event(line.decode(errors="replace").strip())) is not None:
-                said.append(found)
+                fields.append(found)
                 on_event(found)
         exit_code = process.wait()
         aside.seek(0)
         words = aside.read().decode(errors="replace").split("\n")
-    if exit_code and not (said and said[-1]["event"] in _ANSWERS):
-        reasons = [str(it["reason"]) for it in said if it["event"] == "failed"]
+    if exit_code and not (fields and fields[-1]["event"] in _ANSWERS):
+        reasons = [str(it["reason"]) for it in fields if it["event"] == "failed"]
         raise PipelineEnded(exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "it had no output"))
-    return said
+    return fields
 
 
 def answer(
     settings: Settings, action: str, *options: str, on_event: Callable[[dict[str, Any]], object] = lambda _: None
 ) -> dict[str, Any]:
     """Run a pipeline process as `ask` does, and return its last event. Raises PipelineEnded if it failed."""
-    said = ask(settings, action, *options, on_event=on_event)
-    if not said or said[-1]["event"] not in _ANSWERS:
+    fields = ask(settings, action, *options, on_event=on_event)
+    if not fields or fields[-1]["event"] not in _ANSWERS:
         raise PipelineEnded(1, "it had no output")
-    return {name: value for name, value in said[-1].items() if name != "event"}
+    return {name: value for name, value in fields[-1].items() if name != "event"}
 
 
 def preview(settings: Settings) -> list[dict[str, Any]]:
@@ -262,7 +262,7 @@ class _Run:
     last: deque[str] = field(default_factory=lambda: deque(maxlen=20))
 
 
-class _Seen(NamedTuple):
+class _LakeStatus(NamedTuple):
     """The watermark, the lag, and how many erasures wait; None if they could not be read."""
 
     watermark: Watermark | None = None
@@ -285,10 +285,10 @@ class PipelineProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._running: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
-        self._trouble = RestartBackoff()
+        self._backoff = RestartBackoff()
         self._is_following = False
         self._maintenance = ""
-        self._seen = _Seen()
+        self._lake_status = _LakeStatus()
         self._looking = threading.Lock()
 
     def __repr__(self) -> str:
@@ -302,34 +302,34 @@ class PipelineProcess:
     async def look(self) -> None:
         """Read what `lag` and `figures` show, in a thread, since the disk may be slow."""
         if self._settings.spark.mode is not SparkMode.OFF:
-            self._seen = await asyncio.to_thread(self._look)
+            self._lake_status = await asyncio.to_thread(self._read_lake_status)
 
     def lag(self) -> LakeLag | None:
         """Return how far the lake was behind at the last `look`; None if that is not known."""
-        return self._seen.lag
+        return self._lake_status.lag
 
-    def _look(self) -> _Seen:
+    def _read_lake_status(self) -> _LakeStatus:
         with self._looking:
             try:
                 watermark = read_watermark(self._lake.watermark)
             except StoreError as error:
                 log.debug("the watermark cannot be read", reason=str(error))
-                return _Seen()
+                return _LakeStatus()
             try:
                 if self._journal_reader is None:
                     self._journal_reader = JournalReader.open(self._lake.journal)
                 lag = measure_lag(self._journal_reader, watermark.seq, datetime.now(UTC))
-                return _Seen(watermark, lag, len(self._journal_reader.erasures(watermark.erased)))
+                return _LakeStatus(watermark, lag, len(self._journal_reader.erasures(watermark.erased)))
             except StoreError as error:
                 log.debug("the lake's lag cannot be read", reason=str(error))
-                return _Seen(watermark)
+                return _LakeStatus(watermark)
 
     def figures(self) -> Iterator[GaugeReading]:
         """Return the metrics of lake and pipeline as of the last `look`; none if they could not be read."""
         if self._settings.spark.mode is SparkMode.OFF:
             return
         is_up = self._is_following if self._settings.spark.mode is SparkMode.EMBEDDED else None
-        watermark, _, pending = self._seen
+        watermark, _, pending = self._lake_status
         yield from pipeline_figures(is_up, watermark, pending)
 
     def start(self) -> None:
@@ -375,7 +375,7 @@ class PipelineProcess:
             if self._stopping.is_set():
                 return
             reason = run.reason or _signal_name(exit_code) or (run.last[-1] if run.last else "it had no output")
-            pause = self._trouble.pause(exit_code)
+            pause = self._backoff.pause(exit_code)
             if pause is None:
                 self.details = f"stopped: {reason}"
                 log.error("pipeline cannot run: the journal keeps everything", exit_code=exit_code, reason=reason)
@@ -416,25 +416,25 @@ class PipelineProcess:
 
     def _hear(self, line: str, run: _Run) -> None:
         """Read one line of the process: an event, or output of Java or a library."""
-        said = parse_event(line)
-        if said is None:
+        fields = parse_event(line)
+        if fields is None:
             if line:
                 run.last.append(line)
                 log.debug("pipeline output", line=line)
             return
-        event = str(said.pop("event"))
+        event = str(fields.pop("event"))
         if event == "failed":
-            run.reason = str(said.get("reason"))
+            run.reason = str(fields.get("reason"))
             return
-        if _has_worked(event, said):
-            self._trouble.over()
+        if _has_worked(event, fields):
+            self._backoff.over()
         if event in _MAINTENANCE:
-            self._maintenance = f"; maintenance failed: {said['reason']}" if "reason" in said else ""
+            self._maintenance = f"; maintenance failed: {fields['reason']}" if "reason" in fields else ""
         if event in _FOLLOWING or event in _MAINTENANCE:
             self._is_following = True
             self.details = f"following{self._maintenance}"
-        level = log.debug if event in _QUIET else log.warning if event in _WARNING else log.info
-        level(f"pipeline {event}", **said)
+        level = log.debug if event in _DEBUG_EVENTS else log.warning if event in _WARNING_EVENTS else log.info
+        level(f"pipeline {event}", **fields)
 
 
 def _signal_name(exit_code: int) -> str | None:
@@ -447,7 +447,7 @@ def _signal_name(exit_code: int) -> str | None:
     return f"the process was ended by {name}; the next process repeats its unfinished work"
 
 
-async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> AsyncIterator[bytes]:
+async def lines(stream: asyncio.StreamReader, longest: int = MAX_LINE) -> AsyncIterator[bytes]:
     """Yield the lines of `stream` without their ends, cut after `longest` bytes."""
     line = bytearray()
     while found := await stream.read(_READ_BYTES):
@@ -460,12 +460,12 @@ async def lines(stream: asyncio.StreamReader, longest: int = LONGEST_LINE) -> As
         yield bytes(line)
 
 
-def _has_worked(event: str, said: Mapping[str, Any]) -> bool:
+def _has_worked(event: str, fields: Mapping[str, Any]) -> bool:
     """Whether the pipeline has worked.
 
     Finding its position proves it only if no event waits: a batch that ends it does so again after the next start.
     """
-    return event == "batch" or (event == "following" and "seq" in said and said["seq"] == said.get("newest"))
+    return event == "batch" or (event == "following" and "seq" in fields and fields["seq"] == fields.get("newest"))
 
 
 def parse_event(line: str) -> dict[str, Any] | None:

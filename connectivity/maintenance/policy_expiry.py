@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(list[ExpiryNotice]).decode
 
 
-class _Working(NamedTuple):
+class _PendingExpiry(NamedTuple):
     """The decision about a policy, and the future that says when it is stored."""
 
     due: PolicyDue
@@ -79,7 +79,7 @@ class PolicyExpiryJob:
         if not self._store.is_available:
             return 0
         now = utc_text(self._now())
-        working: list[_Working] = []
+        working: list[_PendingExpiry] = []
         try:
             found = self._store.read(lambda it: statements.due(it, now, MOST_POLICIES))
         except StoreUnavailable as error:
@@ -105,7 +105,7 @@ class PolicyExpiryJob:
                 raise outcome
         return len(found) if trouble is None else _postpone(trouble)
 
-    def _begin(self, due: PolicyDue, now: str) -> _Working | None:
+    def _begin(self, due: PolicyDue, now: str) -> _PendingExpiry | None:
         """Decide and store in one turn of the event loop, so that no command comes between.
 
         Raises StoreUnavailable.
@@ -119,11 +119,11 @@ class PolicyExpiryJob:
         except Exception as error:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
-            return _Working(due, policy, ExpiryOutcome((), policy, (), None, frozenset()), failed)
+            return _PendingExpiry(due, policy, ExpiryOutcome((), policy, (), None, frozenset()), failed)
         change = [Change(judged.events, (judged.snapshot,))] if judged.events else []
-        return _Working(due, policy, judged, self._store.submit(change) if change else self._store.barrier())
+        return _PendingExpiry(due, policy, judged, self._store.submit(change) if change else self._store.barrier())
 
-    async def _finish(self, working: _Working) -> None:
+    async def _finish(self, working: _PendingExpiry) -> None:
         """Send announcements after the decision is durable. Raises StoreUnavailable."""
         due, policy, judged, stored = working
         try:
@@ -133,16 +133,16 @@ class PolicyExpiryJob:
         except Exception as error:
             # A change came between, and the policy is due again; or it cannot be judged or stored.
             log.error("policy expiry failed", policy=str(policy.entity), reason=repr(error))
-            await self._look_again(policy, utc_text(self._now() + AGAIN), due.note)
+            await self._reschedule(policy, utc_text(self._now() + AGAIN), due.note)
             return
         for event in judged.events:
             log.info("subject expired", policy=str(event.entity), path=event.path, revision=event.revision)
         for announcement in judged.announcements:
             self._announce(announcement)
         note = _encode(sorted(judged.told)) if judged.told else None
-        await self._look_again(judged.snapshot, judged.next, note)
+        await self._reschedule(judged.snapshot, judged.next, note)
 
-    async def _look_again(self, policy: Snapshot, at: str | None, note: bytes | None) -> None:
+    async def _reschedule(self, policy: Snapshot, at: str | None, note: bytes | None) -> None:
         """Store when the policy is due again: `at`, None for never."""
         await self._store.execute(lambda it: statements.look_again(it, policy.entity, policy.revision, at, note))
 

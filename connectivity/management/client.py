@@ -20,13 +20,13 @@ import structlog
 
 from connectivity.connections.lifecycle import ConnectionState, Lifecycle, LifecycleEvent, back_off
 from connectivity.connections.model import Connection
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Renewed
+from connectivity.errors import ConnectionRefused, Detail, LinkError, LinkRenewed, NotConnected
 from connectivity.monitoring.connection_log import ConnectionLog, EntryKind
 from connectivity.sources.consumer import RetryBuffer, SourceConsumer
 from connectivity.sources.reader import SourceReader
 from connectivity.targets.outbox import Outbox
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, Readers, nobody_asks
+from connectivity.transports.base import Link, Readers, ignore_reader_status
 from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
@@ -59,7 +59,7 @@ class ConnectionClient:
         pauses: Backoff,
         changed: Callable[[], None],
         now: Callable[[], datetime],
-        received_signal: Readers = nobody_asks,
+        received_signal: Readers = ignore_reader_status,
     ) -> None:
         """`number`: the index of the client; `entries`: the connection log.
 
@@ -145,7 +145,7 @@ class ConnectionClient:
             self._has_stood = 0.0
             error = await self._connect_and_serve()
             self.link = None
-            was_steady = self._has_stood > self._pauses.longest or isinstance(error, Renewed)
+            was_steady = self._has_stood > self._pauses.longest or isinstance(error, LinkRenewed)
             self.has_attempted = True
             self._step(LifecycleEvent.LOST, error, was_steady=was_steady)
             if self.lifecycle.state is ConnectionState.CLOSING:
@@ -162,7 +162,7 @@ class ConnectionClient:
                 jitter=random.random(),
             )
             self._log.warning("connection lost", reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
-            kind = _GOOD if isinstance(error, Renewed) else _BAD
+            kind = _GOOD if isinstance(error, LinkRenewed) else _BAD
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)
             if self.lifecycle.state is ConnectionState.CLOSED:
@@ -230,4 +230,4 @@ class ConnectionClient:
 
 def _is_hang_up(error: LinkError) -> bool:
     """Whether the broker may have closed the link, perhaps because of a message."""
-    return error.detail is not Detail.TIMEOUT and not isinstance(error, Renewed)
+    return error.detail is not Detail.TIMEOUT and not isinstance(error, LinkRenewed)

@@ -19,7 +19,14 @@ import structlog
 
 from connectivity.connections.lifecycle import Status, status_of
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected, OperationRefused
+from connectivity.errors import (
+    ClientCertificateRequired,
+    ConnectionRefused,
+    Detail,
+    LinkError,
+    NotConnected,
+    OperationRefused,
+)
 from connectivity.management.dry_run import dry_run
 from connectivity.management.interface import SampleMessage
 from connectivity.sources.reader import MAX_PAYLOAD
@@ -110,7 +117,7 @@ def _first_error(examination: ProbeReport) -> LinkError | None:
 
 
 def _fault(error: LinkError) -> Fault:
-    if isinstance(error, CertificateWanted):
+    if isinstance(error, ClientCertificateRequired):
         return Fault(503, UNAVAILABLE, f"The connection cannot be opened: {error}", "Give it 'credentials'.")
     if isinstance(error, _TookTooLong):
         return Fault(504, FAILED, error.words, str(error))

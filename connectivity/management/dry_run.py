@@ -26,10 +26,10 @@ from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import (
     ADDRESS_UNRESOLVED,
     NO_REPLY_TARGET,
+    NOT_ENCODED,
     NOT_EXPECTED,
-    UNWRITTEN,
     ReplyTargetPublisher,
-    routes_of,
+    reply_publishers,
 )
 from connectivity.transports.base import Delivery, Outcome
 from mappings.errors import Fault, MappingError
@@ -60,7 +60,7 @@ WHY_NOT: Mapping[str, str] = {
     NOT_EXPECTED: "the message wants no answer, or expectedResponseTypes of the replyTarget leaves this kind out",
     ADDRESS_UNRESOLVED: "the replyTarget's address has no value for it: map what the address needs in the headerMapping "
     "of the source",
-    UNWRITTEN: "the payload mapping writes nothing of it",
+    NOT_ENCODED: "the payload mapping writes nothing of it",
 }
 
 REFUSED = Fault(404, "things:thing.notfound", "An example of an error: this is only a trial.")
@@ -86,7 +86,9 @@ async def dry_run(
         raise OperationRefused(interface.invalid([problem]), [problem])
     host = ScriptHost()
     try:
-        routes = routes_of(connection, sample.source, Outbox(), PrometheusRegistry().meter(connection.id), now, host)
+        routes = reply_publishers(
+            connection, sample.source, Outbox(), PrometheusRegistry().meter(connection.id), now, host
+        )
         reader = SourceReader(*routes, max_payload=max_payload)
         address = sample.address or connection.sources[sample.source].addresses[0]
         delivery = Delivery(Envelope(sample.payload, dict(sample.headers)), address, None, False, _ignore)

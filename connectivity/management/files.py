@@ -89,22 +89,22 @@ def stamp_of(status: os.stat_result) -> object:
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
-def load(paths: Iterable[Path], *, for_elsewhere: bool = False) -> LoadedFolder:
+def load(paths: Iterable[Path], *, for_remote_service: bool = False) -> LoadedFolder:
     """The connections of files and folders together, so that an `id` in two of them is seen. Never raises.
 
-    `for_elsewhere`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that it
+    `for_remote_service`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that it
     has. Neither needs a value here: their documents are there then, and no connections.
     """
     problems: list[FileProblem] = []
     files = list(_files(paths, problems))
-    loaded = join_files({file: read_file(file, for_elsewhere=for_elsewhere) for file in files})
+    loaded = join_files({file: read_file(file, for_remote_service=for_remote_service) for file in files})
     return replace(loaded, problems=problems + loaded.problems)
 
 
-def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
+def read_file(file: Path, *, for_remote_service: bool = False) -> ReadFile:
     """The connections of one file.
 
-    Never raises: whatever is wrong is among the problems. `for_elsewhere` as in `load`.
+    Never raises: whatever is wrong is among the problems. `for_remote_service` as in `load`.
     """
     document, found = read_document(file)
     problems = [FileProblem(file, problem) for problem in found]
@@ -120,20 +120,20 @@ def read_file(file: Path, *, for_elsewhere: bool = False) -> ReadFile:
             has_id = member.get("id") is not None
             written = member if has_id else {**member, "id": file.stem}
             secrets.update((secret, stamp(secret)) for secret in referenced_files(written, file.parent))
-            entries.append(_entry(file, path, written, for_elsewhere))
+            entries.append(_entry(file, path, written, for_remote_service))
         else:
             problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
     return ReadFile(entries, problems, secrets)
 
 
-def _entry(file: Path, path: str, document: dict[str, Any], for_elsewhere: bool) -> FileEntry:
+def _entry(file: Path, path: str, document: dict[str, Any], for_remote_service: bool) -> FileEntry:
     try:
         return FileEntry(file, path, document, parse(document, base=file.parent), ())
     except DefinitionError as error:
         found = [
             FileProblem(file, replace(it, path=_below(path, it.path)))
             for it in error.problems
-            if not (for_elsewhere and _is_known_elsewhere(document, it))
+            if not (for_remote_service and _is_known_remotely(document, it))
         ]
         return FileEntry(file, path, document, None, found)
 
@@ -200,7 +200,7 @@ def _members(path: Path, problems: list[FileProblem]) -> list[Path]:
         return []
 
 
-def _is_known_elsewhere(document: dict[str, Any], problem: Problem) -> bool:
+def _is_known_remotely(document: dict[str, Any], problem: Problem) -> bool:
     """Whether the value of a secret is known to the service only."""
     value: Any = document
     for name in problem.path.split("."):

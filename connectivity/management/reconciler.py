@@ -1,8 +1,8 @@
 """Compares connection files with what is known, and decides what to do. Pure.
 
-`compare_folder` returns the connections that files own now, and notes on them; `steps` returns what turns one running connection into
-the desired one. An unreadable file changes nothing: its last content goes on, with the problems. A changed document is a new
-revision and ends an operator's override. An ID that the API owns stays the API's.
+`compare_folder` returns the connections that files own now, and notes on them; `steps` returns what turns one running
+connection into the desired one. An unreadable file changes nothing: its last content goes on, with the problems. A
+changed document is a new revision and ends an operator's override. An ID that the API owns stays the API's.
 """
 
 from __future__ import annotations

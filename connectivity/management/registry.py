@@ -23,8 +23,8 @@ from connectivity.management.reconciler import (
     DesiredConnection,
     FolderReading,
     ReconcileStep,
-    digest_of,
     compare_folder,
+    digest_of,
     steps,
 )
 from connectivity.management.supervisor import Supervisor

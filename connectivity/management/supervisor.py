@@ -42,10 +42,10 @@ from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.targets.directory import OpenConnection
 from connectivity.targets.outbox import Outbox, PerAddressOutbox
-from connectivity.targets.reply_target import routes_of
+from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, unobserved
+from connectivity.transports.base import Link, ignore_outcome
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
@@ -93,7 +93,7 @@ class Supervisor:
         tracer = tracing.of(connection) if tracing is not None else None
         readers = [
             SourceReader(
-                *routes_of(connection, index, self._outbox, self._meter, now, self._host, tracer),
+                *reply_publishers(connection, index, self._outbox, self._meter, now, self._host, tracer),
                 max_payload=max_payload,
             )
             for index in range(len(connection.sources))
@@ -232,7 +232,7 @@ class Supervisor:
         if self._opening is not None:
             return
         self._meter.log.enable()
-        if self._dispatcher.cursors.has_places(self.connection):
+        if self._dispatcher.cursors.has_positions(self.connection):
             self._open()
         else:
             self._opening = asyncio.get_running_loop().create_task(self._open_with_places())
@@ -316,7 +316,7 @@ class Supervisor:
         announcement = ConnectionAnnouncement(self.connection.id, name, value, headers)
         for target in self._member.targets:
             if CONNECTION_ANNOUNCEMENTS in target.interest:
-                target.post(announcement, unobserved)
+                target.post(announcement, ignore_outcome)
 
     def _client_changed(self) -> None:
         status = self.status

@@ -80,7 +80,7 @@ class ConfiguredMapper:
         self._has_templates = self.codec.reads_context
         self.reads_context = self._has_templates or bool(self._incoming)
         self._reads_empty = self.codec.reads_empty
-        self._most_results = sys.maxsize if self.codec.most_results is None else self.codec.most_results
+        self._max_results = sys.maxsize if self.codec.max_results is None else self.codec.max_results
         names = [name for each in (*self._incoming, *self._outgoing) for name in each.names]
         self.needs_topic = any(name.startswith("topic:") for name in names)
         self.needs_features = "feature:id" in names
@@ -113,8 +113,8 @@ class ConfiguredMapper:
             signals = self.codec.decode(envelope, self.session)
         else:
             signals = self.codec.decode_with(envelope, self.session, context)
-        if len(signals) > self._most_results:
-            raise DecodeError(self._too_many(len(signals), self._most_results))
+        if len(signals) > self._max_results:
+            raise DecodeError(self._too_many(len(signals), self._max_results))
         return signals
 
     def encode(self, signal: Outbound, context: PlaceholderContext) -> Sequence[Envelope]:
@@ -125,9 +125,9 @@ class ConfiguredMapper:
             envelopes = self.codec.encode_with(signal, self.session, context)
         else:
             envelopes = self.codec.encode(signal, self.session)
-        if len(envelopes) > self._most_results:
+        if len(envelopes) > self._max_results:
             # The limit applies to each element of a page.
-            most = self._most_results * len(signal.elements) if isinstance(signal, Next) else self._most_results
+            most = self._max_results * len(signal.elements) if isinstance(signal, Next) else self._max_results
             if len(envelopes) > most:
                 raise EncodeError(self._too_many(len(envelopes), most))
         return envelopes

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import _quickjs
 
-from connectivity.mapping.script_protocol import MOST_MESSAGES, Direction, ScriptLimits
+from connectivity.mapping.script_protocol import MAX_MESSAGES, Direction, ScriptLimits
 
 _FOLDER = Path(__file__).with_name("library")
 _DITTO = (_FOLDER / "ditto.js").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ LIBRARIES = {
     for name in ("long", "bytebuffer")
 }
 
-_LONGEST_REASON = 300
+_MAX_REASON_LENGTH = 300
 _POSITION = re.compile(r"\s*at (?:(?P<name>[^\s()]+) \()?<input>:(?P<line>\d+):(?P<column>\d+)")
 
 
@@ -39,17 +39,17 @@ class Sandbox:
 
     def __init__(self, limits: ScriptLimits) -> None:
         self._limits = limits
-        self._spare: tuple[_quickjs.Context, _quickjs.Object] | None = None
+        self._next_context: tuple[_quickjs.Context, _quickjs.Object] | None = None
 
     def prepare(self) -> None:
         """Create the context for the next run in advance. Runs only the service's own code."""
-        if self._spare is None:
-            self._spare = self._context()
+        if self._next_context is None:
+            self._next_context = self._context()
 
     def run(self, sources: tuple[str, ...], libraries: tuple[str, ...], direction: Direction, argument: str) -> str:
         """Return the results as a JSON array. Raises ScriptError."""
-        context, call = self._spare or self._context()
-        self._spare = None
+        context, call = self._next_context or self._context()
+        self._next_context = None
         try:
             for name in libraries:
                 context.eval(LIBRARIES[name])
@@ -58,7 +58,7 @@ class Sandbox:
                 context.set_time_limit(self._seconds_left(deadline))
                 context.eval(source)
             context.set_time_limit(self._seconds_left(deadline))
-            results = call(direction, argument, MOST_MESSAGES)
+            results = call(direction, argument, MAX_MESSAGES)
         except ScriptError:
             raise
         except _quickjs.StackOverflow:
@@ -102,7 +102,7 @@ class Sandbox:
             return self._too_long()
         if headline == "InternalError: out of memory":
             return self._too_much_memory()
-        reason = "".join(character if character.isprintable() else " " for character in headline)[:_LONGEST_REASON]
+        reason = "".join(character if character.isprintable() else " " for character in headline)[:_MAX_REASON_LENGTH]
         if (position := _POSITION.match(stack)) is not None:
             function = f" in {position['name']}" if position["name"] not in (None, "<eval>", "<anonymous>") else ""
             reason += f"{function[:60]} at line {position['line']}, column {position['column']}"

@@ -24,7 +24,7 @@ from connectivity.mapping.script_protocol import (
 WINDOW = 8
 """The most calls that are sent to the process without an answer."""
 
-MOST_TRIES = 2
+MAX_ATTEMPTS = 2
 
 
 class PendingCall:
@@ -105,7 +105,7 @@ class Calls:
             self.fail(reason)
         elif sent:
             sent[0].tries += 1
-            if is_to_blame or sent[0].tries >= MOST_TRIES:
+            if is_to_blame or sent[0].tries >= MAX_ATTEMPTS:
                 sent.popleft().end(CallFailure(reason))
         self._waiting.extendleft(reversed(sent))
 

@@ -47,8 +47,8 @@ log = structlog.get_logger(__name__)
 
 
 PATIENCE = 20.0
-START_PATIENCE = 60.0
-MOST_CALLS = 32
+START_TIMEOUT_SECONDS = 60.0
+MAX_CALLS = 32
 """The most calls that wait or are sent; others wait before their arguments are built."""
 
 _ROOT = Path(__file__).parents[2]
@@ -75,7 +75,7 @@ class ScriptHost:
         self.limits = limits or ScriptLimits()
         self._patience = patience
         self._calls = Calls()
-        self._slots = asyncio.Semaphore(MOST_CALLS)
+        self._slots = asyncio.Semaphore(MAX_CALLS)
         self._keys = count()
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -99,7 +99,7 @@ class ScriptHost:
     async def call(self, scripts: Load, direction: Direction, argument: Callable[[], str]) -> str:
         """Return the results of a direction's function as a JSON array. Raises ScriptFailed.
 
-        `argument` is called when the call's turn has come, so that at most `MOST_CALLS` arguments are in memory.
+        `argument` is called when the call's turn has come, so that at most `MAX_CALLS` arguments are in memory.
         """
         async with self._slots:
             future: asyncio.Future[CallResult | CallFailure] = asyncio.get_running_loop().create_future()
@@ -152,7 +152,7 @@ class ScriptHost:
         self._process = process
         protocol_error: str | None = None
         try:
-            self._write(frame(self.limits), START_PATIENCE)
+            self._write(frame(self.limits), START_TIMEOUT_SECONDS)
             protocol_error = await self._read_answers(process)
         finally:
             self._process = None

@@ -14,7 +14,7 @@ import msgspec
 
 LENGTH = 4
 
-MOST_MESSAGES = 10
+MAX_MESSAGES = 10
 """How many messages a script may make of one."""
 
 Direction: TypeAlias = Literal["incoming", "outgoing", "check"]

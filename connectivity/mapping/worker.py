@@ -46,7 +46,7 @@ def main() -> None:
     sandbox = Sandbox(limits)
     sandbox.prepare()
     loaded: dict[int, Load] = {}
-    confine(limits)
+    drop_privileges(limits)
     os.write(answers, frame(WorkerReady()))
     while (order := _receive(orders)) is not None:
         if isinstance(order, Load):
@@ -56,7 +56,7 @@ def main() -> None:
             sandbox.prepare()
 
 
-def confine(limits: ScriptLimits) -> None:
+def drop_privileges(limits: ScriptLimits) -> None:
     """Give up for good what a script process does not need."""
     limit = _address_space() + _ADDRESS_SPACE_FACTOR * limits.memory + 4 * limits.output
     nothing = (0, 0)

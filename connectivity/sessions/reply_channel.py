@@ -22,7 +22,7 @@ from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import CloseReason, Done, OutboundMessage
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Headers
-from mappings.placeholders.address import AddressPattern, begins_alike
+from mappings.placeholders.address import AddressPattern, has_address_prefix
 
 log = structlog.get_logger(__name__)
 
@@ -111,14 +111,14 @@ def resolved_reply(route: ReplyTargetPublisher, headers: Headers, arrival: Inbou
 
     Raises MappingError for an invalid address.
     """
-    return route.place_of_reply(headers, arrival.delivery.address, arrival.received.subjects)
+    return route.reply_destination(headers, arrival.delivery.address, arrival.received.subjects)
 
 
 def is_meant(address: str, pattern: AddressPattern | None, route: ReplyTargetPublisher) -> bool:
     """Whether the operator allows replies to this address of a request."""
     if pattern is not None:
         return pattern.allows(address)
-    return route.is_fixed or begins_alike(address, route.beginning)
+    return route.is_fixed or has_address_prefix(address, route.beginning)
 
 
 def drop(what: str, arrival: InboundDelivery, headers: Headers, **about: object) -> None:

@@ -24,7 +24,7 @@ from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, is_label
 from mappings.model.headers import response_required, timeout_seconds
 from mappings.model.signals import (
-    LONGEST_TIMEOUT,
+    MAX_TIMEOUT,
     Acknowledgement,
     Command,
     Headers,
@@ -40,21 +40,21 @@ from mappings.placeholders.template import PlaceholderContext, Scope, Template, 
 TWIN_PERSISTED: Final = "twin-persisted"
 SEARCH_PERSISTED: Final = "search-persisted"
 
-OWN_LABELS: Final = {"twin": frozenset({TWIN_PERSISTED, SEARCH_PERSISTED}), "live": frozenset({LIVE_RESPONSE})}
+SERVICE_LABELS: Final = {"twin": frozenset({TWIN_PERSISTED, SEARCH_PERSISTED}), "live": frozenset({LIVE_RESPONSE})}
 """The labels that the service answers itself, by channel; ignored on the other channel."""
 
-BUILT_IN: Final = frozenset().union(*OWN_LABELS.values())
+BUILT_IN: Final = frozenset().union(*SERVICE_LABELS.values())
 
 _DEFAULT: Final = {"twin": TWIN_PERSISTED, "live": LIVE_RESPONSE}
 _LABEL_LIST: Final = re.compile(r"[a-zA-Z0-9\-_:,]*")
-_MOST_PER_LABEL: Final = 10
+_MAX_PER_LABEL: Final = 10
 """The most acknowledgements with the same label that one command keeps."""
 
 _FIRST_FAILURE: Final = 400
 _PRECONDITION_FAILED: Final = 412
 _TIMED_OUT: Final = 408
 _DEPENDENCY_FAILED: Final = 424
-_FIRST_SERVER_FAULT: Final = 500
+_FIRST_SERVER_ERROR: Final = 500
 
 
 # --- what a command asks for --------------------------------------------------------------------------------------------
@@ -72,19 +72,19 @@ class RequestedAcks(NamedTuple):
         return not self.labels or self.labels == (_DEFAULT[channel],)
 
 
-_USUAL: Final = {channel: RequestedAcks((label,), True, LONGEST_TIMEOUT) for channel, label in _DEFAULT.items()}
-_LABELS_OF_OTHERS: Final = {channel: BUILT_IN - own for channel, own in OWN_LABELS.items()}
+_DEFAULT_REQUESTS: Final = {channel: RequestedAcks((label,), True, MAX_TIMEOUT) for channel, label in _DEFAULT.items()}
+_LABELS_OF_OTHERS: Final = {channel: BUILT_IN - own for channel, own in SERVICE_LABELS.items()}
 
 
-def says_nothing(headers: Headers) -> bool:
+def has_no_ack_headers(headers: Headers) -> bool:
     """Return whether a signal has none of the headers about acknowledgements, as most do."""
     return "requested-acks" not in headers and "response-required" not in headers and "timeout" not in headers
 
 
 def wish(headers: Headers, channel: str) -> RequestedAcks | Fault:
     """Return the requests in normalized headers on the channel `twin` or `live`, or a fault."""
-    if says_nothing(headers):
-        return _USUAL[channel]
+    if has_no_ack_headers(headers):
+        return _DEFAULT_REQUESTS[channel]
     is_answered = response_required(headers)
     timeout = timeout_seconds(headers)
     requested = headers.get("requested-acks")
@@ -96,8 +96,8 @@ def wish(headers: Headers, channel: str) -> RequestedAcks | Fault:
                 return invalid_label(label)
         labels = tuple(dict.fromkeys(label for label in requested if label not in _LABELS_OF_OTHERS[channel]))
     if timeout == 0 and (labels or is_answered):
-        return NO_TIME
-    return RequestedAcks(labels, is_answered, min(timeout or LONGEST_TIMEOUT, LONGEST_TIMEOUT))
+        return ZERO_TIMEOUT
+    return RequestedAcks(labels, is_answered, min(timeout or MAX_TIMEOUT, MAX_TIMEOUT))
 
 
 def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
     return (_DEFAULT[channel],) if response_required(headers) else ()
 
 
-NO_TIME: Final = Fault(
+ZERO_TIMEOUT: Final = Fault(
     400,
     "header.invalid",
     "The header 'timeout' is 0, but acknowledgements or a response are requested.",
@@ -118,7 +118,7 @@ NO_TIME: Final = Fault(
 """Returned also if no response is required, because the request cannot be fulfilled."""
 
 
-NOTHING: Final = RequestedAcks((), True, LONGEST_TIMEOUT)
+NOTHING: Final = RequestedAcks((), True, MAX_TIMEOUT)
 """The requests of signals that cannot request acknowledgements."""
 
 
@@ -205,7 +205,7 @@ def timed_out(
     return Acknowledgement(entity, label, _TIMED_OUT, value, _correlation_headers(correlation_id), channel)
 
 
-def command_timed_out(seconds: float) -> Fault:
+def command_timeout(seconds: float) -> Fault:
     """Return the error response to a signal without a response at its timeout."""
     message = f"No response arrived within {seconds:g} s."
     return Fault(_TIMED_OUT, "command.timeout", message, "Try again, or set a longer 'timeout'.")
@@ -271,7 +271,7 @@ class AckAggregator:
             received.clear()
         elif ack.headers.get("ditto-weak-ack"):
             return True
-        elif len(received) >= _MOST_PER_LABEL:
+        elif len(received) >= _MAX_PER_LABEL:
             return False
         received.append(ack)
         return True
@@ -303,19 +303,19 @@ def aggregate_status(acks: Sequence[Acknowledgement]) -> int:
 _UNREADABLE: Final = ("json.", "headers.", "protocoladapter:", "mediatype.")
 """Prefixes of error codes about the form of a message."""
 
-_GRAVITY: Final[Mapping[Outcome, int]] = {Outcome.SETTLED: 0, Outcome.DROPPED: 1, Outcome.REDELIVER: 2}
+_SEVERITY: Final[Mapping[Outcome, int]] = {Outcome.SETTLED: 0, Outcome.DROPPED: 1, Outcome.REDELIVER: 2}
 
 
 def worse(one: Outcome, other: Outcome) -> Outcome:
     """Return the graver of two outcomes of one delivery; to requeue is the gravest."""
-    return one if _GRAVITY[one] >= _GRAVITY[other] else other
+    return one if _SEVERITY[one] >= _SEVERITY[other] else other
 
 
 def outcome_of_failure(status: int) -> Outcome:
     """Return the outcome for an acknowledgement or response with this status."""
     if status < _FIRST_FAILURE:
         return Outcome.SETTLED
-    may_succeed_later = status in (_TIMED_OUT, _DEPENDENCY_FAILED) or status >= _FIRST_SERVER_FAULT
+    may_succeed_later = status in (_TIMED_OUT, _DEPENDENCY_FAILED) or status >= _FIRST_SERVER_ERROR
     return Outcome.REDELIVER if may_succeed_later else Outcome.DROPPED
 
 

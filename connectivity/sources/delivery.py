@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 IDEMPOTENCY_KEY = "idempotency-key"
-MOST_REJECTIONS = 5
+MAX_REJECTIONS = 5
 """How often a delivery is requeued before it is acknowledged or rejected for good."""
 
-_REMEMBERED_REQUESTS = 10_000
-_REMEMBERED_REFUSALS = 1_000
-_REMEMBERED_REJECTIONS = 10_000
+_MAX_REQUESTS = 10_000
+_MAX_REFUSALS = 1_000
+_MAX_TRACKED_REJECTIONS = 10_000
 
 _numbers = count()
 
@@ -128,11 +128,11 @@ def read(
             for delivery, made in each
             for since in (started or time_ns(),)
         ]
-    _note_read(inbound_deliveries, reader.is_enforcing)
+    _count_read(inbound_deliveries, reader.is_enforcing)
     return inbound_deliveries
 
 
-def _note_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: bool) -> None:
+def _count_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: bool) -> None:
     """Count what was read. Deliveries of one signal, which most are, are counted together."""
     plain: dict[SourceCounters, list[SignalReference]] = {}
     for inbound in inbound_deliveries:
@@ -230,7 +230,7 @@ class RedeliveryTracker:
 
         def ended(error: ConnectivityError | None) -> None:
             if error is not None and inbound.outcome is Outcome.SETTLED:
-                _remember(self._refused, place, digest(inbound.delivery), _REMEMBERED_REFUSALS)
+                _remember(self._refused, place, digest(inbound.delivery), _MAX_REFUSALS)
                 self.has_failures = True
             if inbound.open == 1:
                 # Before `ended`, within which the broker may already redeliver.
@@ -261,10 +261,10 @@ class RedeliveryTracker:
         if place is None:
             return not inbound.delivery.redelivered
         rejections = self._rejections.get(place, 0)
-        if rejections >= MOST_REJECTIONS:
+        if rejections >= MAX_REJECTIONS:
             self._rejections.pop(place, None)
             return False
-        _remember(self._rejections, place, rejections + 1, _REMEMBERED_REJECTIONS)
+        _remember(self._rejections, place, rejections + 1, _MAX_TRACKED_REJECTIONS)
         self.has_failures = True
         return True
 
@@ -279,7 +279,7 @@ class RedeliveryTracker:
         """
         route, delivery = inbound.route, inbound.delivery
         if (key := _idempotency_key(signal.headers, delivery.envelope.headers)) is not None:
-            return _by_key(key, signal, received.name, inbound), True
+            return _key_of_idempotency(key, signal, received.name, inbound), True
         if delivery.name is None:
             return None, False
         name = delivery.name + received.name
@@ -292,11 +292,13 @@ class RedeliveryTracker:
             return False
         if is_asked and self._requests.get(name.place) == name.digest:
             return True
-        _remember(self._requests, name.place, name.digest, _REMEMBERED_REQUESTS)
+        _remember(self._requests, name.place, name.digest, _MAX_REQUESTS)
         return False
 
 
-def _by_key(key: str, signal: Command | Request | Cancel, by: str, inbound: InboundDelivery) -> DeliveryName:
+def _key_of_idempotency(
+    key: str, signal: Command | Request | Cancel, by: str, inbound: InboundDelivery
+) -> DeliveryName:
     """Return the deduplication key of a signal with an idempotency key."""
     place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
     parts = (type(signal).__name__, str(signal.entity), *place, *inbound.received.subjects, *((by,) if by else ()))
@@ -343,7 +345,7 @@ def name_of_part(command: Command, inbound: InboundDelivery, name: str) -> Dedup
     The idempotency key is the same as for that command in a delivery of its own.
     """
     if (key := _idempotency_key(command.headers)) is not None:
-        return DeduplicationKey(_by_key(key, command, "", inbound), True, True)
+        return DeduplicationKey(_key_of_idempotency(key, command, "", inbound), True, True)
     return DeduplicationKey(DeliveryName(inbound.route.connection_id, inbound.route.index, name, b""))
 
 

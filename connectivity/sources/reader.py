@@ -78,7 +78,7 @@ class DecodedDelivery(msgspec.Struct, frozen=True):
     dropped: int = 0
 
 
-class _Unreadable(NamedTuple):
+class _ReadError(NamedTuple):
     """The error of a mapper, the route that answers with it, and whether it is not one of enforcement."""
 
     error: ErrorResponse
@@ -140,7 +140,7 @@ class SourceReader:
             tuple(source.authorization_context) if all(subject.is_constant for subject in self._subjects) else None
         )
         enforcement = source.enforcement
-        self._enforced = parse(enforcement.input, Scope.ENFORCEMENT_INPUT) if enforcement else None
+        self._enforcement_template = parse(enforcement.input, Scope.ENFORCEMENT_INPUT) if enforcement else None
         self._filters: list[Template] = (
             [parse(text, Scope.ENFORCEMENT_FILTER) for text in enforcement.filters] if enforcement else []
         )
@@ -186,7 +186,7 @@ class SourceReader:
     def receive(self, delivery: Delivery, prepared: Preparation = NOTHING) -> DecodedDelivery:
         """Read one delivery, using the results of mapping scripts. Never raises for anything a sender can do."""
         received: list[ReceivedSignal] = []
-        unreadable: _Unreadable | None = None
+        unreadable: _ReadError | None = None
         dropped = 0
         try:
             self._check_size(len(delivery.envelope.payload))
@@ -246,7 +246,7 @@ class SourceReader:
 
     def _unreadable(
         self, error: Exception, delivery: Delivery, route: ReplyTargetPublisher, is_read: bool
-    ) -> _Unreadable:
+    ) -> _ReadError:
         """Return the error of this route's mapper. `is_read`: it has decoded the delivery."""
         answers = route.mapper.answers
         own = answers is Answers.ALL or (is_read and answers is Answers.READ)
@@ -254,11 +254,11 @@ class SourceReader:
         is_enforced = not isinstance(error, _NotEnforced) and not isinstance(error.__cause__, _NotEnforced)
         if isinstance(error, DecodeError):
             response = self._error_response(error.fault, delivery, error.headers, error.entity, error.group)
-            return _Unreadable(
+            return _ReadError(
                 replace(response, channel=error.channel) if error.channel == "live" else response, by, is_enforced
             )
         if isinstance(error, MappingError):
-            return _Unreadable(self._error_response(error.fault, delivery), by, is_enforced)
+            return _ReadError(self._error_response(error.fault, delivery), by, is_enforced)
         # An internal error; a redelivery would fail in the same way.
         log.error(
             "delivery not readable",
@@ -268,18 +268,20 @@ class SourceReader:
             mapper=route.mapper.name,
             **log_context(delivery.envelope.headers),
         )
-        return _Unreadable(self._error_response(INTERNAL_ERROR, delivery), by, is_enforced)
+        return _ReadError(self._error_response(INTERNAL_ERROR, delivery), by, is_enforced)
 
     def _sender(self, delivery: Delivery) -> tuple[tuple[str, ...], str | None]:
         """Return the sender's subjects, and the identity that enforcement compares. Raises _NotEnforced."""
-        if self._constant_subjects is not None and self._enforced is None:
+        if self._constant_subjects is not None and self._enforcement_template is None:
             return self._constant_subjects, None
         context = self._context(delivery)
         try:
             subjects = self._constant_subjects or tuple(
                 value for template in self._subjects for value in _values(template, context)
             )
-            return subjects, _values(self._enforced, context)[0] if self._enforced is not None else None
+            return subjects, _values(self._enforcement_template, context)[
+                0
+            ] if self._enforcement_template is not None else None
         except MappingError as error:
             raise _NotEnforced(error.fault) from error
 

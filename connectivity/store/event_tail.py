@@ -29,7 +29,7 @@ class EventTail:
     def __init__(self, journal: Journal, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._journal = journal
         self._most, self._most_bytes = most, most_bytes
-        self._kept: list[PublishedEvent] = []
+        self._events: list[PublishedEvent] = []
         self._bytes = 0
         self._wakes: dict[Callable[[], object], None] = {}
         self.forgotten = 0
@@ -38,7 +38,7 @@ class EventTail:
         """The number of the newest event that readers may have."""
 
     def __repr__(self) -> str:
-        return f"<EventTail up to {self.newest}, {len(self._kept)} events in memory>"
+        return f"<EventTail up to {self.newest}, {len(self._events)} events in memory>"
 
     @property
     def is_followed(self) -> bool:
@@ -54,7 +54,7 @@ class EventTail:
         """Remove a reader. Nothing is kept after the last one has left."""
         self._wakes.pop(wake, None)
         if not self._wakes:
-            self._let_go()
+            self._discard()
 
     def extend(self, last: int, changes: Sequence[Change]) -> None:
         """Add changes that have been committed in order; `last` is the number of their last event."""
@@ -62,11 +62,11 @@ class EventTail:
             return
         new = [(event, change.cause) for change in changes for event in change.events]
         first = last - len(new) + 1
-        if self._kept and self._kept[-1].seq != first - 1:
-            self._let_go()
-        self._kept += [PublishedEvent(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
+        if self._events and self._events[-1].seq != first - 1:
+            self._discard()
+        self._events += [PublishedEvent(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
         self._bytes += sum(event_size(event) for event, _ in new)
-        if len(self._kept) > self._most or self._bytes > self._most_bytes:
+        if len(self._events) > self._most or self._bytes > self._most_bytes:
             self._shorten()
         self.reach(last)
 
@@ -83,7 +83,7 @@ class EventTail:
     def forget(self) -> None:
         """Discard what is kept in memory, because the journal has changed."""
         self.forgotten += 1
-        self._let_go()
+        self._discard()
 
     def after(self, seq: int, limit: int = PAGE) -> Sequence[PublishedEvent]:
         """Return the next events with numbers above `seq`, in ascending order; empty at the end.
@@ -92,7 +92,7 @@ class EventTail:
         """
         if seq >= self.newest:
             return ()
-        kept = self._kept
+        kept = self._events
         if kept and kept[0].seq <= seq + 1 <= kept[-1].seq:
             start = seq + 1 - kept[0].seq
             return kept[start : start + limit]
@@ -111,15 +111,15 @@ class EventTail:
         """Return the number of the last event that was trimmed; 0 for none. Raises StoreUnavailable."""
         return self._journal.last_trimmed()
 
-    def _let_go(self) -> None:
-        self._kept.clear()
+    def _discard(self) -> None:
+        self._events.clear()
         self._bytes = 0
 
     def _shorten(self) -> None:
         """Discard more than necessary, so that this is done rarely."""
-        gone = max(0, len(self._kept) - self._most * 7 // 8)
-        self._bytes -= sum(event_size(kept.event) for kept in self._kept[:gone])
-        while self._bytes > self._most_bytes * 7 // 8 and gone < len(self._kept):
-            self._bytes -= event_size(self._kept[gone].event)
+        gone = max(0, len(self._events) - self._most * 7 // 8)
+        self._bytes -= sum(event_size(kept.event) for kept in self._events[:gone])
+        while self._bytes > self._most_bytes * 7 // 8 and gone < len(self._events):
+            self._bytes -= event_size(self._events[gone].event)
             gone += 1
-        del self._kept[:gone]
+        del self._events[:gone]

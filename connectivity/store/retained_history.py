@@ -27,10 +27,10 @@ Asked = TypeVar("Asked")
 MOST = 10_000
 """The most entities whose beginning is kept."""
 
-SOME = 100
+LOOKUP_BATCH = 100
 """How many entities are looked up in the lake at once."""
 
-TRUSTED_SECONDS = 10.0
+CACHE_SECONDS = 10.0
 """How long the known beginnings in the lake are valid without reading its log."""
 
 
@@ -55,14 +55,14 @@ class RetainedHistory:
         self._journal = journal
         self._ask_lake = ask_lake
         self._clock = clock
-        self._begun: OrderedDict[EntityId, HistoryStart] = OrderedDict()
+        self._starts: OrderedDict[EntityId, HistoryStart] = OrderedDict()
         self._cold: OrderedDict[EntityId, int] = OrderedDict()
         self._wanted: OrderedDict[EntityId, None] = OrderedDict()
         self._deletions = -1
-        self._looked = float("-inf")
+        self._last_read = float("-inf")
 
     def __repr__(self) -> str:
-        return f"<RetainedHistory of {len(self._begun)} entities, {len(self._cold)} of them in the lake>"
+        return f"<RetainedHistory of {len(self._starts)} entities, {len(self._cold)} of them in the lake>"
 
     def oldest(self, entity: EntityId) -> int:
         """Return the smallest revision that can be read, or a later one; the next revision if there is none.
@@ -72,7 +72,7 @@ class RetainedHistory:
         begun = self._beginning(entity)
         if begun.is_here:
             return begun.first
-        if (cold := self._cold.get(entity)) is not None and self._clock() - self._looked < TRUSTED_SECONDS:
+        if (cold := self._cold.get(entity)) is not None and self._clock() - self._last_read < CACHE_SECONDS:
             return cold
         _put(self._wanted, entity, None)
         return begun.first
@@ -93,7 +93,7 @@ class RetainedHistory:
 
         While the lake cannot be read, nothing is known of it; a later round may succeed.
         """
-        wanted = list(self._wanted)[:SOME]
+        wanted = list(self._wanted)[:LOOKUP_BATCH]
         if not wanted and not self._cold:
             return
         try:
@@ -105,7 +105,7 @@ class RetainedHistory:
 
     def forget(self, entity: EntityId | None = None) -> None:
         """Discard what is known of an erased entity (None: of all)."""
-        for known in (self._begun, self._cold):
+        for known in (self._starts, self._cold):
             if entity is None:
                 known.clear()
             else:
@@ -113,16 +113,16 @@ class RetainedHistory:
 
     def trimmed(self) -> None:
         """Discard what is known of the journal, after events were trimmed."""
-        self._begun.clear()
+        self._starts.clear()
 
     def beginning(self, entity: EntityId) -> HistoryStart:
         """Return where an entity begins in the journal at this moment. Raises StoreUnavailable."""
         return self._journal.beginning(entity)
 
     def _beginning(self, entity: EntityId) -> HistoryStart:
-        if (found := self._begun.get(entity)) is None:
+        if (found := self._starts.get(entity)) is None:
             found = self._journal.beginning(entity)
-            _put(self._begun, entity, found)
+            _put(self._starts, entity, found)
         return found
 
     async def _find(self, entities: Iterable[EntityId]) -> _Found | None:
@@ -148,10 +148,10 @@ class RetainedHistory:
                 _put(self._wanted, entity, None)
             self._cold.clear()
             self._deletions = found.deletions
-        self._looked = started
+        self._last_read = started
         for entity, oldest in found.oldest.items():
             # Entities that were erased or trimmed meanwhile are looked up again.
-            if self._begun.get(entity) is begun[entity]:
+            if self._starts.get(entity) is begun[entity]:
                 _put(self._cold, entity, oldest or begun[entity].first)
         return found
 

@@ -41,16 +41,15 @@ class SessionRepository:
         self._last: dict[SessionKey, int] = {}
         self._changed: dict[SessionKey, None] = {}
         """Rows that have changed and are in no step yet."""
-        self._moved: dict[SessionKey, None] = {}
+        self._changed_positions: dict[SessionKey, None] = {}
         """Rows whose position has changed and is in no step yet."""
         self._steps = 0
         """How many steps for changed rows are queued."""
 
     def __repr__(self) -> str:
         known = "unread" if self._rows is None else f"{len(self._rows)} rows"
-        return (
-            f"<SessionRepository of {self._protocol}: {known}, {len(self._changed)} changed, {len(self._moved)} moved>"
-        )
+        changes = f"{len(self._changed)} changed, {len(self._changed_positions)} moved"
+        return f"<SessionRepository of {self._protocol}: {known}, {changes}>"
 
     def rows(self, connection_id: str) -> list[SessionRow]:
         """Return the rows of a connection's sessions."""
@@ -72,13 +71,13 @@ class SessionRepository:
         before = self._last.get(at, row.last)
         if before is not None and before < last:
             self._last[at] = last
-            self._moved[at] = None
+            self._changed_positions[at] = None
 
     def forget(self, at: SessionKey) -> None:
         """Delete a row."""
         if self._read().pop(at, None) is not None:
             self._last.pop(at, None)
-            self._moved.pop(at, None)
+            self._changed_positions.pop(at, None)
             self._change(at)
 
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
@@ -98,8 +97,8 @@ class SessionRepository:
             return
         for _ in range(0, len(self._changed) - self._steps * STEP_ROWS, STEP_ROWS):
             self._queue_changes()
-        for _ in range(0, len(self._moved), STEP_ROWS):
-            self._queue_moves()
+        for _ in range(0, len(self._changed_positions), STEP_ROWS):
+            self._queue_positions()
 
     async def close(self) -> None:
         """Store all positions, so that nothing is sent again after an orderly stop."""
@@ -143,26 +142,26 @@ class SessionRepository:
 
         def ended(written: asyncio.Future[None]) -> None:
             self._steps -= is_due
-            if _may_be_tried_again(written):
+            if _is_temporary(written):
                 self._changed.update(dict.fromkeys(taken))
 
         self._store.execute(step).add_done_callback(ended)
 
-    def _queue_moves(self) -> None:
-        moved = list(islice(self._moved, STEP_ROWS))
+    def _queue_positions(self) -> None:
+        moved = list(islice(self._changed_positions, STEP_ROWS))
         for at in moved:
-            del self._moved[at]
+            del self._changed_positions[at]
         places = [(at, last) for at in moved if (last := self._last.get(at)) is not None]
         step = partial(sessions.move, protocol=self._protocol, moved=places)
 
         def ended(written: asyncio.Future[None]) -> None:
-            if _may_be_tried_again(written):
-                self._moved.update(dict.fromkeys(at for at in moved if at in self._last))
+            if _is_temporary(written):
+                self._changed_positions.update(dict.fromkeys(at for at in moved if at in self._last))
 
         self._store.execute(step).add_done_callback(ended)
 
 
-def _may_be_tried_again(written: asyncio.Future[None]) -> bool:
+def _is_temporary(written: asyncio.Future[None]) -> bool:
     """Whether storing has failed for a temporary reason."""
     if written.cancelled() or (error := written.exception()) is None:
         return False

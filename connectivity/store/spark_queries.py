@@ -24,7 +24,7 @@ from spark_store.queries.spark_query import (
 )
 
 
-def wide_queries(settings: Settings) -> SparkQueries:
+def open_spark_queries(settings: Settings) -> SparkQueries:
     """Return the Spark queries of a service with these settings."""
     lake = Lake(settings.data_dir)
     return SparkQueries(lake, finder(lake, settings.spark.remote, is_off=settings.spark.mode is SparkMode.OFF))

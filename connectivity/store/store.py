@@ -97,7 +97,7 @@ class Store:
         self._options = options or StoreOptions()
         self._on_commit = on_commit
         self._now = now
-        self._cold = cold
+        self._open_lake = cold
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
         self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
         self._trimming: PendingTrim | None = None
@@ -224,16 +224,16 @@ class Store:
             self._journal.commit()
             return found
 
-        return await self._run_aside(run)
+        return await self._run_in_worker(run)
 
     async def scrub(self) -> bool:
         """Remove erased data from the journal's log; False while a reader prevents it.
 
         Raises StoreUnavailable.
         """
-        return await self._run_aside(self._journal.scrub)
+        return await self._run_in_worker(self._journal.scrub)
 
-    async def _run_aside(self, run: Callable[[], T]) -> T:
+    async def _run_in_worker(self, run: Callable[[], T]) -> T:
         """Run in the worker thread while no transaction is open."""
         results: list[T] = []
         await self._queue_step(lambda: results.append(run()), is_aside=True).durable
@@ -282,18 +282,18 @@ class Store:
         """
         found = history.page(self._journal, range, position, limit, max_bytes)
         if found.trimmed is not None:
-            return await self._cold_page(range, found.trimmed, limit, max_bytes)
+            return await self._lake_page(range, found.trimmed, limit, max_bytes)
         if found.ended or found.events or found.position != position or limit < 1:
             return found
         await self.barrier()
         found = history.page(self._journal, range, position, limit, max_bytes)
         if found.trimmed is not None:
-            return await self._cold_page(range, found.trimmed, limit, max_bytes)
+            return await self._lake_page(range, found.trimmed, limit, max_bytes)
         # Everything is durable now: what is still missing will never exist.
         return found if found.events or found.position != position else found._replace(ended=True)
 
-    async def _cold_page(self, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int) -> HistoryPage:
-        if self._cold is None:
+    async def _lake_page(self, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int) -> HistoryPage:
+        if self._open_lake is None:
             raise HistoryUnavailable(
                 f"{range.entity}: the journal has trimmed revision {trimmed.first} to {trimmed.last}, and there is no lake: "
                 "expected spark.mode embedded or external, found off"
@@ -309,7 +309,7 @@ class Store:
 
         `ask` receives the lake and the number up to which it must reach. Raises what it raises, StoreUnavailable.
         """
-        if (opened := self._cold) is None:
+        if (opened := self._open_lake) is None:
             return None
         reaching = self._journal.last_trimmed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
@@ -395,8 +395,8 @@ class Store:
         """Write some of the queue into the transaction; then continue later, or commit."""
         batch: list[PendingCommit] = []
         size = 0
-        if self._is_aside_next and not self._written:
-            self._step_aside(self._queue.popleft())
+        if self._is_worker_step_next and not self._written:
+            self._run_step_in_worker(self._queue.popleft())
             return
         while self._queue and size < min(_WRITE_CHANGES, self._most) and self._queue[0].step is None:
             batch.append(submitted := self._queue.popleft())
@@ -410,14 +410,14 @@ class Store:
                 raise
             except Exception:
                 self._write_singly(batch)
-            has_step = bool(self._queue) and self._queue[0].step is not None and not self._is_aside_next
+            has_step = bool(self._queue) and self._queue[0].step is not None and not self._is_worker_step_next
             if has_step:
                 # An operator may wait for it: changes behind it are left for the next commit.
                 self._take_step(self._queue.popleft())
             if (
                 self._queue
                 and (not has_step or self._queue[0].step is not None)
-                and not self._is_aside_next
+                and not self._is_worker_step_next
                 and sum(len(submitted.changes) for submitted in self._written) < self._most
             ):
                 asyncio.get_running_loop().call_soon(self._write)
@@ -425,13 +425,13 @@ class Store:
             self._forget_answers()
             self._last = self._journal.newest_written() if self.tail.is_followed else None
         except StoreUnavailable as error:
-            self._break(error)
+            self._on_failure(error)
         else:
             committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, self._trimming)
-            committing.add_done_callback(self._committed)
+            committing.add_done_callback(self._on_commit_done)
 
     @property
-    def _is_aside_next(self) -> bool:
+    def _is_worker_step_next(self) -> bool:
         return bool(self._queue) and self._queue[0].is_aside
 
     def _take_step(self, taken: PendingCommit) -> None:
@@ -446,7 +446,7 @@ class Store:
             log.exception("journal step failed")
             taken.fail(error)
 
-    def _step_aside(self, taken: PendingCommit) -> None:
+    def _run_step_in_worker(self, taken: PendingCommit) -> None:
         def done(working: asyncio.Future[None]) -> None:
             if (error := working.exception()) is not None:
                 taken.fail(StoreUnavailable(str(error)))
@@ -497,9 +497,9 @@ class Store:
         self._journal.commit()
         return Committed(time.perf_counter() - start, trimming, trimmed)
 
-    def _committed(self, commit: asyncio.Future[Committed]) -> None:
+    def _on_commit_done(self, commit: asyncio.Future[Committed]) -> None:
         if (error := commit.exception()) is not None:
-            self._break(error)
+            self._on_failure(error)
             return
         self._pause = self._options.probe_min
         self._most = min(2 * self._most, self._options.commit_changes)
@@ -543,7 +543,7 @@ class Store:
         except StoreUnavailable as error:
             log.warning("journal readers not notified before the next commit", error=str(error))
 
-    def _break(self, error: BaseException) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         """Discard everything that is not durable, and probe until writing works again."""
         lost = [*self._written, *self._queue]
         # There may be room for some of them.

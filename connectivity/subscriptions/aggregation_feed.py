@@ -72,9 +72,9 @@ class FullScan:
         try:
             await self._searching.look(lambda worker: self._read_slice(worker, add))
         except BudgetExceeded:
-            raise FeedFailed(self._too_long()) from None
+            raise FeedFailed(self._timeout_fault()) from None
         if self._seconds_left <= 0 and not self.is_over:
-            raise FeedFailed(self._too_long())
+            raise FeedFailed(self._timeout_fault())
 
     def _read_slice(
         self, worker: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
@@ -87,7 +87,7 @@ class FullScan:
         self._place, self.is_over = page.place, page.is_last
         self._seconds_left -= time.perf_counter() - started
 
-    def _too_long(self) -> Fault:
+    def _timeout_fault(self) -> Fault:
         return Fault(
             503,
             "thing-search:budget.exceeded",
@@ -120,7 +120,7 @@ class AggregationFeed(Feed):
         for row in self._rows[position : position + most]:
             pages.add(row)
             position += 1
-            pages.end_if_heavy()
+            pages.end_if_large()
             if len(pages.done) == limit or sum(map(len, pages.done)) > max_bytes:
                 break
         pages.end()

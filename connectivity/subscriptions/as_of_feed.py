@@ -46,12 +46,12 @@ from spark_store.queries.as_of import (
     CandidateAccess,
     Policy,
     candidates,
-    with_policies,
     instant,
     is_reached,
     matching,
     query,
     visible_parts,
+    with_policies,
 )
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits
@@ -60,7 +60,7 @@ from spark_store.rql.query import Access
 log = structlog.get_logger(__name__)
 
 
-BEHIND: Final = Fault(
+LAKE_BEHIND: Final = Fault(
     503,
     "thing-search:past.behind",
     "The lake does not yet contain all events before the requested time.",
@@ -72,13 +72,13 @@ UNREACHABLE: Final = Fault(
     "Searches of the past are unavailable: the lake cannot be queried.",
     "Try again later.",
 )
-TOO_MUCH: Final = Fault(
+BUDGET_EXCEEDED: Final = Fault(
     503,
     "thing-search:budget.exceeded",
     "The search exceeds the limit for searches of the past.",
     "Narrow the search: compare a path for equality or a range, or specify namespaces.",
 )
-FUTURE: Final = Fault(
+TIME_IN_FUTURE: Final = Fault(
     400,
     "header.invalid",
     f"The value of the header '{TIMESTAMP}' is in the future.",
@@ -128,7 +128,7 @@ class AsOfSearches:
     def open(self, request: SearchRequest, at: int) -> Feed | Fault:
         """Return the feed of a search before `at`, in nanoseconds since 1970, or a fault."""
         if at > (self._now() - _EPOCH) // timedelta(microseconds=1) * 1000:
-            return FUTURE
+            return TIME_IN_FUTURE
         return AsOfFeed(self, request, instant(max(at, 0)))
 
     async def accesses(self, found: Sequence[CandidateAccess], subjects: Sequence[str]) -> dict[Policy, Access | None]:
@@ -155,7 +155,7 @@ class AsOfSearches:
         await self._store.barrier()
         while not await asyncio.to_thread(self._is_reached, before):
             if loop.time() >= deadline:
-                raise FeedFailed(BEHIND)
+                raise FeedFailed(LAKE_BEHIND)
             await asyncio.sleep(_POLL_SECONDS)
 
     def _is_reached(self, before: datetime) -> bool:
@@ -231,7 +231,7 @@ class AsOfFeed(Feed):
         except QueryTimeout as error:
             raise FeedFailed(BudgetExceeded(self._past.options.seconds).fault) from error
         except LimitExceeded as error:
-            raise FeedFailed(TOO_MUCH) from error
+            raise FeedFailed(BUDGET_EXCEEDED) from error
         except (NoPipeline, PipelineLost, StoreUnavailable, LakeUnfit) as error:
             log.warning("search of the past failed", reason=str(error))
             raise FeedFailed(UNREACHABLE) from error

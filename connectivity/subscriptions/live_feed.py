@@ -37,7 +37,7 @@ MOST = 10_000
 MOST_BYTES = 32 << 20
 """The most events kept in memory, and their bytes, for all entities together."""
 
-WOKEN_AT_ONCE = 20
+WAKE_BATCH = 20
 """How many followers are woken before other tasks run; they take about 1 ms."""
 
 AGAIN_SECONDS = 1.0
@@ -95,7 +95,7 @@ class LiveFeeds:
         self._bytes = 0
         self._seq = 0
         """The sequence number of the last event that was read."""
-        self._forgotten = 0
+        self._discarded = 0
         self._woken: deque[LiveFeed] = deque()
         self._is_waking = False
         self._retry: asyncio.TimerHandle | None = None
@@ -110,7 +110,7 @@ class LiveFeeds:
 
     def figures(self) -> Iterator[GaugeReading]:
         """Return the gauges for a scrape."""
-        return live_figures(
+        return live_metrics(
             FollowerStats(len(self._lines), sum(len(it.feeds) for it in self._lines.values()), self._skipped)
         )
 
@@ -130,7 +130,7 @@ class LiveFeeds:
         if buffer is None:
             if not self._lines:
                 self._store.tail.follow(self._read_new)
-                self._seq, self._forgotten = self._store.tail.newest, self._store.tail.forgotten
+                self._seq, self._discarded = self._store.tail.newest, self._store.tail.forgotten
             buffer = self._lines[entity] = _EntityBuffer()
         try:
             buffer.newest = max(buffer.newest, self._store.newest_durable(entity))
@@ -175,9 +175,9 @@ class LiveFeeds:
 
         Feeds that began after a decided event that was not stored begin at the newest durable one.
         """
-        if self._forgotten == (forgotten := self._store.tail.forgotten):
+        if self._discarded == (forgotten := self._store.tail.forgotten):
             return
-        self._forgotten = forgotten
+        self._discarded = forgotten
         self._clear()
         for buffer in self._lines.values():
             buffer.events.clear()
@@ -194,7 +194,7 @@ class LiveFeeds:
     def _wake_some(self) -> None:
         """Wake some followers, and continue in a later step of the event loop: there may be thousands."""
         self._is_waking = False
-        for _ in range(min(WOKEN_AT_ONCE, len(self._woken))):
+        for _ in range(min(WAKE_BATCH, len(self._woken))):
             self._woken.popleft().call_waiter()
         if self._woken and not self._is_waking:
             self._is_waking = True
@@ -216,13 +216,13 @@ class LiveFeeds:
         except StoreUnavailable as error:
             log.warning("live feeds wait for the store", error=str(error))
             if self._retry is None:
-                self._retry = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._read_again)
+                self._retry = asyncio.get_running_loop().call_later(AGAIN_SECONDS, self._retry_read)
         now = self.clock()
         for buffer in changed:
             for feed in buffer.feeds:
                 feed.notify(now)
 
-    def _read_again(self) -> None:
+    def _retry_read(self) -> None:
         self._retry = None
         self._read_new()
 
@@ -414,7 +414,7 @@ class LiveFeed(Feed):
             self._feeds.leave(self)
 
 
-def live_figures(stats: FollowerStats) -> Iterator[GaugeReading]:
+def live_metrics(stats: FollowerStats) -> Iterator[GaugeReading]:
     """Yield the gauges of live feeds."""
     yield GaugeReading("connectivity_live_entities", "Entities with live subscriptions.", {(): stats.entities})
     yield GaugeReading("connectivity_live_followers", "Live subscriptions.", {(): stats.followers})

@@ -74,7 +74,7 @@ class Subscriber:
 
     `has_session`: the scope is a session with its own lifetime, whose subscriptions never expire; its owner cancels them.
     `reader`: the reply address, if the broker reports when its reader has gone; the subscriptions then end. `at_once`: how
-    many elements are sent before other tasks run. `page_items`: the size of a page, if larger than usual. `is_told_once`:
+    many elements are sent before other tasks run. `page_items`: the size of a page, if larger than usual. `fails_once`:
     the client never addresses an ended subscription, so that is forgotten at once.
     """
 
@@ -85,7 +85,7 @@ class Subscriber:
     reader: str | None = None
     at_once: int = AT_ONCE
     page_items: int = 0
-    is_told_once: bool = False
+    fails_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class SubscriptionManager:
                 )
             )
             return
-        self._touch(subscription, signal.headers, subscriber)
+        self._mark_active(subscription, signal.headers, subscriber)
         self._send(subscription, subscription.request(signal.demand))
         self._start(subscription)
 
@@ -331,7 +331,7 @@ class SubscriptionManager:
             if not subscriptions:
                 del self._scopes[scope, kind]
 
-    def _touch(self, subscription: ActiveSubscription, headers: Headers, subscriber: Subscriber) -> None:
+    def _mark_active(self, subscription: ActiveSubscription, headers: Headers, subscriber: Subscriber) -> None:
         subscription.headers, subscription.touched = encode(headers), self._second
         if subscriber is not subscription.peer:
             self._reply_to(subscription, subscriber)
@@ -444,7 +444,7 @@ class SubscriptionManager:
                     Next(
                         subscription.kind, subscription.key, subscription.entity, headers, output.elements, subscribed
                     ),
-                    partial(self._sent, subscription),
+                    partial(self._on_sent, subscription),
                 )
             else:
                 if output.reason is None:
@@ -459,7 +459,7 @@ class SubscriptionManager:
                 self._release(subscription)
         return posting
 
-    def _sent(self, subscription: ActiveSubscription, error: ConnectivityError | None) -> None:
+    def _on_sent(self, subscription: ActiveSubscription, error: ConnectivityError | None) -> None:
         """Fail the subscription after elements that the broker refused, because they leave a gap."""
         if error is not None and not subscription.is_closed:
             fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
@@ -482,7 +482,7 @@ class SubscriptionManager:
             subscription.feed = None
         self.open_by_connection[subscription.connection_id] -= 1
         self._remove_reader(subscription)
-        if subscription.peer.is_told_once:
+        if subscription.peer.fails_once:
             self._forget(subscription, subscription.peer.scope, subscription.kind)
         else:
             self._schedule(subscription, self._bounds.after_life)

@@ -27,7 +27,7 @@ from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import TIMESTAMP, shorten_timestamp
 from mappings.errors import Fault
-from mappings.ids import LONGEST_KNOWN, EntityId
+from mappings.ids import MAX_CACHED_LENGTH, EntityId
 from mappings.model.field_selector import Selection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
@@ -92,7 +92,7 @@ class PageBuilder:
         if len(self._items) == self.size:
             self.end()
 
-    def end_if_heavy(self) -> None:
+    def end_if_large(self) -> None:
         """End the page if half of its bytes are used: the next thing may be as large."""
         if self._left <= self._max_bytes // 2:
             self.end()
@@ -167,17 +167,17 @@ class SearchService:
         store: Store,
         world: StateLookup,
         now: Callable[[], datetime],
-        open_reading: Callable[[], SearchConnection],
+        open_connection: Callable[[], SearchConnection],
         options: SearchOptions | None = None,
     ) -> None:
-        """`world` is the current state for the event loop; each worker thread calls `open_reading` once."""
+        """`world` is the current state for the event loop; each worker thread calls `open_connection` once."""
         self.options = options or SearchOptions()
         self.store = store
         self.world = world
         self.as_of: Callable[[SearchRequest, int], Feed | Fault] | None = None
         """Opens a search of the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
-        self._workers = _Workers(open_reading, now, self.options.workers)
+        self._workers = _Workers(open_connection, now, self.options.workers)
 
     def open(self, query: SearchQuery, headers: Headers, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a search, or a fault."""
@@ -201,7 +201,7 @@ class SearchService:
         return SearchRequest(question, options.size, selection, tuple(subjects))
 
     def _read(self, filter: str) -> Predicate:
-        if "time:" in filter or len(filter) > LONGEST_KNOWN:
+        if "time:" in filter or len(filter) > MAX_CACHED_LENGTH:
             return read(filter, self._now())
         return _read_once(filter)
 
@@ -262,7 +262,7 @@ class SearchFeed(Feed):
             if result.is_last or self._is_closed:
                 pages.end()
                 return Page(pages.done, place, PageEnd.END)
-            pages.end_if_heavy()
+            pages.end_if_large()
             if pages.done and not pages.is_open:
                 return Page(pages.done, place, PageEnd.MORE)
             wanted = pages.page_room
@@ -297,8 +297,10 @@ class SearchFeed(Feed):
 class _Workers:
     """Worker threads, each with a connection of its own. Searches run in order of arrival."""
 
-    def __init__(self, open_reading: Callable[[], SearchConnection], now: Callable[[], datetime], number: int) -> None:
-        self._open = open_reading
+    def __init__(
+        self, open_connection: Callable[[], SearchConnection], now: Callable[[], datetime], number: int
+    ) -> None:
+        self._open = open_connection
         self._now = now
         self._threads = ThreadPoolExecutor(max_workers=number, thread_name_prefix="search")
         self._thread_local = threading.local()

@@ -71,11 +71,11 @@ class HttpSearchPage(NamedTuple):
 
 _CURSOR: Final = re.compile(r"(?:^|,)cursor\((?P<cursor>[^,)\"\\]*)\)(?=,|$)")
 _NONCE_BYTES: Final = 12
-_LONGEST: Final = 16 * 1024
+_MAX_CURSOR_LENGTH: Final = 16 * 1024
 """The longest cursor in characters, which has to fit into the head of a request."""
 
 _AUDIT_INTERVAL: Final = timedelta(hours=1)
-_MOST_AUDITED: Final = 1_000
+_MAX_AUDITED: Final = 1_000
 """The most pairs of a user and names whose audit entry is remembered."""
 
 _Payload: Final = msgspec.json.Decoder(tuple[float, list[tuple[int, Any]]])
@@ -99,14 +99,14 @@ class SearchRequests:
         now: Callable[[], datetime],
         *,
         page_bytes: int,
-        seconds_for_all: float,
+        count_timeout: float,
         note: Callable[[AuditEntry], Awaitable[None]],
     ) -> None:
-        """`seconds_for_all`: the time limit for counting all matches. `note` adds to the audit log."""
+        """`count_timeout`: the time limit for counting all matches. `note` adds to the audit log."""
         self._service = service
         self._now = now
         self._page_bytes = page_bytes
-        self._seconds_for_all = seconds_for_all
+        self._count_timeout = count_timeout
         self._cursors = CursorCipher()
         self._note = note
         self._audited: dict[tuple[str, frozenset[str]], datetime] = {}
@@ -134,7 +134,7 @@ class SearchRequests:
 
         async with _as_operation_refused(search.seconds):
             request = (await self._parse_and_audit(search)).request
-            scan = FullScan(self._service, request.question, request.subjects, self._seconds_for_all)
+            scan = FullScan(self._service, request.question, request.subjects, self._count_timeout)
             while not scan.is_over:
                 await scan.slice(add)
         return number
@@ -169,7 +169,7 @@ class SearchRequests:
             if (before := self._audited.get(key)) is None or not timedelta() <= now - before < _AUDIT_INTERVAL:
                 names = ", ".join(sorted(key[1]))
                 await self._note(AuditEntry(now.isoformat(), by, "search on behalf of others", "", None, names))
-                if len(self._audited) >= _MOST_AUDITED:
+                if len(self._audited) >= _MAX_AUDITED:
                     self._audited.clear()
                 self._audited[key] = now
         return parsed
@@ -240,7 +240,7 @@ class CursorCipher:
         plain = msgspec.json.encode((now.timestamp(), [(int(each.rank), each.value) for each in place]))
         nonce = os.urandom(_NONCE_BYTES)
         text = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, bound)).rstrip(b"=").decode()
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_CURSOR_LENGTH:
             raise InvalidOption(
                 "The sort values are too long for a cursor.",
                 "Sort by a path with shorter values, or by thingId.",

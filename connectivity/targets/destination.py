@@ -137,14 +137,14 @@ def context_of(
         resource_path=path,
         resource_type=signal.entity.type.value if path is not None and signal.entity is not None else None,
         feature_ids=features_of(signal) if has_features else (),
-        thing_json=_ToldThing(signal) if isinstance(signal, TwinEvent | LiveEvent) else None,
+        thing_json=_ThingFromEvent(signal) if isinstance(signal, TwinEvent | LiveEvent) else None,
         connection_id=connection_id,
         subjects=(originator,) if originator is not None else (),
         now=now,
     )
 
 
-class _ToldThing(Mapping[str, Any]):
+class _ThingFromEvent(Mapping[str, Any]):
     """The thing in an event and its extra fields, built only if an expression needs it.
 
     Changed values override extra fields, which may be newer.

@@ -30,7 +30,7 @@ class DivertingOptions:
 
     is_source: bool = False
     is_target: bool = False
-    preserves: bool = False
+    preserves_original: bool = False
     """Whether a diverted response goes to the reply-target too."""
     authorized: frozenset[str] = frozenset()
     """The connections whose responses are accepted."""
@@ -102,7 +102,7 @@ class ConnectionDirectory:
         if kind not in types or to == origin:
             return None
         target, reason = self._target(str(to), origin, source)
-        return ResponseDiversion(target, member.diverting.preserves, reason)
+        return ResponseDiversion(target, member.diverting.preserves_original, reason)
 
     def _target(self, to: str, origin: str, source: int) -> tuple[TargetPublisher | None, str]:
         member = self._members.get(to)

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from mappings.errors import Unresolved
-from mappings.model.field_selector import Selection, parse_pointers, select, selection_of
+from mappings.model.field_selector import Selection, build_selection, parse_pointers, select
 from mappings.model.json_pointer import Segments
 from mappings.placeholders.template import PlaceholderContext, Template, parse
 from spark_store.rql.ast import Field
@@ -54,7 +54,7 @@ class ExtraFields:
             for pointer in parse_pointers(shielded)
         ]
         self._constant = (
-            None if expressions else selection_of([tuple(map(str, pointer.segments)) for pointer in self._pointers])
+            None if expressions else build_selection([tuple(map(str, pointer.segments)) for pointer in self._pointers])
         )
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class ExtraFields:
         if self._constant is not None:
             return self._constant
         known = context()
-        return selection_of([found for pointer in self._pointers for found in pointer.resolve(known)])
+        return build_selection([found for pointer in self._pointers for found in pointer.resolve(known)])
 
 
 def _stand_in(expression: str, expressions: list[str]) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from connectivity.connections.lifecycle import back_off
-from connectivity.errors import ConnectivityError, DeliveryGivenUp, PublishFailed
+from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.monitoring.logs import log_context
 from connectivity.targets.signal_context import SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher
@@ -40,8 +40,8 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 ENRICHMENT_FAILED: Final = "signal.enrichment.failed"
 
-_LATER: Final = frozenset({408, 424, 429})
-_OWN_FAULT: Final = 500
+_RETRYABLE: Final = frozenset({408, 424, 429})
+_INTERNAL_ERROR: Final = 500
 
 Result: TypeAlias = ConnectivityError | SuppressionReason | None
 """The outcome of an event at a target: confirmed (None), an error, or a reason for suppression."""
@@ -69,7 +69,7 @@ class EventCursor:
         self._listeners: dict[int, list[Told]] = {}
         self._failed: int | None = None
         """The number of the first event, among those on their way, that has to be sent again."""
-        self._careful_until = 0
+        self._one_by_one_until = 0
         """Up to this number events go one by one."""
         self._tries = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -96,7 +96,7 @@ class EventCursor:
         return self._reason if self._timer is not None or self._failed is not None else None
 
     @property
-    def is_underway(self) -> bool:
+    def has_unconfirmed(self) -> bool:
         """Whether the broker has unconfirmed events."""
         return bool(self._open)
 
@@ -125,7 +125,7 @@ class EventCursor:
         """Whether the target may be sent an event now."""
         if self._is_stopped or self._failed is not None or self._timer is not None or not self.route.outbox.is_attached:
             return False
-        window = 1 if self.taken < self._careful_until else self._window
+        window = 1 if self.taken < self._one_by_one_until else self._window
         self._is_full = len(self._open) >= window or self._open_bytes >= WINDOW_BYTES
         return not self._is_full
 
@@ -149,17 +149,17 @@ class EventCursor:
         self._open[seq] = judged
         self._open_bytes += _size(judged)
         if (
-            self.route.post(judged, partial(self._ended, seq), partial(self._over, seq, SuppressionReason.EMPTY))
+            self.route.post(judged, partial(self._ended, seq), partial(self._finish, seq, SuppressionReason.EMPTY))
             is None
         ):
-            self._over(seq, SuppressionReason.EMPTY)
+            self._finish(seq, SuppressionReason.EMPTY)
 
     def fail(self, seq: int) -> None:
         """The next event cannot be judged or posted: it is missed, like one that can never be sent."""
-        self._shut(seq)
+        self._close_event(seq)
         self.taken = seq
         self.skipped += 1
-        self._notify(seq, PublishFailed("internal error while processing the event", status=_OWN_FAULT))
+        self._notify(seq, PublishFailed("internal error while processing the event", status=_INTERNAL_ERROR))
 
     def skip(self, last: int, trimmed: int) -> None:
         """Skip numbers after `taken` up to `last`.
@@ -179,38 +179,38 @@ class EventCursor:
             return
         if error is None:
             self._tries = 0
-            self._over(seq, None)
+            self._finish(seq, None)
         elif is_final(error):
             self.skipped += 1
             self._log("event skipped", str(error), **_about(self._open[seq]))
-            self._over(seq, error)
+            self._finish(seq, error)
         else:
             self._reason = str(error)
             self._failed = seq if self._failed is None else min(seq, self._failed)
-            self._over(seq, error)
+            self._finish(seq, error)
 
-    def _over(self, seq: int, result: Result) -> None:
-        self._shut(seq)
+    def _finish(self, seq: int, result: Result) -> None:
+        self._close_event(seq)
         self._notify(seq, result)
         if not self._open and self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
         if self._failed is not None:
             if not self._open:
-                self._go_back()
+                self._rewind()
         elif self._is_full:
             self._wake()
 
-    def _shut(self, seq: int) -> None:
+    def _close_event(self, seq: int) -> None:
         if (event := self._open.pop(seq, None)) is not None:
             self._open_bytes -= _size(event)
 
-    def _go_back(self) -> None:
+    def _rewind(self) -> None:
         """Everything posted has ended, with a failure: wait, then send from the first failure on."""
         assert self._failed is not None
-        self._careful_until = max(self._careful_until, self.taken)
+        self._one_by_one_until = max(self._one_by_one_until, self.taken)
         self.taken, self._failed = self._failed - 1, None
         self._tries += 1
-        self._rest()
+        self._pause()
 
     def linked(self) -> None:
         """Continue on a new link.
@@ -219,9 +219,9 @@ class EventCursor:
         not get through.
         """
         if self._tries and self._failed is None:
-            self._rest()
+            self._pause()
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         pause = back_off(self._tries, None, shortest=SHORTEST_PAUSE, longest=LONGEST_PAUSE, jitter=random.random())
@@ -275,4 +275,8 @@ def is_final(error: ConnectivityError) -> bool:
     if not isinstance(error, PublishFailed):
         return False
     status = error.fault.status
-    return isinstance(error, DeliveryGivenUp) or status == _OWN_FAULT or (400 <= status < 500 and status not in _LATER)
+    return (
+        isinstance(error, RetriesExhausted)
+        or status == _INTERNAL_ERROR
+        or (400 <= status < 500 and status not in _RETRYABLE)
+    )

@@ -43,7 +43,7 @@ TURN_EVENTS: Final = 64
 TURN_SECONDS: Final = 0.002
 """How much is judged before other tasks get a turn on the event loop."""
 
-MOST_LISTENERS: Final = 1000
+MAX_LISTENERS: Final = 1000
 """How many listeners a cursor may have before finished ones are removed."""
 
 BEHIND_EVENTS, BEHIND_SECONDS = 1000, 5.0
@@ -69,11 +69,11 @@ class EventPublisher:
         self._present = present
         self._cursors: dict[str, list[EventCursor]] = {}
         """By connection, the open cursors."""
-        self._places: dict[tuple[str, str], CursorPosition] = {
+        self._positions: dict[tuple[str, str], CursorPosition] = {
             place[:2]: place for place in self._repository.positions()
         }
         """As they are worth writing down."""
-        self._written = dict(self._places)
+        self._written = dict(self._positions)
         self._dropped: set[str] = set()
         """Connections whose positions are deleted here, but not in the journal yet."""
         self._joining: Counter[str] = Counter()
@@ -82,16 +82,16 @@ class EventPublisher:
         """How many times lagging cursors have had their turn."""
         self._writing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Future[None]] = set()
-        if self._places:
+        if self._positions:
             store.tail.follow(self.wake)
 
     def __repr__(self) -> str:
-        return f"<EventPublisher of {len(self._places)} targets, {sum(map(len, self._cursors.values()))} open>"
+        return f"<EventPublisher of {len(self._positions)} targets, {sum(map(len, self._cursors.values()))} open>"
 
     @property
     def is_wanted(self) -> bool:
         """Whether there are targets for events: then events are stored with their causes."""
-        return bool(self._places or self._joining)
+        return bool(self._positions or self._joining)
 
     def of(self, connection_id: str) -> Sequence[EventCursor]:
         """The open cursors of a connection."""
@@ -99,13 +99,13 @@ class EventPublisher:
 
     # coming and going
 
-    def has_places(self, connection: Connection) -> bool:
+    def has_positions(self, connection: Connection) -> bool:
         """Whether exactly the targets of a connection have durable positions."""
-        known = [target for id, target in self._places if id == connection.id]
+        known = [target for id, target in self._positions if id == connection.id]
         return sorted(known) == sorted(keys(connection).values())
 
     async def place(self, connection: Connection) -> None:
-        """See to it that a connection `has_places`. Waits for the store."""
+        """See to it that a connection `has_positions`. Waits for the store."""
         wanted = list(keys(connection).values())
         self._joining[connection.id] += 1
         try:
@@ -124,21 +124,21 @@ class EventPublisher:
                     # A store that can write, but not read, is treated as available.
                     await asyncio.sleep(AGAIN_SECONDS)
                     await self._store.wait_available()
-            for key in [key for key in self._places if key[0] == connection.id and key not in found]:
-                del self._places[key], self._written[key]
+            for key in [key for key in self._positions if key[0] == connection.id and key not in found]:
+                del self._positions[key], self._written[key]
             for key, place in found.items():
-                if key not in self._places:
-                    self._places[key] = self._written[key] = place
+                if key not in self._positions:
+                    self._positions[key] = self._written[key] = place
         finally:
             self._joining[connection.id] -= 1
             self._joining += Counter()
-            self._look_whether_wanted()
+            self._update_following()
 
     def join(self, connection: Connection, targets: Sequence[TargetPublisher]) -> None:
         """Open the cursors of a connection whose targets have positions."""
         opened = []
         for index, key in keys(connection).items():
-            if (place := self._places.get((connection.id, key))) is None:
+            if (place := self._positions.get((connection.id, key))) is None:
                 continue
             opened.append(EventCursor(targets[index], place, self.wake))
             # Creates the time series, so that its first increase is visible.
@@ -160,19 +160,19 @@ class EventPublisher:
 
     def keep(self, is_wanted: Callable[[str], bool]) -> None:
         """Only connections of which this is true may be open: others have no places any more."""
-        for connection_id in {id for id, _ in self._places if id not in self._cursors and not is_wanted(id)}:
-            for key in [key for key in self._places if key[0] == connection_id]:
-                del self._places[key], self._written[key]
+        for connection_id in {id for id, _ in self._positions if id not in self._cursors and not is_wanted(id)}:
+            for key in [key for key in self._positions if key[0] == connection_id]:
+                del self._positions[key], self._written[key]
             log.info("target positions deleted with closed connection", connection=connection_id)
             self._dropped.add(connection_id)
             self._watch(self._drop(connection_id))
-        self._look_whether_wanted()
+        self._update_following()
 
     async def _drop(self, connection_id: str) -> None:
         await self._repository.keep_only(connection_id, ())
         self._dropped.discard(connection_id)
 
-    def _look_whether_wanted(self) -> None:
+    def _update_following(self) -> None:
         if not self.is_wanted:
             self._store.tail.leave(self.wake)
 
@@ -213,7 +213,7 @@ class EventPublisher:
                 log.warning("targets wait for the store", error=str(error))
         if is_more:
             self.wake()
-        self._write_soon()
+        self._schedule_write()
 
     def _in_turn(self, places: list[int]) -> list[int]:
         """Yield the cursors: those that are up to date first, then the lagging ones by turns."""
@@ -271,7 +271,7 @@ class EventPublisher:
         """Wake cursors that wait for a reason that is not announced; to be called once in a while."""
         for cursors in self._cursors.values():
             for cursor in cursors:
-                if cursor.listeners > MOST_LISTENERS:
+                if cursor.listeners > MAX_LISTENERS:
                     cursor.forget_listeners(lambda told: getattr(told, "is_vain", False))
         if self._store.is_available:
             for connection_id in self._dropped - self._joining.keys():
@@ -291,35 +291,35 @@ class EventPublisher:
         """Note the cursor's position; return whether it differs from the stored one."""
         place = cursor.place
         key = place[:2]
-        before = self._places.get(key)
+        before = self._positions.get(key)
         if before is None:
             return False
         if place.skipped > before.skipped:
             self.on_skip(place.connection, str(cursor.route.index), place.skipped - before.skipped)
-        self._places[key] = place
+        self._positions[key] = place
         return place != self._written[key]
 
     def _moved(self) -> list[CursorPosition]:
         for cursors in self._cursors.values():
             for cursor in cursors:
                 self._note(cursor)
-        return [place for key, place in self._places.items() if place != self._written[key]]
+        return [place for key, place in self._positions.items() if place != self._written[key]]
 
-    def _write_soon(self) -> None:
+    def _schedule_write(self) -> None:
         if self._writing is None and self._cursors:
-            self._writing = asyncio.get_running_loop().call_later(WRITE_SECONDS, self._write_down)
+            self._writing = asyncio.get_running_loop().call_later(WRITE_SECONDS, self._write_positions)
 
-    def _write_down(self) -> None:
+    def _write_positions(self) -> None:
         self._writing = None
         if moved := self._moved():
             self._watch(self._move(moved))
-        if moved or any(cursor.is_underway for cursors in self._cursors.values() for cursor in cursors):
-            self._write_soon()
+        if moved or any(cursor.has_unconfirmed for cursors in self._cursors.values() for cursor in cursors):
+            self._schedule_write()
 
     async def _move(self, moved: Sequence[CursorPosition]) -> None:
         await self._repository.advance(moved)
         for place in moved:
-            if place[:2] in self._places:
+            if place[:2] in self._positions:
                 self._written[place[:2]] = place
 
     def _watch(self, working: Awaitable[None]) -> None:
@@ -373,10 +373,10 @@ class EventPublisher:
             for connection_id, cursors in self._cursors.items():
                 for cursor in cursors:
                     lags[connection_id, str(cursor.route.index)] = self.lag(cursor)
-        yield from lag_figures(lags)
+        yield from lag_metrics(lags)
 
 
-def lag_figures(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[GaugeReading]:
+def lag_metrics(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[GaugeReading]:
     """Return the lag metrics of targets, by connection and index."""
     names = ("connection", "target")
     events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}

@@ -16,10 +16,10 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from time import monotonic
 
-from connectivity.errors import ConnectivityError, DeliveryGivenUp, PublishFailed
+from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.transports.base import Done, Link, OutboundMessage
 
-MOST_BARREN = 5
+MAX_FAILED_LINKS = 5
 """Links that may die upon the same message."""
 
 LARGE = 4096
@@ -76,7 +76,7 @@ class PendingPublish:
             self._over.set_result(None)
 
 
-class _Place:
+class _QueueEntry:
     """A posting whose messages are not known yet, or that waits behind one. A message of None is a mark."""
 
     __slots__ = ("messages", "posting")
@@ -89,7 +89,7 @@ class _Place:
 class LinkWindow:
     """A live link that several queues share."""
 
-    __slots__ = ("_is_flushing", "in_flight", "is_behind", "queues", "link")
+    __slots__ = ("_is_flushing", "in_flight", "is_behind", "link", "queues")
 
     def __init__(self, link: Link) -> None:
         self.link = link
@@ -121,25 +121,35 @@ class LinkWindow:
 class OrderedQueue:
     """Messages that keep their order."""
 
-    __slots__ = ("_barren", "_carrier", "_empty", "_held", "_in_flight", "_number", "_suspects", "_waiting", "_wanted")
+    __slots__ = (
+        "_empty",
+        "_failed_links",
+        "_held",
+        "_in_flight",
+        "_link_window",
+        "_next_link_window",
+        "_number",
+        "_suspects",
+        "_waiting",
+    )
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[OutboundMessage | None, PendingPublish]] = deque()
-        self._held: dict[Hashable, deque[_Place]] = {}
+        self._held: dict[Hashable, deque[_QueueEntry]] = {}
         """Sender → its postings from the first unknown one on."""
         self._in_flight: dict[int, tuple[OutboundMessage, PendingPublish]] = {}
         self._number = 0
-        self._carrier: LinkWindow | None = None
-        self._wanted: LinkWindow | None = None
+        self._link_window: LinkWindow | None = None
+        self._next_link_window: LinkWindow | None = None
         """The next link of the queue, once nothing is in flight."""
         self._suspects = 0
         """How many of the first messages were in flight when a link broke; they are sent one by one."""
-        self._barren = 0
+        self._failed_links = 0
         """How many links in a row have broken without a confirmation."""
         self._empty: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        link = self._carrier.link if self._carrier is not None else None
+        link = self._link_window.link if self._link_window is not None else None
         return f"<OrderedQueue {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {link!r}>"
 
     def __len__(self) -> int:
@@ -149,27 +159,27 @@ class OrderedQueue:
         """Whether messages wait for a link, unknown ones of this sender included."""
         return bool(self._waiting) or party in self._held
 
-    def is_making(self, party: Hashable) -> bool:
+    def has_unknown(self, party: Hashable) -> bool:
         """Whether there are unknown messages of this sender."""
         return party in self._held
 
     @property
     def is_suspect(self) -> bool:
         """Whether messages of this queue seem to break links."""
-        return self._barren > 1
+        return self._failed_links > 1
 
     def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable = None) -> None:
         """Queue messages behind those that are there."""
         if self._held and party in self._held:
-            self._held[party].append(_Place(posting, messages))
+            self._held[party].append(_QueueEntry(posting, messages))
             return
         self._waiting.extend([(message, posting) for message in messages])
-        if self._carrier is not None:
-            self._carrier.flush()
+        if self._link_window is not None:
+            self._link_window.flush()
 
     def hold(self, posting: PendingPublish, party: Hashable) -> None:
         """Queue a posting of one message that is not known yet. `fill` follows."""
-        self._held.setdefault(party, deque()).append(_Place(posting))
+        self._held.setdefault(party, deque()).append(_QueueEntry(posting))
 
     def fill(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable) -> None:
         """The messages of a posting that was held, however many they are."""
@@ -182,35 +192,35 @@ class OrderedQueue:
             self._waiting.extend([(message, place.posting) for message in known])
         if not places:
             del self._held[party]
-        if self._carrier is not None:
-            self._carrier.flush()
+        if self._link_window is not None:
+            self._link_window.flush()
 
     def mark(self, posting: PendingPublish, party: Hashable = None) -> None:
         """Queue no message, but a place behind those that are there: it ends when it is reached."""
         if party in self._held:
-            self._held[party].append(_Place(posting, (None,)))
+            self._held[party].append(_QueueEntry(posting, (None,)))
         else:
             self._waiting.append((None, posting))
 
     def use(self, carrier: LinkWindow | None) -> None:
         """Use this link as soon as everything in flight on the present one is confirmed."""
-        self._wanted = carrier
-        if carrier is self._carrier:
+        self._next_link_window = carrier
+        if carrier is self._link_window:
             if carrier is not None:
                 carrier.flush()
         elif not self._in_flight:
-            self._go_over()
+            self._switch_link()
 
     def lose(self, *, was_silent: bool = False) -> None:
         """Process the loss of the link: unconfirmed messages wait again, in front.
 
         `was_silent`: the broker did not close it, so no message was the reason.
         """
-        self._carrier = self._wanted = None
+        self._link_window = self._next_link_window = None
         if self._in_flight and not was_silent:
             self._suspects = max(self._suspects, len(self._in_flight))
-            self._barren += 1
-            if self._barren > MOST_BARREN:
+            self._failed_links += 1
+            if self._failed_links > MAX_FAILED_LINKS:
                 self._give_up()
         self._waiting.extendleft(reversed(self._in_flight.values()))
         for _, posting in self._in_flight.values():
@@ -227,7 +237,9 @@ class OrderedQueue:
     def send(self, carrier: LinkWindow) -> bool:
         """Send as much as may be sent over this link now. Whether that was anything."""
         link, in_flight, number = carrier.link, self._in_flight, self._number
-        while self._waiting and self._carrier is self._wanted is carrier and carrier.in_flight < link.window:
+        while (
+            self._waiting and self._link_window is self._next_link_window is carrier and carrier.in_flight < link.window
+        ):
             if self._suspects and in_flight:
                 break
             message, posting = self._waiting.popleft()
@@ -244,34 +256,34 @@ class OrderedQueue:
             link.publish(message, partial(self._done, carrier, self._number))
         return self._number != number
 
-    def _go_over(self) -> None:
-        if self._carrier is not None:
-            self._carrier.queues.remove(self)
-        self._carrier = self._wanted
-        if self._carrier is not None:
-            self._carrier.queues.append(self)
-            self._carrier.flush()
+    def _switch_link(self) -> None:
+        if self._link_window is not None:
+            self._link_window.queues.remove(self)
+        self._link_window = self._next_link_window
+        if self._link_window is not None:
+            self._link_window.queues.append(self)
+            self._link_window.flush()
 
     def _give_up(self) -> None:
         """The oldest message was alone on each of the last links."""
-        self._suspects, self._barren = max(0, self._suspects - 1), 0
+        self._suspects, self._failed_links = max(0, self._suspects - 1), 0
         message, posting = self._in_flight.pop(next(iter(self._in_flight)))
         size = len(message.envelope.payload)
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
-        words = f"the broker closed {MOST_BARREN} links after this message of {size} bytes"
-        self._end(posting, DeliveryGivenUp(words, status=status))
+        words = f"the broker closed {MAX_FAILED_LINKS} links after this message of {size} bytes"
+        self._end(posting, RetriesExhausted(words, status=status))
 
     def _done(self, carrier: LinkWindow, number: int, error: ConnectivityError | None) -> None:
-        if carrier is not self._carrier or (entry := self._in_flight.pop(number, None)) is None:
+        if carrier is not self._link_window or (entry := self._in_flight.pop(number, None)) is None:
             return
         carrier.in_flight -= 1
-        self._barren = 0
+        self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
         self._end(entry[1], error)
-        if self._wanted is not carrier and not self._in_flight:
-            self._go_over()
+        if self._next_link_window is not carrier and not self._in_flight:
+            self._switch_link()
         if carrier.is_behind:
             carrier.flush()
 
@@ -294,7 +306,7 @@ class Outbox:
 
     def __init__(self, clients: int = 1) -> None:
         self._queues = [OrderedQueue() for _ in range(clients)]
-        self._carriers: dict[int, LinkWindow] = {}
+        self._link_windows: dict[int, LinkWindow] = {}
         self._making: set[asyncio.Future[Sequence[OutboundMessage]]] = set()
 
     def __repr__(self) -> str:
@@ -306,7 +318,7 @@ class Outbox:
     @property
     def is_attached(self) -> bool:
         """Whether there is a link to the broker now."""
-        return bool(self._carriers)
+        return bool(self._link_windows)
 
     def post(
         self,
@@ -371,7 +383,7 @@ class Outbox:
 
     def attach(self, link: Link, client: int = 0) -> None:
         """Process a new link of a client: waiting messages are sent over it."""
-        self._carriers[client] = LinkWindow(link)
+        self._link_windows[client] = LinkWindow(link)
         self._place_queues()
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
@@ -379,7 +391,7 @@ class Outbox:
 
         `was_silent`: the broker did not close it.
         """
-        if (carrier := self._carriers.pop(client, None)) is not None:
+        if (carrier := self._link_windows.pop(client, None)) is not None:
             for queue in carrier.queues:
                 queue.lose(was_silent=was_silent)
             self._place_queues()
@@ -395,14 +407,14 @@ class Outbox:
 
     def _place_queues(self) -> None:
         for home, queue in enumerate(self._queues):
-            queue.use(self._carriers.get(home) or self._host(home, queue))
+            queue.use(self._link_windows.get(home) or self._host(home, queue))
 
     def _host(self, home: int, queue: OrderedQueue) -> LinkWindow | None:
         """Return another client's link for a queue whose own client has none."""
-        if queue.is_suspect or not self._carriers:
+        if queue.is_suspect or not self._link_windows:
             return None
-        others = sorted(self._carriers)
-        return self._carriers[others[home % len(others)]]
+        others = sorted(self._link_windows)
+        return self._link_windows[others[home % len(others)]]
 
 
 class PerAddressOutbox(Outbox):
@@ -429,7 +441,7 @@ class PerAddressOutbox(Outbox):
 
         A listener stops reading from slow peers, so that nothing has to be held back here.
         """
-        if busy := [queue for queue in self._by_address.values() if queue.is_making(party)]:
+        if busy := [queue for queue in self._by_address.values() if queue.has_unknown(party)]:
             posting = PendingPublish(len(busy), ended)
             for queue in busy:
                 queue.mark(posting, party)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 TOO_LARGE = 413
 
 NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expected", "address_unresolved"
-UNWRITTEN = "unwritten"
+NOT_ENCODED = "unwritten"
 """Reasons why a signal is not sent, as metrics name them."""
 
 _UNRESOLVED_HINT = "headers are those of the signal: map the address's headers in the source's headerMapping"
@@ -131,7 +131,7 @@ class ReplyTargetPublisher(Publisher):
         """Whether the reply-target is one address for all messages."""
         return self._template is not None and self._template.is_fixed
 
-    def place_of_reply(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Destination | None:
+    def reply_destination(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Destination | None:
         """Return the destination of replies to a request with these headers, received at `source_address`.
 
         None if there is no reply-target, or its address has no value. Raises MappingError for values that an address
@@ -189,7 +189,7 @@ class ReplyTargetPublisher(Publisher):
         Nothing is counted or logged. Raises MappingError if the signal cannot be mapped.
         """
         mapped = self._map_if_expected(signal, unasked)
-        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped) or UNWRITTEN
+        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped) or NOT_ENCODED
 
     def _map_and_count(self, signal: Outbound, unasked: bool) -> MappedSignal | None:
         """Return the mapped signal; None if it is not sent, for a reason that is counted."""
@@ -284,7 +284,7 @@ def too_large(answer: Answer, error: ConnectivityError | None) -> ErrorResponse 
     return ErrorResponse(answer.entity, group, fault, answer.headers, channel)
 
 
-def routes_of(
+def reply_publishers(
     connection: Connection,
     index: int,
     outbox: Outbox,

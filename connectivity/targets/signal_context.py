@@ -37,7 +37,7 @@ _TOPICS: Mapping[type, str] = {
     LiveEvent: "_/_/things/live/events",
 }
 _EVENTS = {"create": "created", "modify": "modified", "merge": "merged"}
-_TELLING = frozenset({"created", "modified", "merged"})
+_ACTIONS_WITH_VALUE = frozenset({"created", "modified", "merged"})
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
@@ -89,7 +89,7 @@ S = TypeVar("S", bound=TwinEvent | Live)
 class SubjectView(Generic[S]):
     """A signal as certain subjects can read it. `document` is the part of the thing that a filter sees."""
 
-    __slots__ = ("_context", "_document", "_signal_context", "_part", "_readable", "_signal", "subjects")
+    __slots__ = ("_context", "_document", "_part", "_readable", "_signal", "_signal_context", "subjects")
 
     def __init__(self, signal_context: SignalContext[S], subjects: tuple[str, ...], part: Any) -> None:
         """`part`: the readable part of the parsed value; MISSING if the value is readable as it is."""
@@ -149,21 +149,21 @@ class SubjectView(Generic[S]):
             return self._readable
         return {**self._readable, **hidden(snapshot, selection, self.subjects, signal_context.present)}
 
-    def with_extra(self, extra: Mapping[str, Any]) -> S:
+    def add_extra_fields(self, extra: Mapping[str, Any]) -> S:
         return _with(self.signal, extra=_encode(extra)) if extra else self.signal
 
 
 class SignalContext(Generic[S]):
     """One signal and the present state in which it is judged."""
 
-    __slots__ = ("_context", "_enforcer", "_operands", "_seen", "_snapshot", "_value", "present", "signal", "topic")
+    __slots__ = ("_context", "_enforcer", "_operands", "_snapshot", "_value", "_views", "present", "signal", "topic")
 
     def __init__(self, signal: S, present: CurrentState) -> None:
         self.signal: S = signal
         self.present = present
         self.topic = _TOPICS[type(signal)] if signal.entity.type is EntityType.THING else None
         """The topic of such signals in targets; None if there is none."""
-        self._seen: dict[tuple[str, ...], SubjectView[S] | SuppressionReason] = {}
+        self._views: dict[tuple[str, ...], SubjectView[S] | SuppressionReason] = {}
         self._operands: dict[str, Any] = {}
         self._context: PlaceholderContext | None = None
         self._value: Any = ...
@@ -215,7 +215,7 @@ class SignalContext(Generic[S]):
         signal = self.signal
         action = getattr(signal, "action", "")
         action = _EVENTS.get(action, action) if not isinstance(signal, TwinEvent) else action
-        is_telling = action in _TELLING and not isinstance(signal, Message)
+        is_telling = action in _ACTIONS_WITH_VALUE and not isinstance(signal, Message)
         document = changed_part(signal.entity.type, action, signal.path, value) if is_telling else {}
         document["thingId"] = signal.entity.id
         if isinstance(signal, TwinEvent):
@@ -225,9 +225,9 @@ class SignalContext(Generic[S]):
 
     def visible_to(self, subjects: tuple[str, ...]) -> SubjectView[S] | SuppressionReason:
         """The signal as the subjects see it together, or why they do not."""
-        found = self._seen.get(subjects)
+        found = self._views.get(subjects)
         if found is None:
-            found = self._seen[subjects] = self._see(subjects)
+            found = self._views[subjects] = self._see(subjects)
         return found
 
     def _see(self, subjects: tuple[str, ...]) -> SubjectView[S] | SuppressionReason:

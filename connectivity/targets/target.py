@@ -27,7 +27,7 @@ from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import MappingError
 from mappings.ids import EntityId
-from mappings.model.signals import LONGEST_TIMEOUT, Acknowledgement, Live, Outbound
+from mappings.model.signals import MAX_TIMEOUT, Acknowledgement, Live, Outbound
 
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracer
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 _ADDRESS_ERRORS: Final = (Detail.MISSING_ADDRESS.value, Detail.NOT_AUTHORIZED.value)
 
-MOST_WAITING: Final = 1000
+MAX_WAITING: Final = 1000
 """How many posted signals may wait for one target. Further ones fail."""
 
 
-class _NotWritten(PublishFailed):
+class _NotMapped(PublishFailed):
     """A signal could not be mapped; this is counted and logged already."""
 
 
@@ -129,12 +129,12 @@ class TargetPublisher(Publisher):
         self.facts.mapped.note(signal, number)
         return mapped
 
-    def _mapping_failed(self, signal: Outbound, error: Exception) -> _NotWritten:
+    def _mapping_failed(self, signal: Outbound, error: Exception) -> _NotMapped:
         super()._mapping_failed(signal, error)
         if isinstance(error, MappingError):
             # The same signal would fail the same way again.
-            return _NotWritten(str(error), status=400)
-        return _NotWritten("the signal could not be encoded", status=500)
+            return _NotMapped(str(error), status=400)
+        return _NotMapped("the signal could not be encoded", status=500)
 
     def post(self, signal: Outbound, ended: Done, dropped: Callable[[], None] | None = None) -> PendingPublish | None:
         """Send a signal. None if there is nothing to publish: then `ended` is never called, otherwise once.
@@ -149,13 +149,13 @@ class TargetPublisher(Publisher):
             return PendingPublish(0, None)
         if mapped is None:
             return None
-        if len(self._open) >= MOST_WAITING:
-            lost = f"{MOST_WAITING} signals already wait for the broker"
+        if len(self._open) >= MAX_WAITING:
+            lost = f"{MAX_WAITING} signals already wait for the broker"
             self._warn("signal dropped", signal, error=lost)
             self.facts.not_published.note(signal, words=lost)
             ended(PublishFailed("too many signals wait for the broker"))
             return PendingPublish(0, None)
-        posting = PendingPublish(1, None, monotonic() + LONGEST_TIMEOUT if isinstance(signal, Live) else None)
+        posting = PendingPublish(1, None, monotonic() + MAX_TIMEOUT if isinstance(signal, Live) else None)
         # A link may confirm within the call.
         self._open[posting] = ended
         self._send(signal, mapped, posting, partial(self._ended, signal, posting, dropped), self)
@@ -173,7 +173,7 @@ class TargetPublisher(Publisher):
         if ended is None:
             return
         if error is not None:
-            if not isinstance(error, _NotWritten):
+            if not isinstance(error, _NotMapped):
                 self._count_failure(signal, str(error))
         elif messages and not posting.withdrawn:
             self.trouble = None

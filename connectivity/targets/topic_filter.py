@@ -71,7 +71,7 @@ class _CompiledTopic:
             passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
             return seen.signal if passes else SuppressionReason.FILTER
         selection = extra.selection(lambda: seen.context)
-        if predicate is not None and self._is_hopeless(predicate, seen, selection):
+        if predicate is not None and self._rejects_always(predicate, seen, selection):
             return SuppressionReason.FILTER
         thing = seen.readable_thing(selection)
         if thing is None:
@@ -79,9 +79,9 @@ class _CompiledTopic:
         found = extra_of(thing, selection)
         if predicate is not None and not rql.evaluate(predicate, merge_objects(seen.document(self.operands), found)):
             return SuppressionReason.FILTER
-        return seen.with_extra(found)
+        return seen.add_extra_fields(found)
 
-    def _is_hopeless(self, predicate: Predicate, seen: SubjectView[S], selection: Selection) -> bool:
+    def _rejects_always(self, predicate: Predicate, seen: SubjectView[S], selection: Selection) -> bool:
         """Whether the filter rejects the signal whatever the extra fields are."""
         document: Mapping[str, Any] = seen.document(self.operands)
         return rql.partial_evaluate(predicate, document, lambda field: covers(selection, field)) is False
@@ -96,23 +96,26 @@ class TopicFilter:
 
     def __init__(self, topics: Sequence[str], subjects: Sequence[str]) -> None:
         self.subjects = tuple(subjects)
-        self._wishes: dict[str, list[_CompiledTopic]] = {}
+        self._topics: dict[str, list[_CompiledTopic]] = {}
         for text in topics:
             topic = parse_target_topic(text)
-            self._wishes.setdefault(topic.topic, []).append(_CompiledTopic.of(topic))
-        for wishes in self._wishes.values():
-            wishes.sort(key=lambda wish: wish.order)
+            self._topics.setdefault(topic.topic, []).append(_CompiledTopic.of(topic))
+        for topics_by_name in self._topics.values():
+            topics_by_name.sort(key=lambda compiled_topic: compiled_topic.order)
 
     def __repr__(self) -> str:
-        return f"<TopicFilter {', '.join(self._wishes) or 'in nothing'}>"
+        return f"<TopicFilter {', '.join(self._topics) or 'in nothing'}>"
 
     def __contains__(self, topic: str) -> bool:
         """Whether the target has topics for signals such as `_/_/things/twin/events`."""
-        return topic in self._wishes
+        return topic in self._topics
 
     def wants(self, topic: str, namespace: str) -> bool:
         """Whether the target receives signals of a topic without filters from a namespace."""
-        return any(not wish.namespaces or namespace in wish.namespaces for wish in self._wishes.get(topic, ()))
+        return any(
+            not compiled_topic.namespaces or namespace in compiled_topic.namespaces
+            for compiled_topic in self._topics.get(topic, ())
+        )
 
     def judge(self, signal: S, present: CurrentState) -> S | SuppressionReason:
         """Return the readable signal with its extra fields, or the reason why it is not sent."""
@@ -120,17 +123,17 @@ class TopicFilter:
 
     def judge_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The same for a signal that others are asked about too."""
-        wishes = self._wishes.get(signal_context.topic) if signal_context.topic is not None else None
-        if wishes is None:
+        topics_by_name = self._topics.get(signal_context.topic) if signal_context.topic is not None else None
+        if topics_by_name is None:
             return SuppressionReason.TOPIC
         seen = signal_context.visible_to(self.subjects)
         if isinstance(seen, SuppressionReason):
             return seen
         namespace = signal_context.signal.entity.namespace
         answer: S | SuppressionReason = SuppressionReason.NAMESPACE
-        for wish in wishes:
-            if not wish.namespaces or namespace in wish.namespaces:
-                answer = wish.answer(seen, signal_context)
+        for compiled_topic in topics_by_name:
+            if not compiled_topic.namespaces or namespace in compiled_topic.namespaces:
+                answer = compiled_topic.answer(seen, signal_context)
                 if answer is not SuppressionReason.FILTER:
                     return answer
         return answer

@@ -13,13 +13,13 @@ from connectivity.transports.base import ConnectionType
 __all__ = ["ConnectionType", "connection_types", "load_connection_type"]
 
 
-def _declared() -> Iterator[tuple[str, str]]:
+def _iter_declared_types() -> Iterator[tuple[str, str]]:
     for package in pkgutil.iter_modules(__path__, f"{__name__}."):
         if package.ispkg:
             yield from getattr(importlib.import_module(package.name), "CONNECTION_TYPES", {}).items()
 
 
-MODULES = dict(_declared())
+MODULES = dict(_iter_declared_types())
 """The module that defines each connection type as `CONNECTION_TYPE`, by the type's name in documents.
 
 It is imported when a connection needs it, together with the client library of its broker.

@@ -75,7 +75,7 @@ Readers = Callable[[str, ReaderStatus], None]
 """A callback with an address and the status of the readers at this address."""
 
 
-def nobody_asks(_address: str, _sign: ReaderStatus) -> None:
+def ignore_reader_status(_address: str, _sign: ReaderStatus) -> None:
     """Ignore the status of readers; the value of `Link.readers` until a callback is set."""
 
 
@@ -106,24 +106,24 @@ Done = Callable[[ConnectivityError | None], None]
 """A callback, called once: with None after the broker's confirm, with PublishFailed after a refusal."""
 
 
-def unobserved(_error: Exception | None) -> None:
-    """The `Done` of a message whose outcome makes no difference."""
+def ignore_outcome(_error: Exception | None) -> None:
+    """The `PublishCallback` of a message whose outcome makes no difference."""
 
 
 class Link(Protocol):
     """One live connection to a broker."""
 
     window: int
-    """The maximum number of published messages whose `Done` was not called yet."""
+    """The maximum number of published messages whose `PublishCallback` was not called yet."""
 
     lost: asyncio.Future[LinkError]
-    """Resolved (never raising) when the link ends unexpectedly. After that no `Done` is called."""
+    """Resolved (never raising) when the link ends unexpectedly. After that no `PublishCallback` is called."""
 
     readers: Readers
-    """A callback for the status of readers; `nobody_asks` until it is set.
+    """A callback for the status of readers; `ignore_reader_status` until it is set.
 
-    It is called before the `Done` of a message with the status that the broker reports, and when a reader leaves. Some
-    brokers report nothing.
+    It is called before the `PublishCallback` of a message with the status that the broker reports, and when a reader
+    leaves. Some brokers report nothing.
     """
 
     @property
@@ -211,7 +211,7 @@ class ConnectionType:
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq
     """Whether an address that a message arrived on (second) matches an address of a source (first)."""
-    parts_by_key: bool = False
+    keeps_key_order: bool = False
     """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
     is_listener: bool = False
     """Whether the service listens at the `uri` and peers connect to it, without a broker."""
@@ -219,10 +219,10 @@ class ConnectionType:
     """Whether deliveries are pieces of byte streams, one stream from each peer, instead of messages."""
 
 
-FILLED_LATER = "its placeholders are filled for each message"
+RESOLVED_PER_MESSAGE = "its placeholders are filled for each message"
 """The note on an address that cannot be checked before there is a message."""
 
-LONGEST_LIST = 500
+MAX_BATCH = 500
 """The maximum number of deliveries that a source takes at once."""
 
 
@@ -245,12 +245,12 @@ class Inbox:
             if not waiting:
                 self._waiter = self._loop.create_future()
                 await self._waiter
-            elif len(waiting) <= LONGEST_LIST:
+            elif len(waiting) <= MAX_BATCH:
                 ready = list(waiting)
                 waiting.clear()
                 yield ready
             else:
-                yield [waiting.popleft() for _ in range(LONGEST_LIST)]
+                yield [waiting.popleft() for _ in range(MAX_BATCH)]
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

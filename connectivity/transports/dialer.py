@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.security.egress import refusal
 from connectivity.security.tls import load_client_certificate
 
 _OLD_VERSIONS = frozenset({"TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"})
 _CERTIFICATE_ALERTS = ("CERTIFICATE", "UNKNOWN_CA")
-_CERTIFICATE_WANTED = "CERTIFICATE_REQUIRED"
+_CERTIFICATE_REQUIRED = "CERTIFICATE_REQUIRED"
 """The alert of TLS 1.3. A server with TLS 1.2 only reports that the handshake has failed."""
 
 T = TypeVar("T")
 
 
-class RefusedAddress(OSError):
+class ForbiddenAddress(OSError):
     """The host name resolves to an address that connections must not reach."""
 
 
@@ -63,14 +63,14 @@ async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | No
     return await future
 
 
-def judged_addresses(host: str, port: int) -> list[str]:
+def resolve_allowed(host: str, port: int) -> list[str]:
     """Return the addresses that a host name resolves to; blocks.
 
     Raises RefusedAddress if connections must not reach one of them; OSError or UnicodeError for an invalid host name.
     """
     found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in dict.fromkeys(found):
-        _judge(host, address)
+        _check_allowed(host, address)
     return list(dict.fromkeys(found))
 
 
@@ -81,25 +81,25 @@ def reach(host: str, port: int, patience: float | None) -> socket.socket:
     UnicodeError.
     """
     failure: OSError | None = None
-    for address in judged_addresses(host, port):
+    for address in resolve_allowed(host, port):
         try:
             made = socket.create_connection((address, port), timeout=patience)
         except OSError as error:
             failure = error
         else:
-            check_peer(made, host)
+            check_connected_address(made, host)
             return made
     raise failure or OSError("no address")
 
 
-def check_peer(made: socket.socket, host: str) -> None:
+def check_connected_address(made: socket.socket, host: str) -> None:
     """Check the address that a socket is connected to, and set TCP_NODELAY.
 
     Closes the socket and raises RefusedAddress for an address that connections must not reach, OSError for a closed
     connection.
     """
     try:
-        _judge(host, str(made.getpeername()[0]))
+        _check_allowed(host, str(made.getpeername()[0]))
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     except OSError:
         with contextlib.suppress(OSError):
@@ -107,9 +107,9 @@ def check_peer(made: socket.socket, host: str) -> None:
         raise
 
 
-def _judge(host: str, address: str) -> None:
+def _check_allowed(host: str, address: str) -> None:
     if (why := refusal(host, address)) is not None:
-        raise RefusedAddress(
+        raise ForbiddenAddress(
             f"{host} resolves to {address}: found {why}" if host != address else f"{host}: found {why}"
         )
 
@@ -139,17 +139,17 @@ def dial_error(error: Exception) -> LinkError:
     """Return the error for a failure to reach the broker, with the system's error text."""
     if isinstance(error, LinkError):
         return error
-    if isinstance(error, RefusedAddress):
+    if isinstance(error, ForbiddenAddress):
         return ConnectionRefused(Detail.NOT_AUTHORIZED, str(error))
     if isinstance(error, socket.gaierror | UnicodeError):
-        return NotConnected(Detail.UNKNOWN_HOST, _words(error))
+        return NotConnected(Detail.UNKNOWN_HOST, _error_text(error))
     if isinstance(error, ssl.SSLCertVerificationError):
-        return ConnectionRefused(Detail.CERTIFICATE, error.verify_message or _words(error))
+        return ConnectionRefused(Detail.CERTIFICATE, error.verify_message or _error_text(error))
     if isinstance(error, ssl.SSLError):
         return tls_error(error)
     if isinstance(error, TimeoutError):
         return NotConnected(Detail.TIMEOUT, "no answer from the broker's host")
-    return NotConnected(Detail.REFUSED, _words(error))
+    return NotConnected(Detail.REFUSED, _error_text(error))
 
 
 def handshake_error(error: OSError) -> LinkError:
@@ -160,26 +160,28 @@ def handshake_error(error: OSError) -> LinkError:
     if isinstance(error, ssl.SSLError | TimeoutError):
         return dial_error(error)
     return NotConnected(
-        Detail.REFUSED_BY_BROKER, f"TLS: the connection was closed ({_words(error)}); this port may not use TLS"
+        Detail.REFUSED_BY_BROKER, f"TLS: the connection was closed ({_error_text(error)}); this port may not use TLS"
     )
 
 
 def tls_error(error: ssl.SSLError) -> LinkError:
     reason = error.reason or ""
-    if _CERTIFICATE_WANTED in reason:
-        return CertificateWanted(Detail.CERTIFICATE, "the broker requires a client certificate")
+    if _CERTIFICATE_REQUIRED in reason:
+        return ClientCertificateRequired(Detail.CERTIFICATE, "the broker requires a client certificate")
     if any(word in reason for word in _CERTIFICATE_ALERTS):
         return ConnectionRefused(Detail.CERTIFICATE, reason.replace("_", " ").lower())
     expected = ", expected TLS 1.2 or later" if reason in _OLD_VERSIONS else ""
-    return NotConnected(Detail.REFUSED_BY_BROKER, f"TLS: {reason.replace('_', ' ').lower() or _words(error)}{expected}")
+    return NotConnected(
+        Detail.REFUSED_BY_BROKER, f"TLS: {reason.replace('_', ' ').lower() or _error_text(error)}{expected}"
+    )
 
 
 def lost_error(error: Exception) -> LinkError:
     """Return the error that ended an established link."""
     if isinstance(error, ssl.SSLError):
         return tls_error(error)
-    return NotConnected(Detail.CONNECTING, f"the link was lost: {_words(error)}")
+    return NotConnected(Detail.CONNECTING, f"the link was lost: {_error_text(error)}")
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__

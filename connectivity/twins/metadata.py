@@ -21,7 +21,7 @@ from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.paths import is_key
 from mappings.errors import DecodeError
 from mappings.ids import EntityType
-from mappings.model.field_selector import SelectorRefused, parse_pointers
+from mappings.model.field_selector import InvalidSelector, parse_pointers
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
 from mappings.model.metadata import METADATA, Change, evolve_metadata
 from spark_store.records import Snapshot
@@ -101,7 +101,7 @@ def _read_keys(case: CommandContext, name: str, value: Any) -> tuple[Segments, .
         raise case.refuse("header.invalid", name)
     try:
         keys = parse_pointers(value)
-    except SelectorRefused as error:
+    except InvalidSelector as error:
         raise case.refuse("json.fieldselector.invalid", str(error)) from error
     return tuple(_checked_key(case, name, key) for key in keys)
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from connectivity.errors import TwinError
 from connectivity.twins import errors
 from mappings.errors import DecodeError
-from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
+from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
 
 MAX_NESTING: Final = 200
@@ -117,7 +117,7 @@ def address(entity: EntityId, path: str) -> ResourcePath:
 
     Raises TwinError: `json.pointer.invalid`, `json.key.invalid` or an unknown path.
     """
-    if len(path) > LONGEST_KNOWN:
+    if len(path) > MAX_CACHED_LENGTH:
         return _address(entity, path)
     found = _parse_known(entity.type, path)
     # The fast check has failed: find the error to report.

@@ -26,7 +26,7 @@ from connectivity.twins.context import (
 from connectivity.twins.errors import quote
 from connectivity.twins.preconditions import Preconditions
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.model.field_selector import Selection, SelectorRefused, parse_fields, select
+from mappings.model.field_selector import InvalidSelector, Selection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.json_pointer import MISSING, get
 from mappings.model.metadata import METADATA
@@ -101,7 +101,7 @@ def read_selection(case: CommandContext) -> Selection | None:
         return None
     try:
         return parse_fields(fields)
-    except SelectorRefused as error:
+    except InvalidSelector as error:
         raise case.refuse("json.fieldselector.invalid", str(error)) from error
 
 

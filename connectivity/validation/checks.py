@@ -38,7 +38,7 @@ from connectivity.connections.templates import (
     with_dummies,
 )
 from connectivity.errors import Problem
-from connectivity.mapping.mapper import DEFAULT_MAPPER, source_text, condition
+from connectivity.mapping.mapper import DEFAULT_MAPPER, condition, source_text
 from connectivity.mapping.script_check import script_problems
 from connectivity.security.egress import refusal
 from connectivity.security.tls import is_certificate_with_key, is_certificates, is_key
@@ -47,8 +47,8 @@ from connectivity.transports import ConnectionType, connection_types, load_conne
 from connectivity.validation.shape import problem_of
 from mappings.ids import LIVE_RESPONSE, is_label
 from mappings.mappers import Codec, load_codec, mapper_names
-from mappings.model.field_selector import SelectorRefused, parse_pointers
-from mappings.options import FAILED, OptionsRefused
+from mappings.model.field_selector import InvalidSelector, parse_pointers
+from mappings.options import FAILED, InvalidMapperOptions
 from mappings.placeholders.template import Scope, is_operand
 from mappings.texts import shorten
 from spark_store import rql
@@ -129,7 +129,7 @@ def _check_topic(path: str, topic: TargetTopic, connection: Connection) -> Itera
 def _check_selector(path: str, text: str) -> Iterator[Problem]:
     try:
         pointers = parse_pointers(with_dummies(text, EXTRA_FIELDS[0]))
-    except SelectorRefused as error:
+    except InvalidSelector as error:
         yield Problem(path, f"extraFields {show(text)}: {error}", "a field selector, such as attributes(site,serial)")
         return
     for name in dict.fromkeys(pointer[0] for pointer in pointers):
@@ -231,7 +231,7 @@ def check_conversations(connection: Connection) -> Iterator[Problem]:
             if (codec := _codec_of(connection, name)) is not None and codec.has_sessions:
                 path = json_path("sources", index)
                 yield from _check_answers(path, name, source, connection)
-                if (option := codec.reliable_unless) is not None and source.qos == 0:
+                if (option := codec.unreliable_option) is not None and source.qos == 0:
                     expected = f"at least 1, since no message to {name} may be lost; or {option}: true in its options"
                     yield Problem(f"{path}.qos", "0", expected)
                 if codec.needs_order:
@@ -266,7 +266,7 @@ def _check_answers(path: str, name: str, source: Source, connection: Connection)
 
 def _check_order(path: str, name: str, source: Source, connection: Connection) -> Iterator[Problem]:
     """Check that messages of one client are not spread over several consumers."""
-    if (broker := _broker(connection)) is None or broker.parts_by_key:
+    if (broker := _broker(connection)) is None or broker.keeps_key_order:
         return
     expected = f"1, since what a client sends to {name} has to come in its order"
     if connection.client_count > 1:
@@ -285,7 +285,7 @@ def _codec_of(connection: Connection, name: str) -> Codec | None:
     codec = _codec(definition.mapping_engine if definition is not None else name)
     try:
         return codec if codec is None or definition is None else codec.configure(definition.options)
-    except OptionsRefused:
+    except InvalidMapperOptions:
         return None
 
 
@@ -305,7 +305,7 @@ def _check_definition(path: str, definition: MappingDefinition) -> Iterator[Prob
         return
     try:
         scripts = codec.configure(definition.options).scripts
-    except OptionsRefused as error:
+    except InvalidMapperOptions as error:
         for problem in error.problems:
             place = json_path(*problem.steps)
             place = f"{path}.options{place}" if place.startswith("[") else f"{path}.options.{place}"

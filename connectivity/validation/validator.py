@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, is_reasonable, surrogates
+from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, find_surrogates, is_within_limits
 from connectivity.config.problems import ROOT, json_path
 from connectivity.connections.model import Connection, migrate_mapping_context
 from connectivity.connections.secret_references import ResolvedDocument, resolve
@@ -59,10 +59,10 @@ class _Reading(NamedTuple):
 
 
 def _read(document: object, environ: Mapping[str, str] | None, base: Path | None) -> _Reading:
-    if not is_reasonable(document):
+    if not is_within_limits(document):
         expected = f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep"
         return _Reading(None, [Problem(ROOT, "a larger document", expected)])
-    if problems := surrogates(document):
+    if problems := find_surrogates(document):
         return _Reading(None, problems)
     is_legacy = isinstance(document, dict) and document.get("mappingContext") is not None
     written = migrate_mapping_context(document) if isinstance(document, dict) else document

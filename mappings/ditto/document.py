@@ -2,7 +2,7 @@
 
 `read_message` splits the members and keeps the value as bytes. It rejects what the JSON library accepts and later stages
 cannot handle, in the whole payload: invalid UTF-8, nesting beyond `MAX_NESTING`, integers beyond 64 bits and numbers beyond
-a double. Each of these checks has a cheap test that almost no message fails; only then it is done in full. `refuse_nul` is
+a double. Each of these checks has a cheap test that almost no message fails; only then it is done in full. `reject_nul` is
 such a check for commands only: a response may quote what a command must not contain. Of a repeated member the last one
 applies. `mappings/mappers/ditto.py` interprets the members.
 """
@@ -20,7 +20,7 @@ import msgspec
 from mappings.ditto import errors
 from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
-from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
+from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
 
 
@@ -36,7 +36,7 @@ def read_topic(text: str) -> EntityTopic:
 
     Raises UnknownTopic, or DecodeError with `things:id.invalid` or `policies:id.invalid`.
     """
-    return _known(text) if len(text) <= LONGEST_KNOWN else _read(text)
+    return _read_cached(text) if len(text) <= MAX_CACHED_LENGTH else _read(text)
 
 
 def _read(text: str) -> EntityTopic:
@@ -54,7 +54,7 @@ def _read(text: str) -> EntityTopic:
     return EntityTopic(topic, entity)
 
 
-_known = lru_cache(maxsize=8192)(_read)
+_read_cached = lru_cache(maxsize=8192)(_read)
 
 
 def entity_of(text: str) -> tuple[EntityId | None, str]:
@@ -97,12 +97,12 @@ def read_message(payload: bytes) -> DittoMessage:
         message = _decode(payload)
     except NOT_JSON:
         raise _refusal(payload) from None
-    if not is_sound(payload):
-        raise _error(errors.not_sound(payload), message.topic, message.headers)
+    if not is_storable(payload):
+        raise _error(errors.not_storable(payload), message.topic, message.headers)
     return message
 
 
-def refuse_nul(payload: bytes, value: msgspec.Raw) -> None:
+def reject_nul(payload: bytes, value: msgspec.Raw) -> None:
     """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value of this payload with U+0000."""
     if b"\\u0000" in payload and (fault := _nul_fault(parse_value(value))) is not None:
         raise DecodeError(fault)
@@ -131,7 +131,7 @@ def _refusal(payload: bytes) -> DecodeError:
         return DecodeError(errors.not_json(payload))
     if not isinstance(document, dict):
         return DecodeError(errors.not_json(payload))
-    fault = wrong_member(document) if is_sound(payload) else errors.not_sound(payload)
+    fault = find_invalid_member(document) if is_storable(payload) else errors.not_storable(payload)
     return _error(fault or errors.not_json(payload), document.get("topic"), document.get("headers"))
 
 
@@ -141,7 +141,7 @@ def _error(fault: Fault, topic: Any, headers: Any) -> DecodeError:
     return DecodeError(fault, entity=entity, group=group, headers=headers if isinstance(headers, dict) else None)
 
 
-def wrong_member(document: dict[str, Any]) -> Fault | None:
+def find_invalid_member(document: dict[str, Any]) -> Fault | None:
     """Which member of a parsed message is missing or of another type than it has to be."""
     for name in ("topic", "path"):
         if document.get(name) is None:
@@ -172,7 +172,7 @@ _BRACKETS = bytes(1 if byte in b"{[" else 255 for byte in range(256))
 _NO_BRACKETS = bytes(byte for byte in range(256) if byte not in b"{[]}")
 
 
-def is_sound(payload: bytes) -> bool:
+def is_storable(payload: bytes) -> bool:
     """Whether valid JSON can be stored: UTF-8, `MAX_NESTING`, 64-bit integers, finite doubles."""
     if not payload.isascii():
         try:
@@ -185,7 +185,7 @@ def is_sound(payload: bytes) -> bool:
     if not (is_numeric or is_deep):
         return True
     bare = _STRING.sub(b"", payload)
-    return _nesting(bare) <= MAX_NESTING + 1 and all(_is_kept(number) for number in _NUMBER.finditer(bare))
+    return _nesting(bare) <= MAX_NESTING + 1 and all(_is_storable_number(number) for number in _NUMBER.finditer(bare))
 
 
 def _nesting(bare: bytes) -> int:
@@ -194,7 +194,7 @@ def _nesting(bare: bytes) -> int:
     return max(accumulate(memoryview(steps).cast("b")), default=0)
 
 
-def _is_kept(number: re.Match[bytes]) -> bool:
+def _is_storable_number(number: re.Match[bytes]) -> bool:
     text = number[0]
     if number["rest"]:
         return abs(float(text)) != float("inf")

@@ -11,14 +11,14 @@ from typing import Any
 import msgspec
 
 from mappings.errors import Fault
-from mappings.texts import LONGEST_QUOTE, shorten
+from mappings.texts import MAX_QUOTE_LENGTH, shorten
 
 JSON_HINT = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
 
 MAX_NESTING = 200
 """The deepest that the value of a message may be nested; the message around it is one more."""
 
-SOUND_HINT = (
+STORABLE_HINT = (
     f"A message must be UTF-8 text. Its value may have {MAX_NESTING} levels of nesting, integers of 64 bits, and other "
     "numbers in the range of a double."
 )
@@ -54,16 +54,16 @@ def not_convertible(value: Any, expected: str) -> Fault:
 
 def not_json(payload: bytes, description: str = JSON_HINT) -> Fault:
     """Bytes that are no JSON object."""
-    start = payload[: 4 * LONGEST_QUOTE + 4].decode("utf-8", "replace")
+    start = payload[: 4 * MAX_QUOTE_LENGTH + 4].decode("utf-8", "replace")
     return Fault(400, "json.invalid", f"Failed to parse JSON string '{shorten(start)}'!", description)
 
 
-def not_sound(payload: bytes) -> Fault:
+def not_storable(payload: bytes) -> Fault:
     """Return the error of JSON that cannot be stored: too deep, too large numbers, invalid text.
 
     JSON validators accept most of it, so the description gives the limits.
     """
-    return not_json(payload, SOUND_HINT)
+    return not_json(payload, STORABLE_HINT)
 
 
 def nul_in_key(key: str) -> Fault:

@@ -34,7 +34,7 @@ from mappings.model.signals import (
 from mappings.model.topic_path import TopicPath, unknown_topic
 from mappings.texts import shorten
 
-LARGEST_PAYLOAD = 256_000
+MAX_MESSAGE_PAYLOAD = 256_000
 """The most bytes that the value of a message may have."""
 
 _DIRECTIONS = {"inbox": "to", "outbox": "from"}
@@ -77,7 +77,7 @@ def read_acknowledgements(
     if status is None:
         raise DecodeError(errors.field_missing("status"))
     value = compact(document.value) if document.value else None
-    return (Acknowledgement(entity, _checked_label(topic.subject), status, value, headers, channel),)
+    return (Acknowledgement(entity, _validate_label(topic.subject), status, value, headers, channel),)
 
 
 def status_of(document: Document) -> int | None:
@@ -87,24 +87,24 @@ def status_of(document: Document) -> int | None:
     return status if is_status else None
 
 
-def checked_subject(subject: str) -> str:
+def validate_subject(subject: str) -> str:
     """The subject of a message, whatever it was written in. Raises DecodeError."""
     if not subject or _CONTROL.search(subject) is not None or utf16_length(subject) > MAX_ID_LENGTH:
         raise DecodeError(errors.invalid_subject(subject))
     return subject
 
 
-def checked_payload(value: bytes | None) -> bytes | None:
+def validate_payload(value: bytes | None) -> bytes | None:
     """The value of a message as JSON text, whatever it was written in. Raises DecodeError."""
-    if value is not None and len(value) > LARGEST_PAYLOAD:
-        raise DecodeError(errors.too_large_payload(len(value), LARGEST_PAYLOAD))
+    if value is not None and len(value) > MAX_MESSAGE_PAYLOAD:
+        raise DecodeError(errors.too_large_payload(len(value), MAX_MESSAGE_PAYLOAD))
     return value
 
 
 def _message(document: Document, topic: TopicPath, entity: EntityId, headers: Headers) -> Message | MessageResponse:
-    subject = checked_subject(topic.subject or "")
+    subject = validate_subject(topic.subject or "")
     direction, path = _place(document.path, subject)
-    value = checked_payload(compact(document.value) if document.value else None)
+    value = validate_payload(compact(document.value) if document.value else None)
     status = status_of(document)
     if status is None:
         return Message(entity, direction, subject, path, value, headers)
@@ -137,11 +137,11 @@ def _members(value: Any, headers: dict[str, Any]) -> list[tuple[str, int, bytes 
                 raise DecodeError(errors.wrong_type(f"{shorten(label)}/status", status, "Integer"))
             payload = _encode(member["payload"]) if "payload" in member else None
             merged = {**headers, **(readable(own) if isinstance(own, dict) else {})}
-            found.append((_checked_label(label), status, payload, merged))
+            found.append((_validate_label(label), status, payload, merged))
     return found
 
 
-def _checked_label(label: str) -> str:
+def _validate_label(label: str) -> str:
     if not is_label(label):
         raise DecodeError(errors.invalid_label(label))
     return label

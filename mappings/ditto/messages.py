@@ -34,10 +34,10 @@ def json_bytes(value: Any) -> bytes:
     try:
         return _encode(value)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise cannot_say(f"a value cannot be written as JSON: {error}") from error
+        raise not_expressible(f"a value cannot be written as JSON: {error}") from error
 
 
-def cannot_say(why: str) -> EncodeError:
+def not_expressible(why: str) -> EncodeError:
     return EncodeError(Fault(500, "internalerror", f"The Ditto protocol cannot express this: {why}."))
 
 
@@ -87,7 +87,7 @@ CONTENT_TYPES: dict[str, str | None] = {
 }
 """Action of an event → the content type of its value; None if it has no value."""
 
-_OWN_OF_ITEM = frozenset({"content-type", "entity-revision", "historical-headers"})
+_ITEM_HEADERS = frozenset({"content-type", "entity-revision", "historical-headers"})
 """Headers that an item has of its own, whatever the subscribe had."""
 
 
@@ -105,8 +105,8 @@ def next_envelopes(signal: Next) -> list[Envelope]:
     Raises EncodeError without an entity, and for an unknown action.
     """
     if signal.entity is None:
-        raise cannot_say("elements of a history without the id of their entity")
-    around = _Around(signal)
+        raise not_expressible("elements of a history without the id of their entity")
+    around = _BatchParts(signal)
     frames: dict[str, _Frame] = {}
     headers = transport_headers(signal.headers)
     encode, join = _encode, b"".join
@@ -126,7 +126,7 @@ def next_envelopes(signal: Next) -> list[Envelope]:
     return envelopes
 
 
-class _Around:
+class _BatchParts:
     """The parts that all messages of one batch share."""
 
     def __init__(self, signal: Next) -> None:
@@ -137,14 +137,14 @@ class _Around:
             json_bytes(signal.key),
         )
         repeated = {
-            name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _OWN_OF_ITEM
+            name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _ITEM_HEADERS
         }
         self._headers = b',"headers":' + json_bytes(repeated)[:-1] + (b"," if repeated else b"")
 
     def frame(self, entity: EntityId, action: str) -> _Frame:
         """The frame for events with this action. Raises EncodeError for an action that no event has."""
         if action not in CONTENT_TYPES:
-            raise cannot_say(f"an event with the action '{action}'")
+            raise not_expressible(f"an event with the action '{action}'")
         topic = json_bytes(str(entity_topic(entity, entity.type.group, "events", action)))
         content_type = CONTENT_TYPES[action]
         declared = b',"content-type":%b' % json_bytes(content_type) if content_type is not None else b""

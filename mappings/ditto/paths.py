@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from mappings.ditto import errors
 from mappings.errors import DecodeError, UnknownPath
-from mappings.ids import LONGEST_KNOWN, EntityType
+from mappings.ids import MAX_CACHED_LENGTH, EntityType
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.texts import shorten
 
@@ -42,7 +42,7 @@ class DittoResource(NamedTuple):
 
 def resource(type: EntityType, path: str) -> DittoResource:
     """The place that `path` names. Raises DecodeError: `json.pointer.invalid`, or UnknownPath."""
-    return _known(type, path) if len(path) <= LONGEST_KNOWN else _read(type, path)
+    return _read_cached(type, path) if len(path) <= MAX_CACHED_LENGTH else _read(type, path)
 
 
 def _read(type: EntityType, path: str) -> DittoResource:
@@ -55,7 +55,7 @@ def _read(type: EntityType, path: str) -> DittoResource:
     return found
 
 
-_known = lru_cache(maxsize=8192)(_read)
+_read_cached = lru_cache(maxsize=8192)(_read)
 
 
 def _thing_resource(path: str) -> DittoResource | None:

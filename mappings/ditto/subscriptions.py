@@ -16,16 +16,16 @@ from mappings.ditto.document import (
     as_object,
     compact,
     long,
-    require_value,
     parse_members,
     parse_value,
+    require_value,
     subscription_id,
     text,
     texts,
 )
 from mappings.errors import DecodeError, UnknownPath
 from mappings.ids import EntityId
-from mappings.model.field_selector import SelectorRefused, parse_fields
+from mappings.model.field_selector import InvalidSelector, parse_fields
 from mappings.model.signals import Cancel, Headers, HistoryQuery, Request, SearchQuery, Subscribe, SubscriptionKind
 from mappings.timestamps import parse_instant
 
@@ -71,7 +71,7 @@ def _selector(fields: str | None) -> str | None:
         return None
     try:
         parse_fields(fields)
-    except SelectorRefused as error:
+    except InvalidSelector as error:
         raise DecodeError(errors.invalid_selector(str(error))) from error
     return fields
 

@@ -25,7 +25,7 @@ from mappings.ditto.messages import (
 from mappings.errors import Fault
 from mappings.ids import BUILT_IN_LABELS
 from mappings.model.envelope import Envelope
-from mappings.model.headers import repeated_headers, outgoing
+from mappings.model.headers import outgoing, repeated_headers
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -54,10 +54,10 @@ from mappings.model.topic_path import topic_of
 VERSION = 2
 """The only version of the protocol's schema, as answers and events name it."""
 
-_OF_RESPONSES = ("etag", "entity-revision")
+_RESPONSE_HEADERS = ("etag", "entity-revision")
 """Headers of answers that no event has."""
 
-_ENDINGS: dict[EndReason, tuple[int, str, str | None]] = {
+_FAILURE_TEXTS: dict[EndReason, tuple[int, str, str | None]] = {
     EndReason.NOT_FOUND: (404, "No subscription with ID '{key}' exists.", None),
     EndReason.INVALID_DEMAND: (
         400,
@@ -123,7 +123,7 @@ def _error_response(signal: ErrorResponse) -> list[Envelope]:
 def _event(signal: TwinEvent) -> list[Envelope]:
     """Return a change as an event for targets, with the headers of the causing command."""
     headers = outgoing(signal.headers)
-    for name in _OF_RESPONSES:
+    for name in _RESPONSE_HEADERS:
         headers.pop(name, None)
     headers["version"] = VERSION
     headers["requested-acks"] = _foreign_labels(headers.get("requested-acks"))
@@ -214,7 +214,7 @@ def _about_subscription(signal: Created | Complete | Failed, value: dict[str, An
 
 
 def _ending_object(reason: EndReason, signal: Failed) -> dict[str, Any]:
-    status, text, description = _ENDINGS[reason]
+    status, text, description = _FAILURE_TEXTS[reason]
     return _fault_object(Fault(status, _CODES[signal.kind][reason], text.format(key=signal.key), description))
 
 

@@ -68,7 +68,7 @@ class Codec(ABC):
 
     answers: ClassVar[Answers] = Answers.ALL
 
-    most_results: ClassVar[int | None] = None
+    max_results: ClassVar[int | None] = None
     """The most signals of an envelope, or envelopes of a signal; None for any number."""
 
     blocked: frozenset[str] = frozenset()
@@ -90,7 +90,7 @@ class Codec(ABC):
     """
 
     @property
-    def reliable_unless(self) -> str | None:
+    def unreliable_option(self) -> str | None:
         """Return the option that allows it where messages may be lost (`qos` 0); None if always allowed."""
         return None
 

@@ -26,7 +26,7 @@ from mappings.placeholders.values import PlaceholderContext
 from mappings.timestamps import utc_text
 
 DEFINITION = "org.eclipse.ditto:ConnectionStatus:1.0.0"
-FOR_EVER = "9999-12-31T23:59:59Z"
+FOREVER = "9999-12-31T23:59:59Z"
 
 _HEADERS = {"response-required": False, "requested-acks": []}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ def _command(thing: EntityId, feature: str, created: datetime, left: int) -> Com
         path = format_pointer(("features", feature, "properties", "status", "readyUntil"))
         return Command(thing, "modify", path, json_bytes(_format_time(created)), _HEADERS)
     try:
-        until = FOR_EVER if left == _FOR_EVER else _format_time(created + timedelta(seconds=left))
+        until = FOREVER if left == _FOR_EVER else _format_time(created + timedelta(seconds=left))
     except OverflowError:
         return None
     status = {"readySince": _format_time(created), "readyUntil": until}

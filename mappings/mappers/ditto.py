@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mappings.ditto import errors
-from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, refuse_nul
+from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, reject_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.paths import resource
 from mappings.ditto.subscriptions import HISTORY_COMMANDS, SEARCH_COMMANDS
@@ -52,7 +52,7 @@ class DittoCodec(PayloadMapper):
             group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
-            refuse_nul(envelope.payload, message.value)
+            reject_nul(envelope.payload, message.value)
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:

@@ -18,15 +18,15 @@ from mappings.mappers.base import Codec, TemplateMapper, blocklist, require
 from mappings.model.envelope import Envelope
 from mappings.model.headers import normalize
 from mappings.model.signals import Command, ErrorResponse, Inbound, Outbound
-from mappings.options import JsonTemplate, Option, OptionProblem, OptionRefused, flag, json_template, templates
+from mappings.options import InvalidMapperOption, JsonTemplate, Option, OptionProblem, flag, json_template, templates
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import Template
 from mappings.placeholders.values import PlaceholderContext
 
-ONLY_NEW = {"if-none-match": "*"}
+CREATE_ONLY = {"if-none-match": "*"}
 """The headers of a command that carries nothing out where the thing is there."""
 
-_IS_THERE = frozenset(
+_ALREADY_EXISTS = frozenset(
     {(409, "things:thing.conflict"), (412, "things:precondition.failed"), (400, "things:thing.notcreatable")}
 )
 """The errors for an existing thing; the last one if its policy, which is created first, exists too."""
@@ -35,13 +35,15 @@ _IS_THERE = frozenset(
 def _thing(value: object) -> JsonTemplate:
     """The template of a thing: an object with at least an id that can be one."""
     if not isinstance(value, dict):
-        raise OptionRefused(OptionProblem((), value, "an object: the thing to create"))
+        raise InvalidMapperOption(OptionProblem((), value, "an object: the thing to create"))
     id = value.get("thingId")
     if not isinstance(id, str):
-        raise OptionRefused(OptionProblem(("thingId",), id, "the id of the thing, or a template for it"))
+        raise InvalidMapperOption(OptionProblem(("thingId",), id, "the id of the thing, or a template for it"))
     found = json_template(value)
     if not isinstance(found["thingId"], Template) and parse_entity_id(EntityType.THING, id) is None:
-        raise OptionRefused(OptionProblem(("thingId",), id, "an id such as acme.depot:truck-19, or a template for it"))
+        raise InvalidMapperOption(
+            OptionProblem(("thingId",), id, "an id such as acme.depot:truck-19, or a template for it")
+        )
     return found
 
 
@@ -67,7 +69,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
             "Headers of the command: name to template; one without a value is left out. By default, `if-none-match` is "
             "`*` and `requested-acks` is empty, so that an existing thing does not reject the delivery.",
             {"if-none-match": "*", "origin": "{{ header:gateway_id }}"},
-            ONLY_NEW,
+            CREATE_ONLY,
         ),
         Option(
             "allowPolicyLockout",
@@ -92,7 +94,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
         entity = parse_entity_id(EntityType.THING, thing["thingId"])
         if entity is None:
             raise DecodeError(errors.invalid_id("things", thing["thingId"]))
-        own = {**ONLY_NEW, **self._headers.apply(context)}
+        own = {**CREATE_ONLY, **self._headers.apply(context)}
         # An existing thing must not reject the delivery.
         headers = {"requested-acks": [], **normalize(own, mapped=True), "allow-policy-lockout": self._allows_lockout}
         return (Command(entity, "create", "/", json_bytes(thing), headers),)
@@ -100,7 +102,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         if isinstance(signal, ErrorResponse):
             fault = signal.fault
-            if (fault.status, fault.error) not in _IS_THERE:
+            if (fault.status, fault.error) not in _ALREADY_EXISTS:
                 message = f"The thing was not created: {fault.error}: {fault.message}"
                 raise EncodeError(Fault(500, "internalerror", message))
         return ()

@@ -15,7 +15,7 @@ from mappings.mappers.ditto import CODEC as DITTO
 from mappings.mappers.scripts import INCOMING, OUTGOING, Scripts, script
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Inbound, Outbound
-from mappings.options import Option, OptionProblem, OptionsRefused, flag
+from mappings.options import InvalidMapperOptions, Option, OptionProblem, flag
 
 _LIBRARIES = {"loadLongJS": "long", "loadBytebufferJS": "bytebuffer"}
 """In the order in which they are loaded."""
@@ -59,7 +59,9 @@ class JavaScriptCodec(PayloadMapper):
     def configure(self, options: Mapping[str, Any]) -> Self:
         made = super().configure(options)
         if not made.scripts.sources:
-            raise OptionsRefused([OptionProblem((INCOMING,), None, f"a script in {INCOMING}, {OUTGOING} or both")])
+            raise InvalidMapperOptions(
+                [OptionProblem((INCOMING,), None, f"a script in {INCOMING}, {OUTGOING} or both")]
+            )
         return made
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002

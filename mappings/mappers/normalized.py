@@ -86,13 +86,13 @@ class NormalizedCodec(PayloadMapper):
                 merge_objects(document, extra if isinstance(extra, Mapping) else {}), _at(place, message)
             )
             if is_merge and self._shows_deleted:
-                gone = {format_pointer(path): time for path in _nulls(place, message.get("value"))}
+                gone = {format_pointer(path): time for path in _deleted_paths(place, message.get("value"))}
                 document |= {"_deletedFields": gone} if gone else {}
         document |= {"_modified": time, "_revision": message.get("revision")}
         document["_context"] = {name: message[name] for name in _CONTEXT if name in message}
         if self._fields is not None:
             document = select(document, self._fields)
-        return _without_gaps(document) if is_merge else document
+        return _without_nulls(document) if is_merge else document
 
 
 def _at(place: Segments, message: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -101,16 +101,16 @@ def _at(place: Segments, message: Mapping[str, Any]) -> Mapping[str, Any]:
     return thing if isinstance(thing, Mapping) else {}
 
 
-def _nulls(place: Segments, value: Any) -> Iterator[Segments]:
+def _deleted_paths(place: Segments, value: Any) -> Iterator[Segments]:
     """The places that a merge takes away."""
     if value is None:
         yield place
     elif isinstance(value, Mapping):
         for name, member in value.items():
-            yield from _nulls((*place, name), member)
+            yield from _deleted_paths((*place, name), member)
 
 
-def _without_gaps(document: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the document of a merge without nulls and empty objects; the context stays unchanged."""
     return {
         name: _full(value) if name != "_context" else value for name, value in document.items() if not _is_gap(value)

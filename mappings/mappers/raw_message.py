@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from mappings.ditto import errors
-from mappings.ditto.document import NOT_JSON, is_sound
-from mappings.ditto.live import checked_payload, checked_subject
+from mappings.ditto.document import NOT_JSON, is_storable
+from mappings.ditto.live import validate_payload, validate_subject
 from mappings.ditto.messages import MESSAGE, json_bytes
 from mappings.errors import DecodeError, mapping_failed
 from mappings.ids import EntityId, EntityType, parse_entity_id
@@ -133,15 +133,15 @@ def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType
     subject = found.get(SUBJECT)
     if not subject:
         raise _missing(SUBJECT)
-    checked_subject(subject)
+    validate_subject(subject)
     direction = found.get(DIRECTION, "").lower()
     if direction not in _BOXES:
-        raise _odd(DIRECTION, direction, "TO or FROM")
+        raise _invalid_header(DIRECTION, direction, "TO or FROM")
     headers = normalize({name: value for name, value in found.items() if name not in _PARTS}, mapped=True)
     feature = found.get(FEATURE)
     place = format_pointer(("features", feature)) if feature else ""
     path = f"{place}/{_BOXES[direction]}/messages/{subject}"
-    value = checked_payload(_value(payload, content_type))
+    value = validate_payload(_value(payload, content_type))
     if (status := found.get(STATUS)) is None:
         return Message(entity, direction, subject, path, value, headers)
     return MessageResponse(entity, direction, subject, path, _status(status), value, headers)
@@ -163,7 +163,7 @@ def _entity(found: Mapping[str, str]) -> EntityId:
 
 def _status(text: str) -> int:
     if not _STATUS.fullmatch(text):
-        raise _odd(STATUS, text, "a status from 100 to 599")
+        raise _invalid_header(STATUS, text, "a status from 100 to 599")
     return int(text)
 
 
@@ -176,7 +176,7 @@ def _missing(name: str) -> DecodeError:
     )
 
 
-def _odd(name: str, found: str, expected: str) -> DecodeError:
+def _invalid_header(name: str, found: str, expected: str) -> DecodeError:
     return DecodeError(mapping_failed(f"The header '{name}' is '{shorten(found)}', expected {expected}."))
 
 
@@ -201,7 +201,7 @@ def _json(payload: bytes) -> bytes:
         _decode(value)
     except NOT_JSON:
         raise DecodeError(errors.not_json(payload)) from None
-    if not is_sound(payload):
+    if not is_storable(payload):
         raise DecodeError(errors.not_json(payload))
     return bytes(value)
 

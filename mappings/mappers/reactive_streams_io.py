@@ -44,7 +44,7 @@ class ReactiveStreamsIoCodec(Codec):
         return made
 
     @property
-    def reliable_unless(self) -> str | None:
+    def unreliable_option(self) -> str | None:
         return None if self.terms.allows_unreliable else "allowUnreliable"
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
@@ -57,8 +57,8 @@ class ReactiveStreamsIoCodec(Codec):
         Raises EncodeError for other signals: the session handler sends those.
         """
         if not isinstance(signal, ErrorResponse):
-            words = f"The reactive-streams-io protocol cannot express a {type(signal).__name__} outside a session."
-            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))
+            message = f"The reactive-streams-io protocol cannot express a {type(signal).__name__} outside a session."
+            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", message))
         return (envelope(encode(Goodbye(errors.write(signal.fault)))),)
 
 

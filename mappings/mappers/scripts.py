@@ -16,7 +16,7 @@ import msgspec
 
 from mappings.errors import DecodeError, EncodeError, Fault, mapping_failed
 from mappings.model.envelope import Envelope
-from mappings.options import FAILED, OptionProblem, OptionRefused
+from mappings.options import FAILED, InvalidMapperOption, OptionProblem
 
 INCOMING, OUTGOING = "incomingScript", "outgoingScript"
 """The options that hold scripts."""
@@ -27,7 +27,7 @@ MAX_SCRIPT = 50_000
 MAX_MESSAGES = 10
 """The most messages of one message."""
 
-_BROKERS_OWN = ("mqtt.", "kafka.")
+_BROKER_PREFIXES = ("mqtt.", "kafka.")
 """Prefixes of headers that instruct a broker: the reply-target's header mapping sets those."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -50,13 +50,13 @@ class Scripts:
 def script(value: object) -> str:
     """Read a script of an option; a blank one is none."""
     if not isinstance(value, str):
-        raise OptionRefused(OptionProblem((), value, "a string"))
+        raise InvalidMapperOption(OptionProblem((), value, "a string"))
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise OptionRefused(OptionProblem((), value, "text without half surrogate pairs", FAILED)) from error
+        raise InvalidMapperOption(OptionProblem((), value, "text without half surrogate pairs", FAILED)) from error
     if size > MAX_SCRIPT:
-        raise OptionRefused(
+        raise InvalidMapperOption(
             OptionProblem((), value, f"at most {MAX_SCRIPT} bytes", FAILED, f"a script of {size} bytes")
         )
     return value if value.strip() else ""
@@ -131,7 +131,7 @@ def outgoing_envelopes(results: str) -> Sequence[Envelope]:
 
 
 def _envelope(message: _External) -> Envelope:
-    headers = {name: text for name, text in message.headers.items() if not name.lower().startswith(_BROKERS_OWN)}
+    headers = {name: text for name, text in message.headers.items() if not name.lower().startswith(_BROKER_PREFIXES)}
     if message.content_type is not None:
         headers = {name: text for name, text in headers.items() if name.lower() != "content-type"}
         headers["content-type"] = message.content_type

@@ -16,14 +16,14 @@ from mappings.errors import DecodeError, EncodeError, Fault
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
-from mappings.streamr.errors import RequestRefused
+from mappings.streamr.errors import RequestRejected
 from mappings.streamr.frames import (
     CONTROL,
     HEADER,
     MESSAGE,
     FrameType,
     envelope,
-    frame_of,
+    fault_frame,
     message_version,
     write_frame,
 )
@@ -65,7 +65,7 @@ class StreamrCodec(Codec):
         """
         try:
             request = read_request(envelope.payload, _LIMITS, accept_non_json=self.terms.accept_non_json)
-        except RequestRefused as error:
+        except RequestRejected as error:
             about = {name: value for name, value in error.about._asdict().items() if value is not None}
             raise DecodeError(replace(error.fault, extra=about)) from error
         return (SessionMessage(request, {}, twin_of(request)),)
@@ -73,10 +73,10 @@ class StreamrCodec(Codec):
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """Return the frame of an error. Raises EncodeError for other signals: the session handler sends those."""
         if not isinstance(signal, ErrorResponse):
-            words = f"The Streamr protocol cannot express a {type(signal).__name__}."
-            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", words))
+            message = f"The Streamr protocol cannot express a {type(signal).__name__}."
+            raise EncodeError(Fault(400, "connectivity:message.mapping.failed", message))
         correlation_id = signal.headers.get("correlation-id")
-        frame = frame_of(signal.fault, correlation_id)
+        frame = fault_frame(signal.fault, correlation_id)
         return (envelope(write_frame(frame, self.terms.style), FrameType.ERROR, correlation_id=correlation_id),)
 
 

@@ -54,12 +54,12 @@ class UpdateTwinWithLiveResponseCodec(TemplateMapper):
             return ()
         return [self._merge(signal, context) for signal in signals if _is_retrieved(signal)]
 
-    def _merge(self, answer: Any, context: PlaceholderContext) -> Command:
+    def _merge(self, response: Any, context: PlaceholderContext) -> Command:
         headers = normalize(self._headers.apply(context), mapped=True)
         headers["content-type"] = MERGE_PATCH
-        if (correlation_id := answer.headers.get("correlation-id")) is not None:
+        if (correlation_id := response.headers.get("correlation-id")) is not None:
             headers["correlation-id"] = f"{correlation_id}{SUFFIX}"
-        return Command(answer.entity, "merge", answer.path, answer.value, headers)
+        return Command(response.entity, "merge", response.path, response.value, headers)
 
 
 def _is_retrieved(signal: Inbound) -> bool:

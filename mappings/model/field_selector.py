@@ -22,17 +22,17 @@ _MAX_SELECTORS: Final = 1_000
 _MAX_DEPTH: Final = 200
 
 
-class SelectorRefused(ValueError):
+class InvalidSelector(ValueError):
     """An invalid field selector; the message says what was found."""
 
 
 @lru_cache(maxsize=256)
 def parse_fields(text: str) -> Selection:
     """The selection that `text` names. Raises SelectorRefused."""
-    return selection_of(parse_pointers(text))
+    return build_selection(parse_pointers(text))
 
 
-def selection_of(pointers: Iterable[Segments]) -> Selection:
+def build_selection(pointers: Iterable[Segments]) -> Selection:
     """Return the selection of these pointers."""
     selection: dict[str, Any] = {}
     for pointer in pointers:
@@ -56,32 +56,32 @@ def parse_pointers(text: str) -> list[Segments]:
     closed = False
     for piece in _PIECE.findall(text):
         if closed and piece not in ",)":
-            raise SelectorRefused(f"found '{piece}' after ')', expected ',' or ')'")
+            raise InvalidSelector(f"found '{piece}' after ')', expected ',' or ')'")
         if piece == "(":
             if item is None:
-                raise SelectorRefused("found '(' without a name before it")
+                raise InvalidSelector("found '(' without a name before it")
             prefixes.append(item)
             item = None
         elif piece in ",)":
             if item is not None:
                 pointers.append(item)
             elif not closed:
-                raise SelectorRefused(f"found '{piece}', expected a name before it")
+                raise InvalidSelector(f"found '{piece}', expected a name before it")
             item, closed = None, piece == ")"
             if closed:
                 prefixes.pop()
                 if not prefixes:
-                    raise SelectorRefused("found ')' without '(' before it")
+                    raise InvalidSelector("found ')' without '(' before it")
         else:
             item = prefixes[-1] + _segments(piece)
             if len(item) > _MAX_DEPTH or len(pointers) > _MAX_SELECTORS:
-                raise SelectorRefused(f"found more than {_MAX_SELECTORS} selectors or {_MAX_DEPTH} levels")
+                raise InvalidSelector(f"found more than {_MAX_SELECTORS} selectors or {_MAX_DEPTH} levels")
     if len(prefixes) > 1:
-        raise SelectorRefused("found '(' without ')' after it")
+        raise InvalidSelector("found '(' without ')' after it")
     if item is not None:
         pointers.append(item)
     elif not closed:
-        raise SelectorRefused("found the end, expected a name")
+        raise InvalidSelector("found the end, expected a name")
     return pointers
 
 
@@ -89,9 +89,9 @@ def _segments(text: str) -> Segments:
     try:
         segments = parse_pointer(text.strip())
     except DecodeError as error:
-        raise SelectorRefused(error.fault.message) from error
+        raise InvalidSelector(error.fault.message) from error
     if not segments:
-        raise SelectorRefused("found an empty name")
+        raise InvalidSelector("found an empty name")
     return segments
 
 

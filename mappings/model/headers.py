@@ -2,8 +2,8 @@
 
 `FIELDS` is the table of the Ditto protocol's headers. Clients may send those that are *read*; those that are *written* go
 back to clients; the others stay inside the service. Any other header is custom: text that travels unchanged from a command
-to its response and its event. `normalize` checks received headers, `repeated_headers` and `outgoing` select headers to send. Ditto
-protocol, headers.
+to its response and its event. `normalize` checks received headers, `repeated_headers` and `outgoing` select headers to
+send. Ditto protocol, headers.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _text(value: object, _: bool) -> object:
     return json_text(value)
 
 
-def _full_text(value: object, _: bool) -> object:
+def _non_empty_text(value: object, _: bool) -> object:
     if value == "":
         raise _Invalid
     return json_text(value)
@@ -142,7 +142,7 @@ BOOLEAN = HeaderType("boolean", _boolean)
 INT = HeaderType("int", _integer(32))
 LONG = HeaderType("long", _integer(64))
 TEXT = HeaderType("text", _text)
-FULL_TEXT = HeaderType("non-empty text", _full_text)
+NON_EMPTY_TEXT = HeaderType("non-empty text", _non_empty_text)
 LABELS = HeaderType("JSON array of labels", _labels)
 ARRAY = HeaderType("JSON array", _array)
 OBJECT = HeaderType("JSON object", _object)
@@ -179,7 +179,7 @@ FIELDS: dict[str, HeaderField] = {
         *_rows(
             True,
             True,
-            correlation_id=FULL_TEXT,
+            correlation_id=NON_EMPTY_TEXT,
             response_required=BOOLEAN,
             content_type=TEXT,
             version=INT,
@@ -250,7 +250,7 @@ FIELDS: dict[str, HeaderField] = {
 
 _INTERNAL_PREFIX = "ditto-pre-defined-extra-fields"
 
-_KEPT_BACK = frozenset(row.name for row in FIELDS.values() if not row.is_written)
+_NEVER_SENT = frozenset(row.name for row in FIELDS.values() if not row.is_written)
 
 
 # --- coming in ----------------------------------------------------------------------------------------------------------
@@ -339,11 +339,11 @@ def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
                 f"The headers are too large: found {size} characters, expected at most {limit}.",
                 "Send fewer or shorter headers.",
             ),
-            headers=essential(headers),
+            headers=address_headers(headers),
         )
 
 
-def essential(headers: Mapping[str, object]) -> dict[str, object]:
+def address_headers(headers: Mapping[str, object]) -> dict[str, object]:
     """Return the headers that the response to too large headers repeats.
 
     Only those that address it, so that it stays small.
@@ -378,7 +378,7 @@ def response_required(headers: Mapping[str, Any]) -> bool:
 
 def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that its responses repeat: custom ones, and written ones."""
-    return {name: value for name, value in headers.items() if name not in _KEPT_BACK}
+    return {name: value for name, value in headers.items() if name not in _NEVER_SENT}
 
 
 def outgoing(headers: Mapping[str, Any]) -> dict[str, Any]:

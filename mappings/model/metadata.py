@@ -27,7 +27,7 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def changes_of(headers: bytes) -> Sequence[Change]:
+def read_changes(headers: bytes) -> Sequence[Change]:
     """Return the metadata changes of an event with these stored headers, in order."""
     if _SIGN not in headers:
         return ()
@@ -47,7 +47,7 @@ def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[Ch
 
     The event changes the data from `before` to `after`, and the metadata by `changes`.
     """
-    whole: dict[str, Any] = _copy(_outlasting(metadata or {}, before, after))
+    whole: dict[str, Any] = _copy(_without_deleted(metadata or {}, before, after))
     for pointer, *value in changes:
         path = parse_pointer(pointer)
         if not value:
@@ -59,20 +59,20 @@ def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[Ch
     return whole
 
 
-def _outlasting(metadata: Any, before: Any, after: Any) -> Any:
+def _without_deleted(metadata: Any, before: Any, after: Any) -> Any:
     """Return the metadata without that of deleted data."""
     if not isinstance(metadata, Mapping) or not isinstance(before, Mapping):
         return metadata
     kept = {}
-    for key, said in metadata.items():
+    for key, entry in metadata.items():
         if key in before:
             if not isinstance(after, Mapping) or key not in after:
                 continue
-            left = _outlasting(said, before[key], after[key])
-            if left == said or left:
+            left = _without_deleted(entry, before[key], after[key])
+            if left == entry or left:
                 kept[key] = left
         else:
-            kept[key] = said
+            kept[key] = entry
     return kept
 
 

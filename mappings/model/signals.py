@@ -403,7 +403,7 @@ Announcement: TypeAlias = ConnectionAnnouncement | PolicyAnnouncement
 Outbound: TypeAlias = Answer | TwinEvent | Live | Announcement | Acknowledgement | Created | Next | Complete | Failed
 
 
-LONGEST_TIMEOUT: Final = 60.0
+MAX_TIMEOUT: Final = 60.0
 """Seconds; also how long is waited where a command does not say."""
 
 

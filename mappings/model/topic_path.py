@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from mappings.errors import Fault, UnknownTopic
-from mappings.ids import LONGEST_KNOWN, EntityId, EntityType, parse_entity_id
+from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -146,7 +146,7 @@ def parse_topic(text: str) -> TopicPath:
     cached. Raises UnknownTopic with a description of the missing or unknown part; if only the combination is wrong, the
     error has the entity.
     """
-    return _known(text) if len(text) <= LONGEST_KNOWN else _parse(text)
+    return _parse_cached(text) if len(text) <= MAX_CACHED_LENGTH else _parse(text)
 
 
 def _parse(text: str) -> TopicPath:
@@ -179,7 +179,7 @@ def _parse(text: str) -> TopicPath:
     return TopicPath(namespace, name, group, channel, criterion, action, subject)
 
 
-_known = lru_cache(maxsize=4096)(_parse)
+_parse_cached = lru_cache(maxsize=4096)(_parse)
 
 
 class _Segments:

@@ -44,7 +44,7 @@ def resolve_address(template: Template, context: PlaceholderContext) -> str | No
     if template.literal is not None:
         return template.text
     if (repeated := template.repeated(context)) is not None:
-        return _judged(repeated, f"header:{template.header}")
+        return _require_safe(repeated, f"header:{template.header}")
     address: list[str] = []
     for part in template.parts:
         if isinstance(part, str):
@@ -55,16 +55,16 @@ def resolve_address(template: Template, context: PlaceholderContext) -> str | No
             return None
         if resolution.first is not None:
             is_path = part.text == _PATH
-            address.append(_path(resolution.first) if is_path else _judged(resolution.first, part.text))
+            address.append(_path(resolution.first) if is_path else _require_safe(resolution.first, part.text))
     return "".join(address) if address else None
 
 
 def _path(value: str) -> str:
     """Paths begin with a slash by definition: `out{{ resource:path }}` is `out/attributes/on`, or `out/`."""
-    return value if value == "/" else f"/{_judged(value.removeprefix('/'), _PATH)}"
+    return value if value == "/" else f"/{_require_safe(value.removeprefix('/'), _PATH)}"
 
 
-def _judged(value: str, expression: str) -> str:
+def _require_safe(value: str, expression: str) -> str:
     reason = unsafe_in_address(value)
     if reason is None:
         return value
@@ -78,12 +78,12 @@ def _judged(value: str, expression: str) -> str:
     )
 
 
-LONGEST_ADDRESS = 1024
-MOST_PARTS = 32
+MAX_ADDRESS_LENGTH = 1024
+MAX_ADDRESS_PARTS = 32
 _REST = "**"
 
 
-class PatternRefused(Exception):
+class InvalidPattern(Exception):
     """A pattern that says nothing clear."""
 
 
@@ -103,9 +103,9 @@ class AddressPattern:
         if self._takes_rest:
             parts.pop()
         if any(_REST in part for part in parts):
-            raise PatternRefused("'**' must be the last part, after a slash or alone")
-        if len(parts) > MOST_PARTS:
-            raise PatternRefused(f"found {len(parts)} parts, expected at most {MOST_PARTS}")
+            raise InvalidPattern("'**' must be the last part, after a slash or alone")
+        if len(parts) > MAX_ADDRESS_PARTS:
+            raise InvalidPattern(f"found {len(parts)} parts, expected at most {MAX_ADDRESS_PARTS}")
         self._parts = [_part(part) for part in parts]
 
     def __repr__(self) -> str:
@@ -127,14 +127,14 @@ class AddressPattern:
         return all(pattern.fullmatch(part) is not None for pattern, part in zip(self._parts, parts, strict=False))
 
 
-def begins_alike(address: str, prefix: str) -> bool:
+def has_address_prefix(address: str, prefix: str) -> bool:
     """Whether the fixed beginning of the reply-target allows this reply address."""
     return address.startswith(prefix) and is_address(_suggestion(address, prefix))
 
 
 def is_address(text: str) -> bool:
     """Whether this is a valid address to publish to."""
-    return len(text) <= LONGEST_ADDRESS and unsafe_in_address(text) is None
+    return len(text) <= MAX_ADDRESS_LENGTH and unsafe_in_address(text) is None
 
 
 def _suggestion(address: str, written: str) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import MISSING, get, parse_pointer
-from mappings.placeholders.resolution import combine, require_room, texts
+from mappings.placeholders.resolution import combine, require_within_limits, texts
 
 Format: TypeAlias = Callable[[str], list[str]]
 
@@ -101,7 +101,7 @@ def _section(path: tuple[str, ...], nodes: list[_Node]) -> _Node:
         for element in found if isinstance(found, list) else [found]:
             rendered = combine([node(element) for node in nodes])
             characters += sum(map(len, rendered))
-            require_room(len(results) + len(rendered), characters)
+            require_within_limits(len(results) + len(rendered), characters)
             results += rendered
         return results or ("",)
 

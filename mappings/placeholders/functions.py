@@ -25,8 +25,8 @@ from mappings.placeholders.resolution import (
     UNRESOLVED,
     Resolution,
     ResolutionState,
-    of_values,
-    require_room,
+    require_within_limits,
+    resolution_of,
     unresolved,
 )
 from mappings.placeholders.split_pattern import splitter
@@ -131,7 +131,7 @@ def _each(change: Callable[[str], str | None]) -> Stage:
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
         if piped.state is not ResolutionState.RESOLVED:
             return piped
-        return of_values(changed for value in piped.values if (changed := change(value)) is not None)
+        return resolution_of(changed for value in piped.values if (changed := change(value)) is not None)
 
     return stage
 
@@ -200,7 +200,7 @@ def _filter_piped(operator: Callable[[str, str], bool], compared: Argument) -> S
             return piped
         wanted = compared.read(context) or ("",)
         _require_work(piped.values, wanted)
-        return of_values(value for value in piped.values if any(operator(value, other) for other in wanted))
+        return resolution_of(value for value in piped.values if any(operator(value, other) for other in wanted))
 
     return stage
 
@@ -229,7 +229,7 @@ def _default(arguments: Sequence[Argument]) -> Stage:
     read = arguments[0].read
 
     def stage(piped: Resolution, context: PlaceholderContext) -> Resolution:
-        return of_values(read(context)) if piped.state is ResolutionState.UNRESOLVED else piped
+        return resolution_of(read(context)) if piped.state is ResolutionState.UNRESOLVED else piped
 
     return stage
 
@@ -285,7 +285,7 @@ def _replace(arguments: Sequence[Argument]) -> Stage:
             return piped
         found = next(iter(old.read(context)), "")
         put = next(iter(new.read(context)), "")
-        return of_values(_substitute(value, found, put) for value in piped.values)
+        return resolution_of(_substitute(value, found, put) for value in piped.values)
 
     return stage
 
@@ -293,7 +293,7 @@ def _replace(arguments: Sequence[Argument]) -> Stage:
 def _substitute(value: str, found: str, put: str) -> str:
     growth = len(put) - len(found)
     if growth > 0:
-        require_room(1, len(value) + growth * value.count(found))
+        require_within_limits(1, len(value) + growth * value.count(found))
     return value.replace(found, put)
 
 
@@ -308,7 +308,7 @@ def _split(arguments: Sequence[Argument]) -> Stage:
     split = splitter(_only_text(arguments))
 
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
-        return of_values(split(piped.values))
+        return resolution_of(split(piped.values))
 
     return stage
 
@@ -325,8 +325,8 @@ def _join(arguments: Sequence[Argument]) -> Stage:
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
         if not piped.values:
             return UNRESOLVED
-        require_room(1, sum(map(len, piped.values)) + len(delimiter) * (len(piped.values) - 1))
-        return of_values([delimiter.join(piped.values)])
+        require_within_limits(1, sum(map(len, piped.values)) + len(delimiter) * (len(piped.values) - 1))
+        return resolution_of([delimiter.join(piped.values)])
 
     return stage
 
@@ -429,7 +429,7 @@ def _format(arguments: Sequence[Argument]) -> Stage:
     def stage(piped: Resolution, _: PlaceholderContext) -> Resolution:
         if piped.state is ResolutionState.UNRESOLVED:
             return UNRESOLVED
-        written = of_values(chain.from_iterable(map(write, piped.values)))
-        return written if written.values else of_values(("",))
+        written = resolution_of(chain.from_iterable(map(write, piped.values)))
+        return written if written.values else resolution_of(("",))
 
     return stage

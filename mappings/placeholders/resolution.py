@@ -49,7 +49,7 @@ UNRESOLVED = Resolution(ResolutionState.UNRESOLVED)
 DELETED = Resolution(ResolutionState.DELETED)
 
 
-def of_values(values: Iterable[str]) -> Resolution:
+def resolution_of(values: Iterable[str]) -> Resolution:
     """Return a resolution with these values, unresolved without any.
 
     Raises Unresolved as soon as they exceed the bounds.
@@ -60,11 +60,11 @@ def of_values(values: Iterable[str]) -> Resolution:
         found.append(value)
         characters += len(value)
         if characters > MAX_CHARACTERS or len(found) > MAX_VALUES:
-            require_room(len(found), characters)
+            require_within_limits(len(found), characters)
     return Resolution(ResolutionState.RESOLVED, tuple(found)) if found else UNRESOLVED
 
 
-def require_room(values: int, characters: int) -> None:
+def require_within_limits(values: int, characters: int) -> None:
     """Raises Unresolved where an expression would have more values or characters than the bounds allow."""
     if values > MAX_VALUES or characters > MAX_CHARACTERS:
         raise unresolved(
@@ -91,7 +91,7 @@ def combine(parts: Sequence[Sequence[str]]) -> list[str]:
     Raises Unresolved beyond the bounds, before anything is built.
     """
     count = math.prod([len(part) for part in parts])
-    require_room(count, sum([count // len(part) * sum(map(len, part)) for part in parts]) if count else 0)
+    require_within_limits(count, sum([count // len(part) * sum(map(len, part)) for part in parts]) if count else 0)
     return ["".join(chosen) for chosen in product(*parts)]
 
 

@@ -29,9 +29,9 @@ Splitter: TypeAlias = Callable[[Sequence[str]], Iterable[str]]
 """Texts → their parts, in order. Raises Unresolved where the texts are too long together."""
 
 _SPECIAL = frozenset(r"\.[](){}*+?^$|")
-_MARKED = r"\\(?:[sSdDwWtnrf]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^a-zA-Z0-9])"
+_ESCAPE_SEQUENCE = r"\\(?:[sSdDwWtnrf]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^a-zA-Z0-9])"
 _TOKEN = re.compile(
-    rf"""(?P<atom>{_MARKED}|\[\^?\]?(?:[^\[\]\\]|{_MARKED})*\]|[^\\\[(){{?*+|^$])
+    rf"""(?P<atom>{_ESCAPE_SEQUENCE}|\[\^?\]?(?:[^\[\]\\]|{_ESCAPE_SEQUENCE})*\]|[^\\\[(){{?*+|^$])
     |(?P<open>\((?:\?:)?(?!\?))
     |(?P<close>\))
     |(?P<plain>[|^$])
@@ -39,7 +39,7 @@ _TOKEN = re.compile(
     |(?P<repeat>[*+]|\{{[0-9]{{1,3}}(?:,[0-9]{{0,3}})?\}})""",
     re.VERBOSE | re.DOTALL,
 )
-_BEHIND = {"optional": ("atom", "close"), "repeat": ("atom",)}
+_ALLOWED_BEFORE = {"optional": ("atom", "close"), "repeat": ("atom",)}
 """The tokens that a quantifier may follow, if not all."""
 
 
@@ -83,12 +83,12 @@ def _safe(expression: str) -> tuple[str, int]:
     while position < len(expression):
         token = _TOKEN.match(expression, position)
         kind = token.lastgroup if token is not None else None
-        if token is None or kind is None or before not in _BEHIND.get(kind, (before,)):
+        if token is None or kind is None or before not in _ALLOWED_BEFORE.get(kind, (before,)):
             raise ValueError(f"found {expression[position]!r} at position {position}, which is not supported")
         text = token[0]
         if kind == "open":
             text = "(?>"
-        elif kind in _BEHIND:
+        elif kind in _ALLOWED_BEFORE:
             text += "+"
             repetitions += kind == "repeat"
         safe.append(text)

@@ -211,13 +211,13 @@ def _parts(text: str, scope: Scope) -> Iterator[str | Expression]:
         rest = _REST[start[0]].match(text, start.end())
         if rest is None:
             raise _unknown(text[start.start() :], "found a quote or a brace that is not closed")
-        yield _expression(rest[1] if start[0] == "{{" else _modern(rest[1]), scope)
+        yield _expression(rest[1] if start[0] == "{{" else _convert_legacy(rest[1]), scope)
         position = rest.end()
     if position < len(text):
         yield text[position:]
 
 
-def _modern(legacy: str) -> str:
+def _convert_legacy(legacy: str) -> str:
     """`thing.id`, as the older form may be written, is `thing:id`."""
     prefix, dot, name = legacy.strip().partition(".")
     return f"{prefix}:{name}" if dot and prefix in PLACEHOLDERS else legacy

@@ -60,25 +60,25 @@ def parse_time(text: str) -> Callable[[datetime], str] | None:
     return read
 
 
-def instant_text(moment: datetime) -> str:
+def instant_text(instant: datetime) -> str:
     """ISO-8601 in UTC, with as many digits of the second as are needed, in groups of three."""
-    if not moment.microsecond:
+    if not instant.microsecond:
         precision = "seconds"
-    elif moment.microsecond % 1000:
+    elif instant.microsecond % 1000:
         precision = "microseconds"
     else:
         precision = "milliseconds"
-    return utc_text(moment, precision)
+    return utc_text(instant, precision)
 
 
-def _epoch_millis(moment: datetime) -> str:
-    return str((moment - _EPOCH) // _LENGTHS["ms"])
+def _epoch_millis(instant: datetime) -> str:
+    return str((instant - _EPOCH) // _LENGTHS["ms"])
 
 
-def _shift(moment: datetime, count: int, unit: str) -> datetime:
+def _shift(instant: datetime, count: int, unit: str) -> datetime:
     if (length := _LENGTHS.get(unit)) is not None:
-        return moment + count * length
-    local = moment.astimezone()
+        return instant + count * length
+    local = instant.astimezone()
     months = local.year * 12 + local.month - 1 + count * _MONTHS[unit]
     year, month = divmod(months, 12)
     if not 1 <= year <= 9999:
@@ -87,11 +87,11 @@ def _shift(moment: datetime, count: int, unit: str) -> datetime:
     return _local(local.replace(year=year, month=month + 1, day=day))
 
 
-def _cut_off(moment: datetime, unit: str) -> datetime:
+def _cut_off(instant: datetime, unit: str) -> datetime:
     if (length := _LENGTHS.get(unit)) is not None:
         start = _FIRST_MONDAY if unit == "w" else _EPOCH
-        return moment - (moment - start) % length
-    local = moment.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+        return instant - (instant - start) % length
+    local = instant.astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     return _local(local if unit == "mo" else local.replace(month=1))
 
 

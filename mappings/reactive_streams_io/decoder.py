@@ -27,7 +27,7 @@ from mappings.reactive_streams_io.frames import (
     OnSubscribe,
     read_varint,
 )
-from mappings.reactive_streams_io.limits import IDS_OF_A_HELLO, LARGEST_ID, SHORTEST_TOKEN, EndpointLimits
+from mappings.reactive_streams_io.limits import MAX_HELLO_EXTENSIONS, MAX_ID, MIN_TOKEN_LENGTH, EndpointLimits
 
 
 class Decoder:
@@ -120,7 +120,7 @@ class Decoder:
         size = self._known_size(subscriber)
         if not size:
             size, at = read_varint(raw, at)
-            self._check_room(size, at - start)
+            self._check_frame_size(size, at - start)
         behind = at + size
         if behind > len(raw):
             raise IncompleteFrame(behind)
@@ -134,7 +134,7 @@ class Decoder:
         count, at = read_varint(raw, at)
         if not count:
             raise broken(ProtocolViolation.PACKED_NOTHING, f"one for the id {subscriber}")
-        self._check_room(count * size, at - start)
+        self._check_frame_size(count * size, at - start)
         behind = at + count * size
         if behind > len(raw):
             raise IncompleteFrame(behind)
@@ -146,18 +146,18 @@ class Decoder:
             raise broken(ProtocolViolation.NO_ELEMENT_SIZE, f"the id {subscriber}")
         return size
 
-    def _check_room(self, length: int, before: int) -> None:
+    def _check_frame_size(self, length: int, before: int) -> None:
         if before + length > self._limits.frame:
             raise broken(
                 ProtocolViolation.FRAME_TOO_LARGE, f"{before + length} bytes, expected at most {self._limits.frame}"
             )
 
     def _read_bounded(
-        self, raw: bytes, at: int, mistake: ProtocolViolation, most: int, least: int = 0
+        self, raw: bytes, at: int, violation: ProtocolViolation, most: int, least: int = 0
     ) -> tuple[bytes, int]:
         length, at = read_varint(raw, at)
         if not least <= length <= most:
-            raise broken(mistake, f"{length} bytes, expected {least} to {most}")
+            raise broken(violation, f"{length} bytes, expected {least} to {most}")
         if at + length > len(raw):
             raise IncompleteFrame(at + length)
         return raw[at : at + length], at + length
@@ -174,7 +174,7 @@ class Decoder:
         return self._read_bounded(raw, at, ProtocolViolation.PART_TOO_LARGE, self._limits.part)
 
     def _token(self, raw: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
-        return self._read_bounded(raw, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, SHORTEST_TOKEN)
+        return self._read_bounded(raw, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.token, MIN_TOKEN_LENGTH)
 
     def _data(self, raw: bytes, at: int, start: int) -> tuple[bytes, int]:  # noqa: ARG002
         return self._read_bounded(raw, at, ProtocolViolation.BYTES_OUT_OF_BOUNDS, self._limits.ping)
@@ -219,15 +219,15 @@ def _long(raw: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
 
 def _id(raw: bytes, at: int, start: int) -> tuple[int, int]:  # noqa: ARG001
     found, at = read_varint(raw, at)
-    if found > LARGEST_ID:
-        raise broken(ProtocolViolation.OUT_OF_RANGE, f"the id {found}, expected at most {LARGEST_ID}")
+    if found > MAX_ID:
+        raise broken(ProtocolViolation.OUT_OF_RANGE, f"the id {found}, expected at most {MAX_ID}")
     return found, at
 
 
 def _ids(raw: bytes, at: int, start: int) -> tuple[tuple[int, ...], int]:
     count, at = read_varint(raw, at)
-    if count > IDS_OF_A_HELLO:
-        raise broken(ProtocolViolation.TOO_MANY_EXTENSIONS, f"{count}, expected at most {IDS_OF_A_HELLO}")
+    if count > MAX_HELLO_EXTENSIONS:
+        raise broken(ProtocolViolation.TOO_MANY_EXTENSIONS, f"{count}, expected at most {MAX_HELLO_EXTENSIONS}")
     found = []
     for _ in range(count):
         each, at = _id(raw, at, start)

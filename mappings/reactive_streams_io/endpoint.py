@@ -112,21 +112,21 @@ class Endpoint(Speaker):
         self._control: deque[bytes] = deque()
         self._afterwards: deque[bytes] = deque()
         self._control_bytes = 0
-        self._wishes = 0
-        self._carried = b""
+        self._pending_requests = 0
+        self._carried_over = b""
         self._held: list[Frame] = []
         self._held_bytes = 0
         self._numbered = False
         self._hello_is_sent = False
         self._next_sent = self._next_received = 1
-        self._begun = self._heard = self._pinged = now
-        self._cut: float | None = None
-        self._hello_is_said = False
-        self._has_said_goodbye = False
+        self._begun = self._last_received = self._last_ping = now
+        self._incomplete_since: float | None = None
+        self._hello_is_queued = False
+        self._goodbye_is_queued = False
         self._may_resume = role is EndpointRole.SERVER
-        self._is_unproven = False
+        self._is_unconfirmed = False
         if role is EndpointRole.CLIENT or self._is_connected:
-            self._say_hello()
+            self._send_hello()
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.role.name.lower()}, {self.state.value}, {sorted(self.in_force)}, {self.session}>"
@@ -139,7 +139,7 @@ class Endpoint(Speaker):
         return self.state is EndpointState.CLOSED
 
     @property
-    def is_spent(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether the connection has ended and `take` returns nothing."""
         return self.is_closed and not self._control
 
@@ -147,7 +147,7 @@ class Endpoint(Speaker):
         """Process received bytes of a stream, or one message. Errors end the connection, as an event."""
         if self.state is EndpointState.CLOSED:
             return []
-        self._wishes = 0
+        self._pending_requests = 0
         try:
             frames = self._decoder.feed(raw)
             if self._has_messages:
@@ -157,16 +157,16 @@ class Endpoint(Speaker):
                     self._frame(frame, now)
                     if self.is_closed:
                         break
-            self._note_cut(now)
+            self._note_incomplete(now)
             self._bound()
         except ProtocolError as error:
-            self._part(error.fault.message, is_fault=True)
+            self._close_now(error.fault.message, is_fault=True)
         return self.take_events()
 
-    def reject(self, mistake: ProtocolViolation) -> list[Event]:
+    def reject(self, violation: ProtocolViolation) -> list[Event]:
         """Process something without frames from the transport."""
         if self.state is not EndpointState.CLOSED:
-            self._part(broken(mistake).fault.message, is_fault=True)
+            self._close_now(broken(violation).fault.message, is_fault=True)
         return self.take_events()
 
     def take(self) -> bytes:
@@ -182,7 +182,7 @@ class Endpoint(Speaker):
         numbered = len(batch)
         while (frame := self._next_frame()) is not None:
             if len(frame) > room and len(batch) > numbered:
-                self._carried = frame
+                self._carried_over = frame
                 break
             batch.append(frame)
             room -= len(frame)
@@ -208,8 +208,8 @@ class Endpoint(Speaker):
         """Part from the peer: all streams end, and the connection is over once the peer has said goodbye too."""
         if self.state in (EndpointState.CLOSING, EndpointState.CLOSED):
             return self.take_events()
-        self._say_goodbye(reason)
-        self._void()
+        self._send_goodbye(reason)
+        self._revoke_token()
         self._events += self.session.end_all(reason)
         self._begun = now
         self.state = EndpointState.CLOSING
@@ -218,14 +218,14 @@ class Endpoint(Speaker):
     def tick(self, now: float) -> list[Event]:
         """The time has come that `due` named, or any other."""
         if self.state is not EndpointState.CLOSED and (due := self.due) is not None and now >= due:
-            self._late(now)
+            self._handle_timeout(now)
         return self.take_events()
 
     def unread(self, now: float) -> None:
         """Note that the transport does not read now: a missing frame does not mean that the peer is silent."""
-        self._heard = now
-        if self._cut is not None:
-            self._cut = now
+        self._last_received = now
+        if self._incomplete_since is not None:
+            self._incomplete_since = now
 
     @property
     def due(self) -> float | None:
@@ -233,17 +233,17 @@ class Endpoint(Speaker):
         limits = self._limits
         if self.state is EndpointState.OPENING:
             answers = not self._is_connected and self.role is EndpointRole.SERVER
-            return None if answers else self._begun + limits.hello_wait
+            return None if answers else self._begun + limits.hello_timeout
         if self.state in (EndpointState.RESUMING, EndpointState.RESUMED):
-            return self._begun + limits.hello_wait
+            return self._begun + limits.hello_timeout
         if self.state is EndpointState.CLOSING:
-            return self._begun + limits.goodbye_wait
+            return self._begun + limits.goodbye_timeout
         if self.state is EndpointState.CLOSED:
             return None
         if Extension.KEEPALIVE.value in self.in_force:
-            ping = max(self._heard, self._pinged) + limits.silence_before_ping
-            return min(ping, self._heard + limits.silence_before_loss)
-        since = self._cut if self._is_connected else self._heard
+            ping = max(self._last_received, self._last_ping) + limits.silence_before_ping
+            return min(ping, self._last_received + limits.silence_before_loss)
+        since = self._incomplete_since if self._is_connected else self._last_received
         return None if since is None else since + limits.idle
 
     def take_events(self) -> list[Event]:
@@ -269,13 +269,13 @@ class Endpoint(Speaker):
 
     def expires(self) -> float | None:
         """When the session ends without frames; None if the loss of the transport is detected."""
-        return None if self._is_connected else self._heard + self._lifetime
+        return None if self._is_connected else self._last_received + self._lifetime
 
     def yield_session(self, now: float) -> None:  # noqa: ARG002
         """Hand the session over to another connection: say goodbye to this peer, and keep the streams."""
         if self.state is not EndpointState.CLOSED:
             self.session = RsioSession(self._limits, keeps_copies=False)
-            self._part(errors.RESUMED_ELSEWHERE)
+            self._close_now(errors.RESUMED_ELSEWHERE)
 
     # Inbound.
 
@@ -310,14 +310,14 @@ class Endpoint(Speaker):
         if first.number < self._next_received:
             return False
         self._next_received += 1
-        self._heard = now
+        self._last_received = now
         return True
 
     def _frame(self, frame: Frame, now: float) -> None:
-        self._heard = now
-        if self._is_unproven and self._resumables is not None:
+        self._last_received = now
+        if self._is_unconfirmed and self._resumables is not None:
             # The client has seen the answer to its resume.
-            self._is_unproven = False
+            self._is_unconfirmed = False
             self._resumables.used(self.session)
         if isinstance(frame, Goodbye):
             self._goodbye(frame.reason)
@@ -331,7 +331,7 @@ class Endpoint(Speaker):
             else:
                 self._stream_frame(frame)
         else:
-            self._of_the_connection(frame, now)
+            self._connection_frame(frame, now)
             self._bound()
 
     def _bound(self) -> None:
@@ -340,33 +340,33 @@ class Endpoint(Speaker):
         One message may cause many, so each frame is checked.
         """
         waiting = self._control_bytes + self.session.sent_bytes
-        waiting += OBJECT * (len(self._control) + self.session.said_frames + self._wishes)
+        waiting += OBJECT * (len(self._control) + self.session.control_frame_count + self._pending_requests)
         if waiting > self._limits.backlog:
             raise broken(ProtocolViolation.UNREAD, f"{waiting} waiting bytes, expected at most {self._limits.backlog}")
 
-    def _note_cut(self, now: float) -> None:
+    def _note_incomplete(self, now: float) -> None:
         """Since when a frame has been waiting for its end, on a transport without messages."""
         if not self._decoder.waiting:
-            self._cut = None
-        elif self._cut is None or self._heard == now:
-            self._cut = now
+            self._incomplete_since = None
+        elif self._incomplete_since is None or self._last_received == now:
+            self._incomplete_since = now
 
     def _stream_frame(self, frame: Frame) -> None:
         told = self.session.receive(frame)
         self._events += told
         if isinstance(frame, SubscribeFrame | RequestFrame | CancelFrame):
             # They wait until this message is processed. There are only as many elements as were requested.
-            self._wishes += len(told)
+            self._pending_requests += len(told)
             self._bound()
         if Extension.RESUME.value in self.in_force and (received := self.session.acknowledgement()) is not None:
-            self._say(ResumeAck(received))
+            self._queue_frame(ResumeAck(received))
 
-    def _of_the_connection(self, frame: Frame, now: float) -> None:
+    def _connection_frame(self, frame: Frame, now: float) -> None:
         match frame:
             case ClientHello() | ServerHello():
                 self._hello(frame, now)
             case Ping(data):
-                self._say(Pong(data))
+                self._queue_frame(Pong(data))
             case Pong():
                 pass
             case ResumeAck(received):
@@ -393,16 +393,16 @@ class Endpoint(Speaker):
     def _hello(self, hello: ClientHello | ServerHello, now: float) -> None:
         self._decoder.allowed = self._allowed(hello)
         self.state = EndpointState.OPEN
-        if not self._hello_is_said:
-            self._say_hello()
+        if not self._hello_is_queued:
+            self._send_hello()
         self._events.append(SessionOpened(self.in_force))
         resumes = Extension.RESUME.value in self.in_force
         if self._ticket is not None:
-            self._ask_to_go_on(self._ticket, now)
+            self._request_resume(self._ticket, now)
         elif not resumes:
-            self.session.keep_no_copies()
+            self.session.discard_copies()
         elif self._resumables is not None:
-            self._say(self._grant(self._resumables))
+            self._queue_frame(self._grant(self._resumables))
 
     def _allowed(self, hello: ClientHello | ServerHello) -> frozenset[int]:
         """Return the codes that are valid after this hello."""
@@ -414,7 +414,7 @@ class Endpoint(Speaker):
         return CORE | extended
 
     def _goodbye(self, reason: str) -> None:
-        self._say_goodbye(errors.OK)
+        self._send_goodbye(errors.OK)
         self._end(reason)
 
     # Resuming.
@@ -426,23 +426,23 @@ class Endpoint(Speaker):
         is_found_late = not self._is_connected and Extension.KEEPALIVE.value in self.in_force
         return limits.lifetime + (limits.silence_before_loss if is_found_late else 0.0)
 
-    def _grant(self, resumables: Resumables, former: bytes | None = None) -> ResumeGrant:
-        return ResumeGrant(resumables.grant(self, former), round(self._lifetime * 1000), self._limits.window)
+    def _grant(self, resumables: Resumables, previous_token: bytes | None = None) -> ResumeGrant:
+        return ResumeGrant(resumables.grant(self, previous_token), round(self._lifetime * 1000), self._limits.window)
 
     def _granted(self, grant: ResumeGrant) -> None:
         self._token, self._ticket = grant.token, None
         self.session.window = min(grant.window, self._limits.window)
         self.state = EndpointState.OPEN
         # Said at once, so that the token before this one is void.
-        self._say(ResumeAck(self.session.acknowledge_all()))
+        self._queue_frame(ResumeAck(self.session.acknowledge_all()))
 
-    def _ask_to_go_on(self, ticket: ResumeToken, now: float) -> None:
+    def _request_resume(self, ticket: ResumeToken, now: float) -> None:
         if Extension.RESUME.value not in self.in_force:
             self._not_resumed("the server does not support resume")
             return
         self.state = EndpointState.RESUMING
         self._begun = now
-        self._say(Resume(ticket.token, self.session.received, self.session.first_available))
+        self._queue_frame(Resume(ticket.token, self.session.received, self.session.first_available))
 
     def _resume(self, frame: Resume, resumables: Resumables, now: float) -> None:
         self._may_resume = False
@@ -461,15 +461,15 @@ class Endpoint(Speaker):
         self._events += self.session.end_all("another session was resumed here")
         resumables.void(self.session)
         self._adopt(old)
-        self._say(ResumeOk(old.received))
+        self._queue_frame(ResumeOk(old.received))
         old.repeat(frame.received)
         self._events.append(Resumed(old.key))
         self._afterwards.append(encode(self._grant(resumables, frame.token)))
-        self._is_unproven = True
+        self._is_unconfirmed = True
 
     def _refuse_to_resume(self, reason: str, resumables: Resumables) -> None:
-        self._say(ResumeFail(reason))
-        self._say(self._grant(resumables))
+        self._queue_frame(ResumeFail(reason))
+        self._queue_frame(self._grant(resumables))
 
     def _resumed(self, received: int, now: float) -> None:
         if not self.session.can_repeat(received):
@@ -504,12 +504,12 @@ class Endpoint(Speaker):
 
     def _interrupt(self, now: float, reason: str) -> bool:
         """Leave the session to be resumed. False where that cannot be."""
-        if self._has_said_goodbye:
+        if self._goodbye_is_queued:
             return False
         if self._resumables is not None:
             if self.state is not EndpointState.OPEN or not self._resumables.is_kept(self.session):
                 return False
-            since = now if self._is_connected else self._heard
+            since = now if self._is_connected else self._last_received
             self._resumables.lose(self.session, since + self._lifetime)
         elif self.ticket() is None:
             return False
@@ -518,28 +518,30 @@ class Endpoint(Speaker):
         self._events.append(Interrupted(reason))
         return True
 
-    def _void(self) -> None:
+    def _revoke_token(self) -> None:
         self._token = self._ticket = None
         if self._resumables is not None:
             self._resumables.void(self.session)
 
     # Time.
 
-    def _late(self, now: float) -> None:
+    def _handle_timeout(self, now: float) -> None:
         if self.state is EndpointState.OPENING:
             if not self._interrupt(now, errors.LATE_HELLO):
-                self._part(errors.LATE_HELLO, is_fault=True)
+                self._close_now(errors.LATE_HELLO, is_fault=True)
         elif self.state is EndpointState.CLOSING:
             self._end("no goodbye in time")
         elif self.state is EndpointState.RESUMING:
             self._interrupt(now, "no response in time")
         elif self.state is EndpointState.RESUMED:
             self.state = EndpointState.OPEN
-        elif Extension.KEEPALIVE.value in self.in_force and now < self._heard + self._limits.silence_before_loss:
-            self._pinged = now
-            self._say(Ping(b""))
+        elif (
+            Extension.KEEPALIVE.value in self.in_force and now < self._last_received + self._limits.silence_before_loss
+        ):
+            self._last_ping = now
+            self._queue_frame(Ping(b""))
         elif not self._interrupt(now, errors.IDLE):
-            self._part(errors.IDLE)
+            self._close_now(errors.IDLE)
 
     # Outbound.
 
@@ -559,41 +561,41 @@ class Endpoint(Speaker):
         )
         if self.state is not EndpointState.OPEN and not is_optimistic:
             return None
-        if self._carried:
-            frame, self._carried = self._carried, b""
+        if self._carried_over:
+            frame, self._carried_over = self._carried_over, b""
             return frame
         if self._afterwards and not self.session.is_repeating:
             return self._afterwards.popleft()
         return self.session.next_frame()
 
-    def _say(self, frame: Frame) -> None:
-        if self._has_said_goodbye:
+    def _queue_frame(self, frame: Frame) -> None:
+        if self._goodbye_is_queued:
             return
         raw = encode(frame)
         self._control.append(raw)
         self._control_bytes += len(raw)
 
-    def _say_hello(self) -> None:
-        self._hello_is_said = True
+    def _send_hello(self) -> None:
+        self._hello_is_queued = True
         extensions = tuple(sorted(self._ours))
-        self._say(
+        self._queue_frame(
             ClientHello(VERSION, extensions) if self.role is EndpointRole.CLIENT else ServerHello(VERSION, extensions)
         )
 
-    def _say_goodbye(self, reason: str) -> None:
-        self._say(Goodbye(errors.truncate(reason, self._limits.text_sent)))
-        self._has_said_goodbye = True
+    def _send_goodbye(self, reason: str) -> None:
+        self._queue_frame(Goodbye(errors.truncate(reason, self._limits.text_sent)))
+        self._goodbye_is_queued = True
 
-    def _part(self, reason: str, *, is_fault: bool = False) -> None:
+    def _close_now(self, reason: str, *, is_fault: bool = False) -> None:
         """End the connection without waiting for the peer."""
         if self._control_bytes + OBJECT * len(self._control) > self._limits.backlog:
             self._control.clear()
             self._control_bytes = 0
-        self._say_goodbye(reason)
+        self._send_goodbye(reason)
         self._end(reason, is_fault=is_fault)
 
     def _end(self, reason: str, *, is_fault: bool = False) -> None:
-        self._void()
+        self._revoke_token()
         self._events += self.session.end_all(reason)
         self._held.clear()
         self.state = EndpointState.CLOSED

@@ -77,10 +77,10 @@ class ProtocolViolation(Enum):
         self.consequence = consequence
 
 
-def broken(mistake: ProtocolViolation, found: object = None) -> ProtocolError:
+def broken(violation: ProtocolViolation, found: object = None) -> ProtocolError:
     """Return the error of a fatal violation; `found` is the actual value."""
-    said = mistake.condition if found is None else f"{mistake.condition}: found {found}"
-    return ProtocolError(Fault(400, "rsio:protocol.error", f"protocol error: {said}"))
+    message = violation.condition if found is None else f"{violation.condition}: found {found}"
+    return ProtocolError(Fault(400, "rsio:protocol.error", f"protocol error: {message}"))
 
 
 def unsupported(version: int) -> UnsupportedVersion:
@@ -101,7 +101,7 @@ LOST = "the connection was lost"
 GOODBYES = (OK, "protocol error:", "unsupported version", IDLE, SHUTDOWN, RESUMED_ELSEWHERE)
 """The prefixes of our goodbyes' reasons."""
 
-LONGEST = EndpointLimits().text_sent
+MAX_TEXT_LENGTH = EndpointLimits().text_sent
 _LINE = re.compile(
     r"(?P<status>[1-5][0-9]{2})(?: (?P<code>[a-z][\w\-]*(?:[:.][\w.\-]+)+))?(?: (?P<text>.*))?", re.DOTALL
 )
@@ -120,7 +120,7 @@ def read(line: str) -> Fault:
     return Fault(int(found["status"]), found["code"] or "", found["text"] or "")
 
 
-def truncate(text: str, most: int = LONGEST) -> str:
+def truncate(text: str, most: int = MAX_TEXT_LENGTH) -> str:
     """Return the text, cut to so many bytes of UTF-8."""
     encoded = text.encode("utf-8", "replace")
     return encoded[:most].decode("utf-8", "ignore")

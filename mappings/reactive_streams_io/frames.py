@@ -18,7 +18,7 @@ from mappings.model.envelope import Envelope
 from mappings.reactive_streams_io.errors import ProtocolViolation, broken
 from mappings.reactive_streams_io.limits import UNBOUNDED
 
-LONGEST_VARINT = 9
+MAX_VARINT_BYTES = 9
 _SMALL = [bytes([value]) if value < 128 else bytes([value & 127 | 128, value >> 7]) for value in range(2048)]
 """Cached encodings of frequent numbers: IDs, and lengths of elements."""
 
@@ -48,7 +48,7 @@ def varint(value: int) -> bytes:
 def read_varint(raw: bytes, at: int) -> tuple[int, int]:
     """The number at a position, and the position behind it. Raises Short, ProtocolError."""
     value = shift = 0
-    for index in range(at, at + LONGEST_VARINT):
+    for index in range(at, at + MAX_VARINT_BYTES):
         if index >= len(raw):
             raise IncompleteFrame(index + 1)
         byte = raw[index]

@@ -10,12 +10,12 @@ import msgspec
 UNBOUNDED = 2**63 - 1
 """The greatest number of the protocol. A demand that reaches it is not counted any more."""
 
-LARGEST_ID = 2**32 - 1
+MAX_ID = 2**32 - 1
 
-IDS_OF_A_HELLO = 64
+MAX_HELLO_EXTENSIONS = 64
 """Extensions that a hello may list."""
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 OBJECT = 64
 """The size of a waiting frame or element besides its bytes: about that of an object."""
@@ -34,7 +34,7 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     part: int = 65_535
     element: int = 16 << 20
     """A split element, joined; and the largest that is published."""
-    joining: int = 64 << 20
+    incomplete_elements: int = 64 << 20
     """All incomplete split elements of a connection together."""
     open_elements: int = 16
     subscriptions: int = 1024
@@ -52,8 +52,8 @@ class EndpointLimits(msgspec.Struct, frozen=True):
     """Frames kept for a peer that may come back."""
     window: int = 1024
     """The copies as a number of frames, which a grant announces."""
-    hello_wait: float = 10.0
-    goodbye_wait: float = 5.0
+    hello_timeout: float = 10.0
+    goodbye_timeout: float = 5.0
     silence_before_ping: float = 30.0
     silence_before_loss: float = 90.0
     idle: float = 600.0

@@ -9,17 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mappings.options import Option, OptionProblem, OptionRefused, address, flag, read_options
+from mappings.options import InvalidMapperOption, Option, OptionProblem, address, flag, read_options
 from mappings.placeholders.address import AddressPattern
 from mappings.placeholders.template import Template
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.streams.options import REPLY_ADDRESS_PATTERN, SESSION_IDLE_TIMEOUT, STREAMS, StreamDefinition
 
-LARGEST_ELEMENT = 64 << 20
-LARGEST_PART = 65_535
-MOST_INGESTED = 16
-LONGEST_NAME = 256
+MAX_ELEMENT_SIZE = 64 << 20
+MAX_PART_SIZE = 65_535
+MAX_INGEST_NAMES = 16
+MAX_NAME_LENGTH = 256
 """Characters of a name that is ingested."""
 
 
@@ -57,34 +57,34 @@ def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
 def _extensions(value: object) -> frozenset[Extension]:
     known = {extension.name.lower(): extension for extension in Extension}
     if not isinstance(value, list | tuple):
-        raise OptionRefused(OptionProblem((), value, f"a list of extensions: {', '.join(known)}"))
+        raise InvalidMapperOption(OptionProblem((), value, f"a list of extensions: {', '.join(known)}"))
     problems = [
         OptionProblem((number,), each, f"one of: {', '.join(known)}")
         for number, each in enumerate(value)
         if not isinstance(each, str) or each not in known
     ]
     if problems:
-        raise OptionRefused(*problems)
+        raise InvalidMapperOption(*problems)
     return frozenset(known[each] for each in value)
 
 
 def _names(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or len(value) > MOST_INGESTED:
-        raise OptionRefused(OptionProblem((), value, f"a list of at most {MOST_INGESTED} names"))
+    if not isinstance(value, list | tuple) or len(value) > MAX_INGEST_NAMES:
+        raise InvalidMapperOption(OptionProblem((), value, f"a list of at most {MAX_INGEST_NAMES} names"))
     problems = [
-        OptionProblem((number,), each, f"a unique name of 1 to {LONGEST_NAME} characters")
+        OptionProblem((number,), each, f"a unique name of 1 to {MAX_NAME_LENGTH} characters")
         for number, each in enumerate(value)
-        if not isinstance(each, str) or not 1 <= len(each) <= LONGEST_NAME or each in value[:number]
+        if not isinstance(each, str) or not 1 <= len(each) <= MAX_NAME_LENGTH or each in value[:number]
     ]
     if problems:
-        raise OptionRefused(*problems)
+        raise InvalidMapperOption(*problems)
     return tuple(value)
 
 
 def _raw(most: int) -> Any:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
-            raise OptionRefused(OptionProblem((), value, f"a number of bytes from 1 to {most}"))
+            raise InvalidMapperOption(OptionProblem((), value, f"a number of bytes from 1 to {most}"))
         return value
 
     return read
@@ -112,17 +112,17 @@ OPTIONS = (
     ),
     Option(
         "elementLimit",
-        _raw(LARGEST_ELEMENT),
+        _raw(MAX_ELEMENT_SIZE),
         "The size of the largest element, in bytes. A larger one fails its stream with 413.",
         1 << 20,
         16 << 20,
     ),
     Option(
         "partLimit",
-        _raw(LARGEST_PART),
+        _raw(MAX_PART_SIZE),
         "The size of one part of a split element, in bytes.",
         16_384,
-        LARGEST_PART,
+        MAX_PART_SIZE,
     ),
     Option(
         "allowUnreliable",

@@ -140,8 +140,8 @@ class PublisherSide:
         else:
             raw = sum(map(len, elements))
             if raw > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
-                said = f"found an element of {largest} bytes, expected at most {self._limits.element}"
-                raise EncodeError(Fault(413, "rsio:element.toolarge", said))
+                message = f"found an element of {largest} bytes, expected at most {self._limits.element}"
+                raise EncodeError(Fault(413, "rsio:element.toolarge", message))
             self._waiting.extend(elements)
         self.raw += raw
         if self.demand < UNBOUNDED:

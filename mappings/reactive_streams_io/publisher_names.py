@@ -445,5 +445,5 @@ def _value_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _wrong(said: str) -> DecodeError:
-    return DecodeError(Fault(400, "rsio:publisher.invalid", said))
+def _wrong(message: str) -> DecodeError:
+    return DecodeError(Fault(400, "rsio:publisher.invalid", message))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mappings.reactive_streams_io.events import StreamEvent
-from mappings.reactive_streams_io.limits import SHORTEST_TOKEN, EndpointLimits
+from mappings.reactive_streams_io.limits import MIN_TOKEN_LENGTH, EndpointLimits
 from mappings.reactive_streams_io.session import RsioSession
 
 GIVEN_UP = "503 rsio:session.lost The connection was lost and was not resumed."
@@ -45,11 +45,11 @@ class SessionHolder(Protocol):
 
 
 @dataclass(slots=True)
-class _Kept:
+class _ResumableSession:
     holder: SessionHolder
     session: RsioSession
     token: bytes
-    former: bytes | None
+    previous_token: bytes | None
     until: float | None = None
     raw: int = 0
     """Its size, as far as is known."""
@@ -79,53 +79,53 @@ class Resumables:
     `tokens` makes one; times are the seconds that the endpoints get.
     """
 
-    __slots__ = ("_by_session", "_by_token", "_given_up", "_idle", "_limits", "_lost", "_raw", "_tokens")
+    __slots__ = ("_abandoned", "_by_session", "_by_token", "_idle", "_limits", "_lost", "_raw", "_tokens")
 
     def __init__(
         self,
         limits: EndpointLimits | None = None,
-        tokens: Callable[[], bytes] = lambda: secrets.token_bytes(SHORTEST_TOKEN),
+        tokens: Callable[[], bytes] = lambda: secrets.token_bytes(MIN_TOKEN_LENGTH),
     ) -> None:
         self._limits = limits or EndpointLimits()
         self._tokens = tokens
-        self._by_token: dict[bytes, _Kept] = {}
-        self._by_session: dict[int, _Kept] = {}
-        self._lost: dict[int, _Kept] = {}
-        self._idle: dict[int, _Kept] = {}
+        self._by_token: dict[bytes, _ResumableSession] = {}
+        self._by_session: dict[int, _ResumableSession] = {}
+        self._lost: dict[int, _ResumableSession] = {}
+        self._idle: dict[int, _ResumableSession] = {}
         """The lost sessions without streams."""
-        self._given_up: dict[int, _Kept] = {}
+        self._abandoned: dict[int, _ResumableSession] = {}
         self._raw = 0
         """The size of the lost sessions, as far as is known."""
 
     def __repr__(self) -> str:
-        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._given_up)} lost>"
+        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._abandoned)} lost>"
 
     def grant(self, holder: SessionHolder, former: bytes | None = None) -> bytes:
         """A token for the session of a connection.
 
-        Those before are void, but for the `former` one until it is `used`.
+        Those before are void, but for the `previous_token` one until it is `used`.
         """
         self.void(holder.session)
-        kept = _Kept(holder, holder.session, self._tokens(), former)
-        self._by_token[kept.token] = self._by_session[kept.session.key] = kept
+        entry = _ResumableSession(holder, holder.session, self._tokens(), former)
+        self._by_token[entry.token] = self._by_session[entry.session.key] = entry
         if former is not None:
-            self._by_token[former] = kept
-        return kept.token
+            self._by_token[former] = entry
+        return entry.token
 
     def used(self, session: RsioSession) -> None:
         """The client has the answer to its resume: the token that it has presented is void."""
-        kept = self._by_session.get(session.key)
-        if kept is not None and kept.former is not None:
-            del self._by_token[kept.former]
-            kept.former = None
+        entry = self._by_session.get(session.key)
+        if entry is not None and entry.previous_token is not None:
+            del self._by_token[entry.previous_token]
+            entry.previous_token = None
 
     def void(self, session: RsioSession) -> None:
         """The session cannot be resumed any more, or not by its token."""
-        if (kept := self._by_session.get(session.key)) is not None:
+        if (entry := self._by_session.get(session.key)) is not None:
             self.used(session)
-            del self._by_session[session.key], self._by_token[kept.token]
-            self._given_up.pop(session.key, None)
-            self._find(kept)
+            del self._by_session[session.key], self._by_token[entry.token]
+            self._abandoned.pop(session.key, None)
+            self._find(entry)
 
     def is_kept(self, session: RsioSession) -> bool:
         """Whether a session is kept for its client."""
@@ -136,53 +136,53 @@ class Resumables:
 
         If there are too many, the oldest end next, those without streams first: an interrupted resume leaves one of these.
         """
-        kept = self._by_session[session.key]
-        kept.until = until
-        kept.raw = session.raw
-        self._raw += kept.raw
-        self._lost[session.key] = kept
+        entry = self._by_session[session.key]
+        entry.until = until
+        entry.raw = session.raw
+        self._raw += entry.raw
+        self._lost[session.key] = entry
         if not session.has_streams:
-            self._idle[session.key] = kept
-        self._make_room()
+            self._idle[session.key] = entry
+        self._enforce_limits()
 
     def claim(self, token: bytes, subject: str, now: float) -> SessionHolder | None:
         """Return the connection of the token's session, if this subject may still claim it."""
-        kept = self._by_token.get(token)
-        if kept is None or kept.holder.subject != subject:
+        entry = self._by_token.get(token)
+        if entry is None or entry.holder.subject != subject:
             return None
-        until = kept.until if kept.until is not None else kept.holder.expires()
-        return None if until is not None and now > until else kept.holder
+        until = entry.until if entry.until is not None else entry.holder.expires()
+        return None if until is not None and now > until else entry.holder
 
     def give_up(self, session: RsioSession) -> None:
         """End the session of a failed claim; `expire` returns its events."""
-        if (kept := self._by_session.get(session.key)) is not None:
-            self._give_up(kept)
+        if (entry := self._by_session.get(session.key)) is not None:
+            self._abandon(entry)
 
     def expire(self, now: float) -> list[tuple[RsioSession, list[StreamEvent]]]:
         """Return the expired sessions with the events of their streams."""
-        for kept in self._lost.values():
+        for entry in self._lost.values():
             # Lost sessions still read ahead for a while.
-            former, kept.raw = kept.raw, kept.session.raw
-            self._raw += kept.raw - former
-        self._make_room()
-        late = [kept for kept in self._lost.values() if kept.until is not None and kept.until < now]
-        over = [kept.session for kept in (*self._given_up.values(), *late)]
+            former, entry.raw = entry.raw, entry.session.raw
+            self._raw += entry.raw - former
+        self._enforce_limits()
+        late = [entry for entry in self._lost.values() if entry.until is not None and entry.until < now]
+        over = [entry.session for entry in (*self._abandoned.values(), *late)]
         for session in over:
             self.void(session)
         return [(session, session.end_all(GIVEN_UP)) for session in over]
 
-    def _make_room(self) -> None:
+    def _enforce_limits(self) -> None:
         """Give up as many as are too many."""
         while len(self._lost) > self._limits.resumable or self._raw > self._limits.resumable_bytes:
-            self._give_up(next(iter((self._idle or self._lost).values())))
+            self._abandon(next(iter((self._idle or self._lost).values())))
 
-    def _give_up(self, kept: _Kept) -> None:
-        self._find(kept)
-        kept.until = float("-inf")
-        self._given_up[kept.session.key] = kept
+    def _abandon(self, entry: _ResumableSession) -> None:
+        self._find(entry)
+        entry.until = float("-inf")
+        self._abandoned[entry.session.key] = entry
 
-    def _find(self, kept: _Kept) -> None:
+    def _find(self, entry: _ResumableSession) -> None:
         """It is lost no more, if it was."""
-        if self._lost.pop(kept.session.key, None) is not None:
-            self._idle.pop(kept.session.key, None)
-            self._raw -= kept.raw
+        if self._lost.pop(entry.session.key, None) is not None:
+            self._idle.pop(entry.session.key, None)
+            self._raw -= entry.raw

@@ -42,20 +42,20 @@ class RsioSession:
 
     __slots__ = (
         "_acknowledged",
-        "_again",
+        "_control_frames",
         "_copies",
         "_copies_bytes",
         "_limits",
         "_numbers",
         "_order",
-        "_said",
+        "_repeated",
         "by_stream",
         "keeps_copies",
         "key",
         "publishing",
         "received",
-        "sent_bytes",
         "sent",
+        "sent_bytes",
         "sizes",
         "subscribing",
         "window",
@@ -75,8 +75,8 @@ class RsioSession:
         self._limits = limits
         self._numbers = itertools.count(1)
         self._order: deque[PublisherSide] = deque()
-        self._said: deque[bytes] = deque()
-        self._again: deque[bytes] = deque()
+        self._control_frames: deque[bytes] = deque()
+        self._repeated: deque[bytes] = deque()
         self._copies: deque[bytes] = deque()
         self._copies_bytes = 0
 
@@ -105,7 +105,7 @@ class RsioSession:
             case _:
                 raise TypeError(f"found {type(frame).__name__}, expected a frame of a stream")
         while self.subscribing.to_cancel:
-            self._say(CancelFrame(self.subscribing.to_cancel.pop()))
+            self._queue_frame(CancelFrame(self.subscribing.to_cancel.pop()))
         return found
 
     def _subscribed(self, frame: SubscribeFrame) -> list[StreamEvent]:
@@ -114,18 +114,18 @@ class RsioSession:
                 raise broken(ProtocolViolation.ID_IN_USE, f"the id {frame.subscriber}")
             return []
         if (length := len(frame.publisher.encode())) > self._limits.publisher:
-            said = f"The publisher string has {length} bytes, expected at most {self._limits.publisher}."
-            return self._refuse(frame.subscriber, f"400 rsio:publisher.invalid {said}")
+            message = f"The publisher string has {length} bytes, expected at most {self._limits.publisher}."
+            return self._refuse(frame.subscriber, f"400 rsio:publisher.invalid {message}")
         if len(self.publishing) >= self._limits.subscriptions:
-            said = f"There are {len(self.publishing)} subscriptions already, which is the limit."
-            return self._refuse(frame.subscriber, f"429 rsio:subscriptions.limit {said}")
+            message = f"There are {len(self.publishing)} subscriptions already, which is the limit."
+            return self._refuse(frame.subscriber, f"429 rsio:subscriptions.limit {message}")
         publishing = PublisherSide(next(self._numbers), frame, self._limits)
         self.publishing[frame.subscriber] = self.by_stream[publishing.stream] = publishing
         return [SubscribeReceived(publishing.stream, frame.publisher, frame.demand)]
 
     def _refuse(self, subscriber: int, reason: str) -> list[StreamEvent]:
-        self._say(OnSubscribe(subscriber, 0))
-        self._say(OnError(subscriber, reason))
+        self._queue_frame(OnSubscribe(subscriber, 0))
+        self._queue_frame(OnError(subscriber, reason))
         return []
 
     def _requested(self, frame: RequestFrame) -> list[StreamEvent]:
@@ -134,7 +134,9 @@ class RsioSession:
             return []
         if not frame.demand:
             ended = self._cancelled(frame.subscriber)
-            self._say(OnError(frame.subscriber, "400 rsio:demand.invalid The demand must be positive (RS 3.9)."))
+            self._queue_frame(
+                OnError(frame.subscriber, "400 rsio:demand.invalid The demand must be positive (RS 3.9).")
+            )
             return ended
         publishing.request(frame.demand)
         return [DemandReceived(publishing.stream, frame.demand)]
@@ -209,10 +211,10 @@ class RsioSession:
         Raises EncodeError where there are too many, or the string is too long.
         """
         if (length := len(publisher.encode())) > self._limits.publisher:
-            said = f"found a publisher string of {length} bytes, expected at most {self._limits.publisher}"
-            raise EncodeError(Fault(400, "rsio:publisher.invalid", said))
+            message = f"found a publisher string of {length} bytes, expected at most {self._limits.publisher}"
+            raise EncodeError(Fault(400, "rsio:publisher.invalid", message))
         generation = self.subscribing.subscribe(next(self._numbers), demand, above)
-        self._say(SubscribeFrame(publisher, generation.subscriber, generation.demand))
+        self._queue_frame(SubscribeFrame(publisher, generation.subscriber, generation.demand))
         return generation.stream
 
     def id_of(self, stream: int) -> int | None:
@@ -224,7 +226,7 @@ class RsioSession:
         generation = self.subscribing.request(stream, demand)
         if generation is None:
             return False
-        self._say(RequestFrame(generation.subscriber, demand))
+        self._queue_frame(RequestFrame(generation.subscriber, demand))
         return True
 
     def cancel(self, stream: int) -> bool:
@@ -232,7 +234,7 @@ class RsioSession:
         generation = self.subscribing.cancel(stream)
         if generation is None:
             return False
-        self._say(CancelFrame(generation.subscriber))
+        self._queue_frame(CancelFrame(generation.subscriber))
         return True
 
     def end_all(self, reason: str) -> list[StreamEvent]:
@@ -241,23 +243,23 @@ class RsioSession:
         self.publishing.clear()
         self.by_stream.clear()
         self._order.clear()
-        self._said.clear()
-        self._again.clear()
+        self._control_frames.clear()
+        self._repeated.clear()
         self.sent_bytes = 0
-        self.keep_no_copies()
+        self.discard_copies()
         return [*cancelled, *self.subscribing.end_all(reason)]
 
     # Outbound.
 
     @property
-    def said_frames(self) -> int:
+    def control_frame_count(self) -> int:
         """How many replies and requests wait for the transport; `sent_bytes` is their size."""
-        return len(self._said)
+        return len(self._control_frames)
 
     @property
     def is_repeating(self) -> bool:
         """Whether frames of a lost transport are still to be sent again."""
-        return bool(self._again)
+        return bool(self._repeated)
 
     @property
     def has_streams(self) -> bool:
@@ -271,10 +273,10 @@ class RsioSession:
 
     def next_frame(self) -> bytes | None:
         """Return the next frame, which is considered sent; None if there is none."""
-        if self._again:
-            return self._again.popleft()
-        if self._said:
-            frame = self._said.popleft()
+        if self._repeated:
+            return self._repeated.popleft()
+        if self._control_frames:
+            frame = self._control_frames.popleft()
             self.sent_bytes -= len(frame)
         elif self._order:
             frame = self._next_in_turn()
@@ -287,7 +289,7 @@ class RsioSession:
 
     def more_frames(self, room: int) -> Sequence[bytes]:
         """Return the next frames that fit, if all are elements of the one active stream."""
-        if len(self._order) != 1 or self._said or self._again:
+        if len(self._order) != 1 or self._control_frames or self._repeated:
             return ()
         publishing = self._order[0]
         frames = publishing.whole_elements(room)
@@ -334,7 +336,7 @@ class RsioSession:
     def repeat(self, received: int) -> None:
         """Send all frames after so many again. `can_repeat` must be true."""
         self.acknowledge(received)
-        self._again = deque(self._copies)
+        self._repeated = deque(self._copies)
         self._acknowledged = self.received
 
     def acknowledgement(self) -> int | None:
@@ -346,7 +348,7 @@ class RsioSession:
         self._acknowledged = self.received
         return self.received
 
-    def keep_no_copies(self) -> None:
+    def discard_copies(self) -> None:
         """The session cannot be resumed."""
         self.keeps_copies = False
         self._copies.clear()
@@ -370,11 +372,11 @@ class RsioSession:
             self._order.remove(publishing)
             publishing.is_queued = False
 
-    def _say(self, frame: Frame) -> None:
+    def _queue_frame(self, frame: Frame) -> None:
         self._send_bytes(encode(frame))
 
     def _send_bytes(self, frame: bytes) -> None:
-        self._said.append(frame)
+        self._control_frames.append(frame)
         self.sent_bytes += len(frame)
 
 

@@ -14,7 +14,7 @@ from mappings.errors import EncodeError, Fault
 from mappings.reactive_streams_io.errors import ProtocolViolation, broken
 from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamEvent, StreamFailed
 from mappings.reactive_streams_io.frames import OnComplete, OnError, OnNext, OnNextLastPart, OnNextPacked, OnNextPart
-from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, EndpointLimits
+from mappings.reactive_streams_io.limits import MAX_ID, UNBOUNDED, EndpointLimits
 
 
 class Generation:
@@ -37,7 +37,7 @@ class Generation:
         return f"<Generation {self.stream} as {self.subscriber}, demand {self.demand}, {len(self._open)} open{over}>"
 
     @property
-    def is_amid_an_element(self) -> bool:
+    def has_open_elements(self) -> bool:
         return bool(self._open)
 
     def end(self) -> None:
@@ -117,7 +117,7 @@ class SubscriberSide:
         taken = {generation.subscriber for generation in self._by_stream.values()}
         subscriber = next(
             each
-            for each in range(above + 1, LARGEST_ID)
+            for each in range(above + 1, MAX_ID)
             if each not in taken and len(self._pending.get(each, ())) < self._limits.generations
         )
         generation = Generation(stream, subscriber, demand, self._limits)
@@ -194,20 +194,20 @@ class SubscriberSide:
         if taken == len(elements):
             return [ElementsReceived(generation.stream, elements)]
         arrived: list[StreamEvent] = [ElementsReceived(generation.stream, elements[:taken])] if taken else []
-        return arrived + self._spoilt(generation, ProtocolViolation.MORE_THAN_DEMANDED)
+        return arrived + self._fail_stream(generation, ProtocolViolation.MORE_THAN_DEMANDED)
 
     def _part(self, generation: Generation, frame: OnNextPart | OnNextLastPart) -> list[StreamEvent]:
         before = generation.open_bytes
         joined = generation.part(frame.element, frame.data, is_last=isinstance(frame, OnNextLastPart))
         self.open_bytes += generation.open_bytes - before
-        if self.open_bytes > self._limits.joining:
+        if self.open_bytes > self._limits.incomplete_elements:
             joined = ProtocolViolation.ELEMENT_TOO_LARGE
         if isinstance(joined, ProtocolViolation):
-            return self._spoilt(generation, joined)
+            return self._fail_stream(generation, joined)
         return [] if joined is None else [ElementsReceived(generation.stream, (joined,))]
 
     def _ended(self, generation: Generation, frame: OnComplete | OnError) -> list[StreamEvent]:
-        is_cut = generation.is_amid_an_element
+        is_cut = generation.has_open_elements
         self._end(generation)
         if isinstance(frame, OnError):
             return [StreamFailed(generation.stream, frame.error)]
@@ -215,10 +215,10 @@ class SubscriberSide:
             return [StreamFailed(generation.stream, _line(ProtocolViolation.COMPLETE_AMID_AN_ELEMENT))]
         return [Completed(generation.stream)]
 
-    def _spoilt(self, generation: Generation, mistake: ProtocolViolation) -> list[StreamEvent]:
+    def _fail_stream(self, generation: Generation, violation: ProtocolViolation) -> list[StreamEvent]:
         self._end(generation)
         self.to_cancel.append(generation.subscriber)
-        return [StreamFailed(generation.stream, _line(mistake))]
+        return [StreamFailed(generation.stream, _line(violation))]
 
     def _end(self, generation: Generation) -> None:
         self.open_bytes -= generation.open_bytes
@@ -226,5 +226,5 @@ class SubscriberSide:
         self._by_stream.pop(generation.stream, None)
 
 
-def _line(mistake: ProtocolViolation) -> str:
-    return f"400 rsio:peer.mistaken The publisher sent {mistake.condition}."
+def _line(violation: ProtocolViolation) -> str:
+    return f"400 rsio:peer.mistaken The publisher sent {violation.condition}."

@@ -32,7 +32,7 @@ class ErrorSubject(NamedTuple):
 NOTHING = ErrorSubject()
 
 
-class RequestRefused(DecodeError):
+class RequestRejected(DecodeError):
     """A request that cannot be carried out, or not for this client."""
 
     def __init__(self, fault: Fault, about: ErrorSubject = NOTHING) -> None:

@@ -153,11 +153,11 @@ TOO_LARGE = "connectivity:message.toolarge"
 """The service's code for unreadable payloads; this protocol has texts of its own for them."""
 
 
-def frame_of(fault: Fault, correlation_id: str | None = None) -> Error:
+def fault_frame(fault: Fault, correlation_id: str | None = None) -> Error:
     """Return the frame of an error; members of the fault are its subject."""
-    said = errors.too_large() if fault.error == TOO_LARGE else fault
+    content = errors.too_large() if fault.error == TOO_LARGE else fault
     about = ErrorSubject(**{name: fault.extra[name] for name in ErrorSubject._fields if name in fault.extra})
-    return error_of(said, about, correlation_id)
+    return error_of(content, about, correlation_id)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------------

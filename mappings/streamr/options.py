@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from mappings.options import Option, OptionProblem, OptionRefused, flag, read_options
+from mappings.options import InvalidMapperOption, Option, OptionProblem, flag, read_options
 from mappings.placeholders.address import AddressPattern
 from mappings.streamr.auth_keys import ANONYMOUS
 from mappings.streamr.frames import ErrorPayload, FrameStyle
@@ -28,7 +28,7 @@ from mappings.streams.stream_id import KeyHash
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.\-]{0,99}", re.ASCII)
 _SHA_256 = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-MOST_CATCH_UP = 100_000
+MAX_CATCH_UP = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StreamrOptions:
     keys: Mapping[str, str] = field(default_factory=dict)
     reply_addresses: AddressPattern | None = None
     idle_timeout: float = 3600
-    most_caught_up: int = 1000
+    max_catch_up: int = 1000
     style: FrameStyle = field(default_factory=FrameStyle)
     hash: KeyHash = KeyHash.MURMUR3_SWAPPED
     accept_non_json: bool = False
@@ -55,7 +55,7 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
         keys=found["authKeys"],
         reply_addresses=found["replyAddressPattern"],
         idle_timeout=found["sessionIdleTimeout"],
-        most_caught_up=found["sessionCatchUpMax"],
+        max_catch_up=found["sessionCatchUpMax"],
         style=FrameStyle(filler=filler, errors=found["errorPayload"]),
         hash=found["hash"],
         accept_non_json=found["acceptNonJson"],
@@ -64,7 +64,7 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
 
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise OptionRefused(option_problem(value, "an object: name to the SHA-256 of the key"))
+        raise InvalidMapperOption(option_problem(value, "an object: name to the SHA-256 of the key"))
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:
@@ -74,13 +74,13 @@ def _auth_keys(value: object) -> dict[str, str]:
             # The value may be the key itself, so it is not quoted.
             problems.append(option_problem("***", "the SHA-256 of the key, as 64 hexadecimal digits", name))
     if problems:
-        raise OptionRefused(*problems)
+        raise InvalidMapperOption(*problems)
     return {name: digest.lower() for name, digest in value.items()}
 
 
 def _catch_up(value: object) -> int:
-    if (messages := whole_number(value, 0, MOST_CATCH_UP)) is None:
-        raise OptionRefused(option_problem(value, f"a whole number from 0 to {MOST_CATCH_UP}"))
+    if (messages := whole_number(value, 0, MAX_CATCH_UP)) is None:
+        raise InvalidMapperOption(option_problem(value, f"a whole number from 0 to {MAX_CATCH_UP}"))
     return messages
 
 
@@ -90,14 +90,14 @@ def _one_of(kinds: type[Enum]) -> Callable[[object], Enum]:
             return kinds(value)
         except ValueError:
             known = ", ".join(str(kind.value) for kind in kinds)
-            raise OptionRefused(option_problem(value, f"one of: {known}")) from None
+            raise InvalidMapperOption(option_problem(value, f"one of: {known}")) from None
 
     return read
 
 
 def _filler(value: object) -> str:
     if value != "":
-        raise OptionRefused(option_problem(value, "an empty string, or null"))
+        raise InvalidMapperOption(option_problem(value, "an empty string, or null"))
     return ""
 
 

@@ -15,19 +15,19 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from mappings.ditto.document import NOT_JSON, is_sound
+from mappings.ditto.document import NOT_JSON, is_storable
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
+from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
 from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection
 from mappings.streams.stream_id import LAST_PARTITION, LONGEST_STREAM_ID, PolicyStream, ThingStream, parse_stream_id
 from mappings.timestamps import EARLIEST, LATEST, milliseconds
 
-LARGEST_OFFSET = (1 << 53) - 1
+MAX_OFFSET = (1 << 53) - 1
 """Offsets stay whole numbers in every client."""
 
-LONGEST_SUB = 255
+MAX_SUB_LENGTH = 255
 """The longest id of a resend, in bytes of UTF-8: it is repeated in every frame of the resend."""
 
 
@@ -114,15 +114,15 @@ def read_request(payload: bytes, limits: RequestLimits = RequestLimits(), *, acc
     `accept_non_json` lets published contents be any text that is not empty.
     """
     if len(payload) > limits.request:
-        raise RequestRefused(errors.too_large())
+        raise RequestRejected(errors.too_large())
     members = _object(payload)
     version = members.get("version")
     if version is not None and not _is_number(version, 0):
-        raise RequestRefused(errors.unknown_version(version))
+        raise RequestRejected(errors.unknown_version(version))
     type = members.get("type")
     reader = _READERS.get(type) if isinstance(type, str) else None
     if reader is None:
-        raise RequestRefused(errors.unknown_type(type))
+        raise RequestRejected(errors.unknown_type(type))
     return reader(members, limits, accept_non_json)
 
 
@@ -130,9 +130,9 @@ def _object(payload: bytes) -> Members:
     try:
         document = _decode(payload)
     except NOT_JSON:
-        raise RequestRefused(errors.not_an_object()) from None
-    if not isinstance(document, dict) or not is_sound(payload):
-        raise RequestRefused(errors.not_an_object())
+        raise RequestRejected(errors.not_an_object()) from None
+    if not isinstance(document, dict) or not is_storable(payload):
+        raise RequestRejected(errors.not_an_object())
     return document
 
 
@@ -154,9 +154,9 @@ class NoInstant(Exception):
 def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> Publish:
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
-        raise RequestRefused(errors.publish_without_stream())
-    if not _is_lawful(stream):
-        raise RequestRefused(errors.stream_not_found(stream))
+        raise RequestRejected(errors.publish_without_stream())
+    if not _is_valid_stream(stream):
+        raise RequestRejected(errors.stream_not_found(stream))
     about = ErrorSubject(stream)
     # A twin's events have the service's time, and one partition.
     is_twin = isinstance(parse_stream_id(stream), ThingStream | PolicyStream)
@@ -164,7 +164,7 @@ def _publish(members: Members, limits: RequestLimits, accept_non_json: bool) -> 
     content = _content(members.get("msg"), limits, accept_non_json and not is_twin, about)
     key = None if is_twin else members.get("pkey") or None
     if key is not None and not isinstance(key, str):
-        raise RequestRefused(errors.key_not_a_string(), about)
+        raise RequestRejected(errors.key_not_a_string(), about)
     auth_key = _auth_key(members, errors.publish_unauthenticated(stream), about)
     return Publish(stream, content, instant, key, auth_key)
 
@@ -173,21 +173,21 @@ def _instant(value: Any, about: ErrorSubject) -> int | None:
     try:
         return read_instant(value)
     except NoInstant:
-        raise RequestRefused(errors.invalid_timestamp(value), about) from None
+        raise RequestRejected(errors.invalid_timestamp(value), about) from None
 
 
 def _content(value: Any, limits: RequestLimits, is_any_text: bool, about: ErrorSubject) -> str:
     if not isinstance(value, str):
-        raise RequestRefused(errors.message_not_a_string(), about)
+        raise RequestRejected(errors.message_not_a_string(), about)
     if not value:
-        raise RequestRefused(errors.message_empty(), about)
+        raise RequestRejected(errors.message_empty(), about)
     if _size(value) > limits.content:
-        raise RequestRefused(errors.too_large(), about)
+        raise RequestRejected(errors.too_large(), about)
     if not is_any_text:
         try:
             _is_json(value)
         except NOT_JSON:
-            raise RequestRefused(errors.message_not_json(), about) from None
+            raise RequestRejected(errors.message_not_json(), about) from None
     return value
 
 
@@ -199,8 +199,8 @@ def _subscribe(members: Members, _limits: RequestLimits, _accept_non_json: bool)
 
 def _unsubscribe(members: Members, _limits: RequestLimits, _accept_non_json: bool) -> Unsubscribe:
     stream, partition = _stream(members), _partition(members)
-    if not _is_lawful(stream):
-        raise RequestRefused(errors.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
+    if not _is_valid_stream(stream):
+        raise RequestRejected(errors.not_subscribed(stream, partition or 0), _about(stream, partition or 0))
     return Unsubscribe(stream, partition)
 
 
@@ -236,7 +236,7 @@ def _size(text: str) -> int:
 def _stream(members: Members) -> str:
     stream = members.get("stream")
     if not isinstance(stream, str) or not stream:
-        raise RequestRefused(errors.without_stream())
+        raise RequestRejected(errors.without_stream())
     return stream
 
 
@@ -248,33 +248,33 @@ def _partition(members: Members) -> int | None:
     partition = _integer(value)
     if partition is None or not 0 <= partition <= LAST_PARTITION:
         stream = _stream(members)
-        raise RequestRefused(errors.invalid_partition(stream, value), _about(stream))
+        raise RequestRejected(errors.invalid_partition(stream, value), _about(stream))
     return partition
 
 
-def _is_lawful(stream: str) -> bool:
+def _is_valid_stream(stream: str) -> bool:
     """Whether this is a valid stream ID."""
     return _size(stream) <= LONGEST_STREAM_ID
 
 
 def _about(stream: str, partition: int | None = None, sub: Sub | None = None) -> ErrorSubject:
     """Return the subject of an error: no invalid stream ID."""
-    return ErrorSubject(stream if _is_lawful(stream) else None, partition, sub)
+    return ErrorSubject(stream if _is_valid_stream(stream) else None, partition, sub)
 
 
 def _auth_key(members: Members, refusal: Fault, about: ErrorSubject) -> str | None:
     """Return the key of a request on a stream; `refusal` for an invalid key or stream."""
     key = members.get("authKey") or None
     if about.stream is None or (key is not None and not isinstance(key, str)):
-        raise RequestRefused(refusal, about)
+        raise RequestRejected(refusal, about)
     return key
 
 
 def _sub(value: Any, about: ErrorSubject) -> Sub:
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value == "":
-        raise RequestRefused(errors.resend_without_sub(), about)
-    if isinstance(value, str) and _size(value) > LONGEST_SUB:
-        raise RequestRefused(errors.limit_exceeded(f"a subscription id has at most {LONGEST_SUB} bytes"), about)
+        raise RequestRejected(errors.resend_without_sub(), about)
+    if isinstance(value, str) and _size(value) > MAX_SUB_LENGTH:
+        raise RequestRejected(errors.limit_exceeded(f"a subscription id has at most {MAX_SUB_LENGTH} bytes"), about)
     return value
 
 
@@ -296,7 +296,7 @@ def _selection(members: Members, limits: RequestLimits, about: ErrorSubject) -> 
         selection = FromTime(min(max(math.ceil(value), EARLIEST), LATEST + 1)) if is_number else None
     if selection is None:
         options = {name: members[name] for name in _SELECTING if name in members}
-        raise RequestRefused(errors.unknown_resend_options(options), about)
+        raise RequestRejected(errors.unknown_resend_options(options), about)
     return selection
 
 
@@ -305,9 +305,7 @@ def _range(start: Any, end: Any) -> OffsetRange | None:
     first, last = _integer(start), _integer(end)
     if first is None or (end is not None and last is None):
         return None
-    return OffsetRange(
-        max(0, min(first, LARGEST_OFFSET + 1)), None if last is None else max(-1, min(last, LARGEST_OFFSET))
-    )
+    return OffsetRange(max(0, min(first, MAX_OFFSET + 1)), None if last is None else max(-1, min(last, MAX_OFFSET)))
 
 
 # --- times of publishers -------------------------------------------------------------------------------------------------

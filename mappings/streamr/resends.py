@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
+from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
 from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
 from mappings.streamr.requests import Resend
 from mappings.streams.entry import Selection, StreamEntry
 
-LONGEST_DELAY = 30.0
+MAX_DELAY = 30.0
 """Seconds that an answer is kept back at most."""
 
 QUIET = 60.0
 """Seconds after which a question that found nothing is a new one."""
 
-MOST_REMEMBERED = 100
+MAX_REMEMBERED = 100
 """The most empty resends that are remembered; beyond that only the rate limits a session."""
 
 
@@ -45,7 +45,7 @@ class ResendTicket(NamedTuple):
     request: Resend
 
 
-_Question: TypeAlias = tuple[str, int, Sub, Selection]
+_ResendKey: TypeAlias = tuple[str, int, Sub, Selection]
 
 
 class Resends:
@@ -56,19 +56,19 @@ class Resends:
         self._number = 0
         self._waiting: deque[ResendTicket] = deque()
         self._running: dict[int, ResendTicket] = {}
-        self._begun: deque[float] = deque(maxlen=self._limits.per_second)
-        self._kept_back: dict[int, float] = {}
-        self._fruitless: OrderedDict[_Question, tuple[int, float]] = OrderedDict()
+        self._start_times: deque[float] = deque(maxlen=self._limits.per_second)
+        self._delayed: dict[int, float] = {}
+        self._empty_resends: OrderedDict[_ResendKey, tuple[int, float]] = OrderedDict()
 
     def __repr__(self) -> str:
-        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._kept_back)} delayed"
+        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._delayed)} delayed"
         return f"<Resends: {counts}>"
 
     def ask(self, request: Resend) -> ResendTicket:
         """Put a resend in the queue. Raises RequestRefused for one too many."""
-        if len(self._waiting) + len(self._kept_back) >= self._limits.waiting:
+        if len(self._waiting) + len(self._delayed) >= self._limits.waiting:
             fault = errors.limit_exceeded(f"{self._limits.waiting} waiting resends of a session")
-            raise RequestRefused(fault, ErrorSubject(request.stream, request.partition, request.sub))
+            raise RequestRejected(fault, ErrorSubject(request.stream, request.partition, request.sub))
         self._number += 1
         ticket = ResendTicket(self._number, request)
         self._waiting.append(ticket)
@@ -80,11 +80,11 @@ class Resends:
         while self._waiting and len(self._running) < self._limits.running and self._next_second() <= now:
             ticket = self._waiting.popleft()
             self._running[ticket.number] = ticket
-            self._begun.append(now)
+            self._start_times.append(now)
             begun.append(ticket)
         return begun
 
-    def next_turn(self) -> float | None:
+    def next_start(self) -> float | None:
         """Return when `begin` will return some; None if another one must end or be requested first."""
         return self._next_second() if self._waiting and len(self._running) < self._limits.running else None
 
@@ -95,40 +95,40 @@ class Resends:
         """
         self._running.pop(ticket.number, None)
         at = now if found else now + self._delay(ticket.request, now)
-        self._kept_back[ticket.number] = at
+        self._delayed[ticket.number] = at
         if found:
-            self._fruitless.pop(_question(ticket.request), None)
+            self._empty_resends.pop(_resend_key(ticket.request), None)
         return at
 
     def answered(self, ticket: ResendTicket) -> None:
         """The last frame of a resend was sent."""
-        self._kept_back.pop(ticket.number, None)
+        self._delayed.pop(ticket.number, None)
 
     def stop(self) -> list[ResendTicket]:
         """End all of them with the session: those that run, which have to be cancelled."""
         running = list(self._running.values())
-        for each in (self._waiting, self._running, self._kept_back, self._fruitless):
+        for each in (self._waiting, self._running, self._delayed, self._empty_resends):
             each.clear()
         return running
 
     def _next_second(self) -> float:
         """When one more may begin, as far as the rate goes."""
-        return self._begun[0] + 1 if len(self._begun) == self._limits.per_second else float("-inf")
+        return self._start_times[0] + 1 if len(self._start_times) == self._limits.per_second else float("-inf")
 
     def _delay(self, request: Resend, now: float) -> float:
         """Return 0, 1, 2, 4 … seconds for the same repeated request."""
-        question = _question(request)
-        times, last = self._fruitless.pop(question, (0, now))
+        question = _resend_key(request)
+        times, last = self._empty_resends.pop(question, (0, now))
         if now - last >= QUIET:
             times = 0
-        delay = 0.0 if times == 0 else min(2.0 ** min(times - 1, 10), LONGEST_DELAY)
-        self._fruitless[question] = (times + 1, now + delay)
-        if len(self._fruitless) > MOST_REMEMBERED:
-            self._fruitless.popitem(last=False)
+        delay = 0.0 if times == 0 else min(2.0 ** min(times - 1, 10), MAX_DELAY)
+        self._empty_resends[question] = (times + 1, now + delay)
+        if len(self._empty_resends) > MAX_REMEMBERED:
+            self._empty_resends.popitem(last=False)
         return delay
 
 
-def _question(request: Resend) -> _Question:
+def _resend_key(request: Resend) -> _ResendKey:
     return request.stream, request.partition, request.sub, request.selection
 
 

@@ -42,7 +42,7 @@ class SenderDecision(Enum):
     TAKEN = "rejected, since the session has another owner"
 
 
-class End(Enum):
+class SessionEnd(Enum):
     """Why a session ended."""
 
     DISCONNECTED = "the client disconnected"
@@ -64,21 +64,21 @@ class FollowStream(NamedTuple):
     """Send the session messages from now on."""
 
     address: str
-    spot: Spot
+    stream_partition: Spot
 
 
 class LeaveStream(NamedTuple):
     """Send it no more."""
 
     address: str
-    spot: Spot
+    stream_partition: Spot
 
 
 class EndSession(NamedTuple):
     """Stop the session's resends and forget it."""
 
     address: str
-    why: End
+    why: SessionEnd
 
 
 Effect: TypeAlias = SendFrame | FollowStream | LeaveStream | EndSession
@@ -89,7 +89,7 @@ class SubscriptionRow(NamedTuple):
 
     address: str
     owners: frozenset[str]
-    spot: Spot
+    stream_partition: Spot
     subjects: frozenset[str]
     clients: frozenset[str | None]
 
@@ -240,7 +240,7 @@ class Sessions:
 
     # --- ends -----------------------------------------------------------------------------------------------------------
 
-    def end(self, address: str, why: End) -> list[Effect]:
+    def end(self, address: str, why: SessionEnd) -> list[Effect]:
         """End a session without a frame, if there is one."""
         session = self._sessions.pop(address, None)
         if session is None:
@@ -249,11 +249,11 @@ class Sessions:
 
     def close(self) -> list[Effect]:
         """End all of them."""
-        return [effect for address in list(self._sessions) for effect in self.end(address, End.CLOSED)]
+        return [effect for address in list(self._sessions) for effect in self.end(address, SessionEnd.CLOSED)]
 
     def idle(self, now: float) -> list[Effect]:
         """End those that have been silent for too long."""
-        return [effect for address in list(self._overdue(now)) for effect in self.end(address, End.IDLE)]
+        return [effect for address in list(self._overdue(now)) for effect in self.end(address, SessionEnd.IDLE)]
 
     def reader_seen(self, address: str) -> None:
         """Something that was sent was received."""
@@ -265,7 +265,7 @@ class Sessions:
         session = self._sessions.get(address)
         if session is None or not session.undelivered.note(now):
             return []
-        return self.end(address, End.UNDELIVERED)
+        return self.end(address, SessionEnd.UNDELIVERED)
 
     def recheck(self, streams: Container[str], may_read: Callable[[str, frozenset[str]], bool]) -> list[Effect]:
         """End the subscriptions to these streams that are no longer permitted, after a change of policies.
@@ -303,9 +303,9 @@ class Sessions:
         effects: list[Effect] = []
         for row in rows:
             session = self._sessions.setdefault(row.address, StreamrSession(row.address, row.owners, now))
-            if row.spot not in session.subscriptions:
-                session.subscriptions[row.spot] = _Subscription(row.subjects, set(row.clients))
-                effects.append(FollowStream(row.address, row.spot))
+            if row.stream_partition not in session.subscriptions:
+                session.subscriptions[row.stream_partition] = _Subscription(row.subjects, set(row.clients))
+                effects.append(FollowStream(row.address, row.stream_partition))
         return effects
 
     # --- inside ---------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import msgspec
 from msgspec.structs import astuple
 
-from mappings.ditto.messages import CONTENT_TYPES, cannot_say, json_bytes
+from mappings.ditto.messages import CONTENT_TYPES, json_bytes, not_expressible
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityType
 from mappings.model.metadata import without_changes
@@ -168,7 +168,7 @@ def _twin_entry(event: Event, previous: int | None, ttl: int) -> StreamEntry:
 
 def _item(event: Event) -> bytes:
     if event.action not in CONTENT_TYPES:
-        raise cannot_say(f"an event with the action '{event.action}'")
+        raise not_expressible(f"an event with the action '{event.action}'")
     content_type = CONTENT_TYPES[event.action]
     declared = b'"content-type":%b,' % json_bytes(content_type) if content_type is not None else b""
     topic = str(entity_topic(event.entity, event.entity.type.group, "events", event.action))

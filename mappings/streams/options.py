@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.options import FAILED, Option, OptionProblem, OptionRefused
-from mappings.placeholders.address import AddressPattern, PatternRefused
+from mappings.options import FAILED, InvalidMapperOption, Option, OptionProblem
+from mappings.placeholders.address import AddressPattern, InvalidPattern
 from mappings.streams.stream_id import LAST_PARTITION, LONGEST_STREAM_ID, POLICIES, THINGS
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -37,7 +37,9 @@ def whole_number(value: object, least: int, most: int) -> int | None:
 
 def _streams(value: object) -> dict[str, StreamDefinition]:
     if not isinstance(value, dict):
-        raise OptionRefused(option_problem(value, "an object: stream ID to an object with policyId and partitions"))
+        raise InvalidMapperOption(
+            option_problem(value, "an object: stream ID to an object with policyId and partitions")
+        )
     problems: list[OptionProblem] = []
     found: dict[str, StreamDefinition] = {}
     for name, about in value.items():
@@ -52,7 +54,7 @@ def _streams(value: object) -> dict[str, StreamDefinition]:
         else:
             found[name] = _stream(name, about, problems)
     if problems:
-        raise OptionRefused(*problems)
+        raise InvalidMapperOption(*problems)
     return found
 
 
@@ -79,11 +81,11 @@ def _stream(name: str, about: Mapping[str, Any], problems: list[OptionProblem]) 
 
 def _pattern(value: object) -> AddressPattern:
     if not isinstance(value, str) or not value:
-        raise OptionRefused(option_problem(value, "an address pattern, such as streamr/*/res"))
+        raise InvalidMapperOption(option_problem(value, "an address pattern, such as streamr/*/res"))
     try:
         return AddressPattern(value)
-    except PatternRefused as error:
-        raise OptionRefused(
+    except InvalidPattern as error:
+        raise InvalidMapperOption(
             OptionProblem((), value, "an address pattern, such as streamr/*/res", FAILED, str(error))
         ) from error
 
@@ -93,7 +95,7 @@ def _duration(value: object) -> float:
         return float(seconds)
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)) is not None:
         return float(int(found["count"]) * _SECONDS[found["unit"]])
-    raise OptionRefused(
+    raise InvalidMapperOption(
         option_problem(value, "a number of seconds, or a number with a unit of s, m, h or d, such as '90m'")
     )
 

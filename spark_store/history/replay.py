@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mappings.ids import LONGEST_KNOWN, MAX_ID_LENGTH, EntityType
+from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityType
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
-from mappings.model.metadata import METADATA, changes_of, evolve_metadata
+from mappings.model.metadata import METADATA, evolve_metadata, read_changes
 from mappings.model.signals import Event
 from spark_store.records import Snapshot
 
@@ -121,7 +121,7 @@ def _annotate(
     if event.entity.type is not EntityType.THING:
         return state
     present = before.get(METADATA) if before is not None else None
-    changes = changes_of(event.headers)
+    changes = read_changes(event.headers)
     metadata = evolve_metadata(present, data, state, changes) if present or changes else None
     return {**state, METADATA: metadata} if metadata else state
 
@@ -138,7 +138,7 @@ def state_path(type: EntityType, path: str) -> Segments:
 
     Below `subjects` and `resources` of a policy's entry the rest of the path is one key, slashes included.
     """
-    return _known_path(type, path) if len(path) <= LONGEST_KNOWN else _state_path(type, path)
+    return _known_path(type, path) if len(path) <= MAX_CACHED_LENGTH else _state_path(type, path)
 
 
 def _state_path(type: EntityType, path: str) -> Segments:

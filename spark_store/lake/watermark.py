@@ -63,9 +63,9 @@ class RetentionRun(msgspec.Struct, frozen=True):
 class Watermark(msgspec.Struct, frozen=True):
     """The position of the lake, and the pipeline's last runs. Times are UTC text as in events.
 
-    `erased` is the ID of the lake's last erasure, `erasure_failure` why the next one waits; `maintenance_failures` has the errors
-    of the latest runs of maintenance that failed. `tables` are their sizes, `compacted` their numbers of files after
-    compaction.
+    `erased` is the ID of the lake's last erasure, `erasure_failure` why the next one waits; `maintenance_failures` has
+    the errors of the latest runs of maintenance that failed. `tables` are their sizes, `compacted` their numbers of
+    files after compaction.
     """
 
     seq: int = 0

@@ -214,7 +214,7 @@ def _run(given: argparse.Namespace) -> int:
 
 def _optimize(given: argparse.Namespace) -> int:
     from spark_store.lake import reader
-    from spark_store.pipeline import tables, table_maintenance
+    from spark_store.pipeline import table_maintenance, tables
 
     with _target(given) as target:
         tables.prepare(target)
@@ -229,7 +229,7 @@ def _optimize(given: argparse.Namespace) -> int:
 
 
 def _forget(given: argparse.Namespace) -> int:
-    from spark_store.pipeline import retention, tables, table_maintenance
+    from spark_store.pipeline import retention, table_maintenance, tables
 
     rules, now = _retention(given), datetime.now(UTC)
     lake = Lake(given.data_dir)

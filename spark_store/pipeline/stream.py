@@ -33,13 +33,13 @@ from spark_store.lake import durability, reader
 from spark_store.lake.check import refuse_hole
 from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
 from spark_store.lake.watermark import Batch, RetentionRun, Watermark, forget_failure, publish_watermark, read_watermark
-from spark_store.pipeline import erasure, fault_injection, retention, snapshots, tables, table_maintenance
+from spark_store.pipeline import erasure, fault_injection, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.clock import ClockReading, Uptime, uptime
 from spark_store.pipeline.clock import look as look_at_clock
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
-from spark_store.pipeline.tables import LakeWriter, event_rows
 from spark_store.pipeline.table_maintenance import Due, MaintenancePlan, MaintenanceState, due
+from spark_store.pipeline.tables import LakeWriter, event_rows
 from spark_store.records import now_text
 
 

@@ -1,10 +1,10 @@
 """Maintenance of the tables: compaction, vacuum, and when they are due.
 
-`due` decides, the others act. Waiting times continue over restarts (`resume_state`). `spark_store.pipeline.retention` deletes
-expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log has the
-least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum` has removed
-their files, after a time of each table (see `spark_store.lake.tables`). Nothing here may run during a batch: a merge and a
-compaction of one table exclude each other.
+`due` decides, the others act. Waiting times continue over restarts (`resume_state`). `spark_store.pipeline.retention`
+deletes expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log
+has the least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum`
+has removed their files, after a time of each table (see `spark_store.lake.tables`). Nothing here may run during a
+batch: a merge and a compaction of one table exclude each other.
 """
 
 from __future__ import annotations

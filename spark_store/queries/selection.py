@@ -1,8 +1,8 @@
 """A selection of events of all entities, as a condition for Spark and for single events.
 
 Bounds, names and types are exact conditions on columns. A filter looks into the JSON of an event, and only `rql.evaluate`
-defines it: Spark gets conditions that it implies (`implied_conditions`), which may select too much and never too little, and the rows
-are filtered again (`matches`). A filter selects things only. Text is ordered as UTF-8.
+defines it: Spark gets conditions that it implies (`implied_conditions`), which may select too much and never too
+little, and the rows are filtered again (`matches`). A filter selects things only. Text is ordered as UTF-8.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, Lake
-from spark_store.pipeline import tables, table_maintenance
+from spark_store.pipeline import table_maintenance, tables
 from spark_store.pipeline.__main__ import NICE
 from spark_store.pipeline.session import ConnectOptions, SessionOptions, put_first, start_session
 from spark_store.pipeline.tables import LakeWriter

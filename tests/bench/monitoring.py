@@ -32,7 +32,7 @@ from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
 from connectivity.targets.directory import OpenConnection
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import routes_of
+from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
 from connectivity.twins.decider import Decider
@@ -165,7 +165,7 @@ class Way:
         self.ended = Tally()
         self.connection = _connection("bench", source("bench", SUBJECT))
         clock = lambda: now(UTC)  # noqa: E731 - the shortest thing that asks the clock
-        self.reader = SourceReader(*routes_of(self.connection, 0, self.outbox, meter, clock))
+        self.reader = SourceReader(*reply_publishers(self.connection, 0, self.outbox, meter, clock))
         # Who brings a change is not sent it: its target is another connection's.
         self.beside = _connection("beside", targets=[_TARGET])
         more = monitor.meter("beside")

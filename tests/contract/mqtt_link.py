@@ -14,7 +14,7 @@ from connectivity.errors import Detail, PublishFailed
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import OutboundMessage
 from connectivity.transports.mqtt import async_client
-from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MOST_WITHHELD, MqttLink
+from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MOST_HELD, MqttLink
 from connectivity.transports.mqtt.probe import UNTOLD
 from mappings.model.envelope import Envelope
 from tests.contract.link import MANY, BrokerBehaviour, LinkSetup, Publishing, Taker, examined, lost, numbered
@@ -318,8 +318,8 @@ class MqttBehaviour(BrokerBehaviour):
         """The broker's own window may be full of them, and then nothing would come any more."""
         link = await world.connect()
         taker = Taker(link)
-        await world.send(numbered(MOST_WITHHELD))
-        for delivery in await taker.take(MOST_WITHHELD):
+        await world.send(numbered(MAX_UNACKNOWLEDGED))
+        for delivery in await taker.take(MAX_UNACKNOWLEDGED):
             delivery.reject(redeliver=True)
         await lost(link)
         await link.close()
@@ -513,7 +513,7 @@ class MqttBehaviour(BrokerBehaviour):
         self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Neither does it wait for what it does not read, nor does the broker miss its goodbye."""
-        monkeypatch.setattr(async_client, "GOODBYE", 10 * PATIENCE)
+        monkeypatch.setattr(async_client, "DISCONNECT_TIMEOUT", 10 * PATIENCE)
         link = await world.connect(lastWillTopic=f"{world.out}/will", lastWillMessage="gone")
         taker = Taker(link)
         await world.send([bytes(500)] * (IN_FLIGHT + 1000))

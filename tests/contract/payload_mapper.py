@@ -24,7 +24,7 @@ from mappings.mappers import load_codec
 from mappings.mappers.base import PayloadMapper
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Inbound, Outbound
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from mappings.placeholders.values import PlaceholderContext
 from tests.contract.codec import FEW
 from tests.support.paths import VECTORS
@@ -135,15 +135,15 @@ class MapperBehaviours:
         ),
     )
     def test_any_options_are_taken_or_refused(self, name: str, value: object) -> None:
-        refused: OptionsRefused | None = None
+        refused: InvalidMapperOptions | None = None
         try:
             mapper(self.name, {**self.options, name: value})
-        except OptionsRefused as error:
+        except InvalidMapperOptions as error:
             refused = error
         assert refused is None or (refused.problems and refused.fault.status == 400)
 
     def test_a_misspelt_option_hears_which_one_was_meant(self) -> None:
-        with pytest.raises(OptionsRefused) as caught:
+        with pytest.raises(InvalidMapperOptions) as caught:
             mapper(self.name, {**self.options, "content-type-blacklist": "x"})
         (problem,) = caught.value.problems
         assert (problem.steps, problem.nearest) == (("content-type-blacklist",), "content-type-blocklist")
@@ -153,7 +153,7 @@ class MapperBehaviours:
         needed = {option.name for option in codec.options if option.is_required}
         assert codec.needs_definition is bool(needed)
         if needed:
-            with pytest.raises(OptionsRefused) as caught:
+            with pytest.raises(InvalidMapperOptions) as caught:
                 codec.configure({})
             assert {str(problem.steps[0]) for problem in caught.value.problems} == needed
 

@@ -52,7 +52,7 @@ def read(data: bytes) -> None:
         publisher_names.parse(text, with_test_publishers=True)
     fault = errors.read(text)
     assert 100 <= fault.status < 600
-    assert len(errors.write(fault).encode()) <= errors.LONGEST
+    assert len(errors.write(fault).encode()) <= errors.MAX_TEXT_LENGTH
     assert not (frames.begins_session(data) and frames.is_parting(data))
 
 

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable, WriterProperties, write_deltalake
 from pyspark.sql import SparkSession
 
-from connectivity.maintenance.erasure import erase_here
+from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType, parse_entity_id, partition_entity
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.erasure import Erasure
@@ -185,7 +185,7 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
         write_all_tables(site.folder)
         files = {Path(it).parts[1] for it in marked(site) if it.startswith("lake/")}
         assert files == {table.name for table in TABLES}, "the search finds the mark"
-        erase_here(site.folder, lamp(9), "anna")
+        erase_offline(site.folder, lamp(9), "anna")
         said = take_all(spark, site)
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
@@ -222,8 +222,8 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         site.append([secret(newest + 1)])
         site.write(3, entities=3)
         assert parse_entity_id(EntityType.STREAM, str(ODD)) == ODD
-        erase_here(site.folder, lamp(9), "anna")
-        erase_here(site.folder, ODD, "anna")
+        erase_offline(site.folder, lamp(9), "anna")
+        erase_offline(site.folder, ODD, "anna")
         assert differences(site) == [], "what the lake has not done yet is no difference"
         # Made again before the lake has heard of it.
         site.append([change(lamp(9), newest + 2)])
@@ -281,7 +281,7 @@ def test_a_table_put_back_from_a_backup_is_erased_from_again(
     take_all(spark, site)
     assert snapshots.take(target, 2) == 7
     shutil.copytree(site.lake.path(SNAPSHOTS), tmp_path / "backup")
-    erase_here(site.folder, lamp(6), "anna")
+    erase_offline(site.folder, lamp(6), "anna")
     take_all(spark, site)
     assert [reader.last_transaction(site.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
     shutil.rmtree(site.lake.path(SNAPSHOTS))

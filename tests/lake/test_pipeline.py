@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
-from connectivity.maintenance.erasure import erase_here
+from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit
@@ -20,16 +20,16 @@ from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TAB
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.arrow_reader import short_events
+from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import (
     LakeWriter,
     append_events,
-    last_appended,
     event_rows,
+    last_appended,
+    last_merged,
     merge_latest,
     merge_rows,
-    last_merged,
 )
-from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import DataFolder, Said, counted, differences, lamp, take_all
@@ -185,7 +185,7 @@ def test_states_put_back_from_a_backup_are_brought_up_to_date(
     take_all(spark, site)
     shutil.copytree(site.lake.path(LATEST), tmp_path / "backup")
     site.write(20, entities=3)
-    erase_here(site.folder, lamp(6), "anna")
+    erase_offline(site.folder, lamp(6), "anna")
     assert ("erased", {"erasures": [1]}) in take_all(spark, site)
     shutil.rmtree(site.lake.path(LATEST))
     shutil.copytree(tmp_path / "backup", site.lake.path(LATEST))

@@ -25,9 +25,9 @@ from spark_store.lake.tables import MOMENTS
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
-from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.table_maintenance import MaintenancePlan
-from spark_store.queries.as_of import Candidate, Policy, candidates, with_policies, matching, query, visible_parts
+from spark_store.pipeline.tables import LakeWriter
+from spark_store.queries.as_of import Candidate, Policy, candidates, matching, query, visible_parts, with_policies
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.records import Change, Snapshot
 from spark_store.rql.options import read_options

@@ -27,8 +27,8 @@ from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, LATEST, Table
 from spark_store.pipeline.session import java_pid
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream, translate_error
-from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.table_maintenance import MaintenancePlan
+from spark_store.pipeline.tables import LakeWriter
 from tests.support.journal_entries import change
 from tests.support.lake.checker import check
 from tests.support.lake.pipeline_process import STARVED, TRIES, WITHIN, DataFolder, Said, lamp, take_all

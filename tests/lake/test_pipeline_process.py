@@ -30,7 +30,7 @@ from spark_store.lake.watermark import (
     read_watermark,
 )
 from spark_store.pipeline import __main__ as module
-from spark_store.pipeline import retention, session, tables, table_maintenance
+from spark_store.pipeline import retention, session, table_maintenance, tables
 from spark_store.pipeline.__main__ import EXIT_BUSY, EXIT_FAILED, EXIT_MISSING, EXIT_UNFIT, EXIT_UNUSABLE, main
 from spark_store.pipeline.session import lake_lock
 from spark_store.pipeline.tables import LakeWriter

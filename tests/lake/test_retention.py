@@ -19,10 +19,10 @@ from spark_store.pipeline.retention import (
     DeletedEvents,
     RetentionRule,
     RetentionRules,
-    trusted_time,
     fold,
     forget,
     preview,
+    trusted_time,
 )
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot

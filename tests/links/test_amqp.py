@@ -19,7 +19,7 @@ from structlog.testing import capture_logs
 from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import WINDOW, AmqpLink
-from connectivity.transports.amqp.publisher import MISSING_FOR
+from connectivity.transports.amqp.publisher import EXCHANGE_RECHECK_DELAY
 from connectivity.transports.base import OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered, signs_of
@@ -203,7 +203,7 @@ class TestAmqp091(BrokerBehaviour):
         await world.send(numbered(3))
         one, two, three = await taker.take(3)
         sent: list[bytes] = []
-        monkeypatch.setattr(link.client, "before_sending", lambda fill: fill())
+        monkeypatch.setattr(link.client, "call_before_send", lambda fill: fill())
         monkeypatch.setattr(link.client, "send", sent.append)
         three.settle()
         two.settle()
@@ -344,7 +344,7 @@ class TestAmqp091(BrokerBehaviour):
         await (await world.bystander.queue(world.inbox)).bind(made, "known")
         began, outcomes = time.monotonic(), [PublishFailed("not yet")]
         while outcomes[0] is not None:
-            assert time.monotonic() - began < MISSING_FOR + PATIENCE
+            assert time.monotonic() - began < EXCHANGE_RECHECK_DELAY + PATIENCE
             again = Publishing(link)
             again.give(*outgoing(f"{name}/known", b"now"))
             outcomes = await again.all_done()  # type: ignore[assignment]

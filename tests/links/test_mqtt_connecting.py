@@ -13,7 +13,7 @@ import pytest
 import trustme
 
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import OutboundMessage
@@ -343,7 +343,7 @@ async def test_tls_with_a_client_certificate(kind: str, certificates: Certificat
         uri, ca = f"ssl://localhost:{broker.tls_port}", certificates.ca.read_text()
         assert await works(document(kind, uri, ca=ca, credentials=own))
         error = await refusal(document(kind, uri, ca=ca))
-    assert isinstance(error, CertificateWanted)
+    assert isinstance(error, ClientCertificateRequired)
     assert error.detail is Detail.CERTIFICATE
 
 

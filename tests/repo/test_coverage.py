@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.coverage import Seen, by_folder, of_files
+from tools.coverage import Coverage, by_folder, of_files
 
 
 def summary(lines: int, executed: int, branches: int, taken: int) -> dict[str, dict[str, int]]:
@@ -23,7 +23,7 @@ def test_a_folder_is_the_sum_of_its_files_and_of_the_folders_in_it() -> None:
         "mappings/rql/lexer.py": summary(10, 0, 2, 0),
     }
     assert by_folder(of_files(report)) == {
-        "mappings": Seen(50, 35, 10, 6),
-        "mappings/rql": Seen(40, 30, 10, 6),
+        "mappings": Coverage(50, 35, 10, 6),
+        "mappings/rql": Coverage(40, 30, 10, 6),
     }
-    assert str(Seen(50, 35, 10, 6)).split() == ["70.0", "%", "60.0", "%", "50"]
+    assert str(Coverage(50, 35, 10, 6)).split() == ["70.0", "%", "60.0", "%", "50"]

@@ -14,7 +14,7 @@ from connectivity.config.settings import Settings
 from connectivity.monitoring.prometheus import store_figures
 from connectivity.service import Service
 from tests.support.paths import ROOT
-from tools.docs.metrics import LABELS, Described, described, example, metrics_page
+from tools.docs.metrics import LABELS, MetricDescription, described, example, metrics_page
 
 METRICS = described()
 UNITS = frozenset({"seconds", "bytes", "events", "files"})
@@ -35,27 +35,27 @@ def test_openmetrics_reads_what_is_exposed() -> None:
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 class TestAMetric:
-    def test_is_called_as_openmetrics_wants_it(self, metric: Described) -> None:
+    def test_is_called_as_openmetrics_wants_it(self, metric: MetricDescription) -> None:
         assert re.fullmatch(r"connectivity(_[a-z]+)+", metric.name)
         assert not NOT_UNITS.search(metric.name)
         assert (metric.type == "counter") is metric.name.endswith("_total")
         assert not metric.name.removesuffix("_total").endswith(RESERVED)
         assert metric.type in ("counter", "gauge", "histogram")
 
-    def test_has_its_unit_at_the_end(self, metric: Described) -> None:
+    def test_has_its_unit_at_the_end(self, metric: MetricDescription) -> None:
         words = metric.name.removesuffix("_total").split("_")
         assert not UNITS.intersection(words[:-1]) or metric.name == "connectivity_events_sent_total"
         if metric.type == "histogram":
             assert words[-1] in UNITS
 
-    def test_says_in_a_sentence_what_it_counts(self, metric: Described) -> None:
+    def test_says_in_a_sentence_what_it_counts(self, metric: MetricDescription) -> None:
         assert re.fullmatch(r"[A-Z01].{8,}\.", metric.meaning)
 
-    def test_has_only_labels_with_few_values(self, metric: Described) -> None:
+    def test_has_only_labels_with_few_values(self, metric: MetricDescription) -> None:
         """Each value of a label is a series of its own: entities and clients are too many."""
         assert set(metric.labels) <= set(LABELS)
 
-    def test_stands_on_its_page(self, metric: Described) -> None:
+    def test_stands_on_its_page(self, metric: MetricDescription) -> None:
         assert f"| `{metric.name}" in metrics_page()
 
 

@@ -28,8 +28,8 @@ from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem, PublishFailed
 from connectivity.transports import MODULES
 from connectivity.transports.base import (
-    FILLED_LATER,
-    LONGEST_LIST,
+    MAX_BATCH,
+    RESOLVED_PER_MESSAGE,
     AddressCheck,
     ConnectionType,
     Delivery,
@@ -39,7 +39,7 @@ from connectivity.transports.base import (
     ProbeReport,
     Readers,
     ReaderStatus,
-    nobody_asks,
+    ignore_reader_status,
 )
 from mappings.model.envelope import Envelope
 
@@ -143,7 +143,7 @@ class MemoryLink:
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
-        self.readers: Readers = nobody_asks
+        self.readers: Readers = ignore_reader_status
         self.client = client
         self._broker, self._queues = broker, queues
         self._is_over = False
@@ -159,7 +159,7 @@ class MemoryLink:
     async def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         queue = self._queues[source]
         while not self._is_over:
-            room = min(IN_FLIGHT - self._unsettled, LONGEST_LIST, len(queue.waiting))
+            room = min(IN_FLIGHT - self._unsettled, MAX_BATCH, len(queue.waiting))
             if room > 0:
                 yield [self._deliver(queue) for _ in range(room)]
             else:
@@ -246,7 +246,7 @@ async def _examine(connection: Connection, name: str) -> ProbeReport:
 
     def look(address: str) -> AddressCheck:
         if has_expression(address):
-            return AddressCheck(address, note=FILLED_LATER, is_known=False)
+            return AddressCheck(address, note=RESOLVED_PER_MESSAGE, is_known=False)
         is_refused = address in broker.refused_addresses
         return AddressCheck(address, ConnectionRefused(Detail.NOT_AUTHORIZED, address) if is_refused else None)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mappings.ditto.document import NOT_JSON, is_sound
+from mappings.ditto.document import NOT_JSON, is_storable
 from mappings.ditto.messages import CONTENT_TYPES
 from mappings.errors import DecodeError, Fault
 from mappings.model.signals import Event
@@ -47,7 +47,7 @@ def read_frame(payload: bytes) -> Frame:
         items = _decode(payload)
     except NOT_JSON:
         raise _refused("it is not JSON") from None
-    if not isinstance(items, list) or len(items) != 4 or not is_sound(payload):
+    if not isinstance(items, list) or len(items) != 4 or not is_storable(payload):
         raise _refused("expected an array of four items")
     layer, number, sub, said = items
     if isinstance(layer, bool) or layer != CONTROL_LAYER:
@@ -201,7 +201,7 @@ def twin_event_of(message: StreamEntry) -> Event:
     is_about = isinstance(stream, ThingStream | PolicyStream) and topic == entity_topic(
         stream.entity, stream.entity.type.group, "events", topic.action or ""
     )
-    if not (actions and is_about and isinstance(stream, ThingStream | PolicyStream) and is_sound(text.encode())):
+    if not (actions and is_about and isinstance(stream, ThingStream | PolicyStream) and is_storable(text.encode())):
         raise _no_event(message.stream)
     value = bytes(item.value) if item.value else None
     return Event(stream.entity, item.revision, item.timestamp, actions[0], item.path, value, bytes(item.headers.stored))

@@ -8,7 +8,15 @@ from typing import Any, cast
 
 from connectivity.api.app import application
 from connectivity.api.errors import CODES
-from connectivity.api.openapi import ALWAYS, CHANGING, EVERYWHERE, GUARDED, WITH_BODY, WITH_JSON, openapi_document
+from connectivity.api.openapi import (
+    ALWAYS,
+    AUTHENTICATION_CODES,
+    CHANGING,
+    IMPLICIT_CODES,
+    WITH_BODY,
+    WITH_JSON,
+    openapi_document,
+)
 from connectivity.api.operations import Erasures
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
@@ -118,7 +126,12 @@ def api_page() -> str:
 def _introduction() -> str:
     text = _INTRODUCTION
     with_body = (*WITH_BODY, *WITH_JSON)
-    for word, codes in (("EVERY", ALWAYS), ("GUARDED", GUARDED), ("CHANGES", CHANGING), ("BODIES", with_body)):
+    for word, codes in (
+        ("EVERY", ALWAYS),
+        ("GUARDED", AUTHENTICATION_CODES),
+        ("CHANGES", CHANGING),
+        ("BODIES", with_body),
+    ):
         text = text.replace(word, ", ".join(f"`{code}`" for code in codes))
     return text
 
@@ -162,7 +175,7 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
     for status, answer in sorted(operation["responses"].items()):
         meaning = answer["description"]
         if meaning.startswith("- "):
-            codes = [code for code in map(_code, meaning.splitlines()) if code not in EVERYWHERE]
+            codes = [code for code in map(_code, meaning.splitlines()) if code not in IMPLICIT_CODES]
             meaning = ", ".join(f"`{code}`" for code in codes)
         if meaning:
             yield f"| {status} | {cell(meaning)} |"

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
-from connectivity.subscriptions.live_feed import FollowerStats, live_figures
-from connectivity.targets.event_publisher import lag_figures
+from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
+from connectivity.targets.event_publisher import lag_metrics
 from spark_store.lake.watermark import Batch, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
@@ -32,7 +32,7 @@ LABELS: Mapping[str, str] = {
 """The labels that there are. Each has few values, however much the service does."""
 
 
-class Described(NamedTuple):
+class MetricDescription(NamedTuple):
     """A metric as it is told: the name under which it is scraped, its type, its labels, what it means."""
 
     name: str
@@ -50,20 +50,20 @@ def example() -> PrometheusRegistry:
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
-    monitor.watch_figures(lambda: lag_figures({(_CONNECTION, "0"): (3, 0.5)}))
-    monitor.watch_figures(lambda: live_figures(FollowerStats(2, 5, 0)))
+    monitor.watch_figures(lambda: lag_metrics({(_CONNECTION, "0"): (3, 0.5)}))
+    monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))
     watermark = Watermark(3, _AT, Batch(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)})
     monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
     return monitor
 
 
-def described() -> list[Described]:
+def described() -> list[MetricDescription]:
     """Every metric, by name."""
     found = []
     for family in example().registry.collect():
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
         name = f"{family.name}_total" if family.type == "counter" else family.name
-        found.append(Described(name, family.type, tuple(labels), family.documentation))
+        found.append(MetricDescription(name, family.type, tuple(labels), family.documentation))
     return sorted(found)
 
 

@@ -31,7 +31,7 @@ from connectivity.twins.decider import asks_for_past
 from mappings.errors import Fault, MappingError
 from mappings.mappers import load_codec
 from mappings.model.signals import Command, ErrorResponse, Response
-from mappings.placeholders.address import AddressPattern, begins_alike, resolve_address
+from mappings.placeholders.address import AddressPattern, has_address_prefix, resolve_address
 from mappings.placeholders.template import Template
 from mappings.reactive_streams_io.options import RsioOptions
 
@@ -131,7 +131,7 @@ class CommandResponses:
         if self._pattern is not None and not beginning:
             is_meant = self._pattern.allows(address)
         else:
-            is_meant = begins_alike(address, beginning)
+            is_meant = has_address_prefix(address, beginning)
         return None if is_meant else "that address is not meant"
 
 

@@ -150,7 +150,7 @@ class DeferredFeed(Feed):
 class SyntheticFeed(Feed):
     """A test publisher. Its elements are made when they are asked for."""
 
-    __slots__ = ("_elements", "_left", "_connection_test")
+    __slots__ = ("_connection_test", "_elements", "_left")
 
     def __init__(self, trial: SyntheticName) -> None:
         self._connection_test = trial

@@ -37,7 +37,7 @@ _TOO_MANY = 429
 class Element:
     """A received element; `position` counts all elements of its session. It is acknowledged once."""
 
-    __slots__ = ("inlet", "is_told", "raw", "position", "stream", "work")
+    __slots__ = ("inlet", "is_told", "position", "raw", "stream", "work")
 
     def __init__(self, inlet: CommandStream, stream: int, position: str, raw: bytes) -> None:
         self.inlet = inlet

@@ -242,7 +242,7 @@ class PeerSession:
                 elements, self.offers.elements = self.offers.elements, 0
                 self._post(raw, elements)
                 self.offers.resume_reading()
-            if self._parting is not None and self.endpoint.is_spent:
+            if self._parting is not None and self.endpoint.is_drained:
                 # The last word was said before, or cannot be said.
                 self._post(b"")
         finally:
@@ -250,7 +250,7 @@ class PeerSession:
 
     def _post(self, raw: bytes, elements: int = 0) -> None:
         parting: CloseReason | None = None
-        if self.endpoint.is_spent:
+        if self.endpoint.is_drained:
             parting, self._parting = self._parting, None
         self.unconfirmed += 1
         self.channel.post([envelope(raw, self._name)], self._confirmed, elements=elements, parting=parting)

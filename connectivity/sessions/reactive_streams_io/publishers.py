@@ -39,7 +39,7 @@ from connectivity.targets.topic_filter import TopicFilter
 from connectivity.twins.context import StateLookup
 from mappings.errors import DecodeError, Fault, PlaceholderError
 from mappings.ids import EntityId
-from mappings.model.field_selector import SelectorRefused, parse_fields, select
+from mappings.model.field_selector import InvalidSelector, parse_fields, select
 from mappings.model.json_pointer import MISSING, parse_pointer
 from mappings.model.signals import (
     Event,
@@ -146,7 +146,7 @@ class PublisherResolver:
             return opened if name.encoding == "json" or isinstance(opened, Fault) else _in_cbor(name, opened)
         except DecodeError as error:
             return error.fault
-        except (SelectorRefused, ValueError) as error:
+        except (InvalidSelector, ValueError) as error:
             return _wrong(str(error))
         except QueryError as error:
             return _unprocessable(error.fault)

@@ -162,7 +162,7 @@ class PublishedStream:
         scope = (offers.connection_id, "rsio", offers.session.key)
         at_once = max(AT_ONCE, PACKED_AT_ONCE // opened.element_size) if opened.element_size else AT_ONCE
         self.peer = Subscriber(
-            self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once, is_told_once=True
+            self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once, fails_once=True
         )
         self._offers = offers
         self._open = opened.open

@@ -31,16 +31,16 @@ from connectivity.sessions.streamr.twin_commands import twin_command
 from connectivity.sources.delivery import InboundDelivery, name_in_session
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Done, ReaderStatus, unobserved
+from connectivity.transports.base import Done, ReaderStatus, ignore_outcome
 from mappings.errors import Fault, MappingError
 from mappings.ids import EntityId
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject, RequestRefused, Sub
-from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, frame_of, type_of, version_in, write_frame
+from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
+from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, fault_frame, type_of, version_in, write_frame
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
-from mappings.streamr.sessions import End, SenderDecision
+from mappings.streamr.sessions import SenderDecision, SessionEnd
 from mappings.streams.stream_id import ConfiguredStream
 from spark_store.errors import RevisionConflict, StoreUnavailable
 from spark_store.records import Change
@@ -104,7 +104,7 @@ class StreamrHandler(SessionHandler):
             if context.is_taken:
                 raise _session_taken(request)
             return (self._carry_out(request, context, session_message.headers, changes),)
-        except RequestRefused as error:
+        except RequestRejected as error:
             return (self._refusal(error, context, session_message.headers),)
 
     def _carry_out(
@@ -122,7 +122,7 @@ class StreamrHandler(SessionHandler):
             case Resend():
                 return self._resend(request, context, channel)
             case Disconnect():
-                context.registry.do(context.registry.sessions.end(channel.address, End.DISCONNECTED))
+                context.registry.do(context.registry.sessions.end(channel.address, SessionEnd.DISCONNECTED))
         # No reply; a retried batch repeats it after the requests before it.
         return _silent
 
@@ -205,7 +205,7 @@ class StreamrHandler(SessionHandler):
         registry = context.registry
         permission = self._admit(request, context)
         if registry.sessions.open(channel.address, context.owners, self._means.clock()) is None:
-            raise RequestRefused(registry.sessions.too_many, error_subject(request))
+            raise RequestRejected(registry.sessions.too_many, error_subject(request))
         registry.keeping.add_resend(request, context.owners, channel)
         entity = entity_at(permission.stream, request.partition)
         wanted = ResendRequest(request, entity, self._newest(entity), permission.subjects)
@@ -228,10 +228,10 @@ class StreamrHandler(SessionHandler):
         resending = registry.state(channel).resending
         try:
             resending.ask(wanted, channel)
-        except RequestRefused as refusal:
+        except RequestRejected as refusal:
             if sub not in resending.subs:
                 registry.keeping.remove_resend(channel.address, sub)
-            self._refusal(refusal, context, context.received_signal.signal.headers)(None, unobserved)
+            self._refusal(refusal, context, context.received_signal.signal.headers)(None, ignore_outcome)
 
     def _admit(self, request: Publish | SubscribeRequest | Resend, context: _Request) -> StreamPermission:
         return admit(request, context.registry.options, context.arrival.received.subjects, self._means.decider.world)
@@ -248,9 +248,9 @@ class StreamrHandler(SessionHandler):
             drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
-        channel.say(frame_of(error.fault, channel.correlation_id), ended)
+        channel.say(fault_frame(error.fault, channel.correlation_id), ended)
 
-    def _refusal(self, error: RequestRefused, context: _Request, headers: Headers) -> SessionReply:
+    def _refusal(self, error: RequestRejected, context: _Request, headers: Headers) -> SessionReply:
         context.received_signal.route.meter.inbound("refused")
         log.info(
             "a request was refused",
@@ -308,7 +308,9 @@ class StreamrHandler(SessionHandler):
                 registry.do(registry.sessions.undelivered(address, self._means.clock()))
             else:
                 registry.do(
-                    registry.sessions.end(address, End.REFUSED if reader_status is ReaderStatus.REFUSED else End.GONE)
+                    registry.sessions.end(
+                        address, SessionEnd.REFUSED if reader_status is ReaderStatus.REFUSED else SessionEnd.GONE
+                    )
                 )
 
     async def close(self) -> None:
@@ -379,12 +381,12 @@ def _client(headers: Headers) -> str | None:
     return str(client) if client is not None else None
 
 
-def _session_taken(request: Request) -> RequestRefused:
+def _session_taken(request: Request) -> RequestRejected:
     """Return the error for a sender that uses the session of another one."""
     if isinstance(request, Publish | SubscribeRequest | Resend):
-        return RequestRefused(forbidden(request), error_subject(request))
+        return RequestRejected(forbidden(request), error_subject(request))
     stream, partition = (request.stream, request.partition or 0) if isinstance(request, Unsubscribe) else ("", 0)
-    return RequestRefused(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
+    return RequestRejected(errors.not_authorized(stream, partition), ErrorSubject(stream, partition))
 
 
 def _send_frames(

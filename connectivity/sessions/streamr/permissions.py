@@ -11,7 +11,7 @@ from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import auth_keys, errors
-from mappings.streamr.errors import ErrorSubject, RequestRefused
+from mappings.streamr.errors import ErrorSubject, RequestRejected
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Publish, Resend, SubscribeRequest
 from mappings.streams.stream_id import ConfiguredStream, Stream, parse_stream_id, partition_id
@@ -43,7 +43,7 @@ def admit(
     """
     found = authorize(request, options, given, world)
     if isinstance(found, Fault):
-        raise RequestRefused(found, error_subject(request))
+        raise RequestRejected(found, error_subject(request))
     return found
 
 

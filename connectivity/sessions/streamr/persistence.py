@@ -41,11 +41,11 @@ class SessionPersistence:
 
         New subscriptions begin after this offset.
         """
-        stream, partition = row.spot
+        stream, partition = row.stream_partition
         kept = PersistedSubscription(
             stream, partition, row.owners, tuple(sorted(row.subjects)), row.clients, channel.mapped
         )
-        self._rows.keep(SessionRow(self.at(row.address, row.spot), channel.source, pack(kept), after))
+        self._rows.keep(SessionRow(self.at(row.address, row.stream_partition), channel.source, pack(kept), after))
 
     def remove_subscription(self, address: str, spot: Spot) -> None:
         """A session follows a partition no longer."""

@@ -238,7 +238,7 @@ class StreamrSessions:
         row = SubscriptionRow(channel.address, kept.owners, spot, frozenset(kept.subjects), kept.clients)
         if not self.sessions.restore([row], now):
             return
-        after = resumed_from(last, newest - last, self.options.most_caught_up)
+        after = resumed_from(last, newest - last, self.options.max_catch_up)
         if after is None:
             log.info("a session missed too much to catch up", connection=self.connection_id, address=channel.address)
             self.keeping.confirm_sent(self.keeping.at(channel.address, spot), newest)

@@ -21,7 +21,7 @@ from mappings.mappers import load_codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Command, ErrorResponse, Headers, Inbound, Response
 from mappings.streamr import errors
-from mappings.streamr.errors import ErrorSubject, RequestRefused
+from mappings.streamr.errors import ErrorSubject, RequestRejected
 from mappings.streamr.frames import error_of
 from mappings.streamr.requests import Publish
 
@@ -96,5 +96,5 @@ def command_of(request: Publish, entity: EntityId, read: Read, headers: dict[str
     return signals[0]
 
 
-def _no_command(request: Publish, why: str) -> RequestRefused:
-    return RequestRefused(errors.message_not_ditto(request.stream, why), ErrorSubject(request.stream))
+def _no_command(request: Publish, why: str) -> RequestRejected:
+    return RequestRejected(errors.message_not_ditto(request.stream, why), ErrorSubject(request.stream))

@@ -33,11 +33,11 @@ logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 
-LONGEST_SILENCE = 2
+MAX_SILENT_HEARTBEATS = 2
 """The number of heartbeat intervals without a byte after which a link is dead."""
 
 
-class GivenTransport(TransportFactory):
+class ExistingTransport(TransportFactory):
     """A transport factory that returns an existing transport to the library."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -85,22 +85,22 @@ class AmqpClient:
         self._definition, self._options = connection, options
         self.on_lost: Callable[[LinkError], None] = _nothing
         self.on_blocked: Callable[[str | None], None] = _nothing
-        self.traffic = FrameDemultiplexer(
+        self.frame_demultiplexer = FrameDemultiplexer(
             channel_max=options.requested_channel_max, frame_max=options.requested_frame_max
         )
-        self.traffic.on_lost = self._transport_lost
-        self.traffic.on_blocked = self._blocked
+        self.frame_demultiplexer.on_lost = self._transport_lost
+        self.frame_demultiplexer.on_blocked = self._blocked
         self._writer: asyncio.StreamWriter | None = None
         self._library: aiormq.Connection | None = None
         self._unsent: list[bytes] = []
         self._before_sending: list[Callable[[], None]] = []
         self._is_flushing = self._is_over = False
-        self._silence: asyncio.TimerHandle | None = None
-        self._farewell: asyncio.Task[None] | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     @property
     def frame_max(self) -> int:
-        return self.traffic.frame_max
+        return self.frame_demultiplexer.frame_max
 
     # ── the beginning ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,7 +114,7 @@ class AmqpClient:
             raise
         heartbeat = self._options.requested_heartbeat
         if heartbeat:
-            self._silence = self._loop.call_later(heartbeat, self._listen, heartbeat)
+            self._heartbeat_timer = self._loop.call_later(heartbeat, self._check_heartbeat, heartbeat)
 
     async def _dial(self) -> None:
         patience = seconds(self._options.connection_timeout)
@@ -133,21 +133,23 @@ class AmqpClient:
                 )
                 name = uri.host if context else None
                 # The event loop does not close a socket that it has not taken over.
-                with contextlib.ExitStack() as until_given:
-                    until_given.callback(made.close)
+                with contextlib.ExitStack() as cleanup:
+                    cleanup.callback(made.close)
                     try:
                         transport, _ = await self._loop.create_connection(
-                            lambda: self.traffic, sock=made, ssl=context, server_hostname=name
+                            lambda: self.frame_demultiplexer, sock=made, ssl=context, server_hostname=name
                         )
                     except OSError as error:  # the port is reached, so it is about TLS
                         raise handshake_error(error) from error
-                    until_given.pop_all()
+                    cleanup.pop_all()
         except TimeoutError:
             words = f"no answer within {patience:g} s" if patience else "no answer"
             raise NotConnected(Detail.TIMEOUT, words) from None
         except Exception as error:
             raise dial_error(error) from error
-        self._writer = asyncio.StreamWriter(transport, self.traffic, self.traffic.reader, self._loop)
+        self._writer = asyncio.StreamWriter(
+            transport, self.frame_demultiplexer, self.frame_demultiplexer.reader, self._loop
+        )
 
     async def _login(self) -> None:
         assert self._writer is not None
@@ -158,7 +160,9 @@ class AmqpClient:
             {"heartbeat": self._options.requested_heartbeat, "name": f"connectivity {self._definition.id}"}
         )
         url = f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{host}:{uri.port}?{query}"
-        library = aiormq.Connection(url, transport_factory=GivenTransport(self.traffic.reader, self._writer))
+        library = aiormq.Connection(
+            url, transport_factory=ExistingTransport(self.frame_demultiplexer.reader, self._writer)
+        )
         library.vhost = virtual_host(uri.path)
         try:
             async with asyncio.timeout(patience):
@@ -170,10 +174,10 @@ class AmqpClient:
         self._library = library
 
     def _login_error(self, error: CallFailed) -> LinkError:
-        if self.traffic.closed is not None:
-            return login_error(self.traffic.closed)
-        if self.traffic.fault is not None:
-            return NotConnected(Detail.REFUSED_BY_BROKER, self.traffic.fault)
+        if self.frame_demultiplexer.closed is not None:
+            return login_error(self.frame_demultiplexer.closed)
+        if self.frame_demultiplexer.fault is not None:
+            return NotConnected(Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault)
         return NotConnected(Detail.REFUSED_BY_BROKER, f"the broker closed the connection during login: {error}")
 
     # ── channels ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -195,7 +199,7 @@ class AmqpClient:
         """Return the error for a call that failed without a refusal by the broker."""
         if failed.is_timeout:
             return NotConnected(Detail.TIMEOUT, f"no answer on a channel within {self.patience:g} s")
-        return NotConnected(*self._last_words(None))
+        return NotConnected(*self._close_reason(None))
 
     async def missing_reason(self, what: str, name: str) -> Reason | None:
         """Return why a queue or exchange (`what`) is missing or inaccessible, or None. Raises NotConnected."""
@@ -204,7 +208,7 @@ class AmqpClient:
             ask = channel.queue_declare if what == "queue" else channel.exchange_declare
             return ask(name, passive=True, timeout=self.patience)
 
-        return await self._refusal(declare)
+        return await self._find_refusal(declare)
 
     async def unreadable(self, queue: str) -> Reason | None:
         """Return why consuming from a queue is refused, or None. Raises NotConnected.
@@ -218,23 +222,23 @@ class AmqpClient:
             arguments: dict[str, FieldValue] = {"x-priority": "not a number (connection test)"}
             return channel.basic_consume(queue, _ignore, arguments=arguments, timeout=self.patience)
 
-        reason = await self._refusal(consume)
+        reason = await self._find_refusal(consume)
         return None if reason is None or reason.code == PRECONDITION_FAILED else reason
 
-    async def _refusal(self, ask: Callable[[AbstractChannel], Awaitable[object]]) -> Reason | None:
+    async def _find_refusal(self, ask: Callable[[AbstractChannel], Awaitable[object]]) -> Reason | None:
         """Return why the broker closes a channel after a request, or None. Raises NotConnected."""
-        asking = await self.channel()
-        listener = _Listener()
-        self.traffic.takers[asking.number] = listener
+        probe_channel = await self.channel()
+        listener = _CloseRecorder()
+        self.frame_demultiplexer.takers[probe_channel.number] = listener
         try:
-            await call(ask(asking))
-            await call(asking.close())
+            await call(ask(probe_channel))
+            await call(probe_channel.close())
         except CallFailed as failed:
             if listener.reason is None:
                 raise self.call_failed(failed) from failed
-            await self.wait_released(asking)
+            await self.wait_released(probe_channel)
         finally:
-            self.traffic.takers.pop(asking.number, None)
+            self.frame_demultiplexer.takers.pop(probe_channel.number, None)
         return listener.reason
 
     async def wait_released(self, channel: AbstractChannel) -> None:
@@ -249,7 +253,7 @@ class AmqpClient:
         self._unsent.append(frames)
         self._schedule()
 
-    def before_sending(self, fill: Callable[[], None]) -> None:
+    def call_before_send(self, fill: Callable[[], None]) -> None:
         """Call `fill` before this turn's frames are written: it may add its own."""
         self._before_sending.append(fill)
         self._schedule()
@@ -275,9 +279,9 @@ class AmqpClient:
         if not self._is_over:
             self._flush()
             self._end()
-        if self._farewell is None:
-            self._farewell = self._loop.create_task(self._leave())
-        await asyncio.shield(self._farewell)
+        if self._close_task is None:
+            self._close_task = self._loop.create_task(self._leave())
+        await asyncio.shield(self._close_task)
 
     async def _leave(self) -> None:
         """Let the library close the connection, or notice that it is closed."""
@@ -285,53 +289,55 @@ class AmqpClient:
             with contextlib.suppress(TimeoutError, CallFailed):
                 async with asyncio.timeout(seconds(self._options.shutdown_timeout)):
                     await call(self._library.close())
-        self.traffic.abort()
+        self.frame_demultiplexer.abort()
 
     def abandon(self) -> None:
         """Close the socket without a closing handshake."""
         self._end()
-        self.traffic.abort()
+        self.frame_demultiplexer.abort()
 
     def _end(self) -> None:
         self._is_over = True
         self._unsent.clear()
         self._before_sending.clear()
-        if self._silence is not None:
-            self._silence.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
 
     def die(self, error: LinkError) -> None:
         """End after a failure."""
         if not self._is_over:
             self.abandon()
-            self._farewell = self._loop.create_task(self._leave())
+            self._close_task = self._loop.create_task(self._leave())
             self.on_lost(error)
 
     def _transport_lost(self, error: Exception | None) -> None:
         if self._library is not None:
-            self.die(NotConnected(*self._last_words(error)))
+            self.die(NotConnected(*self._close_reason(error)))
 
-    def _last_words(self, error: Exception | None) -> tuple[Detail, str]:
-        if (reason := self.traffic.closed) is not None:
+    def _close_reason(self, error: Exception | None) -> tuple[Detail, str]:
+        if (reason := self.frame_demultiplexer.closed) is not None:
             return Detail.REFUSED_BY_BROKER, reason.words
-        if self.traffic.fault is not None:
-            return Detail.REFUSED_BY_BROKER, self.traffic.fault
+        if self.frame_demultiplexer.fault is not None:
+            return Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault
         if error is not None:
             lost = lost_error(error)
             return lost.detail, lost.words
         return Detail.CONNECTING, "the broker closed the link"
 
-    def _listen(self, heartbeat: int) -> None:
-        silence = self._loop.time() - self.traffic.heard
-        if silence >= heartbeat * LONGEST_SILENCE:
-            self.die(NotConnected(Detail.TIMEOUT, f"no data within {LONGEST_SILENCE} heartbeats of {heartbeat} s"))
+    def _check_heartbeat(self, heartbeat: int) -> None:
+        silence = self._loop.time() - self.frame_demultiplexer.heard
+        if silence >= heartbeat * MAX_SILENT_HEARTBEATS:
+            self.die(
+                NotConnected(Detail.TIMEOUT, f"no data within {MAX_SILENT_HEARTBEATS} heartbeats of {heartbeat} s")
+            )
         else:
-            self._silence = self._loop.call_later(max(0.25, heartbeat / 4), self._listen, heartbeat)
+            self._heartbeat_timer = self._loop.call_later(max(0.25, heartbeat / 4), self._check_heartbeat, heartbeat)
 
     def _blocked(self, reason: str | None) -> None:
         self.on_blocked(reason)
 
 
-class _Listener:
+class _CloseRecorder:
     """Records why the broker closes a channel, and handles no frames."""
 
     reason: Reason | None = None

@@ -15,7 +15,7 @@ from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.errors import CHANNEL_DETAILS, NOT_FOUND, consume_error
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address
-from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
+from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 
 
 async def connect(connection: Connection) -> AmqpLink:
@@ -23,10 +23,10 @@ async def connect(connection: Connection) -> AmqpLink:
     link = AmqpLink(connection, Options.model_validate(connection.own_options))
     try:
         await link.client.connect()
-        await _look_for_queues(link, connection)
+        await _check_queues(link, connection)
         await link.publisher.open()
-        await link.publisher.look_for(set(_exchanges(connection)))
-        for intake in link.intakes:
+        await link.publisher.check_exchanges(set(_exchanges(connection)))
+        for intake in link.source_consumers:
             await intake.open()
     except BaseException:
         link.abandon()
@@ -37,7 +37,7 @@ async def connect(connection: Connection) -> AmqpLink:
     return link
 
 
-async def _look_for_queues(link: AmqpLink, connection: Connection) -> None:
+async def _check_queues(link: AmqpLink, connection: Connection) -> None:
     missing: list[str] = []
     for queue in dict.fromkeys(queue for source in connection.sources for queue in source.addresses):
         reason = await link.client.missing_reason("queue", queue)
@@ -62,7 +62,7 @@ def _exchanges(connection: Connection) -> Iterator[str]:
                 continue
 
 
-UNTOLD = "it exists; the permission to publish is checked only when a message is sent"
+PUBLISH_PERMISSION_UNKNOWN = "it exists; the permission to publish is checked only when a message is sent"
 
 
 async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - AMQP clients have no name
@@ -92,7 +92,7 @@ async def _check_publish(client: AmqpClient, address: str) -> AddressCheck:
     """Check an address to publish to: whether its exchange, or its queue, exists."""
     exchange, slash, key = address.partition("/")
     if has_expression(exchange) or not slash or (not exchange and has_expression(key)):
-        return AddressCheck(address, note=FILLED_LATER, is_known=False)
+        return AddressCheck(address, note=RESOLVED_PER_MESSAGE, is_known=False)
     try:
         exchange = split_address(f"{exchange}/any")[0]
     except ValueError as error:
@@ -100,6 +100,6 @@ async def _check_publish(client: AmqpClient, address: str) -> AddressCheck:
     what, called = ("exchange", exchange) if exchange else ("queue", key.removesuffix("/"))
     reason = await client.missing_reason(what, called)
     if reason is None:
-        return AddressCheck(address, note=UNTOLD)
+        return AddressCheck(address, note=PUBLISH_PERMISSION_UNKNOWN)
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
     return AddressCheck(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.words}"))

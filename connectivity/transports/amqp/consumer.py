@@ -71,7 +71,7 @@ class UnsettledNames:
             del self._counts[common]
 
 
-class _Taken(Delivery):
+class _TaggedDelivery(Delivery):
     """A delivery with its tag and the common part of its name (None: not needed)."""
 
     __slots__ = ("common", "tag")
@@ -87,26 +87,26 @@ class AmqpConsumer:
         self._client, self._source, self._on_lost = client, source, on_lost
         self._channel = 0
         self._queues: dict[bytes, str] = {}
-        self._watermark = InOrderSettlement()
+        self._settlement = InOrderSettlement()
         self._names = UnsettledNames()
         self._inbox = Inbox()
         self._reason: Reason | None = None
         self._is_open = self._is_over = False
         self._ended = self._delivery_ended
         self._outcomes: list[tuple[Outcome, int]] = []
-        self._coming: tuple[bytes, int, bool] | None = None
+        self._current: tuple[bytes, int, bool] | None = None
         self._properties = b""
         self._parts: list[bytes] = []
-        self._missing = 0
+        self._remaining = 0
 
     def __len__(self) -> int:
-        return len(self._watermark)
+        return len(self._settlement)
 
     async def open(self) -> None:
         """Start consuming. Raises NotConnected, ConnectionRefused."""
         channel = await self._client.channel()
         self._channel = channel.number
-        self._client.traffic.takers[channel.number] = self
+        self._client.frame_demultiplexer.takers[channel.number] = self
         queues = [queue for queue in self._source.addresses for _ in range(self._source.consumer_count)]
         queue = ""
         patience = self._client.patience
@@ -130,21 +130,21 @@ class AmqpConsumer:
         if kind == METHOD:
             method = METHOD_ID.unpack_from(payload)
             if method == DELIVER:
-                self._coming = read_delivery(payload, METHOD_ID.size)
+                self._current = read_delivery(payload, METHOD_ID.size)
                 return True
             if method == CANCEL:
                 self._cancelled(read_short(payload, METHOD_ID.size)[0])
             return False
-        if self._coming is None:
+        if self._current is None:
             return False
         if kind == HEADER:
-            self._missing = CONTENT.unpack_from(payload)[2]
+            self._remaining = CONTENT.unpack_from(payload)[2]
             self._properties = payload[CONTENT.size :]
         elif kind == BODY:
             self._parts.append(payload)
-            self._missing -= len(payload)
-        if self._missing <= 0:
-            self._arrived(*self._coming)
+            self._remaining -= len(payload)
+        if self._remaining <= 0:
+            self._arrived(*self._current)
         return True
 
     def closed(self, reason: Reason) -> None:
@@ -157,7 +157,7 @@ class AmqpConsumer:
         parts = self._parts
         payload = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
-        self._coming = None
+        self._current = None
         if self._is_over:
             return
         headers, message_id = read_properties(self._properties)
@@ -167,9 +167,9 @@ class AmqpConsumer:
         elif correlation := headers.get(CORRELATION):
             common, name = self._names.delivery_name(correlation, payload)
         address = self._queues.get(consumer, "")
-        delivery = _Taken(Envelope(payload, headers), address, name, redelivered, self._ended)
+        delivery = _TaggedDelivery(Envelope(payload, headers), address, name, redelivered, self._ended)
         delivery.tag, delivery.common = tag, common
-        self._watermark.arrived(delivery)
+        self._settlement.arrived(delivery)
         self._inbox.waiting.append(delivery)
         self._inbox.wake()
 
@@ -180,7 +180,7 @@ class AmqpConsumer:
         The copies still waiting here lack the redelivered flag, so they are discarded: each would be processed twice.
         """
         async for ready in self._inbox.lists():
-            if not self._client.traffic.has_parted:
+            if not self._client.frame_demultiplexer.peer_has_closed:
                 yield ready
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,8 +190,8 @@ class AmqpConsumer:
             return
         outcomes = self._outcomes
         was_empty = not outcomes
-        for ended, ending in self._watermark.ended(delivery, outcome):
-            assert isinstance(ended, _Taken)
+        for ended, ending in self._settlement.ended(delivery, outcome):
+            assert isinstance(ended, _TaggedDelivery)
             if ended.common is not None:
                 self._names.ended(ended.common)
             if outcomes and outcomes[-1][0] is ending:
@@ -199,7 +199,7 @@ class AmqpConsumer:
             else:
                 outcomes.append((ending, ended.tag))
         if was_empty and outcomes:
-            self._client.before_sending(self._send_outcomes)
+            self._client.call_before_send(self._send_outcomes)
 
     def _send_outcomes(self) -> None:
         for outcome, tag in self._outcomes:

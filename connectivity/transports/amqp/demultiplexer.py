@@ -37,8 +37,8 @@ from connectivity.transports.amqp.frames import (
 )
 
 KINDS = frozenset({METHOD, HEADER, BODY, HEARTBEAT})
-SMALLEST_FRAME_MAX = 4096
-LARGEST_CONTROL_FRAME = 1 << 20
+MIN_FRAME_MAX = 4096
+MAX_CONTROL_FRAME = 1 << 20
 """The size limit of a frame, unless a larger one was agreed; a larger frame is not AMQP."""
 
 _ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
@@ -47,7 +47,7 @@ _ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
 Elsewhere than on Linux it only reports that both directions are closed.
 """
 
-STAND_IN_PAUSE = 1.0
+SUBSTITUTE_HEARTBEAT_INTERVAL = 1.0
 """Seconds between the heartbeats sent to aiormq in place of other frames."""
 
 
@@ -87,10 +87,10 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         self._ends = select.poll()
         self._tail = bytearray()
         self._needed = 0
-        self._told = self.heard
+        self._last_passed = self.heard
 
     @property
-    def has_parted(self) -> bool:
+    def peer_has_closed(self) -> bool:
         """Whether the broker has closed its side, even if earlier bytes are unread."""
         return self._carrier is not None and (self._carrier.is_closing() or bool(self._ends.poll(0)))
 
@@ -122,7 +122,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         while end - at >= OVERHEAD:
             kind, channel, size = FRAME.unpack_from(data, at)
             stop = at + OVERHEAD + size
-            if kind not in KINDS or size > max(LARGEST_CONTROL_FRAME, self.frame_max):
+            if kind not in KINDS or size > max(MAX_CONTROL_FRAME, self.frame_max):
                 self._reject(data[at:])
                 return
             if stop > end:
@@ -132,11 +132,11 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
                 self._reject(data[at:])
                 return
             payload = data[at + FRAME.size : stop - 1]
-            if (taker := self.takers.get(channel)) is None:
+            if (frame_handler := self.takers.get(channel)) is None:
                 passed.append(self._inspect(kind, channel, payload))
-            elif not taker.take(kind, payload):
+            elif not frame_handler.take(kind, payload):
                 if kind == METHOD and METHOD_ID.unpack_from(payload) == CHANNEL_CLOSE:
-                    taker.closed(read_reason(payload, METHOD_ID.size))
+                    frame_handler.closed(read_reason(payload, METHOD_ID.size))
                 passed.append(data[at:stop])
             at = stop
         else:
@@ -145,10 +145,10 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             self._tail = bytearray(memoryview(data)[at:])
         if passed:
             super().data_received(b"".join(passed))
-            self._told = self.heard
-        elif self.heard - self._told >= STAND_IN_PAUSE:
+            self._last_passed = self.heard
+        elif self.heard - self._last_passed >= SUBSTITUTE_HEARTBEAT_INTERVAL:
             super().data_received(HEARTBEAT_FRAME)
-            self._told = self.heard
+            self._last_passed = self.heard
 
     def _inspect(self, kind: int, channel: int, payload: bytes) -> bytes:
         """Inspect a frame and return the frame for the library."""
@@ -166,8 +166,8 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
 
     def _tune(self, channels: int, frame_max: int, heartbeat: int) -> bytes:
         """Return the broker's offer narrowed to the requested limits; 0 is no limit on either side."""
-        self.channel_max = _least(self.channel_max, channels)
-        self.frame_max = max(SMALLEST_FRAME_MAX, _least(self.frame_max, frame_max) or LARGEST_CONTROL_FRAME)
+        self.channel_max = _lower_limit(self.channel_max, channels)
+        self.frame_max = max(MIN_FRAME_MAX, _lower_limit(self.frame_max, frame_max) or MAX_CONTROL_FRAME)
         return TUNING.pack(self.channel_max, self.frame_max, heartbeat)
 
     def _reject(self, data: bytes) -> None:
@@ -182,7 +182,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             self._carrier.abort()
 
 
-def _least(one: int, other: int) -> int:
+def _lower_limit(one: int, other: int) -> int:
     return min(one, other) if one and other else one or other
 
 

@@ -16,10 +16,10 @@ CHANNEL_DETAILS = {
 }
 """The details of refusals to consume or publish, by reply code."""
 
-READER_SIGNS = {ACCESS_REFUSED: ReaderStatus.REFUSED, NOT_FOUND: ReaderStatus.UNDELIVERED}
+READER_STATUSES = {ACCESS_REFUSED: ReaderStatus.REFUSED, NOT_FOUND: ReaderStatus.UNDELIVERED}
 """The status of readers for refusals to publish, by reply code."""
 
-PASSING = frozenset({FORCED, 506, 541})
+TEMPORARY_CODES = frozenset({FORCED, 506, 541})
 """Temporary reply codes of a closed link, such as those of an operator or a shutdown."""
 
 
@@ -31,7 +31,7 @@ def login_error(reason: Reason) -> LinkError:
         return ConnectionRefused(Detail.MISSING_ADDRESS, reason.words)
     if reason.code == NOT_ALLOWED and "refused" in reason.words:
         return ConnectionRefused(Detail.NOT_AUTHORIZED, reason.words)
-    if reason.code in PASSING or reason.code == NOT_ALLOWED:
+    if reason.code in TEMPORARY_CODES or reason.code == NOT_ALLOWED:
         return NotConnected(Detail.REFUSED_BY_BROKER, reason.words)
     return ConnectionRefused(Detail.REFUSED_BY_BROKER, reason.words)
 
@@ -42,14 +42,14 @@ def consume_error(queue: str, reason: Reason) -> LinkError:
     return ConnectionRefused(detail, f"queue {queue!r}: {reason.words}")
 
 
-def refused_message(reason: Reason) -> PublishFailed:
+def refusal_error(reason: Reason) -> PublishFailed:
     """Return the error for a message that made the broker close the channel, or a missing exchange."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
     is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.words
     return PublishFailed(f"{detail.value}: {reason.words}", status=413 if is_too_large else 503)
 
 
-def returned_message(reason: Reason, exchange: str, key: str) -> PublishFailed:
+def unroutable_error(reason: Reason, exchange: str, key: str) -> PublishFailed:
     """Return the error for a message that the broker returned as unroutable."""
     place = f"the exchange {exchange!r} routes to no queue for the routing key {key!r}"
     if not exchange:

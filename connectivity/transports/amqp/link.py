@@ -15,7 +15,7 @@ from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.amqp.options import Options
 from connectivity.transports.amqp.publisher import Publisher
-from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, ReaderStatus, nobody_asks
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, ReaderStatus, ignore_reader_status
 
 WINDOW = 500
 
@@ -33,25 +33,25 @@ class AmqpLink:
         self._is_over = False
         self.client = AmqpClient(connection, options)
         self.client.on_lost = self._die
-        self.readers: Readers = nobody_asks
+        self.readers: Readers = ignore_reader_status
         self.publisher = Publisher(self.client, connection.id, self._forward_reader_status)
         self.client.on_blocked = self.publisher.blocked
-        self.intakes = [AmqpConsumer(self.client, source, self.client.die) for source in connection.sources]
+        self.source_consumers = [AmqpConsumer(self.client, source, self.client.die) for source in connection.sources]
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "blocked" if self.condition else "up"
-        held = sum(len(intake) for intake in self.intakes)
+        held = sum(len(intake) for intake in self.source_consumers)
         return f"<AmqpLink {state}, {held} deliveries unsettled, {len(self.publisher)} messages unconfirmed>"
 
     @property
     def condition(self) -> str | None:
         """The broker's reason for blocking publishing (memory or disk alarm); it still delivers."""
-        if (reason := self.publisher.blocked_because) is None:
+        if (reason := self.publisher.blocked_reason) is None:
             return None
         return f"{Detail.REFUSED_BY_BROKER.value}: the broker blocks publishing: {reason}"
 
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
-        return self.intakes[source].consume()
+        return self.source_consumers[source].consume()
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         self.publisher.publish(message, done)
@@ -76,5 +76,5 @@ class AmqpLink:
     def _end(self) -> None:
         self._is_over = True
         self.publisher.end()
-        for intake in self.intakes:
+        for intake in self.source_consumers:
             intake.end()

@@ -58,7 +58,7 @@ NUMBERS: dict[int, Struct] = {
 """Field type → the struct of its number."""
 
 
-class Unreadable(ValueError):
+class MalformedProperties(ValueError):
     """Properties that end early or hold a field of an unknown type."""
 
 
@@ -75,7 +75,7 @@ class ReceivedProperties(NamedTuple):
 def read_properties(packed: bytes) -> ReceivedProperties:
     """Read the flags and properties of a content header. Never raises for malformed input."""
     headers: dict[str, str] = {}
-    with suppress(Unreadable, IndexError, error):
+    with suppress(MalformedProperties, IndexError, error):
         _read_properties(packed, headers)
     return ReceivedProperties(headers, headers.get(MESSAGE_ID) or None)
 
@@ -116,15 +116,15 @@ def _read_headers(packed: bytes, at: int, headers: dict[str, str]) -> int:
     end: int = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     at += 4
     if end > len(packed):
-        raise Unreadable("a table that is longer than the properties")
-    with suppress(Unreadable, IndexError, error):
+        raise MalformedProperties("a table that is longer than the properties")
+    with suppress(MalformedProperties, IndexError, error):
         while at < end:
             name, at = _read_short(packed, at)
             if packed[at] == LONG_TEXT:  # by far the most frequent
                 start = at + 5
                 at = start + _LENGTH.unpack_from(packed, at + 1)[0]
                 if at > end:
-                    raise Unreadable("a text that is longer than its table")
+                    raise MalformedProperties("a text that is longer than its table")
                 headers[name] = _text_of(packed[start:at])
             else:
                 value, at = _read_field(packed, at, end, 0)
@@ -137,7 +137,7 @@ def _read_short(packed: bytes, at: int) -> tuple[str, int]:
     start = at + 1
     end = start + packed[at]
     if end > len(packed):
-        raise Unreadable("a short text that is longer than the properties")
+        raise MalformedProperties("a short text that is longer than the properties")
     return packed[start:end].decode(errors="replace"), end
 
 
@@ -147,12 +147,12 @@ def _read_field(packed: bytes, at: int, end: int, depth: int) -> tuple[Any, int]
     at += 1
     if (number := NUMBERS.get(kind)) is not None:
         value, at = number.unpack_from(packed, at)[0], at + number.size
-    elif (reader := _FIELDS.get(kind)) is not None:
+    elif (reader := _FIELD_READERS.get(kind)) is not None:
         value, at = reader(packed, at, depth)
     else:
-        raise Unreadable(f"a field of the type {chr(kind)!r}")
+        raise MalformedProperties(f"a field of the type {chr(kind)!r}")
     if at > end:
-        raise Unreadable("a field that is longer than its table")
+        raise MalformedProperties("a field that is longer than its table")
     return value, at
 
 
@@ -182,12 +182,12 @@ def _read_bytes(packed: bytes, at: int, _depth: int) -> tuple[str, int]:
     start = at + 4
     end = start + _LENGTH.unpack_from(packed, at)[0]
     if end > len(packed):
-        raise Unreadable("a text that is longer than the properties")
+        raise MalformedProperties("a text that is longer than the properties")
     return _text_of(packed[start:end]), end
 
 
 def _read_list(packed: bytes, at: int, depth: int) -> tuple[list[Any], int]:
-    at, end = _open(packed, at, depth)
+    at, end = _read_bounds(packed, at, depth)
     values = []
     while at < end:
         value, at = _read_field(packed, at, end, depth + 1)
@@ -196,7 +196,7 @@ def _read_list(packed: bytes, at: int, depth: int) -> tuple[list[Any], int]:
 
 
 def _read_table(packed: bytes, at: int, depth: int) -> tuple[dict[str, Any], int]:
-    at, end = _open(packed, at, depth)
+    at, end = _read_bounds(packed, at, depth)
     values = {}
     while at < end:
         name, at = _read_short(packed, at)
@@ -204,15 +204,15 @@ def _read_table(packed: bytes, at: int, depth: int) -> tuple[dict[str, Any], int
     return values, end
 
 
-def _open(packed: bytes, at: int, depth: int) -> tuple[int, int]:
+def _read_bounds(packed: bytes, at: int, depth: int) -> tuple[int, int]:
     """Return where the content of a list or table begins and ends."""
     end = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     if depth >= DEEPEST or end > len(packed):
-        raise Unreadable("tables too deep inside each other, or longer than the properties")
+        raise MalformedProperties("tables too deep inside each other, or longer than the properties")
     return at + 4, end
 
 
-_FIELDS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
+_FIELD_READERS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
     ord("t"): _read_bool,
     ord("D"): _read_decimal,
     LONG_TEXT: _read_bytes,

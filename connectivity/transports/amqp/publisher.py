@@ -25,7 +25,7 @@ from aiormq.abc import AbstractChannel
 
 from connectivity.errors import ConnectivityError, Detail, LinkError, PublishFailed
 from connectivity.transports.amqp.client import AmqpClient
-from connectivity.transports.amqp.errors import NOT_FOUND, READER_SIGNS, refused_message, returned_message
+from connectivity.transports.amqp.errors import NOT_FOUND, READER_STATUSES, refusal_error, unroutable_error
 from connectivity.transports.amqp.frames import (
     ACK,
     BODY,
@@ -48,10 +48,10 @@ from connectivity.transports.base import Done, OutboundMessage, Readers, ReaderS
 log = structlog.get_logger(__name__)
 
 
-MISSING_FOR = 1.0
+EXCHANGE_RECHECK_DELAY = 1.0
 """Seconds until a missing exchange is checked again."""
 
-MOST_ADDRESSES = 4096
+MAX_CACHED_ADDRESSES = 4096
 """The maximum number of cached packed addresses; there may be many reply addresses."""
 
 
@@ -73,43 +73,43 @@ class Publisher:
         self._client = client
         self._readers = readers
         self._log = log.bind(connection=connection_id)
-        self._own: AbstractChannel | None = None
+        self._aiormq_channel: AbstractChannel | None = None
         self._channel = 0
         self._number = 0
         self._addresses: dict[str, tuple[str, str, bytes]] = {}
         self._unconfirmed: dict[int, UnconfirmedMessage] = {}
         self._returned: dict[int, PublishFailed] = {}
-        self._held: deque[tuple[OutboundMessage, Done]] = deque()
-        self._suspects = 0
+        self._waiting: deque[tuple[OutboundMessage, Done]] = deque()
+        self._resend_count = 0
         """The number of messages that are to be sent one by one."""
         self._known = {""}
         self._missing: dict[str, tuple[float, PublishFailed]] = {}
         self._blocked: str | None = None
-        self._works: deque[Callable[[], Awaitable[None]]] = deque()
+        self._pending_work: deque[Callable[[], Awaitable[None]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._is_sending = self._is_over = False
-        self._coming: tuple[Reason, bytes, bytes] | None = None
+        self._current: tuple[Reason, bytes, bytes] | None = None
         self._properties, self._body, self._size = b"", bytearray(), 0
 
     def __len__(self) -> int:
-        return len(self._unconfirmed) + len(self._held)
+        return len(self._unconfirmed) + len(self._waiting)
 
     @property
-    def blocked_because(self) -> str | None:
+    def blocked_reason(self) -> str | None:
         """The broker's reason for blocking publishing; None: not blocked."""
         return self._blocked
 
     async def open(self) -> None:
         """Open the channel. Raises NotConnected."""
-        channel = self._own = await self._client.channel(confirms=True)
+        channel = self._aiormq_channel = await self._client.channel(confirms=True)
         self._channel, self._number = channel.number, 0
         self._addresses.clear()
-        self._client.traffic.takers[channel.number] = self
+        self._client.frame_demultiplexer.takers[channel.number] = self
 
-    async def look_for(self, exchanges: set[str]) -> None:
+    async def check_exchanges(self, exchanges: set[str]) -> None:
         """Check exchanges in advance and log those that are missing. Raises NotConnected."""
         for exchange in sorted(exchanges - self._known):
-            await self._ask(exchange)
+            await self._check_exchange(exchange)
 
     # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -117,21 +117,21 @@ class Publisher:
         """Publish a message (see `connectivity.transports.base.Link.publish`)."""
         if self._is_over:
             return
-        if self._held or self._is_holding():
-            self._held.append((message, done))
+        if self._waiting or self._must_wait():
+            self._waiting.append((message, done))
         else:
             self._send(message, done)
 
-    def _is_holding(self) -> bool:
-        return self._blocked is not None or self._task is not None or bool(self._suspects and self._unconfirmed)
+    def _must_wait(self) -> bool:
+        return self._blocked is not None or self._task is not None or bool(self._resend_count and self._unconfirmed)
 
-    def _go_on(self) -> None:
+    def _send_waiting(self) -> None:
         """Send waiting messages as far as possible."""
         if self._is_sending:
             return  # a message that fails at once calls back, and the caller publishes the next one
         self._is_sending = True
-        while self._held and not self._is_over and not self._is_holding():
-            self._send(*self._held.popleft())
+        while self._waiting and not self._is_over and not self._must_wait():
+            self._send(*self._waiting.popleft())
         self._is_sending = False
 
     def _send(self, message: OutboundMessage, done: Done) -> None:
@@ -140,7 +140,7 @@ class Publisher:
             if (packed := self._addresses.get(address)) is None:
                 packed = self._pack_address(address)
             exchange, key, method = packed
-            if exchange not in self._known and not self._is_there(exchange, message, done):
+            if exchange not in self._known and not self._hold_or_fail(exchange, message, done):
                 return
             envelope = message.envelope
             properties = pack_properties(envelope.headers)
@@ -158,19 +158,19 @@ class Publisher:
             exchange, key = split_address(address)
         except ValueError as error:
             raise ValueError(f"expected {error}") from None
-        if len(self._addresses) >= MOST_ADDRESSES:
+        if len(self._addresses) >= MAX_CACHED_ADDRESSES:
             self._addresses.clear()
         packed = self._addresses[address] = exchange, key, pack_publish(self._channel, exchange, key)
         return packed
 
     def _fail(self, done: Done, error: PublishFailed) -> None:
         """Report that a message was not sent at all."""
-        self._suspects = max(0, self._suspects - 1)
+        self._resend_count = max(0, self._resend_count - 1)
         done(error)
 
     # ── exchanges ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _is_there(self, exchange: str, message: OutboundMessage, done: Done) -> bool:
+    def _hold_or_fail(self, exchange: str, message: OutboundMessage, done: Done) -> bool:
         """Fail a message to a missing exchange, or hold it until the exchange is checked; return False."""
         if (found := self._missing.get(exchange)) is not None:
             until, error = found
@@ -179,33 +179,33 @@ class Publisher:
                 self._fail(done, error)
                 return False
             del self._missing[exchange]
-        self._held.appendleft((message, done))
-        self._start(partial(self._ask, exchange))
+        self._waiting.appendleft((message, done))
+        self._add_work(partial(self._check_exchange, exchange))
         return False
 
-    async def _ask(self, exchange: str) -> None:
+    async def _check_exchange(self, exchange: str) -> None:
         reason = await self._client.missing_reason("exchange", exchange)
         if reason is not None and reason.code == NOT_FOUND:
             self._log.warning("exchange missing", exchange=exchange, reason=reason.words)
-            self._missing[exchange] = time.monotonic() + MISSING_FOR, refused_message(reason)
+            self._missing[exchange] = time.monotonic() + EXCHANGE_RECHECK_DELAY, refusal_error(reason)
         else:
             self._known.add(exchange)  # other problems of the exchange show when publishing
 
-    def _start(self, work: Callable[[], Awaitable[None]]) -> None:
+    def _add_work(self, work: Callable[[], Awaitable[None]]) -> None:
         """Hold all messages until this task, and those before it, are done."""
-        self._works.append(work)
+        self._pending_work.append(work)
         if self._task is None:
-            self._task = self._loop.create_task(self._work())
+            self._task = self._loop.create_task(self._run_pending_work())
 
-    async def _work(self) -> None:
+    async def _run_pending_work(self) -> None:
         try:
-            while self._works:
-                await self._works.popleft()()
+            while self._pending_work:
+                await self._pending_work.popleft()()
         except LinkError as error:
             self._client.die(error)
             return
         self._task = None
-        self._go_on()
+        self._send_waiting()
 
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -219,11 +219,11 @@ class Publisher:
                 words = f"{Detail.REFUSED_BY_BROKER.value}: the broker rejected the message (basic.nack)"
                 self._confirmed(*read_confirm(payload, METHOD_ID.size), PublishFailed(words))
             elif method == RETURN:
-                self._coming = read_return(payload, METHOD_ID.size)
+                self._current = read_return(payload, METHOD_ID.size)
             else:
                 return False
             return True
-        if self._coming is None:
+        if self._current is None:
             return False
         if kind == HEADER:
             self._size = CONTENT.unpack_from(payload)[2]
@@ -232,8 +232,8 @@ class Publisher:
         elif kind == BODY:
             self._body += payload
         if len(self._body) >= self._size:
-            self._came_back(*self._coming)
-            self._coming = None
+            self._mark_returned(*self._current)
+            self._current = None
         return True
 
     def _confirmed(self, number: int, is_multiple: bool, error: ConnectivityError | None) -> None:
@@ -247,55 +247,55 @@ class Publisher:
                     break
                 ended.append(each)
         outcomes = [(unconfirmed.pop(each), self._returned.pop(each, None)) for each in ended]
-        self._suspects = max(0, self._suspects - len(outcomes))
+        self._resend_count = max(0, self._resend_count - len(outcomes))
         for sent, returned in outcomes:
             if error is None or returned is not None:
                 self._readers(
                     sent.message.address, ReaderStatus.HEARD if returned is None else ReaderStatus.UNDELIVERED
                 )
             sent.done(returned or error)
-        if self._held:
-            self._go_on()
+        if self._waiting:
+            self._send_waiting()
 
-    def _came_back(self, reason: Reason, exchange: bytes, key: bytes) -> None:
+    def _mark_returned(self, reason: Reason, exchange: bytes, key: bytes) -> None:
         """Record which message is unroutable: its confirm follows."""
         place = exchange.decode(errors="replace"), key.decode(errors="replace")
-        body, look_alike = bytes(self._body), None
+        body, match = bytes(self._body), None
         for number, sent in self._unconfirmed.items():
             if (sent.exchange, sent.key) == place and number not in self._returned:
                 if sent.message.envelope.payload != body:
                     continue
                 if sent.properties == self._properties:
-                    look_alike = number
+                    match = number
                     break
-                look_alike = look_alike or number  # a broker may change properties on the way
-        if look_alike is not None:
-            self._returned[look_alike] = returned_message(reason, *place)
+                match = match or number  # a broker may change properties on the way
+        if match is not None:
+            self._returned[match] = unroutable_error(reason, *place)
 
     def closed(self, reason: Reason) -> None:
         """Handle a channel closed by the broker because of one of the unconfirmed messages."""
-        self._client.traffic.takers.pop(self._channel, None)
-        self._coming = None
+        self._client.frame_demultiplexer.takers.pop(self._channel, None)
+        self._current = None
         self._returned.clear()
         self._number = 0
         unconfirmed = list(self._unconfirmed.values())
         self._unconfirmed.clear()
         self._known = {""}
-        self._start(self._open_again)
+        self._add_work(self._open_again)
         if len(unconfirmed) == 1:
-            self._suspects = max(0, self._suspects - 1)
+            self._resend_count = max(0, self._resend_count - 1)
             refused = unconfirmed[0]
-            if (reader_status := READER_SIGNS.get(reason.code)) is not None:
+            if (reader_status := READER_STATUSES.get(reason.code)) is not None:
                 self._readers(refused.message.address, reader_status)
-            refused.done(refused_message(reason))
+            refused.done(refusal_error(reason))
             return
         self._log.warning("channel closed by broker after a message", reason=reason.words, unconfirmed=len(unconfirmed))
-        self._held.extendleft((sent.message, sent.done) for sent in reversed(unconfirmed))
-        self._suspects = len(unconfirmed)
+        self._waiting.extendleft((sent.message, sent.done) for sent in reversed(unconfirmed))
+        self._resend_count = len(unconfirmed)
 
     async def _open_again(self) -> None:
-        assert self._own is not None
-        await self._client.wait_released(self._own)
+        assert self._aiormq_channel is not None
+        await self._client.wait_released(self._aiormq_channel)
         await self.open()
 
     # ── alarms ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -306,8 +306,8 @@ class Publisher:
         if reason is not None:
             self._log.warning("publishing blocked by broker", reason=reason)
         else:
-            self._log.info("publishing unblocked by broker", waiting=len(self._held))
-            self._go_on()
+            self._log.info("publishing unblocked by broker", waiting=len(self._waiting))
+            self._send_waiting()
 
     def end(self) -> None:
         """Stop all reports."""
@@ -315,5 +315,5 @@ class Publisher:
         if self._task is not None:
             self._task.cancel()
         self._unconfirmed.clear()
-        self._held.clear()
+        self._waiting.clear()
         self._returned.clear()

@@ -21,8 +21,8 @@ from connectivity.transports.kafka.options import Options
 
 Settings = dict[str, Any]
 
-_NOBODY = logging.getLogger("librdkafka")
-_NOBODY.disabled = True
+_SILENT_LOGGER = logging.getLogger("librdkafka")
+_SILENT_LOGGER.disabled = True
 
 SOCKET_TIMEOUT = 10_000
 """Milliseconds until a request without an answer ends the link to a broker."""
@@ -37,10 +37,10 @@ BATCH_BYTES = 131_072
 LINGER_MS = 0.5
 """Milliseconds that a message waits for others in its batch."""
 
-LARGEST_MESSAGE = 64 << 20
+MAX_MESSAGE = 64 << 20
 """Bytes, far above the limit of brokers (1 MiB by default), so that the broker decides."""
 
-MISSING_TOPIC_KNOWN_AFTER = 3_000
+MISSING_TOPIC_TIMEOUT = 3_000
 """Milliseconds until a message to a missing topic fails."""
 
 
@@ -62,7 +62,7 @@ def common_settings(connection: Connection, options: Options) -> Settings:
         "client.id": connection.id,
         # Errors are reported by the error callback; the library would also write them to the terminal.
         "log_level": 0,
-        "logger": _NOBODY,
+        "logger": _SILENT_LOGGER,
         "socket.timeout.ms": SOCKET_TIMEOUT,
         "socket.connection.setup.timeout.ms": SOCKET_TIMEOUT,
         "socket.nagle.disable": True,
@@ -74,7 +74,7 @@ def common_settings(connection: Connection, options: Options) -> Settings:
     return {**settings, **_security_settings(connection, options)}
 
 
-def group_of(connection: Connection, options: Options) -> str:
+def consumer_group(connection: Connection, options: Options) -> str:
     """Return the consumer group of the connection."""
     return with_connection_id(options.group_id, connection.id) if options.group_id else connection.id
 
@@ -85,7 +85,7 @@ def consumer_settings(connection: Connection, options: Options, client: int = 0,
     return {
         **common_settings(connection, options),
         "client.id": f"{name}-consumer",
-        "group.id": group_of(connection, options),
+        "group.id": consumer_group(connection, options),
         "group.instance.id": name,
         # Partitions that stay with a member are consumed during a rebalance.
         "partition.assignment.strategy": "cooperative-sticky",
@@ -117,8 +117,8 @@ def producer_settings(connection: Connection, options: Options) -> Settings:
         # Without it the library's thread wakes up for every message and sends them almost one by one.
         "linger.ms": LINGER_MS,
         "batch.size": BATCH_BYTES,
-        "message.max.bytes": LARGEST_MESSAGE,
-        "topic.metadata.propagation.max.ms": MISSING_TOPIC_KNOWN_AFTER,
+        "message.max.bytes": MAX_MESSAGE,
+        "topic.metadata.propagation.max.ms": MISSING_TOPIC_TIMEOUT,
         "topic.metadata.refresh.interval.ms": 30_000,
     }
 

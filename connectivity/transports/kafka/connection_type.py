@@ -29,7 +29,7 @@ __all__ = ["CONNECTION_TYPE", "Options", "split_address"]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
-LARGEST_PARTITION = 2**31 - 1
+MAX_PARTITION = 2**31 - 1
 
 _PARTITION = re.compile(r"[0-9]{1,20}")
 _GROUP_ID = re.compile(r"[a-zA-Z0-9._-]+")
@@ -77,7 +77,7 @@ def _check_published(path: str, text: str) -> Iterator[Problem]:
         yield Problem(path, show(text), "a key after the slash")
     # A digit in place of each placeholder, so that letters beside one are found.
     partition = split_address(with_dummies(text, "0")).partition
-    if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= LARGEST_PARTITION):
+    if partition is not None and not (_PARTITION.fullmatch(partition) and int(partition) <= MAX_PARTITION):
         yield Problem(path, show(text), "a partition number after the #")
 
 
@@ -111,5 +111,5 @@ CONNECTION_TYPE = ConnectionType(
     connect=_connect,
     examine=examine,
     confirmed_status=204,
-    parts_by_key=True,
+    keeps_key_order=True,
 )

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
-from connectivity.transports.dialer import RefusedAddress, dial_error, judged_addresses, run_in_thread
+from connectivity.transports.dialer import ForbiddenAddress, dial_error, resolve_allowed, run_in_thread
 from connectivity.transports.kafka import client_config
 from connectivity.transports.kafka.client_config import servers
 from connectivity.transports.kafka.consumer import KafkaConsumer, Key
@@ -30,10 +30,10 @@ from connectivity.transports.kafka.producer import KafkaProducer
 PATIENCE = 10.0
 """Seconds for reaching a broker, and again for its answer about topics."""
 
-JOINED_WITHIN = 30.0
+JOIN_TIMEOUT = 30.0
 """Seconds for joining the group, which may first wait for the timeout of a former member."""
 
-REASON_WITHIN = 5.0
+REASON_TIMEOUT = 5.0
 """Seconds that the library has to report why a request has failed."""
 
 Answer = TypeVar("Answer")
@@ -45,10 +45,10 @@ async def connect(
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     link = KafkaLink([source.addresses for source in connection.sources], repair_seconds)
-    places = servers(connection, options)
-    link.asked = partial(handshake, connection, places, options.sasl_mechanism.upper())
+    broker_addresses = servers(connection, options)
+    link.asked = partial(handshake, connection, broker_addresses, options.sasl_mechanism.upper())
     try:
-        await _check_hosts(places, patience)
+        await _check_hosts(broker_addresses, patience)
         await link.asked(patience)
         await _open(link, connection, options, client, patience)
     except BaseException:
@@ -83,8 +83,8 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
             admin,
             _topics(connection, member),
             known,
-            begins_at_end=options.consumer_offset_reset == "latest",
-            limit=share_of(options.throttling_limit, number, member),
+            starts_at_end=options.consumer_offset_reset == "latest",
+            limit=limit_share(options.throttling_limit, number, member),
             on_records=link.taken,
             on_dropped=link.drop,
             on_error=link.failed,
@@ -95,7 +95,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     for member in members:
         link.join(member)
     for member in members:
-        await _or_down(link, member.joined, JOINED_WITHIN)
+        await _wait_unless_down(link, member.joined, JOIN_TIMEOUT)
 
 
 def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
@@ -111,7 +111,7 @@ def _topics(connection: Connection, member: int = 0) -> dict[str, bool]:
     return topics
 
 
-def share_of(limit: int | None, number: int, member: int) -> int | None:
+def limit_share(limit: int | None, number: int, member: int) -> int | None:
     """Return the share of one member in a client's limit."""
     return None if limit is None else max(1, (limit + number - 1 - member) // number)
 
@@ -132,19 +132,19 @@ async def _known_partitions(link: KafkaLink, admin: AdminClient, topics: list[st
 async def answer_of(link: KafkaLink, answer: Awaitable[Any], patience: float, topic: str = "") -> Any:
     """Wait for a broker's answer. Raises LinkError if there is none or a refusal."""
     try:
-        return await _or_down(link, asyncio.ensure_future(answer), patience)
+        return await _wait_unless_down(link, asyncio.ensure_future(answer), patience)
     except KafkaException as failure:
         error: KafkaError = failure.args[0]
         if error.code() in VAGUE or error.code() == ALL_DOWN:
             # The reason arrives by a callback, perhaps a moment later.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REASON_WITHIN):
+                async with asyncio.timeout(REASON_TIMEOUT):
                     await link.down.wait()
             raise await link.reason(patience) from failure
         raise link_error(error, topic) from failure
 
 
-async def _or_down(link: KafkaLink, future: asyncio.Future[Answer], patience: float) -> Answer:
+async def _wait_unless_down(link: KafkaLink, future: asyncio.Future[Answer], patience: float) -> Answer:
     """Wait for `future`, or until no broker can be reached. Raises LinkError."""
     down = asyncio.ensure_future(link.down.wait())
     try:
@@ -163,17 +163,17 @@ def _refused_settings(failure: KafkaException) -> ConnectionRefused:
     return ConnectionRefused(Detail.CERTIFICATE, f"in the connection's ca or credentials: {words}")
 
 
-async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> None:
+async def _check_hosts(broker_addresses: Sequence[tuple[str, int]], patience: float) -> None:
     """Resolve host names before the library does.
 
     One that resolves is enough; none may resolve to a forbidden address.
     """
     found, unknown = 0, ""
-    for host, port in dict.fromkeys(places):
+    for host, port in dict.fromkeys(broker_addresses):
         try:
             async with asyncio.timeout(patience):
-                await run_in_thread("kafka connect", partial(judged_addresses, host, port))
-        except RefusedAddress as error:
+                await run_in_thread("kafka connect", partial(resolve_allowed, host, port))
+        except ForbiddenAddress as error:
             raise dial_error(error) from error
         except TimeoutError:
             unknown = f"{host}: no response from the name server"
@@ -181,5 +181,5 @@ async def _check_hosts(places: Sequence[tuple[str, int]], patience: float) -> No
             unknown = f"{host}: {dial_error(error).words}"
         else:
             found += 1
-    if places and not found:
+    if broker_addresses and not found:
         raise NotConnected(Detail.UNKNOWN_HOST, unknown)

@@ -41,10 +41,10 @@ LONGEST_BATCH = 500
 POLL = 0.1
 """Seconds that one poll waits: the maximum delay until the thread notices requests of the event loop."""
 
-STORED_EVERY = 0.1
-PAUSED_AFTER = 1.0
-ANSWER_WITHIN = 10.0
-FOR_EVER = 1 << 62
+STORE_INTERVAL = 0.1
+PAUSE_DELAY = 1.0
+RESPONSE_TIMEOUT = 10.0
+UNLIMITED = 1 << 62
 
 _END = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
@@ -66,7 +66,7 @@ class KafkaConsumer:
         topics: dict[str, bool],
         known: Iterable[Key],
         *,
-        begins_at_end: bool,
+        starts_at_end: bool,
         limit: int | None,
         on_records: Callable[[], None],
         on_dropped: Callable[[Partition], None],
@@ -84,7 +84,7 @@ class KafkaConsumer:
         self._taken = 0
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
-        self._begins_at_end, self._throttle = begins_at_end, Throttle(limit)
+        self._begins_at_end, self._throttle = starts_at_end, Throttle(limit)
         self._on_records, self._on_dropped = on_records, on_dropped
         self._on_error, self._on_ended = on_error, on_ended
         self._consumer = Consumer({**settings, "error_cb": lambda error: self._call_on_loop(on_error, error, "")})
@@ -93,7 +93,7 @@ class KafkaConsumer:
         self._waiting: list[tuple[float, Partition]] = []
         """Partitions to read again and the time for each; used by the thread only."""
         self._stored_at = 0.0
-        self._wanted = threading.Event()
+        self._wake_event = threading.Event()
         """Set when there is room again, or another request for the thread."""
         self._failure: Exception | None = None
         """The error that occurred while partitions were assigned."""
@@ -115,13 +115,13 @@ class KafkaConsumer:
     def has_ended(self, count: int) -> None:
         """Record that records have ended or were dropped, so that there is room again."""
         self.ended += count
-        if not self._wanted.is_set() and self._taken - self.ended <= IN_FLIGHT // 2:
-            self._wanted.set()
+        if not self._wake_event.is_set() and self._taken - self.ended <= IN_FLIGHT // 2:
+            self._wake_event.set()
 
     def read_again(self, partition: Partition) -> None:
         """Read a partition again from its first unsettled record, after its delay."""
         self._rejected.append(partition)
-        self._wanted.set()
+        self._wake_event.set()
 
     def stop(self) -> None:
         """End the thread and close the consumer (see `gone`), which commits the settled offsets.
@@ -129,7 +129,7 @@ class KafkaConsumer:
         A static member stays in the group until its session times out.
         """
         self._is_stopping = True
-        self._wanted.set()
+        self._wake_event.set()
 
     # ── in the thread ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -157,18 +157,18 @@ class KafkaConsumer:
 
     def _turn(self) -> None:
         self._read_rejected_again()
-        if (now := time.monotonic()) >= self._stored_at + STORED_EVERY:
+        if (now := time.monotonic()) >= self._stored_at + STORE_INTERVAL:
             self._stored_at = now
             self._store(self._partitions.values())
         pause = self._throttle.pause()
         room = min(IN_FLIGHT - (self._taken - self.ended), self._throttle.room)
         if pause:
-            self._wanted.clear()
+            self._wake_event.clear()
             if not self._is_stopping:
-                self._wanted.wait(min(pause, POLL))
+                self._wake_event.wait(min(pause, POLL))
             return
         if room <= 0 and not self._is_paused:
-            if not self._has_waited(PAUSED_AFTER):
+            if not self._wait_for_request(PAUSE_DELAY):
                 self._is_paused = True
                 self._consumer.pause(self._consumer.assignment())
             return
@@ -186,12 +186,12 @@ class KafkaConsumer:
         more = self._consumer.consume(min(room, LONGEST_BATCH) - 1, 0) if room > 1 else []
         self._hand_over([first, *more])
 
-    def _has_waited(self, seconds: float) -> bool:
+    def _wait_for_request(self, seconds: float) -> bool:
         """Wait for room or another request. Return False after a timeout."""
-        self._wanted.clear()
+        self._wake_event.clear()
         # A request from before the event was cleared must be checked for.
-        is_wanted = self._is_stopping or bool(self._rejected) or self._taken - self.ended <= IN_FLIGHT // 2
-        return is_wanted or self._wanted.wait(seconds)
+        is_requested = self._is_stopping or bool(self._rejected) or self._taken - self.ended <= IN_FLIGHT // 2
+        return is_requested or self._wake_event.wait(seconds)
 
     def _hand_over(self, messages: Sequence[Message]) -> None:
         records: Records = []
@@ -219,41 +219,43 @@ class KafkaConsumer:
         now = time.monotonic()
         while self._rejected:
             partition = self._rejected.popleft()
-            if self._has(partition):
-                self._consumer.pause([_place(partition)])
+            if self._owns(partition):
+                self._consumer.pause([_topic_partition(partition)])
                 self._waiting.append((now + partition.delay, partition))
         if not self._waiting:
             return
         due = [partition for at, partition in self._waiting if at <= now]
         self._waiting = [(at, partition) for at, partition in self._waiting if at > now]
         for partition in due:
-            if self._has(partition):
+            if self._owns(partition):
                 self._store([partition])
                 self._partitions[partition.topic, partition.number] = fresh = partition.again()
-                self._consumer.seek(_place(fresh, fresh.settled))
+                self._consumer.seek(_topic_partition(fresh, fresh.settled))
                 if not self._is_paused:
-                    self._consumer.resume([_place(fresh)])
+                    self._consumer.resume([_topic_partition(fresh)])
 
-    def _has(self, partition: Partition) -> bool:
+    def _owns(self, partition: Partition) -> bool:
         return self._partitions.get((partition.topic, partition.number)) is partition
 
     # rebalances
 
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         try:
-            self._take_over(consumer, places)
+            self._start_partitions(consumer, places)
         except Exception as failure:  # raised by `_turn`, since the library would raise another exception
             self._failure = failure
 
-    def _take_over(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _start_partitions(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         """Start with newly assigned partitions. Raises KafkaException, and TimeoutError without an answer."""
         found = self._starts(places)
         begun = [partition for partition, is_new in found if is_new and partition.settled >= 0]
         if begun:
-            consumer.commit(offsets=[_place(partition, partition.settled) for partition in begun], asynchronous=False)
+            consumer.commit(
+                offsets=[_topic_partition(partition, partition.settled) for partition in begun], asynchronous=False
+            )
         for partition, _ in found:
             self._partitions[partition.topic, partition.number] = partition
-        consumer.incremental_assign([_place(partition, partition.settled) for partition, _ in found])
+        consumer.incremental_assign([_topic_partition(partition, partition.settled) for partition, _ in found])
         if self._is_paused:
             consumer.pause(places)
         self._call(self._has_joined)
@@ -271,9 +273,11 @@ class KafkaConsumer:
             return []
         topics = self._admin.describe_topics(TopicCollection(list({place.topic for place in places})))
         ends = self._admin.list_offsets({TopicPartition(place.topic, place.partition): _END for place in places})
-        committed = self._consumer.committed(places, ANSWER_WITHIN)
-        ids = {name: str(future.result(ANSWER_WITHIN).topic_id) for name, future in topics.items()}
-        end_of = {(place.topic, place.partition): future.result(ANSWER_WITHIN).offset for place, future in ends.items()}
+        committed = self._consumer.committed(places, RESPONSE_TIMEOUT)
+        ids = {name: str(future.result(RESPONSE_TIMEOUT).topic_id) for name, future in topics.items()}
+        end_of = {
+            (place.topic, place.partition): future.result(RESPONSE_TIMEOUT).offset for place, future in ends.items()
+        }
         found = []
         for place in committed:
             if place.error is not None:
@@ -290,16 +294,16 @@ class KafkaConsumer:
         return found
 
     def _revoked(self, _: Consumer, places: list[TopicPartition]) -> None:
-        self._take_away(places, is_stored=True)
+        self._remove_partitions(places, is_stored=True)
 
     def _lost(self, _: Consumer, places: list[TopicPartition]) -> None:
         """Handle lost partitions, which other members may have already."""
-        self._take_away(places, is_stored=False)
+        self._remove_partitions(places, is_stored=False)
 
-    def _take_away(self, places: list[TopicPartition], *, is_stored: bool) -> None:
+    def _remove_partitions(self, places: list[TopicPartition], *, is_stored: bool) -> None:
         for place in places:
             if (partition := self._partitions.pop((place.topic, place.partition), None)) is not None:
-                partition.is_ours = False
+                partition.is_assigned = False
                 if is_stored:
                     self._store([partition])
                 self._call_on_loop(self._on_dropped, partition)
@@ -310,7 +314,7 @@ class KafkaConsumer:
         for partition in partitions:
             if (settled := partition.settled) > partition.stored:
                 partition.stored = settled
-                places.append(_place(partition, settled))
+                places.append(_topic_partition(partition, settled))
         if places:
             # A revoked partition cannot be stored: its last records are redelivered to another member.
             with contextlib.suppress(KafkaException):
@@ -334,7 +338,7 @@ class Throttle:
         self._until = 0.0
         self._minute = -1
         self.minutes = 0
-        self.room = FOR_EVER if limit is None else limit
+        self.room = UNLIMITED if limit is None else limit
 
     def pause(self) -> float:
         """Return the seconds until more records may be taken."""
@@ -354,7 +358,7 @@ class Throttle:
             self.room -= count
 
 
-def _place(partition: Partition, offset: int | None = None) -> TopicPartition:
+def _topic_partition(partition: Partition, offset: int | None = None) -> TopicPartition:
     if offset is None:
         return TopicPartition(partition.topic, partition.number)
     return TopicPartition(partition.topic, partition.number, offset)

@@ -48,7 +48,7 @@ For all others a probe finds more (`connectivity.transports.kafka.handshake`).
 VAGUE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT}
 """Errors that follow from others, such as a refused login or certificate."""
 
-WITHDRAWN = {
+LINK_CAUSED_ERRORS = {
     KafkaError._PURGE_QUEUE,
     KafkaError._PURGE_INFLIGHT,
     KafkaError._FATAL,
@@ -57,7 +57,7 @@ WITHDRAWN = {
 }
 """Errors of messages that are caused by the link and not by the message."""
 
-SIZES = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
+SIZE_ERRORS = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE, KafkaError.RECORD_LIST_TOO_LARGE}
 
 _CERTIFICATE_WORDS = ("certificate", "unknown ca", "unknown_ca", "verify", "hostname mismatch")
 
@@ -97,6 +97,6 @@ def telling(error: KafkaError) -> int:
 def message_error(error: KafkaError, topic: str) -> PublishFailed:
     """Return the error for a message that the broker refused."""
     words = f"topic {topic}: {error.str()}"
-    if error.code() in SIZES:
+    if error.code() in SIZE_ERRORS:
         return PublishFailed(words, status=413)
     return PublishFailed(words, status=503 if error.retriable() else 400)

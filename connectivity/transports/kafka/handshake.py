@@ -22,14 +22,14 @@ from typing import NamedTuple
 from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.transports.dialer import dial_error, handshake_error, reach, run_in_thread, tls_context
 
 API_VERSIONS, SASL_HANDSHAKE = 18, 17
-TELLING_VERSION = 0
+API_VERSIONS_VERSION = 0
 HANDSHAKE_VERSION = 1
 UNSUPPORTED_MECHANISM, ILLEGAL_STATE = 33, 34
-LONGEST_ANSWER = 65_536
+MAX_RESPONSE = 65_536
 """The maximum length of an answer in bytes; a peer that announces more does not speak Kafka."""
 
 TLS_ALERT = b"\x15\x03"
@@ -44,7 +44,7 @@ RANKS = (Detail.CERTIFICATE, Detail.NOT_AUTHORIZED, Detail.BAD_CREDENTIALS, Deta
 """Details by how specific they are for the connection, the most specific one first."""
 
 
-class _HungUp(Exception):
+class _ConnectionClosed(Exception):
     """The broker closed the connection instead of answering."""
 
 
@@ -55,12 +55,14 @@ class LoginOffer(NamedTuple):
     mechanisms: tuple[str, ...]
 
 
-async def handshake(connection: Connection, places: Sequence[tuple[str, int]], mechanism: str, patience: float) -> None:
+async def handshake(
+    connection: Connection, broker_addresses: Sequence[tuple[str, int]], mechanism: str, patience: float
+) -> None:
     """Return as soon as one of these brokers answers. Raises LinkError with the most specific reason.
 
     `mechanism` is the SASL mechanism of the connection, if it logs in.
     """
-    asked = [asyncio.ensure_future(_greet_one(connection, place, mechanism, patience)) for place in places]
+    asked = [asyncio.ensure_future(_probe_one(connection, place, mechanism, patience)) for place in broker_addresses]
     errors: list[LinkError] = []
     try:
         for answer in asyncio.as_completed(asked):
@@ -82,12 +84,14 @@ def _rank(reason: LinkError) -> int:
     return RANKS.index(reason.detail) if reason.detail in RANKS else len(RANKS)
 
 
-async def _greet_one(connection: Connection, place: tuple[str, int], mechanism: str, patience: float) -> None:
+async def _probe_one(connection: Connection, place: tuple[str, int], mechanism: str, patience: float) -> None:
     host, port = place
     try:
         async with asyncio.timeout(patience):
             await run_in_thread(
-                "kafka greeting", lambda: _talk(connection, host, port, mechanism, patience), lambda _nothing: None
+                "kafka greeting",
+                lambda: _exchange_requests(connection, host, port, mechanism, patience),
+                lambda _nothing: None,
             )
     except TimeoutError:
         raise NotConnected(Detail.TIMEOUT, f"{host}:{port}: no answer within {patience:g} s") from None
@@ -96,30 +100,32 @@ async def _greet_one(connection: Connection, place: tuple[str, int], mechanism: 
         raise type(reason)(reason.detail, f"{host}:{port}: {reason.words}") from caught
 
 
-def _talk(connection: Connection, host: str, port: int, mechanism: str, patience: float) -> None:
+def _exchange_requests(connection: Connection, host: str, port: int, mechanism: str, patience: float) -> None:
     """Exchange the probe's requests; blocks. Raises LinkError, OSError."""
     uri = connection.broker_uri
     context = tls_context(connection) if uri.is_secure else None
     with contextlib.ExitStack() as until_done:
-        made = until_done.enter_context(reach(host, port, patience))
+        sock = until_done.enter_context(reach(host, port, patience))
         if context is not None:
             try:
-                made = until_done.enter_context(context.wrap_socket(made, server_hostname=host))
+                sock = until_done.enter_context(context.wrap_socket(sock, server_hostname=host))
             except OSError as caught:
                 raise handshake_error(caught) from caught
         try:
-            _ask(made, API_VERSIONS, TELLING_VERSION, b"")
-        except _HungUp as caught:
-            raise _hung_up(connection) from caught
-        wish = mechanism.encode()
+            _send_request(sock, API_VERSIONS, API_VERSIONS_VERSION, b"")
+        except _ConnectionClosed as caught:
+            raise _closed_error(connection) from caught
+        encoded_mechanism = mechanism.encode()
         try:
-            said = _ask(made, SASL_HANDSHAKE, HANDSHAKE_VERSION, _SHORT.pack(len(wish)) + wish)
-        except _HungUp:
+            response = _send_request(
+                sock, SASL_HANDSHAKE, HANDSHAKE_VERSION, _SHORT.pack(len(encoded_mechanism)) + encoded_mechanism
+            )
+        except _ConnectionClosed:
             return  # it speaks Kafka, but not this request: the library will find out
-    _judge(read_login(said), mechanism, has_login=uri.username is not None and uri.password is not None)
+    _check_login(read_login(response), mechanism, has_login=uri.username is not None and uri.password is not None)
 
 
-def _judge(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
+def _check_login(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
     """Raise ConnectionRefused if the connection's login cannot succeed."""
     offered = ", ".join(login.mechanisms)
     if has_login and login.code == UNSUPPORTED_MECHANISM:
@@ -130,41 +136,41 @@ def _judge(login: LoginOffer, mechanism: str, *, has_login: bool) -> None:
         raise ConnectionRefused(Detail.BAD_CREDENTIALS, f"the broker requires a login at this port, with {offered}")
 
 
-def _hung_up(connection: Connection) -> LinkError:
+def _closed_error(connection: Connection) -> LinkError:
     """Return the usual reason for a broker that closes the connection without an answer."""
     if not connection.broker_uri.is_secure:
         return NotConnected(Detail.REFUSED_BY_BROKER, f"{CLOSED}; this port may require TLS")
     if connection.credentials is None:
         # With TLS 1.3 the client's handshake ends before the broker checks for a certificate; its alert is easily lost.
         words = "the broker closed the connection after the handshake; this port may require a client certificate"
-        return CertificateWanted(Detail.CERTIFICATE, words)
+        return ClientCertificateRequired(Detail.CERTIFICATE, words)
     return NotConnected(Detail.REFUSED_BY_BROKER, CLOSED)
 
 
-def _ask(made: socket.socket, key: int, version: int, body: bytes) -> bytes:
+def _send_request(sock: socket.socket, key: int, version: int, body: bytes) -> bytes:
     """Send a request and return the body of its answer. Raises LinkError, _HungUp, OSError."""
     try:
-        made.sendall(request(key, version, body))
-        head = _exactly(made, _SIZE.size)
+        sock.sendall(request(key, version, body))
+        head = _receive_exactly(sock, _SIZE.size)
         [size] = _SIZE.unpack(head)
-        if not _SIZE.size <= size <= LONGEST_ANSWER:
-            raise NotConnected(Detail.REFUSED_BY_BROKER, _strange(head + made.recv(36)))
-        return _exactly(made, size)[_SIZE.size :]
+        if not _SIZE.size <= size <= MAX_RESPONSE:
+            raise NotConnected(Detail.REFUSED_BY_BROKER, _describe_response(head + sock.recv(36)))
+        return _receive_exactly(sock, size)[_SIZE.size :]
     except (ssl.SSLEOFError, ConnectionError) as caught:
-        raise _HungUp from caught
+        raise _ConnectionClosed from caught
 
 
-def _strange(said: bytes) -> str:
-    if said.startswith(TLS_ALERT):
+def _describe_response(response: bytes) -> str:
+    if response.startswith(TLS_ALERT):
         return "a response in TLS: this port requires a secure connection"
-    return f"the response is not Kafka: {said[:40].decode('ascii', errors='backslashreplace')!r}"
+    return f"the response is not Kafka: {response[:40].decode('ascii', errors='backslashreplace')!r}"
 
 
-def _exactly(made: socket.socket, size: int) -> bytes:
+def _receive_exactly(sock: socket.socket, size: int) -> bytes:
     parts = bytearray()
     while len(parts) < size:
-        if not (part := made.recv(size - len(parts))):
-            raise _HungUp
+        if not (part := sock.recv(size - len(parts))):
+            raise _ConnectionClosed
         parts += part
     return bytes(parts)
 

@@ -29,7 +29,7 @@ from connectivity.transports.base import (
     Outcome,
     Readers,
     SharedDelivery,
-    nobody_asks,
+    ignore_reader_status,
 )
 from connectivity.transports.dialer import run_in_thread
 from connectivity.transports.kafka.consumer import KafkaConsumer
@@ -37,13 +37,13 @@ from connectivity.transports.kafka.errors import ALL_DOWN, ENDS, link_error, tel
 from connectivity.transports.kafka.handshake import list_brokers
 from connectivity.transports.kafka.partition import Partition, PartitionDelivery
 from connectivity.transports.kafka.producer import KafkaProducer
-from connectivity.transports.kafka.records import is_expired, envelope_of
+from connectivity.transports.kafka.records import envelope_of, is_expired
 
 WINDOW = 4000
 REPAIR_SECONDS = 5.0
-ASKED_EVERY = 0.1
-GONE_WITHIN = 5.0
-ANSWER_WITHIN = 2.0
+PROBE_INTERVAL = 0.1
+CLOSE_TIMEOUT = 5.0
+RESPONSE_TIMEOUT = 2.0
 """Seconds for a broker to answer a probe, before it is considered unreachable."""
 
 Asked = Callable[[float], Awaitable[None]]
@@ -63,7 +63,7 @@ class KafkaLink:
         self._loop = asyncio.get_running_loop()
         self.window = WINDOW
         self.lost = self._loop.create_future()
-        self.readers: Readers = nobody_asks
+        self.readers: Readers = ignore_reader_status
         self.down = asyncio.Event()
         """Set when the library has reported that no broker can be reached, or a permanent error."""
         self._sources: dict[str, tuple[int, ...]] = {}
@@ -73,7 +73,7 @@ class KafkaLink:
         self._inboxes = [Inbox() for _ in topics]
         self._repair_seconds = repair_seconds
         self._members: list[KafkaConsumer] = []
-        self._publishing: KafkaProducer | None = None
+        self._producer: KafkaProducer | None = None
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
         self.asked: Asked | None = None
@@ -85,12 +85,12 @@ class KafkaLink:
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "up"
-        unconfirmed = self._publishing.unconfirmed if self._publishing is not None else 0
+        unconfirmed = self._producer.unconfirmed if self._producer is not None else 0
         return f"<KafkaLink {state}, {unconfirmed} messages unconfirmed>"
 
     def begin(self, publishing: KafkaProducer, admin: AdminClient) -> None:
         """Set the clients of this link that need no group."""
-        self._publishing, self._admin = publishing, admin
+        self._producer, self._admin = publishing, admin
         publishing.start()
 
     @property
@@ -107,7 +107,7 @@ class KafkaLink:
         """Start the link after it has joined the group, or without sources."""
         self._is_made = True
         if self.down.is_set():
-            self._look_again()
+            self._start_probe()
 
     @property
     def condition(self) -> str | None:
@@ -152,7 +152,7 @@ class KafkaLink:
         for member in self._members:
             while member.records:
                 for partition, message in member.records.popleft():
-                    if partition.is_ours:
+                    if partition.is_assigned:
                         self._arrived(partition, message, now)
                     else:
                         member.has_ended(1)
@@ -162,9 +162,9 @@ class KafkaLink:
 
     def _arrived(self, partition: Partition, message: Message, now: float) -> None:
         offset, topic = message.offset() or 0, partition.topic
-        is_again = offset < partition.known_below
+        is_again = offset < partition.seen_below
         if not is_again:
-            partition.known_below = offset + 1
+            partition.seen_below = offset + 1
         envelope = envelope_of(message, topic)
         name = partition.name_of(offset)
         sources = self._sources[topic]
@@ -186,16 +186,16 @@ class KafkaLink:
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
         assert isinstance(delivery, PartitionDelivery)
         partition = delivery.partition
-        if self._is_over or not partition.is_ours:
+        if self._is_over or not partition.is_assigned:
             return
         if (shared := delivery.shared) is not None:
             if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
-        is_well = partition.ended(delivery, outcome)
+        can_continue = partition.ended(delivery, outcome)
         partition.owner.has_ended(1)
-        if not is_well:
-            partition.is_ours = False
+        if not can_continue:
+            partition.is_assigned = False
             self.drop(partition)
             partition.owner.read_again(partition)
 
@@ -206,14 +206,14 @@ class KafkaLink:
         partition.owner.has_ended(partition.open)
         partition.open = 0
         for inbox in self._inboxes:
-            if any(_is_of(taken, partition) for taken in inbox.waiting):
-                inbox.waiting = deque(taken for taken in inbox.waiting if not _is_of(taken, partition))
+            if any(_belongs_to(taken, partition) for taken in inbox.waiting):
+                inbox.waiting = deque(taken for taken in inbox.waiting if not _belongs_to(taken, partition))
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
-        if not self._is_over and self._publishing is not None:
-            self._publishing.send(message, done)
+        if not self._is_over and self._producer is not None:
+            self._producer.send(message, done)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -224,7 +224,7 @@ class KafkaLink:
         if error.code() == ALL_DOWN:
             self.down.set()
             if self._is_made:
-                self._look_again()
+                self._start_probe()
         elif error.fatal() or error.code() in ENDS:
             self._last_error = error
             self.down.set()
@@ -245,7 +245,7 @@ class KafkaLink:
         """Handle missing confirms."""
         self._die(NotConnected(Detail.TIMEOUT, "the broker no longer confirms messages"))
 
-    def _look_again(self) -> None:
+    def _start_probe(self) -> None:
         if self._probe is None or self._probe.done():
             self._probe = self._loop.create_task(self._find_broker())
 
@@ -258,22 +258,22 @@ class KafkaLink:
                 await run_in_thread("kafka reconnect", partial(list_brokers, self._admin, left))
             except KafkaException:
                 # The request itself may have been sent on a lost connection.
-                await asyncio.sleep(min(left, ASKED_EVERY))
+                await asyncio.sleep(min(left, PROBE_INTERVAL))
             else:
                 self.down.clear()
                 self._last_error = None
                 return
-        self._die(await self.reason(ANSWER_WITHIN))
+        self._die(await self.reason(RESPONSE_TIMEOUT))
 
     async def close(self) -> None:
         if not self._is_over:
             self._end(is_orderly=True)
         gone = [asyncio.wrap_future(member.gone) for member in self._members]
-        if self._publishing is not None:
-            gone.append(asyncio.wrap_future(self._publishing.gone))
+        if self._producer is not None:
+            gone.append(asyncio.wrap_future(self._producer.gone))
         if gone and not self.lost.done():
             # Not waited for if the broker is unreachable: the threads end by themselves.
-            await asyncio.wait(gone, timeout=GONE_WITHIN)
+            await asyncio.wait(gone, timeout=CLOSE_TIMEOUT)
 
     def abandon(self) -> None:
         """Close without waiting, after a failed attempt to connect."""
@@ -288,13 +288,13 @@ class KafkaLink:
         self._is_over = True
         if self._probe is not None and self._probe is not asyncio.current_task():
             self._probe.cancel()
-        if self._publishing is not None:
-            self._publishing.stop(is_orderly=is_orderly)
+        if self._producer is not None:
+            self._producer.stop(is_orderly=is_orderly)
         for member in self._members:
             member.stop()
         for inbox in self._inboxes:
             inbox.end()
 
 
-def _is_of(delivery: Delivery, partition: Partition) -> bool:
+def _belongs_to(delivery: Delivery, partition: Partition) -> bool:
     return isinstance(delivery, PartitionDelivery) and delivery.partition is partition

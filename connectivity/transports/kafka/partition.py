@@ -36,17 +36,17 @@ class PartitionDelivery(Delivery):
 class Partition:
     """One assigned partition, used by the event loop.
 
-    The consumer's thread reads `settled`, updates `stored`, and clears `is_ours` when the partition is revoked.
+    The consumer's thread reads `settled`, updates `stored`, and clears `is_assigned` when the partition is revoked.
     """
 
     __slots__ = (
+        "is_assigned",
         "is_at_least_once",
-        "is_ours",
-        "known_below",
         "number",
         "open",
         "owner",
         "rejections",
+        "seen_below",
         "settled",
         "stored",
         "topic",
@@ -61,20 +61,20 @@ class Partition:
         number: int,
         topic_id: str,
         start: int,
-        known_below: int,
+        seen_below: int,
         *,
         is_at_least_once: bool,
     ) -> None:
         """`start`: the first offset, or a negative one that the client library defines.
 
-        `known_below`: records below this offset may have been seen before.
+        `seen_below`: records below this offset may have been seen before.
         """
         self.owner = owner
         self.topic, self.number, self.topic_id = topic, number, topic_id
         self.settled = self.stored = start
-        self.known_below = known_below
+        self.seen_below = seen_below
         self.is_at_least_once = is_at_least_once
-        self.is_ours = True
+        self.is_assigned = True
         self.open = 0
         self.rejections = 0
         self.watermark = InOrderSettlement()
@@ -117,7 +117,7 @@ class Partition:
             self.number,
             self.topic_id,
             self.settled,
-            self.known_below,
+            self.seen_below,
             is_at_least_once=self.is_at_least_once,
         )
         fresh.stored = self.stored

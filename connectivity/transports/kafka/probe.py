@@ -15,14 +15,14 @@ from confluent_kafka.admin import AclOperation  # type: ignore[attr-defined]
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
-from connectivity.transports.kafka.client_config import group_of
+from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
+from connectivity.transports.kafka.client_config import consumer_group
 from connectivity.transports.kafka.connector import PATIENCE, answer_of, connect
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import Options
 from connectivity.transports.kafka.records import split_address
 
-UNTOLD = "it exists; the cluster does not report the permitted operations"
+PERMISSIONS_UNKNOWN = "it exists; the cluster does not report the permitted operations"
 _VERBS = {AclOperation.READ: "read", AclOperation.WRITE: "write"}
 
 
@@ -31,10 +31,10 @@ async def examine(connection: Connection, name: str, *, patience: float = PATIEN
     # Without sources a link joins no group.
     link = await connect(connection.model_copy(update={"id": name, "sources": ()}), patience=patience)
     try:
-        look = _Look(link, patience)
-        group = await look.at_group(connection) if connection.sources else None
+        look = _AddressProbe(link, patience)
+        group = await look.check_group(connection) if connection.sources else None
         return ProbeReport(
-            [[await look.at_source(topic, group) for topic in source.addresses] for source in connection.sources],
+            [[await look.check_source(topic, group) for topic in source.addresses] for source in connection.sources],
             [await look.check_publish(source.reply_target.address) for source in connection.sources],
             [await look.check_publish(target.address) for target in connection.targets],
         )
@@ -42,16 +42,16 @@ async def examine(connection: Connection, name: str, *, patience: float = PATIEN
         await link.close()
 
 
-class _Look:
+class _AddressProbe:
     """Describes topics, each once."""
 
     def __init__(self, link: KafkaLink, patience: float) -> None:
         self._link, self._patience = link, patience
         self._known: dict[str, frozenset[AclOperation] | LinkError | None] = {}
 
-    async def at_group(self, connection: Connection) -> LinkError | None:
+    async def check_group(self, connection: Connection) -> LinkError | None:
         """Return why the group may not be joined, or None if permitted or unknown."""
-        group = group_of(connection, Options.model_validate(connection.own_options))
+        group = consumer_group(connection, Options.model_validate(connection.own_options))
         admin = self._link.admin
         asked = admin.describe_consumer_groups(
             [group], include_authorized_operations=True, request_timeout=self._patience
@@ -63,24 +63,26 @@ class _Look:
         except NotConnected:
             # A cluster that has never had a group has no coordinator yet.
             return None
-        return _missing_right(described.authorized_operations, AclOperation.READ, f"the group {group}")
+        return _permission_error(described.authorized_operations, AclOperation.READ, f"the group {group}")
 
-    async def at_source(self, topic: str, group: LinkError | None) -> AddressCheck:
-        return await self._at(topic, topic, AclOperation.READ) if group is None else AddressCheck(topic, group)
+    async def check_source(self, topic: str, group: LinkError | None) -> AddressCheck:
+        return await self._check_topic(topic, topic, AclOperation.READ) if group is None else AddressCheck(topic, group)
 
     async def check_publish(self, address: str) -> AddressCheck:
         topic = split_address(address).topic
         if has_expression(topic):
-            return AddressCheck(address, note=FILLED_LATER, is_known=False)
-        return await self._at(address, topic, AclOperation.WRITE)
+            return AddressCheck(address, note=RESOLVED_PER_MESSAGE, is_known=False)
+        return await self._check_topic(address, topic, AclOperation.WRITE)
 
-    async def _at(self, address: str, topic: str, operation: AclOperation) -> AddressCheck:
+    async def _check_topic(self, address: str, topic: str, operation: AclOperation) -> AddressCheck:
         if topic not in self._known:
             self._known[topic] = await self._describe(topic)
         found = self._known[topic]
         if isinstance(found, LinkError):
             return AddressCheck(address, found)
-        return AddressCheck(address, _missing_right(found, operation, topic), UNTOLD if found is None else "")
+        return AddressCheck(
+            address, _permission_error(found, operation, topic), PERMISSIONS_UNKNOWN if found is None else ""
+        )
 
     async def _describe(self, topic: str) -> frozenset[AclOperation] | LinkError | None:
         """Return the permitted operations on a topic (None: unknown), or an error."""
@@ -95,7 +97,7 @@ class _Look:
         return None if operations is None else frozenset(operations)
 
 
-def _missing_right(operations: object, operation: AclOperation, subject: str) -> LinkError | None:
+def _permission_error(operations: object, operation: AclOperation, subject: str) -> LinkError | None:
     """Return the error if the operation is not permitted, else None; `operations` is None if unknown."""
     if not isinstance(operations, list | frozenset) or operation in operations or AclOperation.ALL in operations:
         return None

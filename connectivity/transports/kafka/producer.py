@@ -20,17 +20,17 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from connectivity.errors import PublishFailed
 from connectivity.transports.base import Done, OutboundMessage
 from connectivity.transports.kafka.client_config import Settings
-from connectivity.transports.kafka.errors import WITHDRAWN, message_error
+from connectivity.transports.kafka.errors import LINK_CAUSED_ERRORS, message_error
 from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header, place_of, record_headers
 
 POLL = 0.001
 IDLE_POLL = 0.1
 """Seconds between two polls while messages are unconfirmed, and while none are."""
 
-STUCK_AFTER = 30.0
+CONFIRM_TIMEOUT = 30.0
 """Seconds without a confirm, while messages are unconfirmed, after which the link is lost."""
 
-FAREWELL = 2.0
+FLUSH_TIMEOUT = 2.0
 
 
 class KafkaProducer:
@@ -46,10 +46,10 @@ class KafkaProducer:
         *,
         on_error: Callable[[KafkaError, str], None],
         on_stuck: Callable[[], None],
-        stuck_after: float = STUCK_AFTER,
+        confirm_timeout: float = CONFIRM_TIMEOUT,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_error, self._on_stuck, self._stuck_after = on_error, on_stuck, stuck_after
+        self._on_error, self._on_stuck, self._stuck_after = on_error, on_stuck, confirm_timeout
         self._sender: list[Header] = [(SENDER, connection_id.encode())]
         self._shared: tuple[Mapping[str, str], list[Header]] = ({}, self._sender)
         """The headers of the last envelope and their record headers: the events of a page have the same."""
@@ -57,13 +57,13 @@ class KafkaProducer:
         self.unconfirmed = 0
         self._since = self._loop.time()
         """When the last message was confirmed, or the first one sent after all were confirmed."""
-        self._next_look: asyncio.TimerHandle | None = None
-        self._is_hurried = self._is_stopping = False
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._is_polling_fast = self._is_stopping = False
         self.gone: Future[None] = Future()
         """Done when the producer is closed."""
 
     def start(self) -> None:
-        self._look()
+        self._poll()
 
     def send(self, message: OutboundMessage, done: Done) -> None:
         """Hand a message to the library. Never blocks, never raises."""
@@ -88,9 +88,9 @@ class KafkaProducer:
             done(PublishFailed("the client library's queue is full"))
         else:
             self.unconfirmed += 1
-            if not self._is_hurried:
+            if not self._is_polling_fast:
                 self._since = self._loop.time()
-                self._look_in(POLL)
+                self._schedule_poll(POLL)
 
     def _headers(self, headers: Mapping[str, str]) -> list[Header]:
         known, found = self._shared
@@ -102,29 +102,29 @@ class KafkaProducer:
     def stop(self, *, is_orderly: bool) -> None:
         """Stop polling (see `gone`). `is_orderly`: messages have a short time to reach the broker."""
         self._is_stopping = True
-        if self._next_look is not None:
-            self._next_look.cancel()
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
         threading.Thread(target=self._end, args=(is_orderly,), name="kafka producer's end", daemon=True).start()
 
     # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _look_in(self, seconds: float) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
-        self._is_hurried = seconds == POLL
-        self._next_look = self._loop.call_later(seconds, self._look)
+    def _schedule_poll(self, seconds: float) -> None:
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+        self._is_polling_fast = seconds == POLL
+        self._poll_timer = self._loop.call_later(seconds, self._poll)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Poll the library, which calls `_reported` and `_failed`; they may stop the producer."""
         try:
             self._producer.poll(0)
         finally:
             # Polling goes on after an error in one callback.
             if not self._is_stopping:
-                self._look_in(POLL if self.unconfirmed else IDLE_POLL)
-                self._see_whether_stuck()
+                self._schedule_poll(POLL if self.unconfirmed else IDLE_POLL)
+                self._check_stuck()
 
-    def _see_whether_stuck(self) -> None:
+    def _check_stuck(self) -> None:
         if self.unconfirmed and self._loop.time() - self._since > self._stuck_after:
             self._since = self._loop.time()
             self._on_stuck()
@@ -135,7 +135,7 @@ class KafkaProducer:
         if error is None:
             self._confirmed()
             done(None)
-        elif error.code() in WITHDRAWN:
+        elif error.code() in LINK_CAUSED_ERRORS:
             # The link ends; the message is sent again on the next one.
             self._on_error(error, "")
         else:
@@ -155,7 +155,7 @@ class KafkaProducer:
     def _end(self, is_orderly: bool) -> None:
         with contextlib.suppress(KafkaException):
             if is_orderly:
-                self._producer.flush(FAREWELL)
+                self._producer.flush(FLUSH_TIMEOUT)
             self._producer.purge()
         # Deleting it waits for the library's threads, so it happens here and not on the event loop.
         del self._producer

@@ -3,7 +3,7 @@
 There is no broker. An acknowledged delivery sends nothing, and a rejected one cannot be redelivered: the peer has to
 repeat a failed request. A peer that leaves is reported to `readers` after its last message.
 
-**Bounds.** About `MOST_HELD` messages of all peers may be unsettled; then reading from all peers stops until half of
+**Bounds.** About `MAX_HELD` messages of all peers may be unsettled; then reading from all peers stops until half of
 them have ended. A slow peer does not delay the others: the ordering key is the address.
 """
 
@@ -28,7 +28,7 @@ from connectivity.transports.base import (
     Readers,
     ReaderStatus,
     SharedDelivery,
-    nobody_asks,
+    ignore_reader_status,
 )
 from connectivity.transports.listener.socket import PeerDelivery, Socket
 from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, judge
@@ -43,15 +43,15 @@ REPLY_TO = "reply-to"
 WINDOW = 16
 """The maximum number of unconfirmed messages for one address."""
 
-MOST_HELD = 5000
-SPARE = 100
+MAX_HELD = 5000
+EXTRA_SOCKETS = 100
 """Additional sockets beyond the maximum number of peers, for clients that are refused with a reason."""
 
-SWEEP = 1.0
+CHECK_INTERVAL = 1.0
 FAREWELL = 2.0
 """Seconds that peers have to finish the closing handshake when the listener is closed."""
 
-_NOBODY = 404
+_NOT_FOUND = 404
 
 AnyPeer = TypeVar("AnyPeer", bound=Socket)
 
@@ -69,7 +69,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
         self.window = WINDOW
-        self.readers: Readers = nobody_asks
+        self.readers: Readers = ignore_reader_status
         self.max_unsettled = max_unsettled
         self.peers: dict[str, AnyPeer] = {}
         """The connected peers by their IDs."""
@@ -82,10 +82,10 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._leaving: set[Socket] = set()
         """Peers that have left while some of their deliveries are unsettled."""
         self._held = 0
-        self._is_crowded = False
+        self._is_at_limit = False
         self._refusals: defaultdict[str, int] = defaultdict(int)
         self._server: asyncio.Server | None = None
-        self._sweep = self._loop.call_later(SWEEP, self._look)
+        self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
         self._empty: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
@@ -108,11 +108,11 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     @property
     def has_room(self) -> bool:
-        return not self._is_crowded
+        return not self._is_at_limit
 
     @property
-    def is_overrun(self) -> bool:
-        return len(self._sockets) > self._max_peers + SPARE
+    def has_too_many_sockets(self) -> bool:
+        return len(self._sockets) > self._max_peers + EXTRA_SOCKETS
 
     def made(self, peer: AnyPeer) -> None:
         self._sockets.add(peer)
@@ -160,7 +160,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             self._inboxes[source].wake()
         peer.unsettled += 1
         self._held += 1
-        self._is_crowded = self._is_crowded or self._held >= MOST_HELD
+        self._is_at_limit = self._is_at_limit or self._held >= MAX_HELD
 
     def _ended(self, delivery: Delivery, outcome: Outcome) -> None:
         assert isinstance(delivery, PeerDelivery)
@@ -172,8 +172,8 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
             self.readers(peer.id, ReaderStatus.GONE)
-        if self._is_crowded and self._held <= MOST_HELD // 2:
-            self._is_crowded = False
+        if self._is_at_limit and self._held <= MAX_HELD // 2:
+            self._is_at_limit = False
             for each in list(self._sockets):
                 each.move()
         else:
@@ -187,13 +187,13 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def reject_absent(self, address: str, done: Done) -> None:
         """Fail a message whose peer is not connected."""
         self.readers(address, ReaderStatus.GONE)
-        done(PublishFailed(f"peer {address[:100]!r} is not connected", status=_NOBODY))
+        done(PublishFailed(f"peer {address[:100]!r} is not connected", status=_NOT_FOUND))
 
     # ── lifetimes ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _look(self) -> None:
         """Check once a second which peers to ping, close or abort, and log how many were refused."""
-        self._sweep = self._loop.call_later(SWEEP, self._look)
+        self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
         now = self._loop.time()
         for peer in list(self._sockets):
             peer.look()

@@ -19,7 +19,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
 from connectivity.security.tls import load_client_certificate
-from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
+from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.listener.link import ListenerLink
 from connectivity.transports.listener.timeouts import CLOSING, OPENING
 
@@ -86,7 +86,7 @@ def listen_error(error: OSError, host: str, port: int) -> LinkError:
     return NotConnected(Detail.REFUSED, words)
 
 
-async def look_at_port(connection: Connection) -> ProbeReport:
+async def probe_port(connection: Connection) -> ProbeReport:
     """Check whether the service can listen at the port, without accepting peers.
 
     A port in use is a note. Raises NotConnected, ConnectionRefused.
@@ -105,21 +105,23 @@ async def look_at_port(connection: Connection) -> ProbeReport:
     else:
         server.close()
     return ProbeReport(
-        [_found(source.addresses) for source in connection.sources],
-        _found(source.reply_target.address for source in connection.sources),
-        _found(target.address for target in connection.targets),
+        [_unchecked_addresses(source.addresses) for source in connection.sources],
+        _unchecked_addresses(source.reply_target.address for source in connection.sources),
+        _unchecked_addresses(target.address for target in connection.targets),
         note,
     )
 
 
-def _found(addresses: Iterable[str]) -> Sequence[AddressCheck]:
+def _unchecked_addresses(addresses: Iterable[str]) -> Sequence[AddressCheck]:
     return [
-        AddressCheck(address, note=FILLED_LATER, is_known=False) if has_expression(address) else AddressCheck(address)
+        AddressCheck(address, note=RESOLVED_PER_MESSAGE, is_known=False)
+        if has_expression(address)
+        else AddressCheck(address)
         for address in addresses
     ]
 
 
-def check_door(connection: Connection) -> Iterator[Problem]:
+def check_listener(connection: Connection) -> Iterator[Problem]:
     """Yield the problems of any listener's document: certificate and number of clients."""
     yield from _check_certificate(connection)
     if connection.client_count != 1:

@@ -23,7 +23,7 @@ from connectivity.transports.listener.timeouts import SocketTimes
 HIGH_WATER = 64 * 1024
 """Bytes in a socket's buffer from which on confirms are delayed."""
 
-GATHERED = 32 * 1024
+WRITE_SIZE = 32 * 1024
 """Bytes that are written without waiting for the loop's next turn."""
 
 _GONE = 410
@@ -39,7 +39,7 @@ class SocketOwner(Protocol):
         """Whether messages of peers are accepted at present."""
 
     @property
-    def is_overrun(self) -> bool:
+    def has_too_many_sockets(self) -> bool:
         """Whether there are more sockets than peers allowed, so that this one is not read."""
 
     def made(self, peer: Any, /) -> None:
@@ -71,20 +71,20 @@ class Socket(asyncio.Protocol, ABC):
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self.times = SocketTimes(now, now, now)
-        self._keeper = keeper
+        self._socket_owner = keeper
         self._transport: asyncio.Transport | None = None
         self._unread = b""
         self._unconfirmed: deque[Done] = deque()
         self._is_full = False
         self._written = self._taken = 0
-        self._gathered: list[bytes] = []
-        self._gathered_bytes = 0
+        self._output: list[bytes] = []
+        self._output_bytes = 0
         self._is_moving = self._has_left = False
 
     @property
     def waiting_output(self) -> int:
         """The number of bytes that the socket has not taken yet."""
-        return self._transport.get_write_buffer_size() + self._gathered_bytes if self._transport is not None else 0
+        return self._transport.get_write_buffer_size() + self._output_bytes if self._transport is not None else 0
 
     # ── implemented by each listener ──────────────────────────────────────────────────────────────────────────────────
 
@@ -100,7 +100,7 @@ class Socket(asyncio.Protocol, ABC):
         """Send a ping, if the protocol has one."""
 
     @property
-    def rests(self) -> bool:
+    def has_unprocessed_input(self) -> bool:
         """Whether received bytes are not processed yet."""
         return bool(self._unread)
 
@@ -112,9 +112,9 @@ class Socket(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_WATER)
-        self._keeper.made(self)
-        if self._keeper.is_overrun:
-            self._keeper.turned_away("too many sockets")
+        self._socket_owner.made(self)
+        if self._socket_owner.has_too_many_sockets:
+            self._socket_owner.turned_away("too many sockets")
             self.abort()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it ended, it is gone
@@ -122,7 +122,7 @@ class Socket(asyncio.Protocol, ABC):
         self._is_full = False
         gone, self._unconfirmed = self._unconfirmed, deque()
         for done in gone:
-            done(gone_error())
+            done(disconnected_error())
         # Input that was received before the close is still processed, and may have to wait for room.
         self.move()
 
@@ -144,10 +144,10 @@ class Socket(asyncio.Protocol, ABC):
 
     @property
     def may_take(self) -> bool:
-        return not self._is_full and self.unsettled < self._keeper.max_unsettled and self._keeper.has_room
+        return not self._is_full and self.unsettled < self._socket_owner.max_unsettled and self._socket_owner.has_room
 
     @property
-    def is_talking(self) -> bool:
+    def can_exchange_messages(self) -> bool:
         """Whether received bytes may be messages: neither the opening nor the closing handshake."""
         return self.times.is_open and self.times.closing is None
 
@@ -161,17 +161,17 @@ class Socket(asyncio.Protocol, ABC):
         finally:
             self._is_moving = False
         if self._transport is not None:
-            self._balance(self._transport)
-        elif not self.rests:
+            self._update_reading(self._transport)
+        elif not self.has_unprocessed_input:
             self._has_left = True
             self.ended()
-            self._keeper.left(self)
+            self._socket_owner.left(self)
 
-    def _balance(self, transport: asyncio.Transport) -> None:
+    def _update_reading(self, transport: asyncio.Transport) -> None:
         if transport.is_closing():
             return
         # Once the socket is being closed, only its end can follow.
-        is_wanted = self.times.closing is not None or not (self.rests or not self.may_take)
+        is_wanted = self.times.closing is not None or not (self.has_unprocessed_input or not self.may_take)
         if is_wanted and not self.times.is_reading:
             transport.resume_reading()
             # A peer is not blamed for a pong that was not read while reading was paused.
@@ -184,9 +184,9 @@ class Socket(asyncio.Protocol, ABC):
 
     def send(self, data: bytes, done: Done | None) -> None:
         """Write a message; `done` is called when little output waits, or with an error if the peer is gone."""
-        if self._transport is None or not self.is_talking:
+        if self._transport is None or not self.can_exchange_messages:
             if done is not None:
-                done(gone_error())
+                done(disconnected_error())
             return
         self.write(data)
         if done is None:
@@ -198,23 +198,23 @@ class Socket(asyncio.Protocol, ABC):
 
     def write(self, data: bytes) -> None:
         self._written += len(data)
-        self._gathered.append(data)
-        self._gathered_bytes += len(data)
-        if self._gathered_bytes >= GATHERED:
-            self.write_gathered()
-        elif len(self._gathered) == 1:
-            self._loop.call_soon(self.write_gathered)
+        self._output.append(data)
+        self._output_bytes += len(data)
+        if self._output_bytes >= WRITE_SIZE:
+            self.flush_output()
+        elif len(self._output) == 1:
+            self._loop.call_soon(self.flush_output)
 
-    def write_gathered(self) -> None:
-        if not self._gathered:
+    def flush_output(self) -> None:
+        if not self._output:
             return
-        data, self._gathered, self._gathered_bytes = b"".join(self._gathered), [], 0
+        data, self._output, self._output_bytes = b"".join(self._output), [], 0
         if self._transport is not None:
             self._transport.write(data)
 
     def write_end(self) -> None:
         """Close the output side, so that the peer can close its own."""
-        self.write_gathered()
+        self.flush_output()
         # TLS in Python 3.11.2 cannot be aborted after it was closed twice.
         if self._transport is None or self._transport.is_closing():
             return
@@ -238,7 +238,7 @@ class Socket(asyncio.Protocol, ABC):
             self._transport.abort()
 
 
-def gone_error() -> PublishFailed:
+def disconnected_error() -> PublishFailed:
     return PublishFailed("the peer has disconnected", status=_GONE)
 
 

@@ -29,14 +29,14 @@ READ_SIZE = 65536
 """Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
 READS_PER_TURN = 4
-GOODBYE = 1.0
+DISCONNECT_TIMEOUT = 1.0
 """Seconds that the broker has to receive a DISCONNECT."""
 
-LONGEST_TICK = 5.0
-SHORTEST_TICK = 0.25
+MAX_TICK = 5.0
+MIN_TICK = 0.25
 KEEP_ALIVE_TIMEOUT = 141
 
-_LATER = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class ConnAck(NamedTuple):
@@ -60,17 +60,17 @@ class AsyncMqttClient:
         self._on_lost, self._on_read = on_lost, on_read
         self._socket: socket.socket | None = None
         self._rest = b""
-        self._is_flushing = self._is_leaving = self._is_reading_on = False
+        self._is_flushing = self._is_closing = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
-        self._welcome: asyncio.Future[ConnAck] = self._loop.create_future()
+        self._connack: asyncio.Future[ConnAck] = self._loop.create_future()
         self._subscribed: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
-        self._gone: asyncio.Future[None] = self._loop.create_future()
+        self._socket_closed: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self.is_paused = False
-        self.has_reached = False
+        self.is_port_reached = False
         """Whether the broker's port is reached, with TLS if configured."""
         client.on_connect = self._connected
-        client.on_subscribe = self._have_subscribed
+        client.on_subscribe = self._handle_suback
         client.on_disconnect = self._disconnected
         client.on_socket_close = self._forget_socket
 
@@ -80,8 +80,8 @@ class AsyncMqttClient:
             async with asyncio.timeout(patience):
                 await run_in_thread("mqtt connect", dial, lambda _: self._client.drop_socket())
                 self._attach()
-                self.has_reached = True
-                return await self._welcome
+                self.is_port_reached = True
+                return await self._connack
         except TimeoutError:
             self.abandon()
             raise NotConnected(Detail.TIMEOUT, f"no answer within {patience:g} s") from None
@@ -134,23 +134,23 @@ class AsyncMqttClient:
 
     async def close(self) -> None:
         """Send DISCONNECT, give the broker time to read it, and close the socket."""
-        if self._socket is None or self._is_leaving:
+        if self._socket is None or self._is_closing:
             return
-        self._is_leaving = True
+        self._is_closing = True
         said: asyncio.Future[None] = self._loop.create_future()
         self.when_written(lambda: _resolve(said))
         self._client.disconnect()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(GOODBYE):
-                await asyncio.wait((said, self._gone), return_when=asyncio.FIRST_COMPLETED)
+            async with asyncio.timeout(DISCONNECT_TIMEOUT):
+                await asyncio.wait((said, self._socket_closed), return_when=asyncio.FIRST_COMPLETED)
                 # Closing with unread bytes would reset the connection before the broker reads DISCONNECT.
                 self.resume()
-                await asyncio.shield(self._gone)
+                await asyncio.shield(self._socket_closed)
         self.abandon()
 
     def abandon(self) -> None:
         """Close the socket without DISCONNECT."""
-        self._is_leaving = True
+        self._is_closing = True
         self._client.drop_socket()
 
     # ── the socket ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -185,7 +185,7 @@ class AsyncMqttClient:
         try:
             while sent < len(data):
                 sent += sock.send(view[sent:])
-        except _LATER:
+        except _WOULD_BLOCK:
             pass
         except OSError as error:
             self._rest = b""
@@ -214,7 +214,7 @@ class AsyncMqttClient:
                 return
             try:
                 data = sock.recv(READ_SIZE)
-            except _LATER:
+            except _WOULD_BLOCK:
                 break
             except OSError as error:
                 self._die(lost_error(error))
@@ -222,7 +222,7 @@ class AsyncMqttClient:
             if not data:
                 self._ended()
                 return
-            if not self._is_leaving:
+            if not self._is_closing:
                 self._client.feed(data)
                 self._on_read()
                 if self._socket is None:
@@ -259,14 +259,14 @@ class AsyncMqttClient:
             self._socket = None
             self._loop.remove_reader(sock)
             self._loop.remove_writer(sock)
-        _resolve(self._gone)
+        _resolve(self._socket_closed)
 
     def _tick(self) -> None:
         keep_alive = self._client.keepalive
         if self.is_paused:
             self._client.note_alive()  # While reading is paused, a missing PINGRESP proves nothing
         if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
-            pause = min(max(keep_alive / 4, SHORTEST_TICK), LONGEST_TICK)
+            pause = min(max(keep_alive / 4, MIN_TICK), MAX_TICK)
             self._timer = self._loop.call_later(pause, self._tick)
 
     # ── callbacks of paho ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,15 +274,15 @@ class AsyncMqttClient:
     def _connected(
         self, _client: object, _data: object, flags: ConnectFlags, reason: ReasonCode, properties: Properties | None
     ) -> None:
-        if self._welcome.done():
+        if self._connack.done():
             return
         if reason.is_failure:
-            self._welcome.set_exception(connack_error(reason, properties))
+            self._connack.set_exception(connack_error(reason, properties))
         else:
             self._client.is_resumed = flags.session_present
-            self._welcome.set_result(ConnAck(flags.session_present, properties))
+            self._connack.set_result(ConnAck(flags.session_present, properties))
 
-    def _have_subscribed(
+    def _handle_suback(
         self, _client: object, _data: object, mid: int, reasons: list[ReasonCode], properties: Properties | None
     ) -> None:
         answer = self._subscribed.get(mid)
@@ -308,11 +308,11 @@ class AsyncMqttClient:
     def _die(self, error: LinkError) -> None:
         """Handle the unexpected end of the link."""
         self._client.drop_socket()
-        _fail(self._welcome, error)
+        _fail(self._connack, error)
         for answer in self._subscribed.values():
             _fail(answer, error)
-        if not self._is_leaving:
-            self._is_leaving = True
+        if not self._is_closing:
+            self._is_closing = True
             self._on_lost(error)
 
 

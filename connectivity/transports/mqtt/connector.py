@@ -17,7 +17,7 @@ from collections.abc import Callable
 from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, Detail, NotConnected
+from connectivity.errors import ClientCertificateRequired, Detail, NotConnected
 from connectivity.transports.dialer import tls_context
 from connectivity.transports.mqtt.async_client import AsyncMqttClient, ConnAck
 from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
@@ -35,16 +35,16 @@ NO_SHARED = "the broker has no shared subscriptions, only the first client consu
 
 
 async def connect(
-    connection: Connection, dialect: ProtocolVersion, client: int = 0, *, patience: float = PATIENCE
+    connection: Connection, mqtt_version: ProtocolVersion, client: int = 0, *, patience: float = PATIENCE
 ) -> MqttLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
     # Packet identifiers belong to a session, and each client has one of its own.
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
-    link = MqttLink(dialect, [source.addresses for source in connection.sources], delay, WINDOW, prefix)
+    link = MqttLink(mqtt_version, [source.addresses for source in connection.sources], delay, WINDOW, prefix)
     try:
-        await _join(link, connection, options, dialect, client, patience)
+        await _join(link, connection, options, mqtt_version, client, patience)
     except BaseException:
         link.abandon()
         raise
@@ -54,23 +54,28 @@ async def connect(
 
 
 async def _join(
-    link: MqttLink, connection: Connection, options: Options, dialect: ProtocolVersion, client: int, patience: float
+    link: MqttLink,
+    connection: Connection,
+    options: Options,
+    mqtt_version: ProtocolVersion,
+    client: int,
+    patience: float,
 ) -> None:
     suffix = f"_{client}" if connection.client_count > 1 else ""
     client_id = connection.id if options.client_id is None else options.client_id
     consumer_id = f"{client_id}{suffix}" if client_id else ""
-    consumer = SansIoPahoClient(consumer_id, dialect.protocol, clean_session=options.clean_session)
+    consumer = SansIoPahoClient(consumer_id, mqtt_version.protocol, clean_session=options.clean_session)
     if options.last_will_topic is not None:
         consumer.will_set(
             options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
         )
     channel = link.make_channel(consumer)
-    dial = dialing(
-        consumer, connection, options, dialect.connect_properties(IN_FLIGHT), options.clean_session, patience
+    dial = make_dial(
+        consumer, connection, options, mqtt_version.connect_properties(IN_FLIGHT), options.clean_session, patience
     )
-    welcome = await greet(channel, dial, connection, patience)
+    connack = await connect_and_log_in(channel, dial, connection, patience)
     is_alone = connection.client_count == 1
-    if not is_alone and not ServerLimits.of(welcome.properties).shared_subscriptions:
+    if not is_alone and not ServerLimits.of(connack.properties).shared_subscriptions:
         is_alone = client == 0
         link.condition = f"{Detail.CONNECTED.value}: {NO_SHARED}"
     if is_alone or link.condition is None:
@@ -78,32 +83,34 @@ async def _join(
         for index, source in enumerate(connection.sources):
             qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
             filters = [f"{share}{address}" for address in source.addresses]
-            await channel.subscribe(filters, qos, dialect.subscribe_properties(index + 1), patience)
+            await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(index + 1), patience)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
-        publisher = SansIoPahoClient(publisher_id, dialect.protocol, clean_session=True)
+        publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
         channel = link.make_channel(publisher)
-        dial = dialing(publisher, connection, options, dialect.connect_properties(IN_FLIGHT), True, patience)
-        welcome = await channel.connect(dial, patience)
-    link.made(ServerLimits.of(welcome.properties))
+        dial = make_dial(publisher, connection, options, mqtt_version.connect_properties(IN_FLIGHT), True, patience)
+        connack = await channel.connect(dial, patience)
+    link.made(ServerLimits.of(connack.properties))
 
 
-async def greet(channel: AsyncMqttClient, dial: Callable[[], None], connection: Connection, patience: float) -> ConnAck:
+async def connect_and_log_in(
+    channel: AsyncMqttClient, dial: Callable[[], None], connection: Connection, patience: float
+) -> ConnAck:
     """Connect to the broker and log in. Raises NotConnected, ConnectionRefused."""
     try:
         return await channel.connect(dial, patience)
     except NotConnected as error:
         # With TLS 1.3 a missing client certificate shows only after the handshake, often as a closed connection.
-        is_sudden = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
-        is_greeted = channel.has_reached and connection.broker_uri.is_secure
-        if is_sudden and is_greeted and connection.credentials is None:
+        is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
+        is_tls_connected = channel.is_port_reached and connection.broker_uri.is_secure
+        if is_closed_early and is_tls_connected and connection.credentials is None:
             words = f"{error.words}; the broker may require a client certificate"
-            raise CertificateWanted(Detail.CERTIFICATE, words) from error
+            raise ClientCertificateRequired(Detail.CERTIFICATE, words) from error
         raise
 
 
-def dialing(
+def make_dial(
     client: SansIoPahoClient,
     connection: Connection,
     options: Options,

@@ -6,7 +6,7 @@ so while confirms are outstanding the link must read on and keeps up to `MOST_HE
 brokers stop at `IN_FLIGHT` by themselves.)
 
 **Rejecting.** MQTT has no negative acknowledgement. A delivery to be redelivered stays unacknowledged until the next
-link; with `reconnectForRedelivery` the link ends itself for that, and also when `MOST_WITHHELD` are unacknowledged.
+link; with `reconnectForRedelivery` the link ends itself for that, and also when `MAX_UNACKNOWLEDGED` are unacknowledged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from connectivity.errors import Detail, LinkError, PublishFailed, Renewed
+from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
 from connectivity.transports.base import (
     Delivery,
     Done,
@@ -24,30 +24,30 @@ from connectivity.transports.base import (
     Outcome,
     Readers,
     SharedDelivery,
-    nobody_asks,
+    ignore_reader_status,
 )
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.errors import refused_message
 from connectivity.transports.mqtt.paho_client import REFUSED, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
-from connectivity.transports.mqtt.protocol_version import Arrival, ProtocolVersion
+from connectivity.transports.mqtt.protocol_version import ProtocolVersion, ReceivedPublish
 from connectivity.transports.mqtt.topics import Sources
 from mappings.model.envelope import Envelope
 
 IN_FLIGHT = 1000
 MOST_HELD = 20 * IN_FLIGHT
-MOST_WITHHELD = 10
+MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
 
-class _Taken(Delivery):
+class _MqttDelivery(Delivery):
     """A delivery with its packet identifier and, if several sources share it, the shared delivery."""
 
     __slots__ = ("mid", "qos", "shared")
 
     mid: int
     qos: int
-    shared: SharedDelivery[_Taken] | None
+    shared: SharedDelivery[_MqttDelivery] | None
 
 
 class MqttLink:
@@ -81,19 +81,19 @@ class MqttLink:
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
-        self._watermark = InOrderSettlement()
-        self._held = self._withheld = 0
+        self._settlement = InOrderSettlement()
+        self._unsettled_count = self._withheld = 0
         self._is_made = self._is_over = self._is_full = False
-        self.readers: Readers = nobody_asks
+        self.readers: Readers = ignore_reader_status
         self._signs = dialect.reader_statuses
         self._unconfirmed: dict[int, tuple[str, Done]] = {}
         self._ended = self._delivery_ended
         self._channels: list[AsyncMqttClient] = []
-        self._farewell: asyncio.Task[None] | None = None
+        self._close_task: asyncio.Task[None] | None = None
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "up"
-        return f"<MqttLink {state}, {self._held} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
+        return f"<MqttLink {state}, {self._unsettled_count} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
 
     def make_channel(self, client: SansIoPahoClient) -> AsyncMqttClient:
         """Create a client of this link; the first one consumes, the last one publishes."""
@@ -117,8 +117,8 @@ class MqttLink:
     def consume(self, source: int) -> AsyncIterator[list[Delivery]]:
         return self._inboxes[source].lists()
 
-    def _arrived(self, arrival: Arrival) -> None:
-        if self._is_full or self._held >= MOST_HELD:
+    def _arrived(self, arrival: ReceivedPublish) -> None:
+        if self._is_full or self._unsettled_count >= MOST_HELD:
             # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return
@@ -131,7 +131,7 @@ class MqttLink:
         envelope = Envelope(arrival.payload, headers)
         copies = []
         for index in sources or (None,):
-            copy = _Taken(envelope, arrival.topic, name, arrival.redelivered, self._ended)
+            copy = _MqttDelivery(envelope, arrival.topic, name, arrival.redelivered, self._ended)
             copy.mid, copy.qos, copy.shared = arrival.mid, arrival.qos, None
             copies.append(copy)
             if index is not None:
@@ -139,9 +139,9 @@ class MqttLink:
                 inbox.waiting.append(copy)
                 inbox.wake()
         first = copies[0]
-        self._held += 1
+        self._unsettled_count += 1
         if arrival.qos:
-            self._watermark.arrived(first)
+            self._settlement.arrived(first)
         if len(copies) > 1:
             shared = SharedDelivery(first, len(copies))
             for copy in copies:
@@ -150,17 +150,17 @@ class MqttLink:
             first.settle()
 
     def _delivery_ended(self, delivery: Delivery, outcome: Outcome) -> None:
-        assert isinstance(delivery, _Taken)
+        assert isinstance(delivery, _MqttDelivery)
         if self._is_over:
             return
         if (shared := delivery.shared) is not None:
             if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
-        self._held -= 1
+        self._unsettled_count -= 1
         if delivery.qos:
-            for ended, ending in self._watermark.ended(delivery, outcome):
-                assert isinstance(ended, _Taken)
+            for ended, ending in self._settlement.ended(delivery, outcome):
+                assert isinstance(ended, _MqttDelivery)
                 if ending is Outcome.REDELIVER:
                     self._withhold()
                 else:
@@ -173,15 +173,15 @@ class MqttLink:
             return
         if self._redelivery_delay is not None:
             self._redelivery = self._loop.call_later(self._redelivery_delay, self._renew, "a delivery was rejected")
-        elif self._withheld >= MOST_WITHHELD:
+        elif self._withheld >= MAX_UNACKNOWLEDGED:
             self._redelivery = self._loop.call_soon(self._renew, f"{self._withheld} deliveries were rejected")
 
     def _renew(self, reason: str) -> None:
         """End this link in order, so that the broker redelivers what was not acknowledged."""
         if not self._is_over:
-            error = Renewed(Detail.CONNECTING, f"reconnecting for redelivery: {reason}")
+            error = LinkRenewed(Detail.CONNECTING, f"reconnecting for redelivery: {reason}")
             self._end()
-            self._farewell = self._loop.create_task(self._leave(error))
+            self._close_task = self._loop.create_task(self._leave(error))
 
     async def _leave(self, error: LinkError) -> None:
         for channel in self._channels:
@@ -190,15 +190,15 @@ class MqttLink:
 
     def _balance(self) -> None:
         """Pause or resume reading."""
-        if self._is_full and not self._held:
+        if self._is_full and not self._unsettled_count:
             self._renew("too many unsettled deliveries")
             return
         channel = self._channels[0]
-        waits_for_answer = not self._is_made or (bool(self._unconfirmed) and len(self._channels) == 1)
+        waits_for_response = not self._is_made or (bool(self._unconfirmed) and len(self._channels) == 1)
         if channel.is_paused:
-            if waits_for_answer or self._held < IN_FLIGHT // 2:
+            if waits_for_response or self._unsettled_count < IN_FLIGHT // 2:
                 channel.resume()
-        elif self._held >= IN_FLIGHT and not waits_for_answer:
+        elif self._unsettled_count >= IN_FLIGHT and not waits_for_response:
             channel.pause()
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,8 +235,8 @@ class MqttLink:
 
     async def close(self) -> None:
         self._end()
-        if self._farewell is not None:
-            await asyncio.shield(self._farewell)
+        if self._close_task is not None:
+            await asyncio.shield(self._close_task)
         for channel in self._channels:
             await channel.close()
 

@@ -15,7 +15,7 @@ from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
-from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from connectivity.transports.mqtt.topics import CACHED_TOPICS, matches, topic_fault
 from connectivity.transports.mqtt.validation import check_mqtt
 
@@ -32,7 +32,7 @@ class Mqtt311:
     protocol = MQTTProtocolVersion.MQTTv311
     reader_statuses: Mapping[int, ReaderStatus] = {}
 
-    def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+    def headers_of(self, arrival: ReceivedPublish) -> tuple[dict[str, str], tuple[int, ...]]:
         headers = {TOPIC: arrival.topic, QOS: str(arrival.qos), RETAIN: _RETAIN_TEXTS[arrival.retain]}
         return headers, ()
 

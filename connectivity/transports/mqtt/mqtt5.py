@@ -17,7 +17,7 @@ from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
-from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from connectivity.transports.mqtt.topics import matches
 from connectivity.transports.mqtt.validation import check_mqtt_5
 
@@ -49,7 +49,7 @@ class Mqtt5(Mqtt311):
     protocol = MQTTProtocolVersion.MQTTv5
     reader_statuses = READER_SIGNS
 
-    def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+    def headers_of(self, arrival: ReceivedPublish) -> tuple[dict[str, str], tuple[int, ...]]:
         headers, _ = super().headers_of(arrival)
         found = packed.unpack(arrival.properties)
         for name, value in found.users:
@@ -114,8 +114,8 @@ def _pack(name: str, value: str) -> bytes:
 
 def _pack_expiry(text: str) -> bytes:
     digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or int(digits) > packed.LONGEST_EXPIRY:
-        expected = f"seconds from 0 to {packed.LONGEST_EXPIRY}"
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 10) or int(digits) > packed.MAX_EXPIRY:
+        expected = f"seconds from 0 to {packed.MAX_EXPIRY}"
         raise PublishFailed(f"header {EXPIRY} is {text[:200]!r}, expected {expected}", status=400)
     return packed.pack_expiry(int(digits)) if int(digits) else b""
 

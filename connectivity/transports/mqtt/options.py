@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
-from connectivity.transports.mqtt.topics import LONGEST_STRING, text_fault, topic_fault
+from connectivity.transports.mqtt.topics import MAX_STRING, text_fault, topic_fault
 
 MICROSECONDS = {
     "ns": 0.001,
@@ -74,7 +74,7 @@ def _check_keep_alive(value: timedelta) -> timedelta:
     return value
 
 
-def _at_least_a_second(value: timedelta) -> timedelta:
+def _apply_minimum_delay(value: timedelta) -> timedelta:
     return max(value, SHORTEST_REDELIVERY_DELAY)
 
 
@@ -91,8 +91,8 @@ def _check_text(value: str) -> str:
 
 
 def _check_size(value: str) -> str:
-    if (size := len(value.encode(errors="replace"))) > LONGEST_STRING:
-        raise ValueError(f"up to {LONGEST_STRING} bytes of UTF-8; this has {size}")
+    if (size := len(value.encode(errors="replace"))) > MAX_STRING:
+        raise ValueError(f"up to {MAX_STRING} bytes of UTF-8; this has {size}")
     return value
 
 
@@ -134,7 +134,7 @@ class Options(BaseModel):
         "next lost connection. Useful with `cleanSession` `false` and QoS 1.",
         examples=["true"],
     )
-    reconnect_for_redelivery_delay: Annotated[Duration, AfterValidator(_at_least_a_second)] = Field(
+    reconnect_for_redelivery_delay: Annotated[Duration, AfterValidator(_apply_minimum_delay)] = Field(
         default=timedelta(seconds=10),
         description="Delay before that reconnect, at least 1 s. Applies only if `reconnectForRedelivery` is `true`.",
         examples=["5s"],

@@ -22,13 +22,13 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from connectivity.transports.dialer import handshake_error, reach
 from connectivity.transports.mqtt.properties import Malformed, pack_varint, unpack_varint
-from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 
-MOST_IDENTIFIERS = 65535
+MAX_IDENTIFIER = 65535
 REFUSED = 128
 """Reason codes from this one on are failures."""
 
-UNTOLD_REFUSALS = {1: 132, 2: 133}
+UNREPORTED_REFUSALS = {1: 132, 2: 133}
 """Refusals of MQTT 3.1.1 that paho does not report, as reason codes: protocol version, client ID."""
 
 _PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
@@ -41,7 +41,7 @@ _ACK = Struct("!BBH")
 # | `_packet_queue` | packets are collected and leave in one write per turn of the loop | 2.3 µs → 0.2 µs |
 # | `publish` → `send` | no message object, no table beside the link's own | 4.6 µs → 0.9 µs |
 # | `loop_read` → `feed` | one large read, packets are cut from it | 9.8 µs → 5.7 µs |
-# | `_handle_publish` → `_publish_came` | no message object, no table of callbacks | 5.7 µs → 1.0 µs |
+# | `_handle_publish` → `_receive_publish` | no message object, no table of callbacks | 5.7 µs → 1.0 µs |
 # | `_handle_pubackcomp` → `_take_packet` | a confirm goes straight to the link | 13.8 µs → 0.3 µs |
 # | `_handle_pubrec`, `_handle_pubrel` | refusals of MQTT 5 end a message; the link acknowledges | correctness |
 # | `_handle_connack` | two refusals that paho would answer with another attempt are reported | correctness |
@@ -68,7 +68,7 @@ class SansIoPahoClient(Client):
         )
         self.unsent: list[bytes | bytearray] = []
         self.on_unsent: Callable[[], None] = _nothing
-        self.on_arrival: Callable[[Arrival], None] = _nothing
+        self.on_arrival: Callable[[ReceivedPublish], None] = _nothing
         self.on_confirmed: Callable[[int, int], None] = _nothing
         self.is_resumed = False
         """Whether the broker has resumed a session, which may hold incomplete QoS 2 messages."""
@@ -123,7 +123,7 @@ class SansIoPahoClient(Client):
         head = data[start]
         kind = head & 0xF0
         if kind == _PUBLISH:
-            self._publish_came(head, data, body, stop)
+            self._receive_publish(head, data, body, stop)
         elif kind == _PUBACK:
             if length < 2:
                 raise Malformed("a PUBACK without a packet identifier")
@@ -135,7 +135,7 @@ class SansIoPahoClient(Client):
                 self._loop_rc_handle(code)
         return stop
 
-    def _publish_came(self, head: int, data: bytes, body: int, stop: int) -> None:
+    def _receive_publish(self, head: int, data: bytes, body: int, stop: int) -> None:
         at = body + 2
         after_topic = at + (data[body] << 8 | data[body + 1])
         qos, mid, properties = head >> 1 & 3, 0, b""
@@ -150,7 +150,7 @@ class SansIoPahoClient(Client):
             at += length
         if at > stop or qos == 3:
             raise Malformed("a PUBLISH that is shorter than it says, or with QoS 3")
-        self.on_arrival(Arrival(topic, data[at:stop], qos, bool(head & 1), bool(head & 8), mid, properties))
+        self.on_arrival(ReceivedPublish(topic, data[at:stop], qos, bool(head & 1), bool(head & 8), mid, properties))
 
     # ── packets out ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,7 +187,7 @@ class SansIoPahoClient(Client):
 
     def next_identifier(self) -> int:
         """Return the next packet identifier, from 1 to 65535 and again from 1."""
-        self._last_mid = self._last_mid % MOST_IDENTIFIERS + 1
+        self._last_mid = self._last_mid % MAX_IDENTIFIER + 1
         return self._last_mid
 
     def acknowledge(self, mid: int, qos: int) -> None:
@@ -196,7 +196,7 @@ class SansIoPahoClient(Client):
 
     def _handle_connack(self) -> MQTTErrorCode:
         packet = self._in_packet["packet"]
-        if not self._is_5 and len(packet) == 2 and (reason := UNTOLD_REFUSALS.get(packet[1])) is not None:
+        if not self._is_5 and len(packet) == 2 and (reason := UNREPORTED_REFUSALS.get(packet[1])) is not None:
             if self.on_connect is not None:
                 code = ReasonCode(PacketTypes.CONNACK, identifier=reason)
                 self.on_connect(self, None, ConnectFlags(session_present=False), code, None)  # type: ignore[call-arg, arg-type]

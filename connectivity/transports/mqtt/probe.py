@@ -14,9 +14,15 @@ import asyncio
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, LinkError
-from connectivity.transports.base import FILLED_LATER, AddressCheck, ProbeReport
+from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
-from connectivity.transports.mqtt.connector import HIGHEST_SUBSCRIBED_QOS, NO_SHARED, PATIENCE, dialing, greet
+from connectivity.transports.mqtt.connector import (
+    HIGHEST_SUBSCRIBED_QOS,
+    NO_SHARED,
+    PATIENCE,
+    connect_and_log_in,
+    make_dial,
+)
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
@@ -41,9 +47,9 @@ async def examine(
         properties.SessionExpiryInterval = 0
     channel = AsyncMqttClient(client, lost.set_result, lambda: None)
     try:
-        dial = dialing(client, connection, options, properties, True, patience)
-        welcome = await greet(channel, dial, connection, patience)
-        can_share = ServerLimits.of(welcome.properties).shared_subscriptions
+        dial = make_dial(client, connection, options, properties, True, patience)
+        connack = await connect_and_log_in(channel, dial, connection, patience)
+        can_share = ServerLimits.of(connack.properties).shared_subscriptions
         is_shared = connection.client_count > 1 and can_share
         sources = []
         for source in connection.sources:
@@ -55,8 +61,8 @@ async def examine(
     await channel.close()
     return ProbeReport(
         sources,
-        [_untold(source.reply_target.address) for source in connection.sources],
-        [_untold(target.address) for target in connection.targets],
+        [_unchecked(source.reply_target.address) for source in connection.sources],
+        [_unchecked(target.address) for target in connection.targets],
         "" if can_share or connection.client_count == 1 else NO_SHARED,
     )
 
@@ -78,5 +84,5 @@ def own_filter(address: str, group: str, is_shared: bool) -> str:
     return f"{SHARED}{group}/{address}" if is_shared else address
 
 
-def _untold(address: str) -> AddressCheck:
-    return AddressCheck(address, note=FILLED_LATER if has_expression(address) else UNTOLD, is_known=False)
+def _unchecked(address: str) -> AddressCheck:
+    return AddressCheck(address, note=RESOLVED_PER_MESSAGE if has_expression(address) else UNTOLD, is_known=False)

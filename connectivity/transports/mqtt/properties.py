@@ -15,7 +15,7 @@ from paho.mqtt.properties import Properties
 
 from connectivity.errors import PublishFailed
 from connectivity.transports.mqtt.protocol_version import Publication
-from connectivity.transports.mqtt.topics import LONGEST_STRING, text_fault
+from connectivity.transports.mqtt.topics import MAX_STRING, text_fault
 
 MESSAGE_EXPIRY_INTERVAL = 2
 CONTENT_TYPE = 3
@@ -27,7 +27,7 @@ USER_PROPERTY = 38
 FIXED_SIZES = {1: 1, MESSAGE_EXPIRY_INTERVAL: 4, 35: 2}
 """Payload format indicator, message expiry interval and topic alias: identifier → bytes of the value."""
 
-LONGEST_EXPIRY = 0xFFFF_FFFF
+MAX_EXPIRY = 0xFFFF_FFFF
 CACHED_PROPERTIES = 4096
 
 _EXPIRY = Struct("!BI")
@@ -50,7 +50,7 @@ class PublishProperties(NamedTuple):
     users: tuple[tuple[str, str], ...]
 
 
-NOTHING = PublishProperties(None, None, None, None, (), ())
+EMPTY_PROPERTIES = PublishProperties(None, None, None, None, (), ())
 
 
 def pack_varint(value: int) -> bytes:
@@ -89,8 +89,8 @@ def pack_expiry(seconds: int) -> bytes:
 
 def pack_binary(identifier: int, value: bytes) -> bytes:
     """Pack a binary property. Raises Malformed for more than 65,535 bytes."""
-    if len(value) > LONGEST_STRING:
-        raise Malformed(f"{len(value)} bytes, expected at most {LONGEST_STRING}")
+    if len(value) > MAX_STRING:
+        raise Malformed(f"{len(value)} bytes, expected at most {MAX_STRING}")
     return _TEXT.pack(identifier, len(value)) + value
 
 
@@ -116,7 +116,7 @@ def _encode(text: str) -> bytes:
 def unpack(packed: bytes) -> PublishProperties:
     """Read the properties in `packed`, without their length in front. Raises Malformed."""
     if not packed:
-        return NOTHING
+        return EMPTY_PROPERTIES
     try:
         return _unpack(packed)
     except (IndexError, UnicodeDecodeError) as error:
@@ -167,10 +167,10 @@ def _unpack_bytes(packed: bytes, at: int) -> tuple[bytes, int]:
     return packed[start:end], end
 
 
-LARGEST_PACKET = 268_435_455
+MAX_PACKET = 268_435_455
 """The maximum remaining length of a packet in the protocol."""
 
-LONGEST_HEAD = 9
+MAX_HEAD = 9
 """Bytes of type, remaining length, topic length and packet identifier, at most."""
 
 
@@ -179,7 +179,7 @@ class ServerLimits:
     receive_maximum: int = 65535
     maximum_qos: int = 2
     retain: bool = True
-    packet_size: int = LARGEST_PACKET
+    packet_size: int = MAX_PACKET
     shared_subscriptions: bool = True
 
     @classmethod
@@ -189,7 +189,7 @@ class ServerLimits:
             receive_maximum=getattr(properties, "ReceiveMaximum", 65535),
             maximum_qos=getattr(properties, "MaximumQoS", 2),
             retain=bool(getattr(properties, "RetainAvailable", 1)),
-            packet_size=getattr(properties, "MaximumPacketSize", LARGEST_PACKET),
+            packet_size=getattr(properties, "MaximumPacketSize", MAX_PACKET),
             shared_subscriptions=bool(getattr(properties, "SharedSubscriptionAvailable", 1)),
         )
 
@@ -198,7 +198,7 @@ class ServerLimits:
 
         Raises PublishFailed for a message that is too large or cannot be retained.
         """
-        size = LONGEST_HEAD + len(publication.topic) + len(publication.properties) + len(publication.payload)
+        size = MAX_HEAD + len(publication.topic) + len(publication.properties) + len(publication.payload)
         if size > self.packet_size:
             raise PublishFailed(
                 f"the message has {size} bytes, expected at most {self.packet_size}, the broker's limit", status=413

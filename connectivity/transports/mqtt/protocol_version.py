@@ -12,7 +12,7 @@ from paho.mqtt.properties import Properties
 from connectivity.transports.base import OutboundMessage, ReaderStatus
 
 
-class Arrival(NamedTuple):
+class ReceivedPublish(NamedTuple):
     """A received PUBLISH packet. `properties` are still packed, and empty in MQTT 3.1.1."""
 
     topic: str
@@ -42,7 +42,7 @@ class ProtocolVersion(Protocol):
     reader_statuses: Mapping[int, ReaderStatus]
     """The status of readers for the reason code of a confirm; other reasons say nothing."""
 
-    def headers_of(self, arrival: Arrival) -> tuple[dict[str, str], tuple[int, ...]]:
+    def headers_of(self, arrival: ReceivedPublish) -> tuple[dict[str, str], tuple[int, ...]]:
         """Return the headers of a message, and its subscription identifiers (none: unknown)."""
 
     def publication(self, message: OutboundMessage) -> Publication:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-LONGEST_STRING = 65535
+MAX_STRING = 65535
 """The longest text that an MQTT packet can carry, in bytes of UTF-8."""
 
 _PLANES = "".join(f"{chr(plane * 0x10000 + 0xFFFE)}{chr(plane * 0x10000 + 0xFFFF)}" for plane in range(17))
@@ -23,7 +23,7 @@ def text_fault(text: str) -> str | None:
     is_plain = text.isascii() and text.isprintable()
     if not is_plain and (unfit := _UNFIT.search(text)) is not None:
         return f"the character U+{ord(unfit[0]):04X} at position {unfit.start()}"
-    if len(text) * 4 > LONGEST_STRING and (size := len(text.encode())) > LONGEST_STRING:
+    if len(text) * 4 > MAX_STRING and (size := len(text.encode())) > MAX_STRING:
         return f"{size} bytes"
     return None
 
@@ -64,17 +64,17 @@ def matches(topic_filter: str, topic: str) -> bool:
         topic_filter = topic_filter.split("/", 2)[2]
     if topic_filter == topic:
         return True
-    wanted, found = topic_filter.split("/"), topic.split("/")
-    if topic.startswith("$") and wanted[0] in ("+", "#"):
+    filter_levels, topic_levels = topic_filter.split("/"), topic.split("/")
+    if topic.startswith("$") and filter_levels[0] in ("+", "#"):
         return False
-    for index, level in enumerate(wanted):
+    for index, level in enumerate(filter_levels):
         if level == "#":
             return True
-        if index == len(found):
+        if index == len(topic_levels):
             return False
-        if level not in ("+", found[index]):
+        if level not in ("+", topic_levels[index]):
             return False
-    return len(wanted) == len(found)
+    return len(filter_levels) == len(topic_levels)
 
 
 class Sources:

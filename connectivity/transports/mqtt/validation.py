@@ -24,10 +24,10 @@ from connectivity.transports.mqtt.topics import filter_fault, topic_fault
 from mappings.errors import PlaceholderError
 from mappings.placeholders.template import Scope, parse
 
-CARRIED = ("mqtt.topic", "mqtt.qos", "mqtt.retain")
+PACKET_HEADERS = ("mqtt.topic", "mqtt.qos", "mqtt.retain")
 """The headers that represent fields of an MQTT packet, so that MQTT 3.1.1 has them too."""
 
-_READABLE = frozenset(f"header:{name}" for name in CARRIED)
+_READABLE = frozenset(f"header:{name}" for name in PACKET_HEADERS)
 
 
 def check_mqtt(connection: Connection) -> Sequence[Problem]:
@@ -51,18 +51,18 @@ def _check_both(connection: Connection) -> Iterator[Problem]:
     yield from check_source_addresses_without_placeholders(connection)
     for index, source in enumerate(connection.sources):
         if source.qos is None:
-            yield _without_qos("sources", index)
+            yield _qos_problem("sources", index)
         for position, address in enumerate(source.addresses):
             if not has_expression(address) and (fault := filter_fault(address)) is not None:
                 path = json_path("sources", index, "addresses", position)
                 yield Problem(path, f"{show(address)}: {fault}", "a topic filter, with + and # as whole levels")
     for index, target in enumerate(connection.targets):
         if target.qos is None:
-            yield _without_qos("targets", index)
+            yield _qos_problem("targets", index)
         yield from _check_topic(json_path("targets", index, "address"), target.address)
 
 
-def _without_qos(part: str, index: int) -> Problem:
+def _qos_problem(part: str, index: int) -> Problem:
     return Problem(json_path(part, index, "qos"), "nothing", "0, 1 or 2: MQTT requires a QoS")
 
 
@@ -99,22 +99,22 @@ def _check_header_mappings(connection: Connection) -> Iterator[Problem]:
 
 def _check_inbound(steps: tuple[str | int, ...], mapping: Mapping[str, str]) -> Iterator[Problem]:
     for name, text in mapping.items():
-        if not _names(text) <= _READABLE:
-            expected = f"constants and the headers {', '.join(CARRIED)}, since MQTT 3.1.1 carries no others"
+        if not _placeholders(text) <= _READABLE:
+            expected = f"constants and the headers {', '.join(PACKET_HEADERS)}, since MQTT 3.1.1 carries no others"
             yield Problem(json_path(*steps, name), show(text), expected)
 
 
 def _check_outbound(steps: tuple[str | int, ...], mapping: Mapping[str, str]) -> Iterator[Problem]:
     for name, text in mapping.items():
         path = json_path(*steps, name)
-        if name not in CARRIED:
-            expected = f"one of the headers {', '.join(CARRIED)}, since MQTT 3.1.1 carries no others"
-            yield Problem(path, show(name), expected, did_you_mean(name, CARRIED))
-        elif any(not placeholder.startswith("header:") for placeholder in _names(text)):
+        if name not in PACKET_HEADERS:
+            expected = f"one of the headers {', '.join(PACKET_HEADERS)}, since MQTT 3.1.1 carries no others"
+            yield Problem(path, show(name), expected, did_you_mean(name, PACKET_HEADERS))
+        elif any(not placeholder.startswith("header:") for placeholder in _placeholders(text)):
             yield Problem(path, show(text), "a constant or {{ header:<name> }}")
 
 
-def _names(text: str) -> frozenset[str]:
+def _placeholders(text: str) -> frozenset[str]:
     """Return the placeholders in a template; an invalid template, reported elsewhere, has none."""
     try:
         return parse(text).names

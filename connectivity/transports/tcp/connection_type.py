@@ -19,7 +19,7 @@ from connectivity.errors import Problem
 from connectivity.mapping.mapper import codecs_of
 from connectivity.transports.base import ConnectionType, ProbeReport
 from connectivity.transports.listener.link import REPLY_TO
-from connectivity.transports.listener.server import check_door, look_at_port, serve, tls_context
+from connectivity.transports.listener.server import check_listener, probe_port, serve, tls_context
 from connectivity.transports.tcp.link import TcpLink
 
 
@@ -74,15 +74,15 @@ def context_of(connection: Connection) -> ssl.SSLContext | None:
 async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - a listener has no client name
     """Check whether the port is free, without accepting connections (see `base.Probe`)."""
     context_of(connection)
-    return await look_at_port(connection)
+    return await probe_port(connection)
 
 
-_TO_THE_PEER = re.compile(rf"\{{\{{\s*header:{REPLY_TO}\s*\}}\}}")
+_REPLY_TO_PEER = re.compile(rf"\{{\{{\s*header:{REPLY_TO}\s*\}}\}}")
 
 
 def check(connection: Connection) -> Sequence[Problem]:
     """Return the problems of a document for a TCP listener."""
-    return [*_check_uri(connection), *check_door(connection), *_check_source(connection)]
+    return [*_check_uri(connection), *check_listener(connection), *_check_source(connection)]
 
 
 def _check_uri(connection: Connection) -> Iterator[Problem]:
@@ -111,7 +111,7 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
             place = json_path("sources", index, "payloadMapping")
             yield Problem(place, f"{len(source.payload_mapping)} payload mappings", expected)
         reply = source.reply_target
-        if reply.enabled and not _TO_THE_PEER.fullmatch(reply.address):
+        if reply.enabled and not _REPLY_TO_PEER.fullmatch(reply.address):
             expected = f"{{{{ header:{REPLY_TO} }}}}: replies can only go to the peer that sent the request"
             yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
     if connection.targets:

@@ -10,13 +10,13 @@ import asyncio
 import socket
 from typing import Protocol
 
-from connectivity.transports.base import Done, OutboundMessage, unobserved
+from connectivity.transports.base import Done, OutboundMessage, ignore_outcome
 from connectivity.transports.listener.link import REPLY_TO, ListenerLink
 from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
 from connectivity.transports.listener.timeouts import TimeoutOptions
 from mappings.model.envelope import Envelope
 
-PIECE = 64 * 1024
+MAX_PIECE = 64 * 1024
 """The maximum number of bytes that are delivered together."""
 
 
@@ -58,14 +58,14 @@ class TcpPeer(Socket):
         self._owner.took(self, b"")
 
     def data_received(self, data: bytes) -> None:
-        if self.is_talking:
+        if self.can_exchange_messages:
             self.times.heard = self._loop.time()
             self._unread = self._unread + data if self._unread else data
             self.move()
 
     def advance(self) -> None:
         while self._unread and self.may_take:
-            piece, self._unread = self._unread[:PIECE], self._unread[PIECE:]
+            piece, self._unread = self._unread[:MAX_PIECE], self._unread[MAX_PIECE:]
             self._owner.took(self, piece)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -83,7 +83,7 @@ class TcpPeer(Socket):
             self.move()
 
     def farewell(self) -> None:
-        self.part(b"", unobserved)
+        self.part(b"", ignore_outcome)
 
 
 USER = "tcp.user"
@@ -105,7 +105,7 @@ class TcpLink(ListenerLink[TcpPeer]):
         return TcpPeer(self)
 
     @property
-    def is_overrun(self) -> bool:
+    def has_too_many_sockets(self) -> bool:
         return len(self._sockets) > self._max_peers
 
     def entered(self, peer: TcpPeer) -> None:

@@ -9,7 +9,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders, has_expression, with_dummies
 from connectivity.errors import Problem
 from connectivity.transports.base import ConnectionType
-from connectivity.transports.listener.server import check_door
+from connectivity.transports.listener.server import check_listener
 from connectivity.transports.websocket.options import Options
 from connectivity.transports.websocket.server import examine, listen
 
@@ -18,7 +18,7 @@ def check(connection: Connection) -> Sequence[Problem]:
     """Return the problems of a document for a WebSocket listener."""
     return [
         *_check_uri(connection),
-        *check_door(connection),
+        *check_listener(connection),
         *_check_addresses(connection),
     ]
 
@@ -46,8 +46,8 @@ def _check_addresses(connection: Connection) -> Iterator[Problem]:
 
 
 def _check_path(path: str, address: str) -> Iterator[Problem]:
-    written = with_dummies(address)
-    if not written.startswith("/") or any(unfit in written for unfit in "?# "):
+    sample = with_dummies(address)
+    if not sample.startswith("/") or any(character in sample for character in "?# "):
         yield Problem(path, show(address), "a path such as /twins, without a query")
 
 

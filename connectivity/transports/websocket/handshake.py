@@ -27,7 +27,7 @@ TEXT, BINARY = "text", "binary"
 ACCESS_TOKEN = "access_token"
 
 _OWN = "websocket."
-_SOCKETS = frozenset(
+_DROPPED_HEADERS = frozenset(
     {
         "accept-encoding",
         "authorization",
@@ -46,7 +46,7 @@ _SOCKETS = frozenset(
 """Request headers that do not become headers of messages, such as those of the handshake."""
 
 _BEARER = "bearer "
-_MOST_MEMBERS = 100
+_MAX_PARAMETERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Rules:
     tokens: Mapping[str, str]
     origins: frozenset[str]
     max_peers: int
-    wants_certificate: bool = False
+    accepts_certificate: bool = False
     """Whether a client certificate signed by a trusted authority is accepted instead of a token."""
     codecs: Mapping[str, Sequence[Codec]] = field(default_factory=dict)
     """Path → the codecs of the source at this path."""
@@ -108,33 +108,33 @@ def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> Accep
             HTTPStatus.SERVICE_UNAVAILABLE, f"{peers} peers are connected, the maximum. Try again later."
         )
     try:
-        members = parse_qsl(query, keep_blank_values=True, max_num_fields=_MOST_MEMBERS)
+        query_parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError:
-        return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MOST_MEMBERS} parameters.")
-    user = _user(rules, asked.certified, headers.get("authorization"), dict(members).get(ACCESS_TOKEN))
-    if user is None and (rules.tokens or rules.wants_certificate):
+        return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MAX_PARAMETERS} parameters.")
+    user = _user(rules, asked.certified, headers.get("authorization"), dict(query_parameters).get(ACCESS_TOKEN))
+    if user is None and (rules.tokens or rules.accepts_certificate):
         return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules))
     if path not in rules.paths:
         return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path, expected an address of a source or target.")
-    kept = {
+    message_headers = {
         name: value
         for name, value in headers.items()
-        if name not in _SOCKETS and not name.startswith((_OWN, "sec-")) and value
+        if name not in _DROPPED_HEADERS and not name.startswith((_OWN, "sec-")) and value
     }
     if user is not None:
-        kept[USER] = user
+        message_headers[USER] = user
     codecs = rules.codecs.get(path, ())
     for codec in codecs:
         if codec.negotiated is not None:
-            kept.pop(codec.negotiated, None)
+            message_headers.pop(codec.negotiated, None)
             try:
-                version = codec.negotiate(dict(members))
+                version = codec.negotiate(dict(query_parameters))
             except DecodeError as error:
                 return RefusedHandshake(HTTPStatus.BAD_REQUEST, error.fault.message)
             if version is not None:
-                kept[codec.negotiated] = version
+                message_headers[codec.negotiated] = version
     names = frozenset(codec.subprotocol for codec in codecs if codec.subprotocol is not None)
-    return AcceptedHandshake(path, kept, names)
+    return AcceptedHandshake(path, message_headers, names)
 
 
 def _text(raw: str) -> str:
@@ -153,6 +153,6 @@ def _user(rules: Rules, certified: str | None, authorization: str | None, in_que
 
 
 def _expected_credentials(rules: Rules) -> str:
-    ways = ["a client certificate that the listener trusts"] if rules.wants_certificate else []
+    ways = ["a client certificate that the listener trusts"] if rules.accepts_certificate else []
     ways += [f"`Authorization: Bearer …` or `?{ACCESS_TOKEN}=…` with a token of the listener"] if rules.tokens else []
     return f"Expected {' or '.join(ways)}."

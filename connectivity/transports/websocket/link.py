@@ -64,7 +64,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         for index, paths in enumerate(sources):
             for path in paths:
                 self._by_path[path] = (*self._by_path.get(path, ()), index)
-        self._at: defaultdict[str, set[WebSocketPeer]] = defaultdict(set)
+        self._peers_by_path: defaultdict[str, set[WebSocketPeer]] = defaultdict(set)
 
     def make_peer(self) -> WebSocketPeer:
         return WebSocketPeer(self)
@@ -75,26 +75,26 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         """Decide about an opening request (see `connectivity.transports.websocket.handshake`)."""
         if self.is_over:
             return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The listener is closing.")
-        decided = accept_handshake(asked, self._rules, len(self.peers))
-        if isinstance(decided, RefusedHandshake):
-            self.turned_away(f"{decided.status.value} {decided.text}")
-        return decided
+        decision = accept_handshake(asked, self._rules, len(self.peers))
+        if isinstance(decision, RefusedHandshake):
+            self.turned_away(f"{decision.status.value} {decision.text}")
+        return decision
 
     def entered(self, peer: WebSocketPeer) -> None:
         own = {REPLY_TO: peer.id}
         peer.text_headers |= own | {FRAME: TEXT}
         peer.binary_headers |= own | {FRAME: BINARY}
-        self._at[peer.path].add(peer)
+        self._peers_by_path[peer.path].add(peer)
         super().entered(peer)
         if peer.subprotocol is not None:
             # The subprotocol is agreed: an empty message reports the peer to the session handler.
             self.took(peer, b"", is_text=False)
 
     def gone(self, peer: WebSocketPeer) -> None:
-        at = self._at[peer.path]
+        at = self._peers_by_path[peer.path]
         at.discard(peer)
         if not at:
-            del self._at[peer.path]
+            del self._peers_by_path[peer.path]
 
     def idle(self, peer: WebSocketPeer) -> None:
         peer.close(CloseCode.NORMAL_CLOSURE, "no message for too long")
@@ -126,7 +126,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
     def _send_to_all(self, path: str, payload: bytes, *, is_text: bool) -> None:
         """Send a message, encoded once, to all peers at a path; peers that read too slowly are closed."""
         plain: bytes | None = None
-        for peer in list(self._at.get(path, ())):
+        for peer in list(self._peers_by_path.get(path, ())):
             if peer.waiting_output > self.max_output:
                 log.info("peer closed", connection=self._connection_id, peer=peer.id, reason="it reads too slowly")
                 peer.close(CloseCode.TRY_AGAIN_LATER, "peer reads too slowly")

@@ -25,7 +25,7 @@ from connectivity.transports.base import Done
 from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
 from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
 
-SLICE = 16 * 1024
+PARSE_SIZE = 16 * 1024
 """Bytes that are parsed at once; messages in them beyond the peer's limit are kept."""
 
 TLS_HELLO = 0x16
@@ -64,7 +64,7 @@ class WebSocketPeer(Socket):
         self._engine = ServerProtocol(
             extensions=owner.extensions or None,
             # The library binds a plain function as a method of its own, hence the lambda with `_engine`.
-            select_subprotocol=lambda _engine, offered: self._agree(offered),
+            select_subprotocol=lambda _engine, offered: self._select_subprotocol(offered),
             max_size=owner.max_frame,
             logger=_log,
         )
@@ -72,7 +72,7 @@ class WebSocketPeer(Socket):
         self._messages: deque[tuple[bytes, bool]] = deque()
         self._fragments: bytearray | None = None
         self._is_text = False
-        self._has_begun = False
+        self._has_received = False
 
     def __repr__(self) -> str:
         state = self._engine.state.name.lower()
@@ -86,11 +86,11 @@ class WebSocketPeer(Socket):
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def data_received(self, data: bytes) -> None:
-        if not self._has_begun and data[0] == TLS_HELLO:
+        if not self._has_received and data[0] == TLS_HELLO:
             self._owner.turned_away("the client uses TLS, but the uri of the listener is ws and not wss")
             self.abort()
             return
-        self._has_begun = True
+        self._has_received = True
         self.times.heard, self.times.pinged = self._loop.time(), None
         self._unread = self._unread + data if self._unread else data
         self.move()
@@ -102,7 +102,7 @@ class WebSocketPeer(Socket):
             self._flush()
 
     @property
-    def rests(self) -> bool:
+    def has_unprocessed_input(self) -> bool:
         return bool(self._messages or self._unread)
 
     def advance(self) -> None:
@@ -112,9 +112,9 @@ class WebSocketPeer(Socket):
                 self.times.spoke = self._loop.time()
                 self._owner.took(self, payload, is_text=is_text)
             # After our close frame nothing more is processed, so nothing is kept until there is room.
-            if not self._unread or (self.is_talking and (self._messages or not self.may_take)):
+            if not self._unread or (self.can_exchange_messages and (self._messages or not self.may_take)):
                 break
-            part, self._unread = self._unread[:SLICE], self._unread[SLICE:]
+            part, self._unread = self._unread[:PARSE_SIZE], self._unread[PARSE_SIZE:]
             self._parse(part)
 
     def ended(self) -> None:
@@ -138,25 +138,25 @@ class WebSocketPeer(Socket):
             return
         certificate = self._transport.get_extra_info("peercert") or {}
         asked = HandshakeRequest(request.path, request.headers.raw_items(), common_name(certificate))
-        decided = self._owner.admit(asked)
-        if isinstance(decided, RefusedHandshake):
-            response = self._engine.reject(decided.status, f"{decided.text}\n")
-            if decided.status is HTTPStatus.UNAUTHORIZED:
+        decision = self._owner.admit(asked)
+        if isinstance(decision, RefusedHandshake):
+            response = self._engine.reject(decision.status, f"{decision.text}\n")
+            if decision.status is HTTPStatus.UNAUTHORIZED:
                 response.headers["WWW-Authenticate"] = "Bearer"
         else:
-            self._subprotocols = decided.subprotocols
+            self._subprotocols = decision.subprotocols
             response = self._engine.accept(request)
         self._engine.send_response(response)
         self._flush()
         if self._engine.state is not OPEN:
             self.times.closing = self._loop.time()
-        elif isinstance(decided, AcceptedHandshake):
+        elif isinstance(decision, AcceptedHandshake):
             self.times.is_open = True
-            self.path = decided.path
-            self.text_headers, self.binary_headers = dict(decided.headers), dict(decided.headers)
+            self.path = decision.path
+            self.text_headers, self.binary_headers = dict(decision.headers), dict(decision.headers)
             self._owner.entered(self)
 
-    def _agree(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+    def _select_subprotocol(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
         """Return the first offered subprotocol that is spoken at the peer's path."""
         return next((each for each in offered if each in self._subprotocols), None)
 

@@ -13,7 +13,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.mapping.mapper import codecs_of
 from connectivity.transports.base import ProbeReport
-from connectivity.transports.listener.server import look_at_port, serve, tls_context
+from connectivity.transports.listener.server import probe_port, serve, tls_context
 from connectivity.transports.listener.timeouts import TimeoutOptions
 from connectivity.transports.websocket.handshake import Rules
 from connectivity.transports.websocket.link import WebSocketLink
@@ -59,7 +59,7 @@ def rules_of(connection: Connection, options: Options) -> Rules:
         read_tokens(options.tokens),
         read_origins(options.origins),
         options.max_peers,
-        wants_certificate=connection.ca is not None,
+        accepts_certificate=connection.ca is not None,
         codecs=codecs_by_path(connection),
     )
 
@@ -89,4 +89,4 @@ def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
 async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: ARG001 - a listener has no client name
     """Check whether the port is free, without accepting connections (see `base.Probe`)."""
     context_of(connection, Options.model_validate(connection.own_options))
-    return await look_at_port(connection)
+    return await probe_port(connection)

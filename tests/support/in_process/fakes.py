@@ -9,7 +9,7 @@ from typing import Any
 from connectivity.errors import LinkError
 from connectivity.subscriptions.feed import Feed, Page, PageEnd
 from connectivity.targets.outbox import PendingPublish
-from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, nobody_asks
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, ignore_reader_status
 from mappings.model.signals import Next, Outbound
 
 
@@ -22,7 +22,7 @@ class Link:
 
     def __init__(self, window: int = 100) -> None:
         self.window = window
-        self.readers: Readers = nobody_asks
+        self.readers: Readers = ignore_reader_status
         self.published: list[OutboundMessage] = []
         self._done: list[Done] = []
 

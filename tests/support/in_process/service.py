@@ -34,7 +34,7 @@ from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionM
 from connectivity.subscriptions.search_feed import SearchConnection, SearchService
 from connectivity.targets.directory import OpenConnection
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import routes_of
+from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
 from connectivity.twins.access import may_stream
@@ -267,7 +267,7 @@ class ConnectionHarness:
         self.host = host = ScriptHost()
         tracer = tracing.of(self.connection) if tracing is not None else None
         self.readers = [
-            SourceReader(*routes_of(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
+            SourceReader(*reply_publishers(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
             for index in range(len(self.connection.sources))
         ]
         self.targets = [

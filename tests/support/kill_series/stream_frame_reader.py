@@ -60,7 +60,7 @@ PAUSE = 0.2
 PAGE = 16
 """Elements that are asked for at a time."""
 
-LIMITS = EndpointLimits(hello_wait=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
+LIMITS = EndpointLimits(hello_timeout=5.0, silence_before_ping=1.0, silence_before_loss=6.0)
 """It is sooner than usual to miss a service that has been killed."""
 
 CONFIRMED_WITHIN = 5.0

@@ -34,7 +34,7 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
     SubscribeFrame,
 )
-from mappings.reactive_streams_io.limits import LARGEST_ID, UNBOUNDED, EndpointLimits
+from mappings.reactive_streams_io.limits import MAX_ID, UNBOUNDED, EndpointLimits
 
 TOKEN = bytes.fromhex("5a b1 e0 c4 7f 2d 99 13 a6 c8 00 4e 71 b3 d5 2f")
 TOKEN_HEX = TOKEN.hex(" ")
@@ -96,7 +96,7 @@ def decoder(sizes: dict[int, int] | None = None, limits: EndpointLimits | None =
     return Decoder(limits or EndpointLimits(), frozenset(LAYOUTS), 0, sizes)
 
 
-ids = st.one_of(st.integers(0, 300), st.integers(0, LARGEST_ID))
+ids = st.one_of(st.integers(0, 300), st.integers(0, MAX_ID))
 longs = st.one_of(st.integers(0, 300), st.integers(0, UNBOUNDED))
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 

@@ -43,7 +43,9 @@ from tests.support.reactive_streams_io.conversation import Party
 from tests.support.reactive_streams_io.examples import decoder, raw
 from tests.support.reactive_streams_io.faulty_wire import OF_EITHER, OF_OCTETS, changed, pieces
 
-LIMITS = EndpointLimits(frame=4096, element=8192, joining=16_384, backlog=4096, copies=4096, window=16, subscriptions=4)
+LIMITS = EndpointLimits(
+    frame=4096, element=8192, incomplete_elements=16_384, backlog=4096, copies=4096, window=16, subscriptions=4
+)
 """Small ones, so that conversations of some dozen frames meet them."""
 
 NAMES = [
@@ -128,7 +130,7 @@ def is_bounded(party: Party) -> bool:
     """Whether what is kept for the peer, and of it, stays below what the limits allow."""
     session = party.endpoint.session
     kept = session.raw - sum(each.raw for each in session.publishing.values())
-    bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.joining
+    bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
     return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
 
 

@@ -39,7 +39,7 @@ from tests.support.reactive_streams_io.faulty_wire import Slip, Wire, sizes, sli
 LIMITS = EndpointLimits(
     frame=4096,
     element=8192,
-    joining=16_384,
+    incomplete_elements=16_384,
     backlog=4096,
     copies=4096,
     window=16,
@@ -50,7 +50,7 @@ LIMITS = EndpointLimits(
 )
 """Small ones, so that conversations of some dozen frames meet them."""
 
-BOUND = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.joining
+BOUND = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
 """What may be kept for a peer besides the elements that it has asked for."""
 
 NAMES = [

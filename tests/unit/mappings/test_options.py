@@ -9,9 +9,9 @@ import pytest
 from mappings.options import (
     FAILED,
     INVALID,
+    InvalidMapperOptions,
     Option,
     OptionProblem,
-    OptionsRefused,
     flag,
     json_template,
     names,
@@ -36,7 +36,7 @@ TABLE = (
 
 
 def problems(**written: Any) -> list[OptionProblem]:
-    with pytest.raises(OptionsRefused) as caught:
+    with pytest.raises(InvalidMapperOptions) as caught:
         read_options(TABLE, written)
     return list(caught.value.problems)
 
@@ -102,5 +102,5 @@ def test_texts_without_expressions_stay_as_they_are() -> None:
 
 
 def test_the_fault_names_the_first_problem() -> None:
-    with pytest.raises(OptionsRefused, match=r"config\.invalid: The option 'id' is invalid"):
+    with pytest.raises(InvalidMapperOptions, match=r"config\.invalid: The option 'id' is invalid"):
         read_options(TABLE, {})

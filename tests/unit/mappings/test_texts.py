@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.texts import LONGEST_QUOTE, lower_text, shorten
+from mappings.texts import MAX_QUOTE_LENGTH, lower_text, shorten
 
 
 def test_a_text_is_cut_beyond_the_limit_alone() -> None:
-    longest = "x" * LONGEST_QUOTE
+    longest = "x" * MAX_QUOTE_LENGTH
     assert (shorten(longest), shorten(longest + "y")) == (longest, longest + "…")
     assert (shorten("abc", 3), shorten("abcd", 3), shorten("", 0)) == ("abc", "abc…", "")
 

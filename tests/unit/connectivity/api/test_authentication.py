@@ -11,7 +11,13 @@ import pytest
 from fastapi import FastAPI
 from structlog.testing import capture_logs
 
-from connectivity.api.authentication import ANYBODY, FailedLoginDelays, TokenDigests, address_of, misplaced_token
+from connectivity.api.authentication import (
+    ANONYMOUS_ADMIN,
+    FailedLoginDelays,
+    TokenDigests,
+    address_of,
+    check_query_token,
+)
 from connectivity.config.settings import ApiSettings, TokenRole
 from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished, shared_app
 from tests.support.clock import Clock
@@ -153,10 +159,10 @@ def test_a_token_knows_its_bearer() -> None:
     found = keys.caller(b"w" * 16)
     assert found is not None
     assert (found.name, found.role, found.subjects, found.is_named) == ("writer", TokenRole.WRITE, ("acme:w",), True)
-    assert keys.caller(b"shared") is ANYBODY
+    assert keys.caller(b"shared") is ANONYMOUS_ADMIN
     assert keys.caller(b"") is keys.caller(b"w" * 15) is None
-    assert keys.are_needed
-    assert not TokenDigests(ApiSettings(token="")).are_needed
+    assert keys.is_required
+    assert not TokenDigests(ApiSettings(token="")).is_required
 
 
 # --- tokens in the query ---
@@ -178,7 +184,7 @@ async def test_a_token_in_the_query_is_refused_wherever_it_stands(name: str, pat
 
 @pytest.mark.parametrize("query", [b"", b"fields=id", b"monkey=1", b"fields=token", b"\xff\xfe", b"&&=&"])
 def test_another_query_is_none_of_the_guards_business(query: bytes) -> None:
-    assert misplaced_token(query) is None
+    assert check_query_token(query) is None
 
 
 # --- wrong tokens ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from connectivity.api.errors import CODES, fault, refusal, error_body
+from connectivity.api.errors import CODES, error_body, fault, refusal
 from connectivity.errors import Problem
 from tests.support.table import each_row
 

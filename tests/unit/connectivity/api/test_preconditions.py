@@ -8,7 +8,7 @@ import json
 import pytest
 from starlette.datastructures import Headers
 
-from connectivity.api.preconditions import NotAgreed, judge_of, moment_of
+from connectivity.api.preconditions import PreconditionFailed, parse_revision_selector, precondition_of
 from connectivity.errors import OperationRefused
 from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished
 from tests.support.table import each_row
@@ -37,7 +37,7 @@ JUDGED = [
 def refusal_of(headers: Headers, revision: int | None) -> OperationRefused | None:
     """Why a change of this revision is refused. None: it is not."""
     try:
-        judge_of(headers)(revision)
+        precondition_of(headers)(revision)
     except OperationRefused as refusal:
         return refusal
     return None
@@ -53,14 +53,14 @@ def test_a_change_is_judged_by_the_present_revision(
     else:
         assert refusal is not None
         assert (refusal.fault.status, refusal.fault.error) == (status, "connectivity:precondition.failed")
-        assert not isinstance(refusal, NotAgreed) or refusal.tag == '"rev:3"'
+        assert not isinstance(refusal, PreconditionFailed) or refusal.tag == '"rev:3"'
 
 
 @each_row("text", ["rev:3", '"rev:3', "", '"a" "b"', "*, *", 'w/"a"'])
 @each_row("name", ["if-match", "if-none-match"])
 def test_a_header_that_names_no_tags_is_invalid(name: str, text: str) -> None:
     with pytest.raises(OperationRefused) as refusal:
-        judge_of(Headers({name: text}))
+        precondition_of(Headers({name: text}))
     assert (refusal.value.fault.status, refusal.value.fault.error) == (400, "header.invalid")
 
 
@@ -71,7 +71,7 @@ def test_tags_may_come_in_several_headers() -> None:
 
 
 def test_nothing_said_about_the_past_is_the_present() -> None:
-    assert moment_of(None, None) is None
+    assert parse_revision_selector(None, None) is None
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.api.responses import JsonAnswer
+from connectivity.api.responses import JsonResponse
 from tests.support.api.fake_management import ask, furnished
 
 
 @pytest.mark.parametrize("value", [{"a": 2**70}, {"a": "\ud800"}, {"a": [1.5, None, "ü"]}])
 def test_any_value_that_json_has_is_written(value: Any) -> None:
-    assert json.loads(bytes(JsonAnswer(value).body)) == value
+    assert json.loads(bytes(JsonResponse(value).body)) == value
 
 
 async def test_a_mistake_of_our_own_is_logged_with_its_trace_and_answered_without() -> None:

@@ -89,7 +89,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     world = CurrentStateLookup(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
     searching = SearchService(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
     inquirer = SearchRequests(
-        searching, lambda: NOW, page_bytes=1 << 20, seconds_for_all=60.0, note=bench.definitions.audit
+        searching, lambda: NOW, page_bytes=1 << 20, count_timeout=60.0, note=bench.definitions.audit
     )
     parts = (None, bench.manager, inquirer)
     asked = application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.cli.connections import GRACE_SECONDS, PrintedEntries, follow_log
+from connectivity.cli.connections import RESTART_GRACE_SECONDS, PrintedEntries, follow_log
 from connectivity.cli.http_client import NotAllowed, ServiceClient, ServiceRefused, place_of
 from tests.support.api.canned_server import HTML, Canned, Says, canned, fault
 from tests.support.clock import Clock
@@ -102,4 +102,4 @@ def test_a_connection_that_does_not_come_back_with_its_service_is_gone(clock: Cl
     gone = fault(404, "connectivity:connection.notfound", "no")
     with canned({LOGS: [Says(raw=b""), gone]}) as server, pytest.raises(ServiceRefused):
         list(following(server, [], clock))
-    assert clock.now() >= started + GRACE_SECONDS
+    assert clock.now() >= started + RESTART_GRACE_SECONDS

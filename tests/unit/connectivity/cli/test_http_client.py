@@ -16,10 +16,10 @@ from connectivity.cli.http_client import (
     ServiceClient,
     ServiceRefused,
     ServiceUnreachable,
-    checked_token,
+    check_token,
     place_of,
     reachable,
-    token_in,
+    read_token,
 )
 from tests.support.api.canned_server import HTML, SLOW, Canned, Says, canned, fault
 from tests.support.brokers import free_port
@@ -115,7 +115,7 @@ def test_an_answer_that_trickles_is_not_waited_for() -> None:
 
 
 def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_client, "LARGEST_ANSWER", 1000)
+    monkeypatch.setattr(http_client, "MAX_RESPONSE_BYTES", 1000)
     with (
         canned({LIST: Says(body=b" " * 2_000_000)}) as server,
         pytest.raises(ServiceUnreachable, match="more than 1000 bytes"),
@@ -220,14 +220,14 @@ def test_a_service_is_asked_where_it_can_be_reached(host: str, expected: str) ->
 def test_a_token_comes_from_a_file_and_is_shown_by_nothing(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
-    assert token_in(file) == TOKEN
+    assert read_token(file) == TOKEN
     for content in (b"", b"\xff", f"{TOKEN} {TOKEN}".encode(), f"{TOKEN}\nx".encode(), "tökén".encode()):
         file.write_bytes(content)
         with pytest.raises(BadAddress) as found:
-            token_in(file)
+            read_token(file)
         assert str(file) in str(found.value)
         assert TOKEN not in str(found.value)
     with pytest.raises(BadAddress, match="No such file"):
-        token_in(tmp_path / "nope")
+        read_token(tmp_path / "nope")
     with pytest.raises(BadAddress):
-        checked_token("a\r\nx: y", "somewhere")
+        check_token("a\r\nx: y", "somewhere")

@@ -93,7 +93,7 @@ SILENT: dict[str, Any] = {
 def test_what_cannot_be_asked_completes_nothing(
     says: Says, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(options, "PATIENCE", 0.3)
+    monkeypatch.setattr(options, "COMPLETION_TIMEOUT_SECONDS", 0.3)
     context: Any = type("Context", (), {"params": {}})()
     with canned({IDS: says}) as server:
         monkeypatch.setenv("CONNECTIVITY_URL", server.url)

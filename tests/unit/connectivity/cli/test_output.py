@@ -9,13 +9,13 @@ import pytest
 
 from connectivity.cli.output import (
     colorize,
-    complain,
+    escape_control_characters,
+    print_error,
     print_fields,
     print_json,
     print_json_line,
     print_problems,
     print_table,
-    printable,
 )
 from connectivity.errors import Problem
 from connectivity.management.files import FileProblem
@@ -35,16 +35,16 @@ def test_design_8_08_a_problem_is_an_object_of_five_members(capsys: pytest.Captu
 
 
 def test_a_complaint_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
-    complain("no")
+    print_error("no")
     assert capsys.readouterr() == ("", "no\n")
 
 
 def test_what_would_work_upon_a_terminal_is_shown_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
     odd = "a\x1b[2J\x9b31m\r\n\u202eb\x00ä"
-    assert printable(odd) == "a\\x1b[2J\\x9b31m\\r\\n\\u202eb\\x00ä"
+    assert escape_control_characters(odd) == "a\\x1b[2J\\x9b31m\\r\\n\\u202eb\\x00ä"
     print_table([{"id": odd, "n": 1, "none": None, "many": [odd[0]]}])
     print_fields({"a_b": odd})
-    complain(f"first\nsecond {odd[1:4]}")
+    print_error(f"first\nsecond {odd[1:4]}")
     out, err = capsys.readouterr()
     assert not {"\x1b", "\x9b", "\r", "\u202e", "\x00"} & set(out + err)
     assert err == "first\nsecond \\x1b[2\n"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.cli.plan import Action, Step, StoredDocument, WantedDocument, decide, lines, step_as_json, summary
+from connectivity.cli.plan import Action, DesiredDocument, Step, StoredDocument, decide, lines, step_as_json, summary
 
 BASE: dict[str, Any] = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://u:*****@h:1"}
 FILE = Path("depot.yaml")
@@ -27,7 +27,7 @@ DECIDED: dict[str, tuple[StoredDocument | None, dict[str, Any], dict[str, bool],
 @pytest.mark.parametrize("case", DECIDED)
 def test_each_connection_has_one_step(case: str) -> None:
     there, change, options, action = DECIDED[case]
-    steps = decide({"depot": WantedDocument(BASE | change, FILE)}, {"depot": there} if there else {}, **options)
+    steps = decide({"depot": DesiredDocument(BASE | change, FILE)}, {"depot": there} if there else {}, **options)
     assert [(step.id, step.action, step.tag) for step in steps] == [("depot", action, there and there.tag)]
 
 
@@ -37,7 +37,7 @@ def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
         "mine": StoredDocument('"rev:1"'),
         "theirs": StoredDocument('"rev:1"', None, "a.yaml"),
     }
-    wanted = {"depot": WantedDocument(BASE, FILE)}
+    wanted = {"depot": DesiredDocument(BASE, FILE)}
     assert [step.id for step in decide(wanted, there)] == ["depot"]
     assert [(step.id, step.action) for step in decide(wanted, there, prune=True)] == [
         ("depot", Action.UNCHANGED),
@@ -47,7 +47,7 @@ def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
 
 def test_a_plan_is_told_field_by_field_without_secrets() -> None:
     (step,) = decide(
-        {"depot": WantedDocument(BASE | {"clientCount": 2, "uri": "tcp://u:s3cr3t@h:1"}, FILE)},
+        {"depot": DesiredDocument(BASE | {"clientCount": 2, "uri": "tcp://u:s3cr3t@h:1"}, FILE)},
         {"depot": StoredDocument(TAG, BASE)},
     )
     assert list(lines(step)) == ["clientCount: 1 → 2", "uri: a secret that cannot be compared; it is sent"]
@@ -61,7 +61,7 @@ def test_a_plan_is_told_field_by_field_without_secrets() -> None:
         "reason": None,
     }
     (step,) = decide(
-        {"depot": WantedDocument(BASE | {"uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": StoredDocument(TAG, BASE)}
+        {"depot": DesiredDocument(BASE | {"uri": "tcp://u:s3cr3t@h:1"}, FILE)}, {"depot": StoredDocument(TAG, BASE)}
     )
     assert list(lines(step)) == ["uri: a secret that cannot be compared; it is not sent without --secrets"]
     assert "s3cr3t" not in repr(step)

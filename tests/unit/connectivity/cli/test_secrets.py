@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from connectivity.maintenance.keyring import OWN_FILE, add_key, read_key_file
+from connectivity.maintenance.keyring import KEY_FILE_NAME, add_key, read_key_file
 from connectivity.security.keys import KEY_BYTES, key_id, read_key
 from connectivity.store.folder_lock import lock_folder
 from tests.support.sealed_journal import OLD, SECRETS, fill, opened
@@ -47,9 +47,9 @@ def test_a_new_key_is_put_at_the_head_of_a_file_and_not_shown(tmp_path: Path) ->
 def test_stored_secrets_are_sealed_anew(settings: Path) -> None:
     folder = settings.parent / "data"
     fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    run("new-key", "--file", folder / OWN_FILE)
-    newest, _ = read_key_file(folder / OWN_FILE, "x")
+    add_key(folder / KEY_FILE_NAME, OLD)
+    run("new-key", "--file", folder / KEY_FILE_NAME)
+    newest, _ = read_key_file(folder / KEY_FILE_NAME, "x")
     done = run("rotate", "--settings", settings)
     assert done.stdout == (
         f"{SECRETS} secrets in {SECRETS} revisions encrypted with key {key_id(newest)}\nno longer needed: {key_id(OLD)}\n"
@@ -64,11 +64,11 @@ def test_what_stands_in_the_way_is_told(settings: Path) -> None:
     fill(folder)
     without = run("rotate", "--settings", settings)
     assert (without.exit_code, "found no key" in without.stderr) == (1, True)
-    run("new-key", "--file", folder / OWN_FILE)
+    run("new-key", "--file", folder / KEY_FILE_NAME)
     unknown = run("rotate", "--settings", settings)
     assert (unknown.exit_code, "nothing has changed" in unknown.stderr) == (1, True)
     with lock_folder(folder):
         locked = run("rotate", "--settings", settings)
     assert (locked.exit_code, "stop it before" in locked.stderr) == (3, True)
-    (folder / OWN_FILE).chmod(0o644)
+    (folder / KEY_FILE_NAME).chmod(0o644)
     assert run("rotate", "--settings", settings).exit_code == 2

@@ -84,7 +84,7 @@ def test_entries_of_one_level() -> None:
 
 
 def test_rows_have_the_names_of_all_of_them() -> None:
-    assert tables.same_names([{"a": 1}, {"b": 2}]) == [{"a": 1, "b": None}, {"a": None, "b": 2}]
+    assert tables.align_columns([{"a": 1}, {"b": 2}]) == [{"a": 1, "b": None}, {"a": None, "b": 2}]
 
 
 def test_a_document_as_yaml_is_the_same_document() -> None:
@@ -107,4 +107,4 @@ def test_an_answer_of_another_shape_shows_nothing_and_breaks_nothing(odd: Any) -
     assert set(tables.live(odd).values()) == {None}
     assert tables.resources(odd) == tables.metrics(odd) == []
     assert tables.of_level(odd, "success")["connectionLogs"] == []
-    assert all(row == {} or row for row in tables.same_names(odd))
+    assert all(row == {} or row for row in tables.align_columns(odd))

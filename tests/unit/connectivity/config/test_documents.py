@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connectivity.config import documents
-from connectivity.config.documents import MAX_BYTES, MAX_DEPTH, is_reasonable, read_document
+from connectivity.config.documents import MAX_BYTES, MAX_DEPTH, is_within_limits, read_document
 from tests.support.acceptance import accepted, accepts
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
@@ -157,7 +157,7 @@ def test_any_file_is_read_or_has_problems(tmp_path: Path, content: bytes, suffix
 
 def is_read_or_has_problems(folder: Path, name: str, content: bytes) -> None:
     document, problems = read(folder, name, content)
-    assert is_reasonable(document)
+    assert is_within_limits(document)
     if not problems:
         accepted()
         # Null is null in JSON and in YAML.
@@ -205,8 +205,8 @@ def test_what_was_written_is_read(tmp_path: Path, value: Any) -> None:
 def test_reasonable_is_what_can_be_walked() -> None:
     cyclic: list[Any] = []
     cyclic.append(cyclic)
-    assert is_reasonable({"a": [1, {"b": 2}]})
-    assert not is_reasonable(cyclic)
+    assert is_within_limits({"a": [1, {"b": 2}]})
+    assert not is_within_limits(cyclic)
 
 
 # --- with libyaml, and without -----------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.dispatch import announcements as module
-from connectivity.dispatch.announcements import MOST_SENDINGS, TOPIC
+from connectivity.dispatch.announcements import MAX_ATTEMPTS, TOPIC
 from connectivity.errors import PublishFailed
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Acknowledgement, PolicyAnnouncement
@@ -78,7 +78,7 @@ async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> N
         site.dispatcher.announce(asking("site:seen", timeout="1ms"))
         await until(lambda: awaited(site) == 0)
     answers = site.answers()
-    assert len(answers) == MOST_SENDINGS
+    assert len(answers) == MAX_ATTEMPTS
     assert len({answer["headers"]["correlation-id"] for answer in answers}) == 1
     assert lines[-1]["event"] == "announcement not acknowledged"
 
@@ -129,7 +129,7 @@ def test_labels_of_the_service_itself_are_not_waited_for() -> None:
 
 
 async def test_announcements_beyond_the_limit_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_AWAITED", 1)
+    monkeypatch.setattr(module, "MAX_PENDING_ANNOUNCEMENTS", 1)
     site = ConnectionHarness(targets=[a_target()])
     for _ in range(2):
         site.dispatcher.announce(asking("site:seen", timeout="50s"))

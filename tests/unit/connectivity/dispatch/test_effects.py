@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from connectivity.dispatch.effects import RespondEffect, answer_bytes, by_arrival, internal_error, stored_answer
+from connectivity.dispatch.effects import (
+    RespondEffect,
+    decode_response,
+    encode_response,
+    group_by_arrival,
+    internal_error,
+)
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.signals import Command, Response
 from tests.support.in_process.service import LAMP
@@ -15,7 +21,7 @@ ANSWER = Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id"
 
 def test_a_stored_response_gets_the_headers_of_the_current_requester() -> None:
     again = Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "2"})
-    response = stored_answer(answer_bytes(ANSWER, COMMAND), again)
+    response = decode_response(encode_response(ANSWER, COMMAND), again)
     assert response == Response(LAMP, "modify", "/attributes/on", 204, None, {"correlation-id": "2", "etag": '"rev:2"'})
 
 
@@ -27,4 +33,4 @@ def test_a_response_that_cannot_be_sent_becomes_an_internal_error() -> None:
 def test_effects_of_one_delivery_stay_together_in_their_order() -> None:
     first, second = cast(Any, object()), cast(Any, object())
     steps = [RespondEffect(arrival, ANSWER, cast(Any, None)) for arrival in (first, second, first)]
-    assert by_arrival([*steps]) == [(first, [steps[0], steps[2]]), (second, [steps[1]])]
+    assert group_by_arrival([*steps]) == [(first, [steps[0], steps[2]]), (second, [steps[1]])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.dispatch.live_channel import fits, forwarded_response, issued_answer, outgoing
+from connectivity.dispatch.live_channel import fits, forwarded_response, issued_response, outgoing
 from connectivity.sources.acknowledgements import RequestedAcks
 from mappings.model.signals import Command, LiveCommand, LiveResponse, Message, MessageResponse
 from tests.support.in_process.service import LAMP
@@ -56,5 +56,5 @@ def test_3_10_an_answer_is_of_the_kind_of_its_request(
 
 def test_an_issued_answer_is_of_the_kind_of_its_request() -> None:
     for request in (BLINK, TURN):
-        assert fits(issued_answer(request, 200), request)
-        assert issued_answer(request, 503).status == 503
+        assert fits(issued_response(request, 200), request)
+        assert issued_response(request, 503).status == 503

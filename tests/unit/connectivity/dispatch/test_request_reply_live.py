@@ -105,7 +105,7 @@ async def test_requests_that_wait_without_holding_their_delivery_are_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nothing else limits them: the broker treats these as acknowledged and continues."""
-    monkeypatch.setattr(request_reply, "MOST_UNHELD", 2)
+    monkeypatch.setattr(request_reply, "MAX_WITHOUT_DELIVERY", 2)
     site = await collected()
     other = beside(site, target(MESSAGES))
     for number in range(3):

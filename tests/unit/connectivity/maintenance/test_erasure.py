@@ -19,10 +19,10 @@ from connectivity.maintenance.erasure import (
     ERASED,
     Eraser,
     ErasureUnavailable,
-    NoEntity,
+    InvalidEntity,
     UnknownEntity,
     entity_of,
-    erase_here,
+    erase_offline,
     read_records,
 )
 from connectivity.maintenance.job_runner import Job, JobRunner
@@ -175,7 +175,7 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFol
     await wait_until(lambda: site.record()["journal_done"])
     assert (site.record()["lake_done"], site.hidden) == (None, {LAMP: 3})
     await site.close()
-    assert erase_here(site.folder, LAMP, "anna")["id"] == 6
+    assert erase_offline(site.folder, LAMP, "anna")["id"] == 6
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -372,16 +372,16 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
     journal.append([change(LAMP, 1, b'"' + MARK + b'"'), *history(POLICY, 2)])
     journal.close()
     with lock_folder(tmp_path), pytest.raises(DataFolderLocked):
-        erase_here(tmp_path, LAMP, "anna")
-    assert erase_here(tmp_path, LAMP, "anna")["journal_done"] is not None
+        erase_offline(tmp_path, LAMP, "anna")
+    assert erase_offline(tmp_path, LAMP, "anna")["journal_done"] is not None
     assert not [it for it in tmp_path.iterdir() if it.is_file() and MARK in it.read_bytes()]
     assert [it["asked_by"] for it in read_records(tmp_path)] == ["anna"]
     with pytest.raises(UnknownEntity):
-        erase_here(tmp_path, LAMP._replace(name="never-was"), "anna")
+        erase_offline(tmp_path, LAMP._replace(name="never-was"), "anna")
     with pytest.raises(ErasureUnavailable, match="found no journal"):
         read_records(tmp_path / "nowhere")
     with pytest.raises(ErasureUnavailable, match="found no journal"):
-        erase_here(tmp_path / "nowhere", LAMP, "anna")
+        erase_offline(tmp_path / "nowhere", LAMP, "anna")
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -393,7 +393,7 @@ def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(Path, "stat", refuses)
     with pytest.raises(ErasureUnavailable, match=r"journal\.db: cannot be used: Permission denied"):
-        erase_here(tmp_path, LAMP, "anna")
+        erase_offline(tmp_path, LAMP, "anna")
 
 
 def test_an_entity_is_named_by_its_type_and_id() -> None:
@@ -406,5 +406,5 @@ def test_an_entity_is_named_by_its_type_and_id() -> None:
         ("acme:a/b", "policy", "the id of a policy, such as acme.site:lamp-7"),
         ("acme:lamp", "lamp", "the type thing, policy or stream"),
     ):
-        with pytest.raises(NoEntity, match=f"expected {expected}"):
+        with pytest.raises(InvalidEntity, match=f"expected {expected}"):
             entity_of(text, kind)

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from connectivity.config.settings import Settings
 from connectivity.config.settings_loader import load_settings
 from connectivity.errors import SettingsError
-from connectivity.maintenance.keyring import OWN_FILE, add_key, keys_of, open_vault, read_key_file
+from connectivity.maintenance.keyring import KEY_FILE_NAME, add_key, keys_of, open_vault, read_key_file
 from connectivity.security.keys import key_id, key_text
 
 ONE, TWO, THREE, FOUR = (bytes([number]) * 32 for number in range(1, 5))
@@ -58,7 +58,7 @@ def test_keys_come_from_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_without_a_key_the_service_makes_one_for_the_first_secret_and_says_so(tmp_path: Path) -> None:
     found = settings(tmp_path)
     vault = open_vault(found)
-    own = found.data_dir / OWN_FILE
+    own = found.data_dir / KEY_FILE_NAME
     with capture_logs() as entries:
         vault.seal({"id": "c", "uri": "tcp://u:${env:P}@h:1"})
         assert not own.exists()

@@ -15,7 +15,14 @@ import pytest
 from connectivity.config.settings import Settings
 from connectivity.connections.vault import Vault
 from connectivity.errors import AlteredSecret, UnknownKey
-from connectivity.maintenance.keyring import ACTION, OWN_FILE, NotRotated, Rotated, add_key, rotate_here
+from connectivity.maintenance.keyring import (
+    ACTION,
+    KEY_FILE_NAME,
+    RotationFailed,
+    RotationResult,
+    add_key,
+    rotate_offline,
+)
 from connectivity.security.keys import key_id
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from spark_store.errors import StoreUnavailable
@@ -33,10 +40,10 @@ def folder(tmp_path: Path) -> Path:
 
 def test_everything_is_under_the_newest_key_and_the_old_one_opens_nothing(folder: Path) -> None:
     settings = fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, OLD)
+    add_key(folder / KEY_FILE_NAME, NEW)
     before = stored(folder)
-    assert rotate_here(settings, "ada") == Rotated(key_id(NEW), SECRETS, SECRETS, (key_id(OLD),))
+    assert rotate_offline(settings, "ada") == RotationResult(key_id(NEW), SECRETS, SECRETS, (key_id(OLD),))
     assert opened(folder, NEW) == SECRETS
     with pytest.raises(UnknownKey):
         opened(folder, OLD)
@@ -53,19 +60,19 @@ def test_what_is_done_is_told_as_done_though_the_log_cannot_be_emptied(
         raise StoreUnavailable("the disk is full")
 
     settings = fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, OLD)
+    add_key(folder / KEY_FILE_NAME, NEW)
     monkeypatch.setattr(Journal, "scrub", refuse)
-    assert rotate_here(settings, "ada").secrets == SECRETS
+    assert rotate_offline(settings, "ada").secrets == SECRETS
     assert opened(folder, NEW) == SECRETS
 
 
 def test_who_did_it_stands_in_the_audit_log_once(folder: Path) -> None:
     settings = fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    add_key(folder / OWN_FILE, NEW)
-    rotate_here(settings, "ada")
-    assert rotate_here(settings, "bert") == Rotated(key_id(NEW), 0, 0, (key_id(OLD),))
+    add_key(folder / KEY_FILE_NAME, OLD)
+    add_key(folder / KEY_FILE_NAME, NEW)
+    rotate_offline(settings, "ada")
+    assert rotate_offline(settings, "bert") == RotationResult(key_id(NEW), 0, 0, (key_id(OLD),))
     entries = with_journal(folder, lambda it: connections.audit_entries(it, 2))
     assert isinstance(entries, list)
     assert [(it.by, it.action, it.details) for it in entries[:1]] == [
@@ -76,37 +83,37 @@ def test_who_did_it_stands_in_the_audit_log_once(folder: Path) -> None:
 
 def test_a_secret_that_does_not_open_stops_it_and_nothing_has_changed(folder: Path) -> None:
     settings = fill(folder)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, NEW)
     before = stored(folder)
     with pytest.raises(UnknownKey, match=rf"connection depot-7, uri: .*sealed with key {key_id(OLD)}"):
-        rotate_here(settings, "ada")
+        rotate_offline(settings, "ada")
     assert stored(folder) == before
 
 
 def test_an_altered_secret_stops_it_too(folder: Path) -> None:
     settings = fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, OLD)
+    add_key(folder / KEY_FILE_NAME, NEW)
     with_journal(folder, lambda it: it.execute("UPDATE connections SET id = 'depot-9' WHERE id = 'depot-8'"))
     # The id that a sealed text is bound to stands in the document; here somebody has put another document's text in.
     row = stored(folder)[0]
     moved = json.dumps({**json.loads(str(row.document)), "id": "depot-9"})
     with_journal(folder, lambda it: it.execute("UPDATE connections SET document = ? WHERE revision = 1", (moved,)))
     with pytest.raises(AlteredSecret, match="connection depot-9"):
-        rotate_here(settings, "ada")
+        rotate_offline(settings, "ada")
     assert [Vault([OLD]).unseal(json.loads(str(it.document))) for it in stored(folder)[:1]]
 
 
 def test_without_a_key_there_is_nothing_to_seal_with(folder: Path) -> None:
-    with pytest.raises(NotRotated, match=r"found no key, expected secrets\.key"):
-        rotate_here(fill(folder), "ada")
+    with pytest.raises(RotationFailed, match=r"found no key, expected secrets\.key"):
+        rotate_offline(fill(folder), "ada")
 
 
 def test_a_service_that_has_the_folder_keeps_it(folder: Path) -> None:
     settings = fill(folder)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, NEW)
     with lock_folder(folder), pytest.raises(DataFolderLocked):
-        rotate_here(settings, "ada")
+        rotate_offline(settings, "ada")
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -114,16 +121,16 @@ def test_wherever_the_disk_fails_everything_opens_with_the_keys_that_there_are(
     folder: Path, late: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, OLD)
+    add_key(folder / KEY_FILE_NAME, NEW)
     failures, number = 0, 0
     while True:
         number += 1
         with monkeypatch.context() as failing:
             failing.setattr("spark_store.journal.journal.sqlite3.connect", connecting(number, late=late))
             try:
-                rotate_here(settings, "ada")
-            except NotRotated:
+                rotate_offline(settings, "ada")
+            except RotationFailed:
                 failures += 1
             has_failed = Fragile.count >= number
             Fragile.arm(0)
@@ -167,8 +174,8 @@ def test_a_kill_leaves_all_secrets_under_one_key_or_all_under_the_other(
     folder: Path, moment: str, keys: list[bytes]
 ) -> None:
     fill(folder)
-    add_key(folder / OWN_FILE, OLD)
-    add_key(folder / OWN_FILE, NEW)
+    add_key(folder / KEY_FILE_NAME, OLD)
+    add_key(folder / KEY_FILE_NAME, NEW)
     ended = subprocess.run(
         [sys.executable, "-c", _KILLED, str(folder), moment],
         cwd=ROOT,
@@ -177,5 +184,5 @@ def test_a_kill_leaves_all_secrets_under_one_key_or_all_under_the_other(
     )
     assert ended.returncode == -signal.SIGKILL
     assert opened(folder, *keys) == SECRETS
-    rotate_here(Settings(data_dir=folder), "ada")
+    rotate_offline(Settings(data_dir=folder), "ada")
     assert opened(folder, NEW) == SECRETS

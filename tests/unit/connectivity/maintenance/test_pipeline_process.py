@@ -174,7 +174,7 @@ async def test_a_line_that_is_too_long_is_cut_and_the_pipeline_goes_on(
         pipeline.start()
         await wait_until(lambda: pipeline.details == "following")
         await pipeline.close(0.05)
-    assert [len(line["line"]) for line in lines if line["event"] == "pipeline output"] == [module.LONGEST_LINE]
+    assert [len(line["line"]) for line in lines if line["event"] == "pipeline output"] == [module.MAX_LINE]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.management.client import Backoff
-from connectivity.targets.outbox import MOST_BARREN
+from connectivity.targets.outbox import MAX_FAILED_LINKS
 from connectivity.transports.base import Done, Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.running_connection import Running, numbered, with_broker
@@ -182,7 +182,7 @@ async def test_answers_that_become_ready_without_a_link_wait_for_the_next_one() 
 async def test_an_answer_outlives_any_number_of_links_that_fall_silent() -> None:
     """A broker that hangs up may mean the message; one that says nothing any more does not."""
     running = await Running.opened()
-    silent = MOST_BARREN + 2
+    silent = MAX_FAILED_LINKS + 2
     running.broker.withheld_confirms = silent
     running.send(*numbered(1))
     with capture_logs():

@@ -14,7 +14,14 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected, OperationRefused
+from connectivity.errors import (
+    ClientCertificateRequired,
+    ConnectionRefused,
+    Detail,
+    LinkError,
+    NotConnected,
+    OperationRefused,
+)
 from connectivity.management import connection_test
 from connectivity.management.connection_test import run_connection_test
 from connectivity.management.interface import SampleMessage
@@ -114,7 +121,12 @@ async def test_7_1_the_trial_has_a_name_of_its_own_each_time(broker: Broker) -> 
         (NotConnected(Detail.TIMEOUT, "silence"), 504, "connectivity:connection.failed", "failed"),
         (ConnectionRefused(Detail.BAD_CREDENTIALS, "no"), 504, "connectivity:connection.failed", "misconfigured"),
         (ConnectionRefused(Detail.CERTIFICATE, "expired"), 504, "connectivity:connection.failed", "misconfigured"),
-        (CertificateWanted(Detail.CERTIFICATE, "yours"), 503, "connectivity:connection.unavailable", "misconfigured"),
+        (
+            ClientCertificateRequired(Detail.CERTIFICATE, "yours"),
+            503,
+            "connectivity:connection.unavailable",
+            "misconfigured",
+        ),
         (RuntimeError("oh"), 504, "connectivity:connection.failed", "failed"),
     ],
     ids=str,

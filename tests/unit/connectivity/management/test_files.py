@@ -164,11 +164,11 @@ def test_what_only_a_service_elsewhere_knows_needs_no_value_here(tmp_path: Path)
     masked = write(tmp_path, "c.json", plain | {"id": "c", "credentials": {"type": "client-cert", "key": "*****"}})
     found = [("a.json", "ca"), ("a.json", "uri"), ("b.json", "clientCount"), ("b.json", "uri"), ("c.json", "uri")]
     assert sorted(places(load([tmp_path]))) == found
-    loaded = load([tmp_path], for_elsewhere=True)
+    loaded = load([tmp_path], for_remote_service=True)
     assert places(loaded) == [("b.json", "clientCount")]
     assert list(loaded.documents) == ["a", "c"]
     write(tmp_path, "c.json", plain | {"id": "c", "uri": "amqps://u:*****@h:1"})
-    loaded = load([tmp_path], for_elsewhere=True)
+    loaded = load([tmp_path], for_remote_service=True)
     assert (list(loaded.documents), loaded.files) == (["a", "c"], {"a": kept, "c": masked})
     assert list(loaded.connections) == ["c"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dice import dice
-from tests.support.kill_series.operator import Asked, State, expected, prepare, decision
+from tests.support.kill_series.operator import Asked, State, decision, expected, prepare
 from tests.support.wait import wait_until_sync
 
 

@@ -16,8 +16,8 @@ from connectivity.management.reconciler import (
     DesiredConnection,
     FolderReading,
     ReconcileStep,
-    digest_of,
     compare_folder,
+    digest_of,
     steps,
 )
 from connectivity.validation.validator import parse

@@ -218,7 +218,7 @@ async def test_a_subscription_goes_on_when_the_link_that_carried_it_dies() -> No
     with capture_logs():
         running.send(streaming("request", {"subscriptionId": key, "demand": 1000}))
         await running.answered(100)
-        carriers = running.supervisor._outbox._carriers
+        carriers = running.supervisor._outbox._link_windows
         busy = next(link for link in running.broker.links if carriers[link.client].in_flight)
         busy.die(NotConnected(Detail.CONNECTING, "the cable was cut"))
         await until(lambda: running.answers()[-1]["topic"].endswith("complete"))

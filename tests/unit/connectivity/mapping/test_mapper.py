@@ -13,7 +13,7 @@ from mappings.errors import DecodeError, EncodeError, PlaceholderError
 from mappings.mappers.base import PayloadMapper as BasePayloadMapper
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Command, Complete, Event, Inbound, Next, Outbound, Response, SubscriptionKind
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from mappings.placeholders.template import PlaceholderContext
 from tests.support.in_process.service import LAMP, connection, source, turn
 from tests.support.table import each_row
@@ -75,7 +75,7 @@ def test_a_definition_overrides_a_wire_protocol_of_the_same_name() -> None:
 
 
 def test_an_invalid_definition_is_refused() -> None:
-    with pytest.raises(OptionsRefused):
+    with pytest.raises(InvalidMapperOptions):
         mapper("ConnectionStatus")
     with pytest.raises(PlaceholderError):
         mapper(incoming_conditions={"odd": "fn:nothing()"})

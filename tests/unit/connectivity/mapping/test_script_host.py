@@ -13,7 +13,7 @@ import pytest
 
 from connectivity.errors import ScriptFailed
 from connectivity.mapping import script_host as hosts
-from connectivity.mapping.script_host import MOST_CALLS, ScriptHost
+from connectivity.mapping.script_host import MAX_CALLS, ScriptHost
 from connectivity.mapping.script_protocol import Load, ScriptLimits
 from tests.support.wait import wait_until
 
@@ -118,10 +118,10 @@ async def test_the_number_of_pending_calls_is_limited(host: ScriptHost) -> None:
         await host.call(scripts, "outgoing", argument)
         ended += 1
 
-    await asyncio.gather(*(one() for _ in range(4 * MOST_CALLS)))
-    assert asked == 4 * MOST_CALLS
+    await asyncio.gather(*(one() for _ in range(4 * MAX_CALLS)))
+    assert asked == 4 * MAX_CALLS
     # An ended call is counted shortly after its slot is free.
-    assert most <= 2 * MOST_CALLS
+    assert most <= 2 * MAX_CALLS
 
 
 async def test_a_process_that_cannot_be_started_is_an_error_of_every_call(
@@ -139,7 +139,7 @@ async def test_a_process_that_cannot_be_started_is_an_error_of_every_call(
 
 
 async def test_a_process_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "START_PATIENCE", 0.2)
+    monkeypatch.setattr(hosts, "START_TIMEOUT_SECONDS", 0.2)
     other_program(monkeypatch, SLEEPS)
     host = ScriptHost(patience=0.2)
     with pytest.raises(ScriptFailed, match="did not respond"):

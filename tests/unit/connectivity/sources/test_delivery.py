@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectivity.sources import delivery as delivery_module
-from connectivity.sources.delivery import MOST_REJECTIONS, InboundDelivery, RedeliveryTracker
+from connectivity.sources.delivery import MAX_REJECTIONS, InboundDelivery, RedeliveryTracker
 from connectivity.sources.reader import DecodedDelivery
 from connectivity.transports.base import Delivery, Outcome
 from mappings.model.envelope import Envelope
@@ -39,13 +39,13 @@ class Deliveries:
 @pytest.mark.parametrize(("is_done", "last"), [(True, SETTLED), (False, DROPPED)])
 async def test_a_delivery_is_requeued_at_most_five_times(is_done: bool, last: Outcome) -> None:
     deliveries = Deliveries()
-    found = [deliveries.fail("x", redelivered=number > 0, is_done=is_done) for number in range(MOST_REJECTIONS + 1)]
-    assert found == [AGAIN] * MOST_REJECTIONS + [last]
+    found = [deliveries.fail("x", redelivered=number > 0, is_done=is_done) for number in range(MAX_REJECTIONS + 1)]
+    assert found == [AGAIN] * MAX_REJECTIONS + [last]
 
 
 async def test_a_reused_delivery_name_starts_from_zero() -> None:
     deliveries = Deliveries()
-    for _ in range(2 * MOST_REJECTIONS):
+    for _ in range(2 * MAX_REJECTIONS):
         assert deliveries.fail("x", redelivered=False) is AGAIN
 
 
@@ -89,7 +89,7 @@ async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_instea
 
 
 async def test_the_memory_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivery_module, "_REMEMBERED_REJECTIONS", 10)
+    monkeypatch.setattr(delivery_module, "_MAX_TRACKED_REJECTIONS", 10)
     deliveries = Deliveries()
     for number in range(100):
         deliveries.fail(str(number), redelivered=False)

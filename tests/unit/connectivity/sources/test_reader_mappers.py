@@ -16,7 +16,7 @@ from connectivity.mapping.script_protocol import ScriptLimits
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sources.reader import DecodedDelivery, SourceReader
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import routes_of
+from connectivity.targets.reply_target import reply_publishers
 from connectivity.transports.base import Delivery
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
@@ -57,7 +57,7 @@ ENFORCED = {"enforcement": {"input": "{{ header:device_id }}", "filters": ["{{ t
 
 def reader(*mapping: str, **more: Any) -> SourceReader:
     made = connection(source(payloadMapping=list(mapping), **more), mappingDefinitions=DEFINITIONS)
-    return SourceReader(*routes_of(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
+    return SourceReader(*reply_publishers(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW))
 
 
 def receive(by: SourceReader, payload: bytes, headers: dict[str, str] | None = None) -> DecodedDelivery:
@@ -149,7 +149,9 @@ def test_a_signal_that_is_not_allowed_is_answered_by_its_mapper() -> None:
 
 def test_a_delivery_that_is_too_large_is_refused_before_any_mapper_reads() -> None:
     made = connection(source(payloadMapping=GATEWAY), mappingDefinitions=DEFINITIONS)
-    by = SourceReader(*routes_of(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW), max_payload=10)
+    by = SourceReader(
+        *reply_publishers(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW), max_payload=10
+    )
     received = receive(by, turn(True), device())
     assert received.error is not None
     assert received.route is not None
@@ -222,7 +224,7 @@ async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **
     made = connection(
         source(payloadMapping=["first", "status", "second"], **more), mappingDefinitions={**DEFINITIONS, **SCRIPTED}
     )
-    by = SourceReader(*routes_of(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW, host))
+    by = SourceReader(*reply_publishers(made, 0, Outbox(), PrometheusRegistry().meter("site"), lambda: NOW, host))
     delivery = Delivery(Envelope(payload, headers), "in", "d1", False, lambda *_: None)
     (preparation,) = await by.prepare([delivery])
     return by.receive(delivery, preparation)

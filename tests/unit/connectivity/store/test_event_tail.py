@@ -87,7 +87,7 @@ def test_what_is_kept_is_bounded_by_number_and_bytes() -> None:
         following.tail.follow(following.wake)
         for one in history(LAMP, last):
             following.commit(one)
-        assert len(following.tail._kept) <= 8
+        assert len(following.tail._events) <= 8
         assert following.seqs(0, 100) == list(range(1, last + 1))
         assert following.seqs(last - 1) == [last]
         assert following.journal.reads == 1
@@ -106,12 +106,12 @@ def test_what_comes_behind_a_gap_is_kept_alone(it: Following) -> None:
 def test_while_nobody_follows_nothing_is_kept() -> None:
     following = Following()
     following.commit(*history(LAMP, 3))
-    assert (following.tail.is_followed, following.tail.newest, following.tail._kept) == (False, 0, [])
+    assert (following.tail.is_followed, following.tail.newest, following.tail._events) == (False, 0, [])
     following.tail.follow(following.wake)
     following.commit(change(LAMP, 4))
     following.tail.leave(following.wake)
     following.commit(change(LAMP, 5))
-    assert (following.tail.is_followed, following.tail._kept, following.woken) == (False, [], 1)
+    assert (following.tail.is_followed, following.tail._events, following.woken) == (False, [], 1)
 
 
 def test_several_follow_and_each_may_leave(it: Following) -> None:

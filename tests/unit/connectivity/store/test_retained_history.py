@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.store.retained_history import MOST, TRUSTED_SECONDS, RetainedHistory
+from connectivity.store.retained_history import CACHE_SECONDS, MOST, RetainedHistory
 from connectivity.store.store import Store
 from mappings.ids import partition_entity
 from spark_store.errors import HistoryUnavailable
@@ -72,7 +72,7 @@ async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(
 async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: TrimmedMessages) -> None:
     assert site.store.oldest_revision(TANK) == 7
     assert await site.round() == 1
-    site.clock.advance(TRUSTED_SECONDS)
+    site.clock.advance(CACHE_SECONDS)
     assert site.store.oldest_revision(TANK) == 7
     assert await site.round() == 1
 

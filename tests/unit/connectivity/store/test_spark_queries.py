@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connectivity.config.settings import Settings
-from connectivity.store.spark_queries import AsyncSparkQueries, wide_queries
+from connectivity.store.spark_queries import AsyncSparkQueries, open_spark_queries
 from spark_store.errors import NoSparkQueries, QueryCancelled, QueryRefused
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import Cancellation, Query, QueryLimits, SparkQueries, Sql
@@ -119,7 +119,7 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_with_spark_off_it_is_said_what_to_do(tmp_path: Path) -> None:
-    wide = AsyncSparkQueries(wide_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
+    wide = AsyncSparkQueries(open_spark_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
     with pytest.raises(NoSparkQueries, match="set spark"):
         await anext(wide.run(QUERY))
     wide.close()

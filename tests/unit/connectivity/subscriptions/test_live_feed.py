@@ -242,7 +242,7 @@ async def test_many_followers_are_woken_in_batches_so_that_the_event_loop_can_ru
         await asyncio.sleep(0)
         steps.append(len(woken))
     assert woken == list(range(100))
-    assert max(later - earlier for earlier, later in pairwise(steps)) <= module.WOKEN_AT_ONCE
+    assert max(later - earlier for earlier, later in pairwise(steps)) <= module.WAKE_BATCH
 
 
 # failures

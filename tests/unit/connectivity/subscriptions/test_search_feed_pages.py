@@ -68,10 +68,10 @@ def test_a_page_reports_the_things_and_bytes_that_still_fit() -> None:
     assert (pages.page_room, pages.page_bytes_left, pages.is_open) == (3, 100, False)
     pages.add(b"12345")
     assert (pages.page_room, pages.page_bytes_left, pages.is_open) == (2, 94, True)
-    pages.end_if_heavy()
+    pages.end_if_large()
     assert pages.done == []
     pages.add(b"1" * 50)
-    pages.end_if_heavy()
+    pages.end_if_large()
     assert (len(pages.done), pages.page_room, pages.page_bytes_left, pages.is_open) == (1, 3, 100, False)
 
 

@@ -44,7 +44,7 @@ def searches_of(
             raise StoreUnavailable(f"no room for {entry.by}")
         noted.append(entry)
 
-    return SearchRequests(site.searching, now, page_bytes=1 << 20, seconds_for_all=60.0, note=note)
+    return SearchRequests(site.searching, now, page_bytes=1 << 20, count_timeout=60.0, note=note)
 
 
 async def lamps(site: ConnectionHarness, number: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
-from mappings.model.field_selector import SelectorRefused
+from mappings.model.field_selector import InvalidSelector
 from mappings.placeholders.template import PlaceholderContext, PlaceholderError
 from spark_store import rql
 from tests.support.table import each_row
@@ -55,7 +55,7 @@ def test_what_a_selector_finds(text: str, features: tuple[str, ...], found: dict
 
 @pytest.mark.parametrize("text", ["", "attributes(", "attributes/a,", "attributes)", ","])
 def test_a_text_that_is_no_selector_is_refused(text: str) -> None:
-    with pytest.raises(SelectorRefused):
+    with pytest.raises(InvalidSelector):
         ExtraFields(text)
 
 

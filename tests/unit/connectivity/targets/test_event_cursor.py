@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.errors import ConnectivityError, DeliveryGivenUp, Detail, NotConnected, PublishFailed
+from connectivity.errors import ConnectivityError, Detail, NotConnected, PublishFailed, RetriesExhausted
 from connectivity.targets import event_cursor as module
 from connectivity.targets.event_cursor import is_final
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
@@ -163,7 +163,7 @@ async def test_an_event_without_an_address_is_passed() -> None:
     [
         (TOO_LARGE, True),
         (PublishFailed("mistake", status=500), True),
-        (DeliveryGivenUp("links die"), True),
+        (RetriesExhausted("links die"), True),
         (BUSY, False),
         (PublishFailed("quota", status=429), False),
         (PublishFailed("late", status=408), False),
@@ -237,4 +237,4 @@ async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_pla
         await turned(site, 1, 2)
         await sent(other, 1)
     await until(lambda: cursor(other).seq == site.store.tail.newest)
-    assert (cursor(other).skipped, cursor(other).is_underway) == (1, False)
+    assert (cursor(other).skipped, cursor(other).has_unconfirmed) == (1, False)

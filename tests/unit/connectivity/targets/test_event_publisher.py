@@ -62,12 +62,12 @@ async def test_a_new_target_begins_at_the_end_and_its_place_is_durable_before_it
     site = ConnectionHarness(source())
     await site.has_lamp()
     other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
-    assert not site.dispatcher.cursors.has_places(other.connection)
+    assert not site.dispatcher.cursors.has_positions(other.connection)
     assert not site.dispatcher.cursors.is_wanted
     await turned(site, 1)
     await site.dispatcher.cursors.place(other.connection)
     assert places(site) == [("other", "0:events", site.journal.newest_seq())]
-    assert site.dispatcher.cursors.has_places(other.connection)
+    assert site.dispatcher.cursors.has_positions(other.connection)
     await turned(site, 2)
     site.dispatcher.cursors.join(other.connection, other.targets)
     assert await sent(other, 1) == [3]

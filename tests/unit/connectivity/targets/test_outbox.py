@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from connectivity.errors import DeliveryGivenUp, PublishFailed
-from connectivity.targets.outbox import FEW_QUEUES, LARGE, MOST_BARREN, Outbox, PendingPublish, PerAddressOutbox
+from connectivity.errors import PublishFailed, RetriesExhausted
+from connectivity.targets.outbox import FEW_QUEUES, LARGE, MAX_FAILED_LINKS, Outbox, PendingPublish, PerAddressOutbox
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
@@ -143,7 +143,7 @@ async def test_an_outbox_is_drained_however_the_last_message_ends() -> None:
 
     outbox = Outbox()
     outbox.post(messages("poison"))
-    for _ in range(MOST_BARREN):
+    for _ in range(MAX_FAILED_LINKS):
         outbox.attach(Link())
         outbox.detach()
     outbox.attach(Link())
@@ -194,12 +194,12 @@ def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it(
     ended: list[object] = []
     outbox.post(messages("poison"), ended.append)
     outbox.post(messages("b", "c"))
-    for number in range(MOST_BARREN + 1):
+    for number in range(MAX_FAILED_LINKS + 1):
         link = Link()
         outbox.attach(link)
         assert sent(link) == (["poison", "b", "c"] if number == 0 else ["poison"])
         outbox.detach()
-    assert [type(error) for error in ended] == [DeliveryGivenUp]
+    assert [type(error) for error in ended] == [RetriesExhausted]
     link = Link()
     outbox.attach(link)
     link.confirm()
@@ -210,7 +210,7 @@ def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it(
 def test_the_size_of_a_large_message_is_thought_to_be_why_a_broker_hangs_up(size: int, status: int) -> None:
     outbox, ended = Outbox(), list[Any]()
     outbox.post([OutboundMessage("out", Envelope(bytes(size)))], ended.append)
-    for _ in range(MOST_BARREN + 1):
+    for _ in range(MAX_FAILED_LINKS + 1):
         outbox.attach(Link())
         outbox.detach()
     assert [error.fault.status for error in ended] == [status]
@@ -220,7 +220,7 @@ def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> 
     outbox = Outbox()
     ended: list[object] = []
     outbox.post(messages(*"abcdefghij"), ended.append)
-    for _ in range(MOST_BARREN + 2):
+    for _ in range(MAX_FAILED_LINKS + 2):
         link = Link(window=2)
         outbox.attach(link)
         link.confirm(1)
@@ -246,7 +246,7 @@ def test_links_that_fall_silent_one_after_the_other_say_nothing_against_a_messag
     outbox = Outbox()
     ended: list[object] = []
     outbox.post(messages("a", "b"), ended.append)
-    for _ in range(MOST_BARREN + 2):
+    for _ in range(MAX_FAILED_LINKS + 2):
         link = Link()
         outbox.attach(link)
         assert sent(link) == ["a", "b"]
@@ -337,12 +337,12 @@ def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
     outbox.attach(third, 1)
     outbox.post(messages("o"), about=other)
     assert sent(third) == ["o"]
-    for _ in range(MOST_BARREN - 1):
+    for _ in range(MAX_FAILED_LINKS - 1):
         own = Link()
         outbox.attach(own, 0)
         assert sent(own) == ["poison"]
         outbox.detach(0)
-    assert [type(error) for error in ended] == [DeliveryGivenUp]
+    assert [type(error) for error in ended] == [RetriesExhausted]
     assert sent(third) == ["o"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.targets.outbox import MOST_BARREN, LinkWindow, OrderedQueue, PendingPublish
+from connectivity.targets.outbox import MAX_FAILED_LINKS, LinkWindow, OrderedQueue, PendingPublish
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
@@ -105,4 +105,4 @@ def test_a_lane_is_suspect_when_links_have_died_twice_with_its_messages() -> Non
     lane.use(LinkWindow(link))
     link.confirm()
     assert not lane.is_suspect
-    assert MOST_BARREN > 2
+    assert MAX_FAILED_LINKS > 2

@@ -177,7 +177,7 @@ def test_whoever_waits_is_told_once() -> None:
 
 
 def test_a_full_target_loses_signals_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target_module, "MOST_WAITING", 2)
+    monkeypatch.setattr(target_module, "MAX_WAITING", 2)
     way = Way(MESSAGES)
     with capture_logs():
         for _ in range(3):

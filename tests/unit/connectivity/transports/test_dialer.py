@@ -10,7 +10,14 @@ import pytest
 
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.security.egress import EgressRules, enforce
-from connectivity.transports.dialer import RefusedAddress, check_peer, dial_error, lost_error, reach, run_in_thread
+from connectivity.transports.dialer import (
+    ForbiddenAddress,
+    check_connected_address,
+    dial_error,
+    lost_error,
+    reach,
+    run_in_thread,
+)
 from tests.support.wait import wait_until
 
 BLOCKED = EgressRules(blocked=["127.0.0.0/8"])
@@ -49,12 +56,12 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
     """A name may lead there, so what counts is where the socket has arrived."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         fine = socket.create_connection(server.getsockname())
-        check_peer(fine, "localhost")
+        check_connected_address(fine, "localhost")
         with (
             enforce(BLOCKED),
-            pytest.raises(RefusedAddress, match=r"localhost resolves to 127\.0\.0\.1: found a host of 127"),
+            pytest.raises(ForbiddenAddress, match=r"localhost resolves to 127\.0\.0\.1: found a host of 127"),
         ):
-            check_peer(fine, "localhost")
+            check_connected_address(fine, "localhost")
         assert fine.fileno() == -1
 
 
@@ -80,7 +87,7 @@ def test_no_socket_is_opened_for_a_name_that_leads_to_a_refused_address_too(
 ) -> None:
     reached = leading_to(monkeypatch, answer)
     with pytest.raises(
-        RefusedAddress, match=r"broker\.example resolves to .*: found a link-local address, expected a host"
+        ForbiddenAddress, match=r"broker\.example resolves to .*: found a link-local address, expected a host"
     ):
         reach("broker.example", 1883, 1)
     assert reached == []
@@ -103,7 +110,7 @@ def test_the_next_address_is_tried_and_a_judged_socket_comes_back() -> None:
 @pytest.mark.parametrize(
     ("error", "kind", "detail"),
     [
-        (RefusedAddress("no"), ConnectionRefused, Detail.NOT_AUTHORIZED),
+        (ForbiddenAddress("no"), ConnectionRefused, Detail.NOT_AUTHORIZED),
         (socket.gaierror(-2, "Name or service not known"), NotConnected, Detail.UNKNOWN_HOST),
         (UnicodeError("label too long"), NotConnected, Detail.UNKNOWN_HOST),
         (TimeoutError(), NotConnected, Detail.TIMEOUT),

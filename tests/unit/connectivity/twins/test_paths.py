@@ -6,14 +6,14 @@ import pytest
 
 from connectivity.errors import TwinError
 from connectivity.twins import paths
-from mappings.ids import LONGEST_KNOWN, EntityId, EntityType
+from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 
 
 def test_a_long_path_is_understood_and_not_kept() -> None:
     path = "/attributes" + "/abc" * 150
-    assert len(path) > LONGEST_KNOWN
+    assert len(path) > MAX_CACHED_LENGTH
     before = paths._parse_known.cache_info().currsize
     assert paths.address(LAMP, path).pointer == path
     assert paths._parse_known.cache_info().currsize == before

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mappings.ditto.document import compact, is_sound, parse_value, read_message
-from mappings.ditto.errors import MAX_NESTING, SOUND_HINT
+from mappings.ditto.document import compact, is_storable, parse_value, read_message
+from mappings.ditto.errors import MAX_NESTING, STORABLE_HINT
 from mappings.errors import DecodeError
 from tests.support.dice import examples
 
@@ -64,13 +64,13 @@ JSON = st.recursive(
 def test_the_quick_look_agrees_with_a_look_at_the_parsed_document(text: str) -> None:
     # The library's own parser keeps the first of two equal members where it must not; "a" is repeated on purpose.
     document = json.loads(text, object_pairs_hook=lambda pairs: [value for _, value in pairs])
-    assert is_sound(text.encode()) == is_kept(document)
+    assert is_storable(text.encode()) == is_kept(document)
 
 
 def test_text_that_is_not_utf_8_is_not_sound() -> None:
-    assert is_sound('"ä"'.encode())
-    assert not is_sound('"ä"'.encode("latin-1"))
-    assert not is_sound(b'"\xed\xa0\x80"')
+    assert is_storable('"ä"'.encode())
+    assert not is_storable('"ä"'.encode("latin-1"))
+    assert not is_storable(b'"\xed\xa0\x80"')
 
 
 def test_white_space_goes_and_spelling_stays() -> None:
@@ -105,4 +105,4 @@ def test_json_that_cannot_be_kept_is_told_what_could_be(path: str, value: str) -
     with pytest.raises(DecodeError) as raised:
         read_message(f'{{"topic": "a/b/things/twin/commands/modify", "path": {path}, "value": {value}}}'.encode())
     assert raised.value.fault.error == "json.invalid"
-    assert raised.value.fault.description == SOUND_HINT
+    assert raised.value.fault.description == STORABLE_HINT

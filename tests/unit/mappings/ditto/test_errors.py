@@ -19,7 +19,7 @@ def test_the_texts_are_the_protocol_s_own() -> None:
 
 
 def test_json_that_cannot_be_kept_is_told_what_could_be() -> None:
-    fault = errors.not_sound(b'{"value": 9223372036854775808}')
+    fault = errors.not_storable(b'{"value": 9223372036854775808}')
     assert fault.message == errors.not_json(b'{"value": 9223372036854775808}').message
     assert "integers of 64 bits" in (fault.description or "")
     assert "200 levels of nesting" in (fault.description or "")

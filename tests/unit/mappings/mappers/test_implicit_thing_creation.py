@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from mappings.errors import PlaceholderError
-from mappings.options import FAILED, INVALID, OptionsRefused
+from mappings.options import FAILED, INVALID, InvalidMapperOptions
 from tests.contract.payload_mapper import MapperBehaviours, mapper, read
 
 SMALL = {"thing": {"thingId": "{{ header:device_id }}"}}
@@ -47,7 +47,7 @@ def test_a_member_without_a_value_is_an_error_and_no_gap() -> None:
     ids=["no object", "no id", "a number", "no id of a thing", "not known before reading", "deep inside"],
 )
 def test_a_template_that_no_thing_can_come_of_is_refused(thing: Any, steps: tuple[str | int, ...], code: str) -> None:
-    with pytest.raises(OptionsRefused) as caught:
+    with pytest.raises(InvalidMapperOptions) as caught:
         mapper("ImplicitThingCreation", {"thing": thing})
     (problem,) = caught.value.problems
     assert (problem.steps, problem.code) == (steps, code)

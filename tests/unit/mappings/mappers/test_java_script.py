@@ -8,7 +8,7 @@ import pytest
 
 from mappings.mappers import load_codec
 from mappings.mappers.scripts import Scripts
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from tests.contract.payload_mapper import MapperBehaviours, mapper
 
 
@@ -21,7 +21,7 @@ class TestJavaScript(MapperBehaviours):
         codec = load_codec(self.name)
         assert codec.needs_definition
         for written in ({}, {"incomingScript": " ", "outgoingScript": None}):
-            with pytest.raises(OptionsRefused) as caught:
+            with pytest.raises(InvalidMapperOptions) as caught:
                 codec.configure(written)
             assert [problem.steps for problem in caught.value.problems] == [("incomingScript",)]
 

@@ -13,7 +13,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
 from mappings.mappers.base import PayloadMapper
 from mappings.model.signals import LiveEvent, TwinEvent
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from tests.contract.codec import FEW
 from tests.contract.payload_mapper import MapperBehaviours, mapper, write
 from tools.docs.mappers import example
@@ -84,6 +84,6 @@ def test_a_live_event_has_no_revision() -> None:
 
 
 def test_a_selector_that_cannot_be_read_is_refused() -> None:
-    with pytest.raises(OptionsRefused) as caught:
+    with pytest.raises(InvalidMapperOptions) as caught:
         mapper("Normalized", {"fields": "a(b"})
     assert [problem.steps for problem in caught.value.problems] == [("fields",)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mappings.ditto.live import LARGEST_PAYLOAD
+from mappings.ditto.live import MAX_MESSAGE_PAYLOAD
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Message
@@ -66,9 +66,9 @@ def test_a_value_is_no_larger_than_the_ditto_protocol_has_it(status: dict[str, s
 
 
 def test_a_value_may_be_as_large_as_the_ditto_protocol_has_it() -> None:
-    (message,) = read(mapper("RawMessage"), b"x" * (LARGEST_PAYLOAD - 2), {**HEADERS, "content-type": "text/plain"})
+    (message,) = read(mapper("RawMessage"), b"x" * (MAX_MESSAGE_PAYLOAD - 2), {**HEADERS, "content-type": "text/plain"})
     assert isinstance(message, Message)
-    assert len(message.value or b"") == LARGEST_PAYLOAD
+    assert len(message.value or b"") == MAX_MESSAGE_PAYLOAD
 
 
 def test_an_error_is_about_the_thing_that_the_headers_name() -> None:

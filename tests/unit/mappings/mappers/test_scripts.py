@@ -19,7 +19,7 @@ from mappings.mappers.scripts import (
     script,
 )
 from mappings.model.envelope import Envelope
-from mappings.options import OptionRefused
+from mappings.options import InvalidMapperOption
 from tests.support.table import each_row
 
 ENVELOPE = Envelope(b'{"temp": 21}', {"content-type": "application/json", "device": "pump-7"})
@@ -120,7 +120,7 @@ def test_a_script_of_an_option_is_kept_and_a_blank_one_is_none() -> None:
     ],
 )
 def test_what_is_no_script_is_refused(value: object, expected: str) -> None:
-    with pytest.raises(OptionRefused) as caught:
+    with pytest.raises(InvalidMapperOption) as caught:
         script(value)
     assert [problem.expected for problem in caught.value.problems] == [expected]
 

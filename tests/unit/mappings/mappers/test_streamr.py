@@ -15,7 +15,7 @@ from mappings.mappers import load_codec
 from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Created, ErrorResponse, SessionMessage, SubscriptionKind
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from mappings.streamr.requests import Publish, SubscribeRequest
 
 CODEC = load_codec("Streamr")
@@ -94,7 +94,7 @@ def test_a_definition_may_let_contents_be_any_text() -> None:
 
 
 def test_options_that_cannot_be_used_are_refused() -> None:
-    with pytest.raises(OptionsRefused) as caught:
+    with pytest.raises(InvalidMapperOptions) as caught:
         CODEC.configure({"streams": {"tank": {"partitions": 0}}, "hash": "sha1"})
     assert [problem.steps for problem in caught.value.problems] == [
         ("streams", "tank", "partitions"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.model.field_selector import SelectorRefused, parse_fields, select
+from mappings.model.field_selector import InvalidSelector, parse_fields, select
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
 from tests.support.table import each_row
@@ -58,7 +58,7 @@ def test_a_wildcard_counts_from_the_place_in_the_thing() -> None:
     "fields", ["", ",", "a,", ",a", "a(", "a(b", "a)", "(a)", "a()", "a(b)c", "a//b", "a(b),", "a((b))", "/", "a(,b)"]
 )
 def test_what_is_no_selector_is_refused(fields: str) -> None:
-    with pytest.raises(SelectorRefused):
+    with pytest.raises(InvalidSelector):
         parse_fields(fields)
 
 
@@ -71,7 +71,7 @@ def test_what_is_no_selector_is_refused(fields: str) -> None:
 def test_any_text_is_a_selector_or_refused(fields: str) -> None:
     try:
         selection = parse_fields(fields)
-    except SelectorRefused:
+    except InvalidSelector:
         return
     accepted()
     chosen = select(THING, selection)

@@ -12,10 +12,10 @@ from mappings.errors import DecodeError, UnknownFunction, UnknownPlaceholder
 from mappings.model.headers import (
     FIELDS,
     MAX_SIZE,
-    repeated_headers,
     normalize,
     outgoing,
     readable,
+    repeated_headers,
     require_size,
     response_required,
     timeout_seconds,

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mappings.model.metadata import changes_of, evolve_metadata, without_changes
+from mappings.model.metadata import evolve_metadata, read_changes, without_changes
 
 SAID = {"attributes": {"a": {"unit": "K"}, "b": {"c": {"unit": "m"}}}, "note": "mine"}
 DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
@@ -53,8 +53,8 @@ def test_what_was_said_before_is_not_changed() -> None:
 
 def test_changes_travel_among_the_stored_headers_and_are_not_shown() -> None:
     headers = b'{"custom":"x","_metadata":[["/a/k",1.50],["/b"]],"n":1.50}'
-    assert changes_of(headers) == [["/a/k", 1.5], ["/b"]]
+    assert read_changes(headers) == [["/a/k", 1.5], ["/b"]]
     assert without_changes(headers) == b'{"custom":"x","n":1.50}'
     for plain in (b"{}", b'{"custom":"\\"_metadata\\":"}', b'{"custom":{"_metadata":1}}'):
-        assert changes_of(plain) == ()
+        assert read_changes(plain) == ()
         assert without_changes(plain) == plain

@@ -13,7 +13,7 @@ from mappings.placeholders.resolution import (
     Resolution,
     ResolutionState,
     combine,
-    of_values,
+    resolution_of,
     texts,
 )
 from mappings.texts import json_text
@@ -21,20 +21,20 @@ from tests.support.table import each_row
 
 
 def test_no_values_are_unresolved() -> None:
-    assert of_values([]) is UNRESOLVED
-    assert of_values(["a", "b"]) == Resolution(ResolutionState.RESOLVED, ("a", "b"))
+    assert resolution_of([]) is UNRESOLVED
+    assert resolution_of(["a", "b"]) == Resolution(ResolutionState.RESOLVED, ("a", "b"))
 
 
 def test_only_values_make_it_resolved() -> None:
-    assert [state.is_resolved for state in (of_values(["a"]), UNRESOLVED, DELETED)] == [True, False, False]
+    assert [state.is_resolved for state in (resolution_of(["a"]), UNRESOLVED, DELETED)] == [True, False, False]
 
 
 def test_values_are_bounded_in_number_and_size() -> None:
-    assert of_values("a" * MAX_VALUES).is_resolved
-    assert of_values(["a" * MAX_CHARACTERS]).is_resolved
+    assert resolution_of("a" * MAX_VALUES).is_resolved
+    assert resolution_of(["a" * MAX_CHARACTERS]).is_resolved
     for beyond in (["a"] * (MAX_VALUES + 1), ["a" * MAX_CHARACTERS, "b"]):
         with pytest.raises(Unresolved) as raised:
-            of_values(beyond)
+            resolution_of(beyond)
         assert raised.value.fault.error == "placeholder:unresolved"
 
 

@@ -390,7 +390,7 @@ def test_case_p09_an_element_that_is_too_large_frees_what_was_kept() -> None:
 
 
 def test_all_streams_together_keep_no_more_of_open_elements_than_a_connection_may() -> None:
-    party, streams = subscriber("a", "b", "c", limits=EndpointLimits(joining=100))
+    party, streams = subscriber("a", "b", "c", limits=EndpointLimits(incomplete_elements=100))
     said = b"".join(
         raw(f"81 0{each} 00") + encode(OnNextPart(each, 0, bytes(40))) for each in range(1, len(streams) + 1)
     )

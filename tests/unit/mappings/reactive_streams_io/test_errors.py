@@ -98,9 +98,9 @@ def test_what_holds_no_octets_ends_the_connection_like_octets_that_are_wrong() -
     party.hears("01 00 00")
     party.react(party.endpoint.reject(ProtocolViolation.TEXT))
     assert party.endpoint.is_closed
-    assert not party.endpoint.is_spent
+    assert not party.endpoint.is_drained
     assert is_goodbye(party.says(), f"protocol error: {ProtocolViolation.TEXT.condition}")
-    assert party.endpoint.is_spent
+    assert party.endpoint.is_drained
     assert party.events[-1] == Closed(f"protocol error: {ProtocolViolation.TEXT.condition}", is_fault=True)
     assert party.endpoint.reject(ProtocolViolation.TEXT) == []
 

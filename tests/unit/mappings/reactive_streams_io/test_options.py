@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from mappings.reactive_streams_io.frames import Extension
 from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
@@ -55,6 +55,6 @@ def test_everything_may_be_written() -> None:
     ],
 )
 def test_a_problem_is_named_by_its_place(written: dict[str, Any], steps: tuple[str | int, ...]) -> None:
-    with pytest.raises(OptionsRefused) as caught:
+    with pytest.raises(InvalidMapperOptions) as caught:
         read_rsio(written)
     assert caught.value.problems[0].steps == steps

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mappings.ids import EntityId, EntityType
-from mappings.options import OptionsRefused
+from mappings.options import InvalidMapperOptions
 from mappings.placeholders.address import AddressPattern
 from mappings.streamr.auth_keys import fingerprint
 from mappings.streamr.frames import ErrorPayload, FrameStyle
@@ -45,7 +45,7 @@ def test_every_option_is_read() -> None:
         keys={"pump": fingerprint("K")},
         reply_addresses=AddressPattern("streamr/*/res"),
         idle_timeout=1800,
-        most_caught_up=0,
+        max_catch_up=0,
         style=FrameStyle(filler=None, errors=ErrorPayload.JSON_STRING),
         hash=KeyHash.MD5,
         accept_non_json=True,
@@ -107,13 +107,13 @@ def wrong(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, 
     ],
 )
 def test_a_wrong_option_is_told_with_its_place(written: dict[str, Any], place: tuple[str, ...]) -> None:
-    with pytest.raises(OptionsRefused) as refused:
+    with pytest.raises(InvalidMapperOptions) as refused:
         read_streamr(written)
     assert [problem.steps for problem in refused.value.problems] == [place]
 
 
 def test_every_problem_is_told_at_once_and_no_key_with_it() -> None:
-    with pytest.raises(OptionsRefused) as refused:
+    with pytest.raises(InvalidMapperOptions) as refused:
         read_streamr({"streams": {"tank": {"partitions": 0}}, "authKeys": {"pump": "secret"}, "hash": "x"})
     assert [problem.steps for problem in refused.value.problems] == [
         ("streams", "tank", "partitions"),

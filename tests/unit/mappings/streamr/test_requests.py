@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.errors import RequestRefused
+from mappings.streamr.errors import RequestRejected
 from mappings.streamr.requests import Publish, RequestLimits, Resend, read_request
 from mappings.streams.entry import OffsetRange
 from tests.support.acceptance import accepted, accepts
@@ -39,7 +39,7 @@ def test_a_request_is_read_as_what_it_asks_for(row: dict[str, Any]) -> None:
 
 @each_row("row", REFUSED, ids=vectors.case)
 def test_a_mistake_is_told_in_the_words_of_the_protocol(row: dict[str, Any]) -> None:
-    with pytest.raises(RequestRefused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         read_request(vectors.payload(row))
     fault = refused.value.fault
     assert (fault.error, fault.status, fault.message) == (row["error"], row["status"], row["says"])
@@ -49,7 +49,7 @@ def test_a_mistake_is_told_in_the_words_of_the_protocol(row: dict[str, Any]) -> 
 def test_a_request_of_a_byte_too_many_is_not_even_read() -> None:
     request = b'{"type":"disconnect"}'
     assert read_request(request.ljust(1 << 20))
-    with pytest.raises(RequestRefused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         read_request(request.ljust((1 << 20) + 1))
     assert (refused.value.status, refused.value.fault.message) == (413, "Request too large")
 
@@ -60,7 +60,7 @@ def test_a_content_of_a_byte_too_many_is_refused() -> None:
 
     limits = RequestLimits(content=8)
     assert read_request(publish('"ééé"'), limits)
-    with pytest.raises(RequestRefused, match="Request too large"):
+    with pytest.raises(RequestRejected, match="Request too large"):
         read_request(publish('"éééx"'), limits)
 
 
@@ -68,7 +68,7 @@ def test_case_p04_any_text_is_published_where_that_is_wanted() -> None:
     payload = b'{"type":"publish","stream":"tank","msg":"{nope"}'
     assert read_request(payload, accept_non_json=True) == Publish("tank", "{nope")
     thing = b'{"type":"publish","stream":"things/acme:lamp-7","msg":"{nope"}'
-    with pytest.raises(RequestRefused, match="content is not JSON"):
+    with pytest.raises(RequestRejected, match="content is not JSON"):
         read_request(thing, accept_non_json=True)
 
 
@@ -101,7 +101,7 @@ def test_whatever_the_members_hold_there_is_a_request_or_a_refusal(members: dict
     payload = json.dumps(members).encode()
     try:
         read_request(payload)
-    except RequestRefused as error:
+    except RequestRejected as error:
         refused = error.fault
     else:
         accepted()
@@ -122,7 +122,7 @@ def test_a_mutilated_request_is_a_request_or_refused(row: dict[str, Any], data: 
             break
     try:
         read_request(bytes(payload))
-    except RequestRefused as error:
+    except RequestRejected as error:
         status = error.status
     else:
         accepted()
@@ -133,5 +133,5 @@ def test_a_mutilated_request_is_a_request_or_refused(row: dict[str, Any], data: 
 def test_no_request_is_a_trap() -> None:
     with at_most(1):
         for bad in (b"[" * 500_000, b'{"type":"publish","stream":"a","ts":"' + b"1" * 500_000 + b'","msg":"1"}'):
-            with pytest.raises(RequestRefused):
+            with pytest.raises(RequestRejected):
                 read_request(bad)

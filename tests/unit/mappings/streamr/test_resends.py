@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.streamr.errors import ErrorSubject, RequestRefused
+from mappings.streamr.errors import ErrorSubject, RequestRejected
 from mappings.streamr.frames import Error, NoResend, Resending, Resent, Unicast, write_frame
 from mappings.streamr.requests import Resend, read_request
-from mappings.streamr.resends import MOST_REMEMBERED, ResendFrames, ResendLimits, Resends, ResendTicket
+from mappings.streamr.resends import MAX_REMEMBERED, ResendFrames, ResendLimits, Resends, ResendTicket
 from mappings.streams.entry import OffsetRange, StreamEntry, encode_content
 from tests.support.clock import Clock
 from tests.support.dice import examples
@@ -135,7 +135,7 @@ def test_four_run_and_others_wait_their_turn() -> None:
     tickets = [resends.ask(gap(str(number))) for number in range(6)]
     assert resends.begin(clock.now()) == tickets[:4]
     assert resends.begin(clock.now()) == []
-    assert resends.next_turn() is None
+    assert resends.next_start() is None
     assert repr(resends) == "<Resends: 4 running, 2 waiting, 0 delayed>"
     assert resends.finish(tickets[1], True, clock.now()) == clock.now()
     assert resends.begin(clock.now()) == [tickets[4]]
@@ -151,7 +151,7 @@ def test_the_sixty_fifth_that_waits_is_refused() -> None:
     resends.begin(0)
     for _ in range(64):
         resends.ask(gap())
-    with pytest.raises(RequestRefused, match="Limit exceeded: 64 waiting resends of a session") as refused:
+    with pytest.raises(RequestRejected, match="Limit exceeded: 64 waiting resends of a session") as refused:
         resends.ask(gap("x"))
     assert (refused.value.status, refused.value.about) == (429, ErrorSubject("tank", 0, "x"))
 
@@ -162,7 +162,7 @@ def test_answers_that_are_kept_back_count_as_waiting() -> None:
         resends.ask(gap())
         (ticket,) = resends.begin(0)
         resends.finish(ticket, False, 0)
-    with pytest.raises(RequestRefused):
+    with pytest.raises(RequestRejected):
         resends.ask(gap())
     resends.answered(ticket)
     resends.ask(gap())
@@ -174,7 +174,7 @@ def test_twenty_begin_in_a_second_and_the_rest_later() -> None:
     begun: list[float] = []
     for number in range(50):
         ticket = resends.ask(gap(str(number)))
-        if (turn := resends.next_turn()) is not None and turn > clock.now():
+        if (turn := resends.next_start()) is not None and turn > clock.now():
             clock.advance(turn - clock.now())
         assert resends.begin(clock.now()) == [ticket]
         resends.finish(ticket, True, clock.now())
@@ -188,7 +188,7 @@ def _ask(resends: Resends, clock: Clock, request: Resend, *, found: bool = False
     resends.ask(request)
     tickets = resends.begin(clock.now())
     if not tickets:
-        turn = resends.next_turn()
+        turn = resends.next_start()
         assert turn is not None
         clock.advance(turn - clock.now())
         tickets = resends.begin(clock.now())
@@ -231,9 +231,9 @@ def test_a_client_that_asks_in_a_loop_asks_a_few_times_in_a_minute() -> None:
 def test_a_client_that_asks_for_another_hole_each_time_is_held_to_the_rate() -> None:
     clock = Clock()
     resends = Resends()
-    for number in range(2 * MOST_REMEMBERED):
+    for number in range(2 * MAX_REMEMBERED):
         _ask(resends, clock, gap(start=number))
-    assert clock.now() - 1000 >= 2 * MOST_REMEMBERED / 20 - 1
+    assert clock.now() - 1000 >= 2 * MAX_REMEMBERED / 20 - 1
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -248,7 +248,7 @@ def test_whatever_comes_every_resend_that_was_taken_begins_once_and_in_order(ste
         if step == "ask":
             try:
                 asked.append(resends.ask(gap(str(number))))
-            except RequestRefused:
+            except RequestRejected:
                 assert len(asked) - len(begun) <= 4
         elif step == "begin":
             now = resends.begin(clock.now())

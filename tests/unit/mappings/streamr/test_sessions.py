@@ -13,12 +13,12 @@ from mappings.streamr.frames import Subscribed, Unsubscribed, error_of
 from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
     Effect,
-    End,
     EndSession,
     FollowStream,
     LeaveStream,
     SenderDecision,
     SendFrame,
+    SessionEnd,
     SessionLimits,
     Sessions,
     StreamrSession,
@@ -237,12 +237,12 @@ def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
     sessions = Sessions()
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
-    assert sessions.end(A, End.DISCONNECTED) == [
+    assert sessions.end(A, SessionEnd.DISCONNECTED) == [
         LeaveStream(A, TANK),
         LeaveStream(A, ("tank", 1)),
-        EndSession(A, End.DISCONNECTED),
+        EndSession(A, SessionEnd.DISCONNECTED),
     ]
-    assert sessions.end(A, End.DISCONNECTED) == []
+    assert sessions.end(A, SessionEnd.DISCONNECTED) == []
 
 
 def test_case_b08_a_session_without_requests_ends() -> None:
@@ -251,8 +251,8 @@ def test_case_b08_a_session_without_requests_ends() -> None:
     subscribe(sessions, A, now=clock.now())
     subscribe(sessions, B, now=clock.advance(10))
     assert sessions.idle(clock.advance(49)) == []
-    assert sessions.idle(clock.advance(1)) == [LeaveStream(A, TANK), EndSession(A, End.IDLE)]
-    assert sessions.idle(clock.advance(10)) == [LeaveStream(B, TANK), EndSession(B, End.IDLE)]
+    assert sessions.idle(clock.advance(1)) == [LeaveStream(A, TANK), EndSession(A, SessionEnd.IDLE)]
+    assert sessions.idle(clock.advance(10)) == [LeaveStream(B, TANK), EndSession(B, SessionEnd.IDLE)]
 
 
 def test_case_b09_any_request_keeps_a_session_alive() -> None:
@@ -263,7 +263,9 @@ def test_case_b09_any_request_keeps_a_session_alive() -> None:
     for request in REQUESTS:
         now = clock.advance(50)
         assert sessions.admit(request, A, PLANT, now, is_allowed=allowed) is SenderDecision.SERVED
-        assert all(effect == LeaveStream(B, TANK) or effect == EndSession(B, End.IDLE) for effect in sessions.idle(now))
+        assert all(
+            effect == LeaveStream(B, TANK) or effect == EndSession(B, SessionEnd.IDLE) for effect in sessions.idle(now)
+        )
     assert [sessions.get(address) is not None for address in (A, B)] == [True, False]
 
 
@@ -272,7 +274,7 @@ def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
     assert [sessions.undelivered(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
-    assert sessions.undelivered(A, clock.advance(11)) == [LeaveStream(A, TANK), EndSession(A, End.UNDELIVERED)]
+    assert sessions.undelivered(A, clock.advance(11)) == [LeaveStream(A, TANK), EndSession(A, SessionEnd.UNDELIVERED)]
     assert sessions.undelivered(A, clock.now()) == []
 
 
@@ -284,7 +286,7 @@ def test_three_messages_have_to_be_unheard_and_none_heard_between() -> None:
     sessions.reader_seen(A)
     sessions.reader_seen(B)
     assert sessions.undelivered(A, clock.now()) == sessions.undelivered(A, clock.advance(40)) == []
-    assert sessions.undelivered(A, clock.now())[-1] == EndSession(A, End.UNDELIVERED)
+    assert sessions.undelivered(A, clock.now())[-1] == EndSession(A, SessionEnd.UNDELIVERED)
 
 
 # --- restarts -----------------------------------------------------------------------------------------------------------
@@ -300,7 +302,7 @@ def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> No
     after = Sessions()
     assert after.restore(rows, 500) == [FollowStream(A, TANK), FollowStream(A, ("tank", 2))]
     assert after.restore(rows, 600) == []
-    assert [after.row(A, row.spot) for row in rows] == rows
+    assert [after.row(A, row.stream_partition) for row in rows] == rows
     assert after.admit(Unsubscribe("tank"), A, frozenset({"x"}), 0, is_allowed=allowed) is SenderDecision.TAKEN
     assert unsubscribe(after, A, 0, client="x")[0] == LeaveStream(A, TANK)
 
@@ -320,10 +322,10 @@ class AnyCourse(RuleBasedStateMachine):
     def apply(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, FollowStream):
-                assert (effect.address, effect.spot) not in self.followed
-                self.followed.add((effect.address, effect.spot))
+                assert (effect.address, effect.stream_partition) not in self.followed
+                self.followed.add((effect.address, effect.stream_partition))
             elif isinstance(effect, LeaveStream):
-                self.followed.remove((effect.address, effect.spot))
+                self.followed.remove((effect.address, effect.stream_partition))
             elif isinstance(effect, EndSession):
                 assert effect.address not in {address for address, _ in self.followed}
 
@@ -354,7 +356,7 @@ class AnyCourse(RuleBasedStateMachine):
 
     @rule(address=st.sampled_from("abcd"))
     def end(self, address: str) -> None:
-        self.apply(self.sessions.end(address, End.REFUSED))
+        self.apply(self.sessions.end(address, SessionEnd.REFUSED))
 
     @rule(owner=st.sampled_from(["one", "two"]))
     def revoke(self, owner: str) -> None:

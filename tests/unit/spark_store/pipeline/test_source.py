@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from connectivity.maintenance.erasure import erase_here
+from connectivity.maintenance.erasure import erase_offline
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.pipeline import arrow_reader
@@ -80,7 +80,7 @@ def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
 def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: DataFolder) -> None:
     """Which entities it touched nobody knows any more; all entities there are can still be told."""
     site.write(50, entities=7)
-    erase_here(site.folder, lamp(6), "anna")  # the event 21, among others
+    erase_offline(site.folder, lamp(6), "anna")  # the event 21, among others
     trim(site, 20)
     tamper(site, "DELETE FROM holes WHERE seq <= 20")
     states = JournalStates({"path": str(site.lake.journal), "first": "21", "last": "50", "parallelism": "1"}).reader(

@@ -29,8 +29,8 @@ from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.clock import Uptime
 from spark_store.pipeline.retention import RetentionRules
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream, check_begin
-from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.table_maintenance import Due
+from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
 from tests.support.lake.twin_changes import trim

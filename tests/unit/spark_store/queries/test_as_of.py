@@ -21,12 +21,12 @@ from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
 from spark_store.queries.as_of import (
     Candidate,
     CandidateAccess,
-    with_policies,
     instant,
     is_reached,
     matching,
     query,
     visible_parts,
+    with_policies,
 )
 from spark_store.records import Change
 from spark_store.rql.options import read_options

@@ -18,7 +18,7 @@ from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
 from spark_store.search import index_builder
 from spark_store.search.index import LARGE
-from spark_store.search.index_builder import IndexProgress, restart, declare, has_work, progress, step
+from spark_store.search.index_builder import IndexProgress, declare, has_work, progress, restart, step
 from tests.support.dice import THOROUGH
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import timestamp

@@ -14,7 +14,7 @@ from mappings.errors import EncodeError
 from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
 from mappings.model.signals import Command, Event
-from mappings.streamr.errors import RequestRefused
+from mappings.streamr.errors import RequestRejected
 from mappings.streamr.requests import Publish
 from mappings.streams.entry import StreamEntry, decode_content, encode_content, entry_of
 from tests.support.dice import examples
@@ -143,7 +143,7 @@ def test_a_command_on_the_twin_is_carried_out() -> None:
     ],
 )
 def test_anything_else_is_refused(text: str) -> None:
-    with pytest.raises(RequestRefused) as refused:
+    with pytest.raises(RequestRejected) as refused:
         command_of(Publish("things/acme:lamp-7", text), LAMP, _read)
     fault = refused.value.fault
     assert fault.message == "Publish request failed: content is not a Ditto command for things/acme:lamp-7"

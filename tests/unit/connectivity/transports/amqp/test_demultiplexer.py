@@ -156,7 +156,7 @@ async def test_a_busy_link_is_alive_for_the_library_too(
 ) -> None:
     """It sees none of the frames that keep the link busy, and would think it dead."""
     traffic.takers[2] = Hears()
-    monkeypatch.setattr(module, "STAND_IN_PAUSE", 0.0)
+    monkeypatch.setattr(module, "SUBSTITUTE_HEARTBEAT_INTERVAL", 0.0)
     traffic.data_received(pack_ack(2, 1))
     assert await passed(traffic, len(HEARTBEAT_FRAME)) == HEARTBEAT_FRAME
 
@@ -164,15 +164,15 @@ async def test_a_busy_link_is_alive_for_the_library_too(
 async def test_a_link_that_the_broker_has_ended_is_known_as_such_before_what_came_over_it_is_read() -> None:
     ours, theirs = socket.socketpair()
     traffic = FrameDemultiplexer(channel_max=0, frame_max=0)
-    assert not traffic.has_parted
+    assert not traffic.peer_has_closed
     transport, _ = await asyncio.get_running_loop().create_connection(lambda: traffic, sock=ours)
-    assert not traffic.has_parted
+    assert not traffic.peer_has_closed
     theirs.sendall(HEARTBEAT_FRAME)
-    assert not traffic.has_parted
+    assert not traffic.peer_has_closed
     theirs.close()
-    assert traffic.has_parted, "nothing of it has been read yet"
+    assert traffic.peer_has_closed, "nothing of it has been read yet"
     transport.close()
-    assert traffic.has_parted
+    assert traffic.peer_has_closed
 
 
 async def test_the_end_of_the_stream_ends_the_library_too(traffic: FrameDemultiplexer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connectivity.transports.kafka.connection_type import split_address
-from connectivity.transports.kafka.connector import share_of
+from connectivity.transports.kafka.connector import limit_share
 from connectivity.transports.kafka.records import RecordAddress
 from tests.support.table import each_row
 from tests.support.vectors.connections import Case, load_cases
@@ -35,4 +35,4 @@ def test_2_4_a_slash_is_looked_for_before_a_hash(address: str, parts: RecordAddr
 @pytest.mark.parametrize(("limit", "shares"), [(None, [None] * 3), (9, [3, 3, 3]), (10, [4, 3, 3]), (1, [1, 1, 1])])
 def test_case_51_the_consumers_of_a_client_share_its_limit(limit: int | None, shares: list[int | None]) -> None:
     """No consumer is left without: a partition that it has would never be read."""
-    assert [share_of(limit, 3, member) for member in range(3)] == shares
+    assert [limit_share(limit, 3, member) for member in range(3)] == shares

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Connection
-from connectivity.errors import CertificateWanted, ConnectionRefused, Detail, LinkError, NotConnected
+from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.transports.kafka.handshake import handshake, read_login, request
 from tests.support.brokers import free_port
 
@@ -167,7 +167,7 @@ async def test_a_broker_that_hangs_up_after_the_handshake_may_want_a_certificate
     monkeypatch.setattr("connectivity.transports.kafka.handshake.tls_context", lambda _connection: Nothing())
     async with server(None) as place:
         found = await reason(connection("ssl://kafka.test:9092"), place)
-    assert (type(found), found.detail) == (CertificateWanted, Detail.CERTIFICATE)
+    assert (type(found), found.detail) == (ClientCertificateRequired, Detail.CERTIFICATE)
 
 
 async def test_a_name_that_leads_nowhere() -> None:

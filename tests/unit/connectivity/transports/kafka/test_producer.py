@@ -37,7 +37,7 @@ async def test_polling_goes_on_after_an_error_in_one_confirm(
     monkeypatch.setattr(module, "Producer", Library)
     stuck: list[int] = []
     made = KafkaProducer(
-        {}, "kafka", on_error=lambda *_: None, on_stuck=lambda: stuck.append(library.looks), stuck_after=0.0
+        {}, "kafka", on_error=lambda *_: None, on_stuck=lambda: stuck.append(library.looks), confirm_timeout=0.0
     )
     library: Any = made._producer
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 from structlog.testing import capture_logs
 
-from connectivity.transports.kafka.records import is_expired, envelope_of
+from connectivity.transports.kafka.records import envelope_of, is_expired
 from mappings.model.envelope import Envelope
 from tests.support.table import each_row
 

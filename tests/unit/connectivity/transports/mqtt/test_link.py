@@ -12,7 +12,7 @@ from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MqttLink
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
-from connectivity.transports.mqtt.protocol_version import Arrival
+from connectivity.transports.mqtt.protocol_version import ReceivedPublish
 from mappings.model.envelope import Envelope
 from tests.contract.link import Taker, lost
 from tests.support.wait import wait_until
@@ -27,8 +27,8 @@ def link() -> tuple[MqttLink, SansIoPahoClient]:
     return made, client
 
 
-def arrival(number: int, qos: int = 1) -> Arrival:
-    return Arrival("lab/in", str(number).encode(), qos, False, False, number if qos else 0, b"")
+def arrival(number: int, qos: int = 1) -> ReceivedPublish:
+    return ReceivedPublish("lab/in", str(number).encode(), qos, False, False, number if qos else 0, b"")
 
 
 async def settled(taker: Taker, count: int) -> list[Delivery]:

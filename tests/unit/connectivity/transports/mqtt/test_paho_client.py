@@ -12,7 +12,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTProtocolVersion
 
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
-from connectivity.transports.mqtt.protocol_version import Arrival, Publication
+from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -44,10 +44,12 @@ class FakeSocket:
         pass
 
 
-def client(protocol: MQTTProtocolVersion = V311) -> tuple[SansIoPahoClient, list[Arrival], list[tuple[int, int]]]:
+def client(
+    protocol: MQTTProtocolVersion = V311,
+) -> tuple[SansIoPahoClient, list[ReceivedPublish], list[tuple[int, int]]]:
     made = SansIoPahoClient("lab", protocol, clean_session=True)
     made._sock = FakeSocket()  # type: ignore[assignment]
-    arrived: list[Arrival] = []
+    arrived: list[ReceivedPublish] = []
     confirmed: list[tuple[int, int]] = []
     made.on_arrival = arrived.append
     made.on_confirmed = lambda mid, reason: confirmed.append((mid, reason))
@@ -84,7 +86,9 @@ def test_packets_are_cut_from_any_pieces(payloads: list[bytes], data: st.DataObj
     receiver, arrived, _ = client()
     for start, end in pairwise([0, *cuts, len(stream)]):
         receiver.feed(stream[start:end])
-    assert arrived == [Arrival("a/b", payload, 1, False, False, mid, b"") for mid, payload in enumerate(payloads, 1)]
+    assert arrived == [
+        ReceivedPublish("a/b", payload, 1, False, False, mid, b"") for mid, payload in enumerate(payloads, 1)
+    ]
 
 
 def test_a_large_packet_is_cut_from_many_pieces() -> None:
@@ -93,7 +97,7 @@ def test_a_large_packet_is_cut_from_many_pieces() -> None:
     receiver, arrived, _ = client()
     for start in range(0, len(stream), 1000):
         receiver.feed(stream[start : start + 1000])
-    assert arrived == [Arrival("t", payload, 0, True, False, 0, b"")]
+    assert arrived == [ReceivedPublish("t", payload, 0, True, False, 0, b"")]
 
 
 @settings(max_examples=examples(300))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectivity.transports.base import Done
-from connectivity.transports.tcp.link import PIECE, TcpPeer
+from connectivity.transports.tcp.link import MAX_PIECE, TcpPeer
 from tests.support.dice import examples
 
 MOST = 3
@@ -53,7 +53,7 @@ class StoringListener:
     """A door that keeps what it takes. At most MOST pieces are unsettled."""
 
     max_unsettled = MOST
-    has_room, is_overrun = True, False
+    has_room, has_too_many_sockets = True, False
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -67,7 +67,7 @@ class StoringListener:
 
     def took(self, peer: TcpPeer, raw: bytes) -> None:
         assert raw or not self.pieces, "only the first piece is empty"
-        assert len(raw) <= PIECE
+        assert len(raw) <= MAX_PIECE
         peer.unsettled += 1
         assert peer.unsettled <= MOST
         self.pieces.append(raw)
@@ -100,7 +100,9 @@ async def spoken(chunks: Sequence[bytes], settles: Sequence[bool]) -> StoringLis
     return door
 
 
-chunks_of = st.lists(st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 3 * PIECE).map(bytes)), max_size=12)
+chunks_of = st.lists(
+    st.one_of(st.binary(min_size=1, max_size=9), st.integers(1, 3 * MAX_PIECE).map(bytes)), max_size=12
+)
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -21,7 +21,7 @@ from connectivity.transports import load_connection_type
 from connectivity.transports.base import CloseReason, Delivery, OutboundMessage, ReaderStatus
 from connectivity.transports.listener import link as link_module
 from connectivity.transports.listener.socket import HIGH_WATER
-from connectivity.transports.tcp.link import PIECE, TcpLink, TcpPeer
+from connectivity.transports.tcp.link import MAX_PIECE, TcpLink, TcpPeer
 from mappings.model.envelope import Envelope
 from tests.contract.link import Publishing, Taker, signs_of
 from tests.support.brokers import free_port
@@ -144,13 +144,13 @@ async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
 async def test_a_piece_is_never_larger_than_a_piece_may_be() -> None:
     async with opened(options={"maxUnsettled": "1"}) as pier:
         caller, _ = await pier.met()
-        caller.writer.write(bytes(20 * PIECE))
+        caller.writer.write(bytes(20 * MAX_PIECE))
         sizes: list[int] = []
-        while sum(sizes) < 20 * PIECE:
+        while sum(sizes) < 20 * MAX_PIECE:
             [delivery] = await pier.take(1)
             sizes.append(len(delivery.envelope.payload))
             delivery.settle()
-        assert max(sizes) == PIECE
+        assert max(sizes) == MAX_PIECE
 
 
 async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
@@ -199,7 +199,7 @@ async def test_a_closing_listener_reports_all_peers_that_have_left_even_with_uns
 
 
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "MOST_HELD", 10)
+    monkeypatch.setattr(link_module, "MAX_HELD", 10)
     async with opened() as pier:
         callers = [(await pier.caller()) for _ in range(10)]
         await wait_until(lambda: len(pier.taker.deliveries) == 10)
@@ -281,10 +281,10 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_
     async with opened() as pier:
         (deaf, deaf_name), (other, other_name) = await pier.met(), await pier.met()
         deaf.pause_reading()
-        publishing = pier.telling(deaf_name, *[bytes(PIECE)] * 300)
+        publishing = pier.telling(deaf_name, *[bytes(MAX_PIECE)] * 300)
         peer = pier.peer(deaf_name)
         await wait_until(lambda: peer.times.stuck is not None)
-        assert peer.waiting_output < HIGH_WATER + pier.link.window * PIECE
+        assert peer.waiting_output < HIGH_WATER + pier.link.window * MAX_PIECE
         assert await pier.tell(other_name, b"you are served") == [None]
         assert await other.take(14) == b"you are served"
         deaf.writer.write(b"never read")
@@ -299,9 +299,9 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_
 async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
     async with opened() as pier:
         slow, name = await pier.met()
-        publishing = pier.telling(name, *[bytes(PIECE)] * 400)
+        publishing = pier.telling(name, *[bytes(MAX_PIECE)] * 400)
         for _ in range(8):
-            await slow.take(50 * PIECE)
+            await slow.take(50 * MAX_PIECE)
             let_pass(pier.link, 20)
         assert await publishing.all_done(PATIENCE) == [None] * 400
 
@@ -355,9 +355,9 @@ async def test_with_tls_the_listener_presents_its_certificate_and_the_protocol(a
         sent = os.urandom(1 << 20)
         caller.writer.write(sent)
         assert await pier.raw(len(sent)) == sent
-        publishing = pier.telling(name, *[sent[start : start + PIECE] for start in range(0, len(sent), PIECE)])
+        publishing = pier.telling(name, *[sent[start : start + MAX_PIECE] for start in range(0, len(sent), MAX_PIECE)])
         assert await caller.take(len(sent)) == sent
-        assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // PIECE)
+        assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // MAX_PIECE)
         assert await pier.tell(name, b"bye", parting=CloseReason.DONE) == [None]
         assert await caller.rest() == b"bye"
         await wait_until(lambda: not pier.link._sockets)
@@ -410,7 +410,7 @@ async def test_a_port_in_use_is_reported_and_not_affected_by_a_connection_test()
 async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link_module, "FAREWELL", 0.05)
+    monkeypatch.setattr(link_module, "FLUSH_TIMEOUT", 0.05)
     connect = load_connection_type("tcp").connect
     assert connect is not None
     connection = Connection.model_validate(document(free_port()))

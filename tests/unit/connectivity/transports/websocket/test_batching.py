@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from connectivity.transports.listener.socket import GATHERED
+from connectivity.transports.listener.socket import WRITE_SIZE
 from connectivity.transports.websocket.handshake import AcceptedHandshake
 from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.websocket_request import upgrade_request
@@ -43,7 +43,7 @@ class Socket(asyncio.Transport):
 class Door:
     """Lets everybody in."""
 
-    max_frame, max_unsettled, has_room, is_overrun = 1 << 20, 10, True, False
+    max_frame, max_unsettled, has_room, has_too_many_sockets = 1 << 20, 10, True, False
     extensions: tuple[Any, ...] = ()
 
     def admit(self, _asked: Any) -> AcceptedHandshake:
@@ -83,8 +83,8 @@ async def test_many_messages_are_one_call_of_the_system_in_their_order() -> None
 async def test_much_does_not_wait() -> None:
     peer, socket = await inside()
     peer.send(b"little", None)
-    peer.send(b"x" * GATHERED, None)
-    assert socket.written == [b"little" + b"x" * GATHERED]
+    peer.send(b"x" * WRITE_SIZE, None)
+    assert socket.written == [b"little" + b"x" * WRITE_SIZE]
     await asyncio.sleep(0)
     assert len(socket.written) == 1
 

@@ -62,7 +62,7 @@ class StoringListener:
 
     max_frame, max_unsettled = 1 << 16, MOST
     extensions: tuple[()] = ()
-    has_room, is_overrun = True, False
+    has_room, has_too_many_sockets = True, False
 
     def __init__(self) -> None:
         self.taken: list[tuple[bytes, bool]] = []

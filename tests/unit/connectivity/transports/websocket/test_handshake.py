@@ -145,7 +145,7 @@ def test_a_client_without_a_known_token_is_refused_and_does_not_learn_the_paths(
 
 
 def test_a_certificate_admits_a_client_where_it_is_accepted_and_gives_its_name() -> None:
-    wanting = replace(OPEN, wants_certificate=True)
+    wanting = replace(OPEN, accepts_certificate=True)
     assert status(rules=wanting) == 401
     assert headers(rules=wanting, certified="device-9")["websocket.user"] == "device-9"
     both = replace(wanting, tokens=TOKENS)

@@ -112,7 +112,7 @@ async def test_one_more_than_the_most_peers_has_to_wait_until_one_leaves() -> No
 
 
 async def test_sockets_that_ask_for_nothing_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "SPARE", 2)
+    monkeypatch.setattr(link_module, "EXTRA_SOCKETS", 2)
     async with opened(options={"maxPeers": "1"}) as way, raw(way), raw(way), raw(way):
         await wait_until(lambda: len(peers_of(way)) == 3)
         with pytest.raises((InvalidMessage, OSError)):
@@ -250,7 +250,7 @@ async def test_many_small_messages_at_once_are_taken_bit_by_bit() -> None:
 
 
 async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "MOST_HELD", 10)
+    monkeypatch.setattr(link_module, "MAX_HELD", 10)
     async with opened() as way:
         late, peer = await way.met()
         clients = [await way.client() for _ in range(4)]
