@@ -135,9 +135,6 @@ def _joint_resources(
         yield {"subjects": other["subjects"], "resources": entry["resources"], "namespaces": namespaces}
 
 
-# --- entries for some namespaces only ---
-
-
 def matches(pattern: str, namespace: str) -> bool:
     """`acme.plant` is that namespace alone; `acme.*` every one below `acme`, but not `acme` itself."""
     return namespace.startswith(pattern[:-1]) if pattern.endswith(".*") else namespace == pattern

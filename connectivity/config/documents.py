@@ -159,9 +159,6 @@ def _repeated_names(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ..
             yield from _repeated_names(item, (*path, index))
 
 
-# --- JSON ---------------------------------------------------------------------------------------------------------------
-
-
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = _Object(pairs)
     if len(found) < len(pairs):
@@ -194,8 +191,6 @@ def _load_json(text: str) -> Any:
     except (ValueError, RecursionError):
         raise _ParseError("a number too long or a value nested too deep", "JSON") from None
 
-
-# --- YAML ---------------------------------------------------------------------------------------------------------------
 
 _MERGE = "tag:yaml.org,2002:merge"
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"", re.DOTALL)

@@ -78,9 +78,6 @@ class PendingRequest:
         self.fallback: Response | None = None
         self.postings: list[PendingPublish] = []
 
-    def __repr__(self) -> str:
-        return f"<PendingRequest {self.collector!r}, {'over' if self.is_over else 'open'}>"
-
     @property
     def correlation_id(self) -> str | None:
         return self.signal.headers.get("correlation-id")

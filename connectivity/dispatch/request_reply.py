@@ -157,8 +157,6 @@ class RequestReply:
         self.collecting = PendingRequests(clock, self._finish)
         self.announcements = PolicyAnnouncements(members)
 
-    # commands on twins
-
     def duplicate(self, signal: Command | Message | LiveCommand, arrival: InboundDelivery) -> Fault | None:
         """Return a fault if another signal already waits with this correlation ID.
 
@@ -225,8 +223,6 @@ class RequestReply:
         self._earlier_acks[arrival.place] = digest(arrival.delivery), earlier_acks
         if len(self._earlier_acks) > _MAX_EARLIER_ACKS:
             self._earlier_acks.popitem(last=False)
-
-    # live signals
 
     def prepare(
         self, signal: Live, route: ReplyTargetPublisher, arrival: InboundDelivery
@@ -299,8 +295,6 @@ class RequestReply:
         self._memory.note(arrival, outcome, is_done=False)
         return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
-    # responses and acknowledgements
-
     def acknowledge(self, ack: Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
         """Pass an acknowledgement to its request; return an error if its sender is not allowed to give it."""
         fault = refusal(ack, arrival.route.declared)
@@ -339,8 +333,6 @@ class RequestReply:
         if answer.headers.get("response-required") is not True:
             return None
         return ErrorResponse(answer.entity, "things", fault, answer.headers, "live")
-
-    # completion
 
     def _finish(self, pending: PendingRequest) -> None:
         """Send the reply of a completed or expired request, and finish its delivery."""

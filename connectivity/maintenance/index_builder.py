@@ -61,9 +61,6 @@ class IndexBuilder:
         self._mark = store.path.with_name(MARK)
         self._is_declared = False
 
-    def __repr__(self) -> str:
-        return f"<IndexBuilder of {self._store.path}>"
-
     def progress(self) -> IndexProgress:
         """Return the progress of the index. Raises StoreUnavailable."""
         return self._store.read(index_builder.progress)

@@ -96,9 +96,6 @@ class JournalTrimmer:
         self._last_log = float("-inf")
         self._reason: str | None = None
 
-    def __repr__(self) -> str:
-        return f"<JournalTrimmer of {self._lake.journal}, beyond {self._retention}>"
-
     async def round(self) -> int:
         """Delete all events that may be deleted now; return how many."""
         trimmed = 0

@@ -291,9 +291,6 @@ class PipelineProcess:
         self._lake_status = _LakeStatus()
         self._looking = threading.Lock()
 
-    def __repr__(self) -> str:
-        return f"<PipelineProcess {self.details}>"
-
     @property
     def pid(self) -> int | None:
         """The process ID while a process runs."""

@@ -92,7 +92,7 @@ def stamp_of(status: os.stat_result) -> object:
 def load(paths: Iterable[Path], *, for_remote_service: bool = False) -> LoadedFolder:
     """The connections of files and folders together, so that an `id` in two of them is seen. Never raises.
 
-    `for_remote_service`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that it
+    `for_remote_service`: a reference to a secret is followed by a service on another machine, and `*****` is the secret that
     has. Neither needs a value here: their documents are there then, and no connections.
     """
     problems: list[FileProblem] = []

@@ -153,8 +153,6 @@ class ConnectionManager(Management):
         except ConnectivityError as error:
             return None, (str(error),)
 
-    # questions
-
     def ids(self) -> Sequence[str]:
         return sorted(self._registry.known)
 
@@ -239,8 +237,6 @@ class ConnectionManager(Management):
             wanted.override,
             wanted.problems,
         )
-
-    # changes
 
     async def create(self, document: Document, by: str) -> Definition:
         named = document.get("id")

@@ -202,8 +202,6 @@ class ConnectionRegistry:
             return self._may_hide and connection_id not in self._removed
         return wanted.running is not None
 
-    # the folder
-
     async def refresh(self) -> None:
         """Read the folder, and apply changes. Unchanged connections are not touched."""
         await self.look()
@@ -293,8 +291,6 @@ class ConnectionRegistry:
             for note in notes:
                 if self._unkept.get(note.id) is note:
                     del self._unkept[note.id]
-
-    # the end
 
     def stop(self) -> None:
         """Nothing is opened any more."""

@@ -225,8 +225,6 @@ class Supervisor:
         """Delete the entries of the log."""
         self._meter.log.reset()
 
-    # its life
-
     def open(self) -> None:
         """Begin to connect, as soon as every target that events go to has a durable place to begin at."""
         if self._opening is not None:

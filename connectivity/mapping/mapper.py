@@ -85,9 +85,6 @@ class ConfiguredMapper:
         self.needs_topic = any(name.startswith("topic:") for name in names)
         self.needs_features = "feature:id" in names
 
-    def __repr__(self) -> str:
-        return f"<Mapper {self.name}>"
-
     async def prepare(self, envelope: Envelope, context: PlaceholderContext | None) -> Sequence[Envelope]:
         """Return the envelopes that scripts make of an envelope, to be read instead. Raises like `decode`."""
         assert self._scripts is not None, "only scripts prepare"

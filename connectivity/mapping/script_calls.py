@@ -54,9 +54,6 @@ class Calls:
         self._loaded: set[int] = set()
         self._is_ready = False
 
-    def __repr__(self) -> str:
-        return f"<Calls {len(self._waiting)} waiting, {len(self._sent)} sent>"
-
     def __len__(self) -> int:
         return len(self._waiting) + len(self._sent)
 

@@ -84,9 +84,6 @@ class ScriptHost:
         """When the process last answered or was sent a call, on the event loop's clock."""
         self._is_overdue = False
 
-    def __repr__(self) -> str:
-        return f"<ScriptHost {self._calls!r}, process {self.pid}>"
-
     @property
     def pid(self) -> int | None:
         """The ID of the running process, if any."""
@@ -245,9 +242,6 @@ class HostedScripts:
         self._has_incoming, self._has_outgoing = bool(scripts.incoming), bool(scripts.outgoing)
         self._host = host
         self._scripts = host.scripts(scripts.sources, scripts.libraries)
-
-    def __repr__(self) -> str:
-        return f"<HostedScripts at {self._host!r}>"
 
     async def incoming(self, envelope: Envelope) -> Sequence[Envelope]:
         """Return the messages of the Ditto protocol that scripts make of a delivery; empty to drop it.

@@ -58,9 +58,6 @@ class ConnectionLog:
         self._words: dict[EntryKind, str] = {}
         """The usual message of each ring."""
 
-    def __repr__(self) -> str:
-        return f"<ConnectionLog {'on' if self.is_on else 'off'}, {sum(map(len, self._rings.values()))} entries>"
-
     def enable(self) -> None:
         """Switch the log on, or keep it on for another hour."""
         if not self.is_on:

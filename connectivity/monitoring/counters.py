@@ -56,10 +56,6 @@ class EventCounter(WindowedCount):
         self.kind = kind
         self.outcome = outcome
 
-    def __repr__(self) -> str:
-        level = "success" if self.kind.is_success else "failure"
-        return f"<EventCounter {self.kind.category} {self.kind.type} {level}, {self.total}>"
-
     def note(self, about: SignalReference | None, count: int = 1, words: str | None = None) -> None:
         """Count events, about a signal if there is one; `words` replaces the usual log message."""
         if self.second != self.clock.second:

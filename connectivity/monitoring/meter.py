@@ -50,11 +50,6 @@ class Meter:
         """Counts of the connection as a whole, and of addresses that it no longer has."""
         self.replies = ReplyFacts(partial(self._counter, _RESPONSE, None))
 
-    def __repr__(self) -> str:
-        return f"<Meter of {self.connection_id}, {len(self._counters)} counters>"
-
-    # counting
-
     def inbound(self, outcome: str, count: int = 1) -> None:
         """Count deliveries by an outcome that belongs to no address.
 
@@ -112,8 +107,6 @@ class Meter:
     def has_counted(self) -> bool:
         """Whether anything has been counted."""
         return bool(self.events or self._outcomes) or any(counter.total for counter in self._counters.values())
-
-    # what operators are shown
 
     def reset(self) -> None:
         """Reset the windows to zero."""

@@ -275,9 +275,6 @@ def _address_of(endpoint: str) -> str:
     return endpoint if urlsplit(endpoint).path.strip("/") else endpoint.rstrip("/") + _TRACES_PATH
 
 
-# --- losses -------------------------------------------------------------------------------------------------------------
-
-
 class _LossReporter(logging.Handler):
     """Log handler of the exporting library: logs when spans are lost, and when export works again.
 

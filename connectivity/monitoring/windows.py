@@ -39,9 +39,6 @@ class SecondClock:
         self._now = now
         self.second = int(now())
 
-    def __repr__(self) -> str:
-        return f"<Clock at {self.second}>"
-
     def tick(self) -> None:
         """Read the time."""
         self.second = int(self._now())
@@ -79,9 +76,6 @@ class WindowedCount:
         """Expired buckets were cleared up to this second."""
         self.last: int | None = None
         """The latest second with a count, except for the open one."""
-
-    def __repr__(self) -> str:
-        return f"<Count {self.total}>"
 
     @property
     def total(self) -> int:

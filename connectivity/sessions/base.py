@@ -37,9 +37,6 @@ class RetentionTimes:
         self.is_forever = mode is SparkMode.OFF or all(kept.days is None for kept in retention.rules.values())
         """Whether events are kept forever."""
 
-    def __repr__(self) -> str:
-        return "<Lifetimes: forever>" if self.is_forever else f"<Lifetimes by {', '.join(self._retention.rules)}>"
-
     def remaining_seconds(self, event: Event, now: int) -> int:
         """Whole seconds until an event's time is over, at least one; 0 where no time ends it.
 

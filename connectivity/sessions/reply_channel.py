@@ -41,9 +41,6 @@ class ReplyChannel:
         self.mapped = resolved.headers
         self._order = order or resolved.address
 
-    def __repr__(self) -> str:
-        return f"<Line to {self.address} of {self.route.connection_id}>"
-
     @property
     def connection_id(self) -> str:
         return self.route.connection_id

@@ -57,9 +57,6 @@ _DEPENDENCY_FAILED: Final = 424
 _FIRST_SERVER_ERROR: Final = 500
 
 
-# --- what a command asks for --------------------------------------------------------------------------------------------
-
-
 class RequestedAcks(NamedTuple):
     """The requested labels without repeats, whether a response is required, and the timeout in seconds."""
 
@@ -162,9 +159,6 @@ class SourceAckRequests:
 def _filter_template(text: str, functions: str) -> Template:
     """Return a template that sends the list of labels through the functions of a filter."""
     return parse(f"{{{{ fn:default('{text}') | {functions} }}}}", Scope.COMMON)
-
-
-# --- incoming acknowledgements ------------------------------------------------------------------------------------------
 
 
 def refusal(ack: Acknowledgement, declared: frozenset[str]) -> Fault | None:
@@ -297,8 +291,6 @@ def aggregate_status(acks: Sequence[Acknowledgement]) -> int:
         return acks[0].status
     return 200 if all(is_success(ack.status) for ack in acks) else _DEPENDENCY_FAILED
 
-
-# --- the outcome of a delivery ------------------------------------------------------------------------------------------
 
 _UNREADABLE: Final = ("json.", "headers.", "protocoladapter:", "mediatype.")
 """Prefixes of error codes about the form of a message."""

@@ -39,9 +39,6 @@ class RetryBuffer:
         self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
         self._recovery: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<RetryBuffer, {len(self._held)} held>"
-
     def enter(self, consumer: SourceConsumer) -> None:
         self._consumers.add(consumer)
 
@@ -104,9 +101,6 @@ class SourceConsumer:
         self._retry_buffer = retry_buffer
         self._task: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
-
-    def __repr__(self) -> str:
-        return f"<SourceConsumer of {self._reader.route!r}>"
 
     async def run(self, link: Link) -> None:
         """Consume until the link ends; the broker redelivers what is not acknowledged then.

@@ -189,8 +189,6 @@ class RedeliveryTracker:
             for place in [place for place in known if place[0][0] == connection_id]:
                 del known[place]
 
-    # responses being published
-
     def is_answered(self, inbound: InboundDelivery) -> bool:
         """Return whether a delivery needs no processing, because its responses are pending or refused.
 
@@ -244,8 +242,6 @@ class RedeliveryTracker:
         if inbound.place is not None and self._pending.get(inbound.place) is inbound:
             del self._pending[inbound.place]
 
-    # failures
-
     def note(self, inbound: InboundDelivery, outcome: Outcome, *, is_done: bool) -> None:
         """Record the outcome of one signal. `is_done`: it was executed, although the outcome is a failure.
 
@@ -267,8 +263,6 @@ class RedeliveryTracker:
         _remember(self._rejections, place, rejections + 1, _MAX_TRACKED_REJECTIONS)
         self.has_failures = True
         return True
-
-    # deduplication keys
 
     def name(
         self, signal: Command | Request | Cancel, received: ReceivedSignal, inbound: InboundDelivery

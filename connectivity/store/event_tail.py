@@ -37,9 +37,6 @@ class EventTail:
         self.newest = 0
         """The number of the newest event that readers may have."""
 
-    def __repr__(self) -> str:
-        return f"<EventTail up to {self.newest}, {len(self._events)} events in memory>"
-
     @property
     def is_followed(self) -> bool:
         return bool(self._wakes)

@@ -46,11 +46,6 @@ class SessionRepository:
         self._steps = 0
         """How many steps for changed rows are queued."""
 
-    def __repr__(self) -> str:
-        known = "unread" if self._rows is None else f"{len(self._rows)} rows"
-        changes = f"{len(self._changed)} changed, {len(self._changed_positions)} moved"
-        return f"<SessionRepository of {self._protocol}: {known}, {changes}>"
-
     def rows(self, connection_id: str) -> list[SessionRow]:
         """Return the rows of a connection's sessions."""
         return [self._newest(at, row) for at, row in self._read().items() if at.connection == connection_id]

@@ -38,9 +38,6 @@ class AsyncSparkQueries:
         self._workers = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="wide")
         self._open = asyncio.Semaphore(at_once)
 
-    def __repr__(self) -> str:
-        return f"<AsyncSparkQueries {self._queries!r}>"
-
     async def run(self, query: Query, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the batches of a query. Close it (`contextlib.aclosing`) when leaving before its end.
 

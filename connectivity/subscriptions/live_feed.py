@@ -100,9 +100,6 @@ class LiveFeeds:
         self._is_waking = False
         self._retry: asyncio.TimerHandle | None = None
 
-    def __repr__(self) -> str:
-        return f"<LiveFeeds of {len(self._lines)} entities, {len(self._kept)} events in memory>"
-
     def followers(self, entity: EntityId) -> int:
         """Return the number of followers of an entity."""
         buffer = self._lines.get(entity)
@@ -332,9 +329,6 @@ class LiveFeed(Feed):
         """When the lag became too far."""
         self._is_notified = False
         self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<LiveFeed of {self.entity} behind {self.position}>"
 
     @property
     def newest(self) -> int:

@@ -191,8 +191,6 @@ class SubscriptionManager:
             if not subscription.is_closed
         )
 
-    # commands
-
     def subscribe(self, signal: Subscribe, subscriber: Subscriber) -> None:
         """Open a subscription and send `created`; a fault of its query is sent at the first request."""
         connection = subscriber.reply.connection_id
@@ -253,8 +251,6 @@ class SubscriptionManager:
         """End a subscription without a reply."""
         if (subscription := self._find(signal, subscriber)) is not None and not subscription.is_closed:
             self._cancel(subscription)
-
-    # lifetimes
 
     def idle(self, subscription: ActiveSubscription) -> int:
         """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
@@ -368,8 +364,6 @@ class SubscriptionManager:
             f"This connection has {self._bounds.max_per_connection} open subscriptions, which is the limit.",
             "Cancel subscriptions that are no longer needed, or let them end.",
         )
-
-    # elements
 
     def _start(self, subscription: ActiveSubscription) -> None:
         if subscription.capacity and subscription.pump is None and subscription.feed is not None:

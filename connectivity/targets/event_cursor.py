@@ -118,8 +118,6 @@ class EventCursor:
     def listeners(self) -> int:
         return len(self._listeners)
 
-    # the way
-
     @property
     def can_go_on(self) -> bool:
         """Whether the target may be sent an event now."""

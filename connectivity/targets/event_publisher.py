@@ -85,9 +85,6 @@ class EventPublisher:
         if self._positions:
             store.tail.follow(self.wake)
 
-    def __repr__(self) -> str:
-        return f"<EventPublisher of {len(self._positions)} targets, {sum(map(len, self._cursors.values()))} open>"
-
     @property
     def is_wanted(self) -> bool:
         """Whether there are targets for events: then events are stored with their causes."""
@@ -96,8 +93,6 @@ class EventPublisher:
     def of(self, connection_id: str) -> Sequence[EventCursor]:
         """The open cursors of a connection."""
         return self._cursors.get(connection_id, ())
-
-    # coming and going
 
     def has_positions(self, connection: Connection) -> bool:
         """Whether exactly the targets of a connection have durable positions."""
@@ -175,8 +170,6 @@ class EventPublisher:
     def _update_following(self) -> None:
         if not self.is_wanted:
             self._store.tail.leave(self.wake)
-
-    # turns
 
     def linked(self, connection_id: str) -> None:
         """A connection that had no link has one."""

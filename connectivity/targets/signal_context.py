@@ -170,9 +170,6 @@ class SignalContext(Generic[S]):
         self._snapshot: Any = ...
         self._enforcer: Any = ...
 
-    def __repr__(self) -> str:
-        return f"<SignalContext {self.signal.entity} {self.topic}>"
-
     @property
     def snapshot(self) -> Snapshot | None:
         if self._snapshot is ...:

@@ -103,9 +103,6 @@ class TopicFilter:
         for topics_by_name in self._topics.values():
             topics_by_name.sort(key=lambda compiled_topic: compiled_topic.order)
 
-    def __repr__(self) -> str:
-        return f"<TopicFilter {', '.join(self._topics) or 'in nothing'}>"
-
     def __contains__(self, topic: str) -> bool:
         """Whether the target has topics for signals such as `_/_/things/twin/events`."""
         return topic in self._topics

@@ -130,9 +130,6 @@ def _is_at(path: Segments, parent: Sequence[str | None]) -> bool:
     return len(path) == len(parent) and all(known in (None, found) for found, known in zip(path, parent, strict=True))
 
 
-# --- changing -----------------------------------------------------------------------------------------------------------
-
-
 def changes(
     case: CommandContext,
     asked: MetadataRequest,
@@ -215,9 +212,6 @@ def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments
     for name in value if first == _EVERY else (first,):
         if name in value:
             yield from _spread(value[name], tuple(rest), (*path, name))
-
-
-# --- reading ------------------------------------------------------------------------------------------------------------
 
 
 def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:

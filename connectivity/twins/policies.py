@@ -57,9 +57,6 @@ def decide_policy(case: CommandContext) -> Decision:
             return _retrieve(case, asked)
 
 
-# --- the whole policy ---
-
-
 def _write(case: CommandContext, asked: Preconditions) -> Decision:
     value = values.parse(case)
     if not isinstance(value, dict):
@@ -112,9 +109,6 @@ def _replace(
     step = _check(case, before, case.step(before, "modified", raw, policy))
     response = case.respond(204, None, revision=step.snapshot.revision, tag=revision_tag(step.snapshot))
     return decision([step], response, departure_announcements(before, step.snapshot))
-
-
-# --- its parts ---
 
 
 def _modify(case: CommandContext, asked: Preconditions) -> Decision:

@@ -64,9 +64,6 @@ def check_subject(case: CommandContext) -> None:
         _resource(case, case.address.segments[-1])
 
 
-# --- whole policies, and their parts ---
-
-
 def policy(case: CommandContext, value: Mapping[str, Any], policy_id: Any) -> dict[str, Any]:
     """Return a whole policy with this ID. Raises TwinError for an invalid one."""
     if not isinstance(policy_id, str) or parse_entity_id(EntityType.POLICY, policy_id) is None:
@@ -284,9 +281,6 @@ def _references(case: CommandContext, value: Sequence[Any]) -> list[dict[str, st
     return references
 
 
-# --- imports ---
-
-
 def _imports(case: CommandContext, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
     check_number_of_imports(case, value, policy_id)
     return {
@@ -328,9 +322,6 @@ def _transitive(case: CommandContext, ids: Sequence[str], policy_id: str) -> lis
 def _own_import(case: CommandContext, value: Any) -> dict[str, Any]:
     _imported_policy_id(case, case.address.segments[1], str(case.entity))
     return _import(case, _outer(case, value), str(case.entity))
-
-
-# --- types ---
 
 
 def _outer(case: CommandContext, value: Any) -> dict[str, Any]:

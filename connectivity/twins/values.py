@@ -107,9 +107,6 @@ def check_keys(case: CommandContext, value: Any) -> None:
                 check_keys(case, member)
 
 
-# --- one check for each part of a thing; each returns the value itself where nothing was dropped from it ---
-
-
 def _thing(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and case.command.action == "create":
         value = {}
@@ -287,9 +284,6 @@ def _type(value: Any) -> str:
     """A JSON type, for messages; never the value itself."""
     names: dict[type, str] = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
     return "null" if value is None else names.get(type(value), "a number")
-
-
-# --- whole things ---
 
 
 def whole_thing(case: CommandContext, value: CheckedValue, policy_id: str) -> CheckedValue:

@@ -125,9 +125,6 @@ class RawMessageCodec(TemplateMapper):
         return (Envelope(_bytes(signal.value, content_type), headers),)
 
 
-# --- reading ------------------------------------------------------------------------------------------------------------
-
-
 def _message(found: Mapping[str, str], payload: bytes, content_type: ContentType) -> Message | MessageResponse:
     entity = _entity(found)
     subject = found.get(SUBJECT)
@@ -204,9 +201,6 @@ def _json(payload: bytes) -> bytes:
     if not is_storable(payload):
         raise DecodeError(errors.not_json(payload))
     return bytes(value)
-
-
-# --- writing ------------------------------------------------------------------------------------------------------------
 
 
 def _bytes(value: bytes | None, content_type: ContentType) -> bytes:

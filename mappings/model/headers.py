@@ -22,9 +22,6 @@ MAX_SIZE = 5 * 1024
 """The most that names and values of one signal's headers may measure together."""
 
 
-# --- types of values ----------------------------------------------------------------------------------------------------
-
-
 class _Invalid(Exception):
     """A value that is not of the header's type."""
 
@@ -157,9 +154,6 @@ IF_EQUAL = HeaderType(
 STRATEGY = HeaderType("live channel timeout strategy (fail or use-twin)", _one_of("fail", "use-twin"))
 
 
-# --- the table ----------------------------------------------------------------------------------------------------------
-
-
 class HeaderField(NamedTuple):
     """A header of the protocol: whether clients may send it, whether it is sent to them, and its type."""
 
@@ -251,9 +245,6 @@ FIELDS: dict[str, HeaderField] = {
 _INTERNAL_PREFIX = "ditto-pre-defined-extra-fields"
 
 _NEVER_SENT = frozenset(row.name for row in FIELDS.values() if not row.is_written)
-
-
-# --- coming in ----------------------------------------------------------------------------------------------------------
 
 
 def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
@@ -371,9 +362,6 @@ def response_required(headers: Mapping[str, Any]) -> bool:
     """Whether a command requires a response: by its header, else unless its timeout is zero."""
     value = headers.get("response-required")
     return timeout_seconds(headers) != 0 if value is None else value not in (False, "false")
-
-
-# --- going out ----------------------------------------------------------------------------------------------------------
 
 
 def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:

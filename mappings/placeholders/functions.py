@@ -142,9 +142,6 @@ def _plain(arguments: Sequence[Argument], change: Callable[[str], str]) -> Stage
     return _each(change)
 
 
-# --- choosing -----------------------------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=256)
 def _like(pattern: str) -> re.Pattern[str]:
     """`*` for any run, `?` for one character, `|` between alternatives.
@@ -245,9 +242,6 @@ def _delete(arguments: Sequence[Argument]) -> Stage:
     return lambda _piped, _context: DELETED
 
 
-# --- cutting and replacing ----------------------------------------------------------------------------------------------
-
-
 @_function(
     "substring-before",
     "('text')",
@@ -330,8 +324,6 @@ def _join(arguments: Sequence[Argument]) -> Stage:
 
     return stage
 
-
-# --- rewriting ----------------------------------------------------------------------------------------------------------
 
 _WHITE_SPACE = "".join(map(chr, range(33)))
 """The characters that `fn:trim` removes: the space and every control character before it."""

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from mappings.placeholders.template import Scope, Template, parse
 from mappings.placeholders.values import PlaceholderContext
 
-# --- mapping ------------------------------------------------------------------------------------------------------------
-
 
 class HeaderMapping:
     """Which header is filled from which template, read once.

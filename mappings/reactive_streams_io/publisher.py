@@ -28,9 +28,6 @@ class PackedElements(Sequence[bytes]):
         self.raw = raw
         self.size = size
 
-    def __repr__(self) -> str:
-        return f"<PackedElements: {len(self)} of {self.size} bytes>"
-
     def __len__(self) -> int:
         return len(self.raw) // self.size
 
@@ -103,9 +100,6 @@ class PublisherSide:
         self._large: memoryview | None = None
         self._element = 0
         self._ending: bytes | None = None
-
-    def __repr__(self) -> str:
-        return f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.raw} bytes waiting>"
 
     @property
     def has_ended(self) -> bool:

@@ -97,9 +97,6 @@ class Resumables:
         self._raw = 0
         """The size of the lost sessions, as far as is known."""
 
-    def __repr__(self) -> str:
-        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._abandoned)} lost>"
-
     def grant(self, holder: SessionHolder, former: bytes | None = None) -> bytes:
         """A token for the session of a connection.
 

@@ -49,9 +49,6 @@ def quote(value: Any) -> str:
     return shorten(value if isinstance(value, str) else _encode(value).decode(), LONGEST_STREAM_ID)
 
 
-# --- any request --------------------------------------------------------------------------------------------------------
-
-
 def not_an_object() -> Fault:
     """E-JSON."""
     return Fault(400, "streamr:json.invalid", "Request is not a JSON object")
@@ -75,9 +72,6 @@ def unknown_version(version: Any) -> Fault:
 def limit_exceeded(what: str) -> Fault:
     """E-LIMIT."""
     return Fault(429, "streamr:limit.exceeded", f"Limit exceeded: {what}")
-
-
-# --- publish ------------------------------------------------------------------------------------------------------------
 
 
 def publish_without_stream() -> Fault:
@@ -135,9 +129,6 @@ def stream_not_found(stream: str) -> Fault:
 def publish_failed(reason: str) -> Fault:
     """E-PUB-503."""
     return Fault(503, "streamr:publish.unavailable", f"Publish request failed: {reason}")
-
-
-# --- subscribe, unsubscribe, resend -------------------------------------------------------------------------------------
 
 
 def without_stream() -> Fault:

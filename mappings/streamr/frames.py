@@ -160,9 +160,6 @@ def fault_frame(fault: Fault, correlation_id: str | None = None) -> Error:
     return error_of(content, about, correlation_id)
 
 
-# --- writing ------------------------------------------------------------------------------------------------------------
-
-
 def write_frame(frame: Frame, style: FrameStyle = PLAIN) -> bytes:
     """Return the bytes of a frame in a peer's style."""
     if isinstance(frame, Unicast):

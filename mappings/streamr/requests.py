@@ -40,9 +40,6 @@ class RequestLimits:
     resend_last: int = 100_000
 
 
-# --- requests -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Publish:
     """Publish a message to a stream.
@@ -99,8 +96,6 @@ def twin_of(request: Request) -> EntityId | None:
     place = None if isinstance(request, Disconnect) else parse_stream_id(request.stream)
     return place.entity if isinstance(place, ThingStream | PolicyStream) else None
 
-
-# --- reading ------------------------------------------------------------------------------------------------------------
 
 _decode = msgspec.json.Decoder().decode
 _is_json = msgspec.json.Decoder(msgspec.Raw).decode
@@ -225,9 +220,6 @@ _READERS: dict[str, Callable[[Members, RequestLimits, bool], Request]] = {
 }
 
 
-# --- members ------------------------------------------------------------------------------------------------------------
-
-
 def _size(text: str) -> int:
     """Bytes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
@@ -307,8 +299,6 @@ def _range(start: Any, end: Any) -> OffsetRange | None:
         return None
     return OffsetRange(max(0, min(first, MAX_OFFSET + 1)), None if last is None else max(-1, min(last, MAX_OFFSET)))
 
-
-# --- times of publishers -------------------------------------------------------------------------------------------------
 
 _NUMBER = re.compile(r"\s*(?P<whole>[+-]?[0-9]{1,16})(?:\.[0-9]*)?\s*", re.ASCII)
 _LONGEST_DATE = 64

@@ -129,10 +129,6 @@ class Sessions:
         self._limits = limits or SessionLimits()
         self._sessions: dict[str, StreamrSession] = {}
 
-    def __repr__(self) -> str:
-        following = sum(len(session.subscriptions) for session in self._sessions.values())
-        return f"<Sessions: {len(self._sessions)}, following {following}>"
-
     def __len__(self) -> int:
         return len(self._sessions)
 
@@ -324,9 +320,6 @@ class Sessions:
     def _leave(self, session: StreamrSession, spot: Spot) -> LeaveStream:
         del session.subscriptions[spot]
         return LeaveStream(session.address, spot)
-
-
-# --- rows of sessions that outlive a restart ----------------------------------------------------------------------------
 
 
 class PersistedSubscription(msgspec.Struct, frozen=True, array_like=True, tag="following"):

@@ -92,8 +92,6 @@ def parse_partition_name(name: str) -> tuple[str, int] | None:
     return (stream, partition) if partition <= LAST_PARTITION else None
 
 
-# --- partitions by key ---------------------------------------------------------------------------------------------------
-
 _MASK = 0xFFFFFFFF
 
 

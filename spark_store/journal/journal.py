@@ -175,8 +175,6 @@ class Journal:
             undo.pop_all()
         return cls(path, writer, reader, clock)
 
-    # writing
-
     def write(self, changes: Sequence[Change]) -> None:
         """Store `changes` in the open transaction (a first call opens one), all of them or none.
 
@@ -357,8 +355,6 @@ class Journal:
         except sqlite3.Error as error:
             self.rollback()
             raise translate_sqlite_error(self.path, error) from error
-
-    # reading
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """Return the newest committed state, also of a deleted entity; None if it never existed."""

@@ -101,9 +101,6 @@ class LakeHistory:
         self._events = DeltaTableReader(lake.path(EVENTS), self._footers, clock)
         self._snapshots = DeltaTableReader(lake.path(SNAPSHOTS), self._footers, clock)
 
-    def __repr__(self) -> str:
-        return f"<Cold {self._lake.folder}>"
-
     def reaches(self) -> int:
         """Return the journal's number up to which `events` is complete; 0 for none.
 

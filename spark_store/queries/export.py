@@ -59,9 +59,6 @@ class Output:
         """Use `open`."""
         self._out, self._part, self._writer, self._sink, self._force = out, part, writer, sink, force
 
-    def __repr__(self) -> str:
-        return f"<Output {self._out}>"
-
     @classmethod
     def open(cls, out: Path, schema: pa.Schema, *, force: bool) -> Self:
         """Raises OutputUnusable, StoreUnavailable where the disk is full."""

@@ -153,9 +153,6 @@ class SparkQueries:
         self.find = find
         self._places = threading.BoundedSemaphore(at_once)
 
-    def __repr__(self) -> str:
-        return f"<WideQueries of {self.lake.folder}>"
-
     def run(
         self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
     ) -> QueryResult:
@@ -233,9 +230,6 @@ class QueryResult:
                 self._check()
                 self._batches = _batches(session, query, lake)
             undo.pop_all()
-
-    def __repr__(self) -> str:
-        return f"<Answer {self.rows} rows, {'over' if self._over.is_set() else 'running'}>"
 
     def __iter__(self) -> Self:
         return self

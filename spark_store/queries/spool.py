@@ -40,9 +40,6 @@ class Spool:
         except OSError as error:
             raise translate_system_error(folder, error, "what a search finds cannot be kept") from error
 
-    def __repr__(self) -> str:
-        return f"<Spool of {len(self)} records, {self._ends[-1]} bytes>"
-
     def __len__(self) -> int:
         return len(self._ends) - 1
 

@@ -76,8 +76,6 @@ class OrderedScan:
         self.reach = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
         self.judge = Matcher(read_view, question, rights, self.order, known)
 
-    # the order
-
     def behind(self, after: Place | None) -> Iterator[Match]:
         """Yield the matches after a place, in order."""
         keys = self.reach.few() if self.reach.is_indexed else None
@@ -185,8 +183,6 @@ class OrderedScan:
 
     def _is_within(self, place: Place, fixed: tuple[Group, ...]) -> bool:
         return all(Group.of(value) == group for value, group in zip(place, fixed, strict=False))
-
-    # along the ids
 
     def _along_ids(
         self,
@@ -347,8 +343,6 @@ class OrderedScan:
 
     def _every_row(self) -> Iterator[Row]:
         return self._by_ids.things(None, False, COLUMNS)
-
-    # along the values
 
     def _level(
         self,

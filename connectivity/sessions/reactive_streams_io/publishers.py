@@ -168,8 +168,6 @@ class PublisherResolver:
             case publisher_names.IngestName():
                 return Fault(404, "rsio:publisher.notfound", "Nobody subscribes to what is ingested, but the service.")
 
-    # things and policies
-
     def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         if name.follow and name.to_revision is not None:
             return _wrong("found follow with to, which has an end")
@@ -245,8 +243,6 @@ class PublisherResolver:
             return write
         return lambda event: write(event) if is_kept(event) else None
 
-    # searches
-
     def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
         query = SearchQuery(name.filter, name.options, namespaces, name.fields)
@@ -259,8 +255,6 @@ class PublisherResolver:
             return FlattenedFeed(feed, _things) if is_apart else feed
 
         return ResolvedPublisher(SubscriptionKind.SEARCH, None, 0, open)
-
-    # streams
 
     def _stream(self, name: publisher_names.StreamName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         known = self._options.streams.get(name.id)
@@ -307,8 +301,6 @@ class PublisherResolver:
         return ResolvedPublisher(
             SubscriptionKind.HISTORY if _selection(name) is not None else SubscriptionKind.LIVE, entity, 0, open
         )
-
-    # the store
 
     def _ask(self, kind: SubscriptionKind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
         try:

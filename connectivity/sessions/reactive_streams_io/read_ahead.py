@@ -39,9 +39,6 @@ class ConnectionBudget:
     def __init__(self) -> None:
         self.raw = 0
 
-    def __repr__(self) -> str:
-        return f"<Hall, {self.raw} octets>"
-
     @property
     def is_crowded(self) -> bool:
         return self.raw >= MOST_TOGETHER
@@ -58,9 +55,6 @@ class ReadAheadBudget:
         self._reading = 0
         self._is_left = False
         self._turns: OrderedDict[BudgetedFeed, asyncio.Future[bool]] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<Gate, {self._held} octets held, {self._reading} reading, {len(self._turns)} waiting>"
 
     def leave_alone(self) -> None:
         """Read small pages until a client is connected."""
@@ -134,9 +128,6 @@ class BudgetedFeed(Feed):
         self._gate = budget
         self._held = 0
         self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<Gated {self._feed!r}, {self._held} octets held>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Return the page of the underlying feed; an empty one if it was closed meanwhile."""

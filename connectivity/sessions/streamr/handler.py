@@ -83,11 +83,6 @@ class StreamrHandler(SessionHandler):
         self._is_wanted: Callable[[str], bool] | None = None
         """Which connections may be open; kept while the store cannot be read."""
 
-    def __repr__(self) -> str:
-        return f"<StreamrDesk, {list(self._registries.values())!r}>"
-
-    # requests
-
     def take(
         self,
         session_message: SessionMessage,
@@ -236,8 +231,6 @@ class StreamrHandler(SessionHandler):
     def _admit(self, request: Publish | SubscribeRequest | Resend, context: _Request) -> StreamPermission:
         return admit(request, context.registry.options, context.arrival.received.subjects, self._means.decider.world)
 
-    # refusals
-
     def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         registry = self._registry(route)
         try:
@@ -265,8 +258,6 @@ class StreamrHandler(SessionHandler):
         if channel is None:
             return _silent
         return partial(_send_frames, channel, [error_of(error.fault, error.about, channel.correlation_id)])
-
-    # sessions
 
     def sweep(self) -> None:
         self._reader_access.sweep()

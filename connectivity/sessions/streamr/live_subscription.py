@@ -69,9 +69,6 @@ class LiveSubscription:
         self._is_over = False
         self.peer = Subscriber(self, subjects, (channel.connection_id, channel.address), has_session=True)
 
-    def __repr__(self) -> str:
-        return f"<Live {self._key} to {self.channel.address}, sent {self.last}>"
-
     def follow(self, entity: EntityId, after: int | None = None) -> None:
         """Begin behind this offset, or behind the newest one."""
         subscribe = Subscribe(SubscriptionKind.LIVE, LiveQuery(entity, after, may_skip=True), {}, self._key, WINDOW)

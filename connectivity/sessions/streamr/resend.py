@@ -87,9 +87,6 @@ class ResendQueue:
         """How many unconfirmed ends of each `sub` there are."""
         self._is_over = False
 
-    def __repr__(self) -> str:
-        return f"<Resending {self._resends!r}>"
-
     @property
     def is_idle(self) -> bool:
         """Whether there is no resend."""
@@ -125,8 +122,6 @@ class ResendQueue:
         asked, self._asked, self._kept_back = self._asked, {}, []
         for resend in asked.values():
             resend.stop(self._streams)
-
-    # for its resends
 
     def request(self, resend: _Resend, number: int) -> None:
         """Request messages in the place of confirmed ones."""
@@ -180,9 +175,6 @@ class _Resend:
         self._looking: asyncio.Task[None] | None = None
         self._conversation = ResendFrames(ticket.request)
         self._is_over = False
-
-    def __repr__(self) -> str:
-        return f"<resend {self.ticket.number} to {self.channel.address}>"
 
     def begin(self, store: Store, streams: SubscriptionManager) -> None:
         request, entity, newest, _ = self._wanted

@@ -58,9 +58,6 @@ class SessionState:
         self.live_subscriptions: dict[Spot, LiveSubscription] = {}
         self.resending = resending
 
-    def __repr__(self) -> str:
-        return f"<Seat at {self.channel.address}, following {len(self.live_subscriptions)}, {self.resending!r}>"
-
 
 class StreamrSessions:
     """The sessions of one connection that speak the protocol through one mapping."""
@@ -86,9 +83,6 @@ class StreamrSessions:
         self._newest = newest
         self._begins: dict[tuple[str, Spot], int] = {}
         """The offset after which new subscriptions begin."""
-
-    def __repr__(self) -> str:
-        return f"<Room of {self.connection_id}, {self.sessions!r}>"
 
     def __iter__(self) -> Iterator[SessionState]:
         return iter(list(self.seats.values()))

@@ -57,9 +57,6 @@ class Reason(NamedTuple):
     words: str
 
 
-# ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def read_short(data: bytes, at: int) -> tuple[bytes, int]:
     """Return the short string at this position and the next position."""
     end = at + 1 + data[at]
@@ -92,9 +89,6 @@ def read_return(data: bytes, at: int) -> tuple[Reason, bytes, bytes]:
     exchange, at = read_short(data, at)
     key, _ = read_short(data, at)
     return reason, exchange, key
-
-
-# ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:

@@ -69,9 +69,6 @@ class ReceivedProperties(NamedTuple):
     name: str | None
 
 
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def read_properties(packed: bytes) -> ReceivedProperties:
     """Read the flags and properties of a content header. Never raises for malformed input."""
     headers: dict[str, str] = {}
@@ -239,9 +236,6 @@ def _header_text(value: Any) -> str:
     if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
     return str(value)
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def pack_properties(headers: Mapping[str, str]) -> bytes:

@@ -237,8 +237,6 @@ class KafkaConsumer:
     def _owns(self, partition: Partition) -> bool:
         return self._partitions.get((partition.topic, partition.number)) is partition
 
-    # rebalances
-
     def _assigned(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         try:
             self._start_partitions(consumer, places)
@@ -319,8 +317,6 @@ class KafkaConsumer:
             # A revoked partition cannot be stored: its last records are redelivered to another member.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=places)
-
-    # towards the loop
 
     def _call_on_loop(self, what: Callable[..., None], *arguments: object) -> None:
         self._call(lambda: what(*arguments))
