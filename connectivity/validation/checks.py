@@ -211,7 +211,7 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
 def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
     """Check that mappers of stream deliveries can handle pieces of messages."""
     readers = [name for name in mapper_names() if (codec := _codec(name)) is not None and codec.reads_streams]
-    expected = f"a mapper that reads a stream of octets: {', '.join(readers)}"
+    expected = f"a mapper that reads a byte stream: {', '.join(readers)}"
     for number, source in enumerate(connection.sources):
         path = f"sources[{number}].payloadMapping"
         if not source.payload_mapping:

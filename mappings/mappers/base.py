@@ -170,7 +170,7 @@ class PayloadMapper(Codec):
 
     options: ClassVar[Sequence[Option]] = (blocklist(),)
     answers = Answers.READ
-    most_results = 10
+    max_results = 10
 
     def __init__(self, options: Mapping[str, Any] | None = None) -> None:
         """`options` as `read_options` returns them; None for options that are not given."""

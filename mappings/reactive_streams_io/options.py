@@ -81,7 +81,7 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _raw(most: int) -> Any:
+def _byte_count(most: int) -> Any:
     def read(value: object) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
             raise InvalidMapperOption(OptionProblem((), value, f"a number of bytes from 1 to {most}"))
@@ -112,14 +112,14 @@ OPTIONS = (
     ),
     Option(
         "elementLimit",
-        _raw(MAX_ELEMENT_SIZE),
+        _byte_count(MAX_ELEMENT_SIZE),
         "The size of the largest element, in bytes. A larger one fails its stream with 413.",
         1 << 20,
         16 << 20,
     ),
     Option(
         "partLimit",
-        _raw(MAX_PART_SIZE),
+        _byte_count(MAX_PART_SIZE),
         "The size of one part of a split element, in bytes.",
         16_384,
         MAX_PART_SIZE,

@@ -28,6 +28,9 @@ class PackedElements(Sequence[bytes]):
         self.raw = raw
         self.size = size
 
+    def __repr__(self) -> str:
+        return f"<PackedElements: {len(self)} of {self.size} bytes>"
+
     def __len__(self) -> int:
         return len(self.raw) // self.size
 
@@ -78,7 +81,7 @@ class PublisherSide:
         "demand",
         "has_begun",
         "is_queued",
-        "raw",
+        "waiting_bytes",
         "stream",
         "subscriber",
     )
@@ -90,7 +93,7 @@ class PublisherSide:
         self.demand = asked.demand
         self.has_begun = False
         self.is_queued = False
-        self.raw = 0
+        self.waiting_bytes = 0
         self._limits = limits
         self._head = varint(asked.subscriber)
         self._size = 0
@@ -100,6 +103,11 @@ class PublisherSide:
         self._large: memoryview | None = None
         self._element = 0
         self._ending: bytes | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.waiting_bytes} bytes waiting>"
+        )
 
     @property
     def has_ended(self) -> bool:
@@ -137,7 +145,7 @@ class PublisherSide:
                 message = f"found an element of {largest} bytes, expected at most {self._limits.element}"
                 raise EncodeError(Fault(413, "rsio:element.toolarge", message))
             self._waiting.extend(elements)
-        self.raw += raw
+        self.waiting_bytes += raw
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
 
@@ -169,7 +177,7 @@ class PublisherSide:
             room -= len(frame)
             if room < 0 or size > most:
                 break
-            self.raw -= size
+            self.waiting_bytes -= size
             frames.append(frame)
             waiting.popleft()
         return frames
@@ -194,7 +202,7 @@ class PublisherSide:
         if end == len(self._run) or end > self._limits.backlog:
             del self._run[:end]
             self._place = 0
-        self.raw -= len(raw)
+        self.waiting_bytes -= len(raw)
         if len(raw) == size:
             return b"\x82" + self._head + raw
         return b"\x83" + self._head + varint(len(raw) // size) + raw
@@ -203,12 +211,12 @@ class PublisherSide:
         if len(element) > self._limits.split_above:
             self._large = memoryview(element)
             return self._part(self._large)
-        self.raw -= len(element)
+        self.waiting_bytes -= len(element)
         return b"\x82" + self._head + varint(len(element)) + element
 
     def _part(self, large: memoryview) -> bytes:
         data, rest = large[: self._limits.part], large[self._limits.part :]
-        self.raw -= len(data)
+        self.waiting_bytes -= len(data)
         code = b"\x84" if rest else b"\x85"
         frame = code + self._head + varint(self._element) + varint(len(data)) + data
         self._large = rest or None

@@ -51,7 +51,7 @@ class _ResumableSession:
     token: bytes
     previous_token: bytes | None
     until: float | None = None
-    raw: int = 0
+    size: int = 0
     """Its size, as far as is known."""
 
 
@@ -79,7 +79,7 @@ class Resumables:
     `tokens` makes one; times are the seconds that the endpoints get.
     """
 
-    __slots__ = ("_abandoned", "_by_session", "_by_token", "_idle", "_limits", "_lost", "_raw", "_tokens")
+    __slots__ = ("_abandoned", "_by_session", "_by_token", "_idle", "_limits", "_lost", "_size", "_tokens")
 
     def __init__(
         self,
@@ -94,8 +94,11 @@ class Resumables:
         self._idle: dict[int, _ResumableSession] = {}
         """The lost sessions without streams."""
         self._abandoned: dict[int, _ResumableSession] = {}
-        self._raw = 0
+        self._size = 0
         """The size of the lost sessions, as far as is known."""
+
+    def __repr__(self) -> str:
+        return f"<Resumables {len(self._by_token)} tokens, {len(self._lost) + len(self._abandoned)} lost>"
 
     def grant(self, holder: SessionHolder, former: bytes | None = None) -> bytes:
         """A token for the session of a connection.
@@ -135,8 +138,8 @@ class Resumables:
         """
         entry = self._by_session[session.key]
         entry.until = until
-        entry.raw = session.raw
-        self._raw += entry.raw
+        entry.size = session.held_bytes
+        self._size += entry.size
         self._lost[session.key] = entry
         if not session.has_streams:
             self._idle[session.key] = entry
@@ -159,8 +162,8 @@ class Resumables:
         """Return the expired sessions with the events of their streams."""
         for entry in self._lost.values():
             # Lost sessions still read ahead for a while.
-            former, entry.raw = entry.raw, entry.session.raw
-            self._raw += entry.raw - former
+            former, entry.size = entry.size, entry.session.held_bytes
+            self._size += entry.size - former
         self._enforce_limits()
         late = [entry for entry in self._lost.values() if entry.until is not None and entry.until < now]
         over = [entry.session for entry in (*self._abandoned.values(), *late)]
@@ -170,7 +173,7 @@ class Resumables:
 
     def _enforce_limits(self) -> None:
         """Give up as many as are too many."""
-        while len(self._lost) > self._limits.resumable or self._raw > self._limits.resumable_bytes:
+        while len(self._lost) > self._limits.resumable or self._size > self._limits.resumable_bytes:
             self._abandon(next(iter((self._idle or self._lost).values())))
 
     def _abandon(self, entry: _ResumableSession) -> None:
@@ -182,4 +185,4 @@ class Resumables:
         """It is lost no more, if it was."""
         if self._lost.pop(entry.session.key, None) is not None:
             self._idle.pop(entry.session.key, None)
-            self._raw -= entry.raw
+            self._size -= entry.size

@@ -80,6 +80,12 @@ class RsioSession:
         self._copies: deque[bytes] = deque()
         self._copies_bytes = 0
 
+    def __repr__(self) -> str:
+        return (
+            f"<Session {self.key}, {len(self.publishing)} published, {self.subscribing}, "
+            f"sent {self.sent}, received {self.received}, {len(self._copies)} copies>"
+        )
+
     # Inbound.
 
     def receive(self, frame: Frame) -> list[StreamEvent]:
@@ -195,7 +201,7 @@ class RsioSession:
     def waiting(self, stream: int) -> int:
         """Return the bytes of a stream's elements that the transport has not taken yet."""
         publishing = self.by_stream.get(stream)
-        return 0 if publishing is None else publishing.raw
+        return 0 if publishing is None else publishing.waiting_bytes
 
     # Streams that we ask for.
 
@@ -260,9 +266,9 @@ class RsioSession:
         return bool(self.by_stream or self.subscribing.streams)
 
     @property
-    def raw(self) -> int:
+    def held_bytes(self) -> int:
         """The bytes kept for the peer: copies, replies and elements."""
-        waiting = sum(publishing.raw for publishing in self.publishing.values())
+        waiting = sum(publishing.waiting_bytes for publishing in self.publishing.values())
         return self._copies_bytes + self.sent_bytes + waiting + self.subscribing.open_bytes
 
     def next_frame(self) -> bytes | None:

@@ -33,6 +33,9 @@ class EncodedFeed(Feed):
         self._feed = feed
         self._write = write
 
+    def __repr__(self) -> str:
+        return f"<Written {self._feed!r}>"
+
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
         raw = [written for each in found.elements if (written := self._write(each)) is not None]
@@ -55,6 +58,9 @@ class FlattenedFeed(Feed):
         self._part = part
         self._waiting: deque[bytes] = deque()
         self._then = PageEnd.MORE
+
+    def __repr__(self) -> str:
+        return f"<Apart {self._feed!r}, {len(self._waiting)} waiting>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         if not self._waiting and self._then is not PageEnd.END:
@@ -82,6 +88,9 @@ class ConcatenatedFeed(Feed):
         self._feed = feed
         self._open = open
         self._is_second = self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Behind {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where there is no second feed."""
@@ -114,6 +123,9 @@ class DeferredFeed(Feed):
         self._feed: Feed | None = None
         self._is_closed = False
 
+    def __repr__(self) -> str:
+        return f"<Later {self._feed!r}>"
+
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed if there is none."""
         if self._feed is None:
@@ -144,6 +156,9 @@ class SyntheticFeed(Feed):
         self._connection_test = trial
         self._elements: Iterator[bytes] = elements.elements(trial)
         self._left = elements.number(trial)
+
+    def __repr__(self) -> str:
+        return f"<Trials {self._connection_test.kind}, {self._left} left>"
 
     @property
     def is_empty(self) -> bool:
@@ -178,6 +193,9 @@ class NumbersFeed(Feed):
 
     def __init__(self, trial: SyntheticName) -> None:
         self._connection_test = trial
+
+    def __repr__(self) -> str:
+        return f"<Numbers {self._connection_test}>"
 
     @property
     def is_empty(self) -> bool:

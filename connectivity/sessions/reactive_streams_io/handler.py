@@ -61,6 +61,9 @@ class RsioHandler(SessionHandler):
         self._source = StreamSource(means.store, means.lifetimes, means.now)
         self._reader_access = ReaderAccess(means.store, means.decider.world)
 
+    def __repr__(self) -> str:
+        return f"<RsioDesk, {list(self._registries.values())!r}>"
+
     def take(
         self,
         session_message: SessionMessage,

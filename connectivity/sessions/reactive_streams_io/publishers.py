@@ -168,6 +168,8 @@ class PublisherResolver:
             case publisher_names.IngestName():
                 return Fault(404, "rsio:publisher.notfound", "Nobody subscribes to what is ingested, but the service.")
 
+    # things and policies
+
     def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         if name.follow and name.to_revision is not None:
             return _wrong("found follow with to, which has an end")
@@ -243,6 +245,8 @@ class PublisherResolver:
             return write
         return lambda event: write(event) if is_kept(event) else None
 
+    # searches
+
     def _search(self, name: publisher_names.SearchName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         namespaces = tuple(name.namespaces.split(",")) if name.namespaces else ()
         query = SearchQuery(name.filter, name.options, namespaces, name.fields)
@@ -255,6 +259,8 @@ class PublisherResolver:
             return FlattenedFeed(feed, _things) if is_apart else feed
 
         return ResolvedPublisher(SubscriptionKind.SEARCH, None, 0, open)
+
+    # streams
 
     def _stream(self, name: publisher_names.StreamName, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         known = self._options.streams.get(name.id)
@@ -302,6 +308,8 @@ class PublisherResolver:
             SubscriptionKind.HISTORY if _selection(name) is not None else SubscriptionKind.LIVE, entity, 0, open
         )
 
+    # the store
+
     def _ask(self, kind: SubscriptionKind, query: Query, subjects: tuple[str, ...]) -> Feed | Fault:
         try:
             feed = self._streams.open_feed(Subscribe(kind, query, {}), subjects)
@@ -330,7 +338,7 @@ class PublisherResolver:
 def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedPublisher | Fault:
     """The same elements in CBOR, where they are JSON."""
     if opened.element_size or (isinstance(name, publisher_names.SyntheticName) and name.kind == "big"):
-        return _wrong("found enc=cbor, and the elements of this publisher are octets of their own")
+        return _wrong("found enc=cbor, and the elements of this publisher are already bytes")
 
     def open() -> Feed | Fault:
         feed = opened.open()

@@ -34,14 +34,17 @@ LITTLE = 64 << 10
 class ConnectionBudget:
     """The bytes that wait for all clients of a connection."""
 
-    __slots__ = ("raw",)
+    __slots__ = ("used_bytes",)
 
     def __init__(self) -> None:
-        self.raw = 0
+        self.used_bytes = 0
+
+    def __repr__(self) -> str:
+        return f"<Hall, {self.used_bytes} bytes>"
 
     @property
     def is_crowded(self) -> bool:
-        return self.raw >= MOST_TOGETHER
+        return self.used_bytes >= MOST_TOGETHER
 
 
 class ReadAheadBudget:
@@ -55,6 +58,9 @@ class ReadAheadBudget:
         self._reading = 0
         self._is_left = False
         self._turns: OrderedDict[BudgetedFeed, asyncio.Future[bool]] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Gate, {self._held} bytes held, {self._reading} reading, {len(self._turns)} waiting>"
 
     def leave_alone(self) -> None:
         """Read small pages until a client is connected."""
@@ -83,22 +89,22 @@ class ReadAheadBudget:
         if (turn := self._turns.pop(feed, None)) is not None and not turn.done():
             turn.set_result(False)
 
-    def leave(self, raw: int) -> None:
+    def leave(self, size: int) -> None:
         """Count a page that was read until it is taken."""
         self._reading -= 1
-        self._held += raw
-        self._connection_budget.raw += raw
+        self._held += size
+        self._connection_budget.used_bytes += size
         self._admit()
 
-    def release(self, raw: int) -> None:
+    def release(self, size: int) -> None:
         """Subtract bytes that the transport has taken, or that are no longer needed."""
-        self._held -= raw
-        self._connection_budget.raw -= raw
+        self._held -= size
+        self._connection_budget.used_bytes -= size
         self._admit()
 
-    def page_of(self, raw: int) -> int:
+    def page_of(self, size: int) -> int:
         """Return the size of a page that could have that many bytes."""
-        return min(raw, LITTLE) if self._is_narrow else raw
+        return min(size, LITTLE) if self._is_narrow else size
 
     @property
     def _is_narrow(self) -> bool:
@@ -128,6 +134,9 @@ class BudgetedFeed(Feed):
         self._gate = budget
         self._held = 0
         self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Gated {self._feed!r}, {self._held} bytes held>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Return the page of the underlying feed; an empty one if it was closed meanwhile."""

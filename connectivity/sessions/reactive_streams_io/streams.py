@@ -77,6 +77,9 @@ class SessionStreams:
         self._offers: dict[int, PublishedStream] = {}
         self._waiting: dict[int, PublishedStream] = {}
 
+    def __repr__(self) -> str:
+        return f"<Offers {list(self._offers.values())!r}>"
+
     def meet(self, wake: Callable[[], None]) -> None:
         """A client is connected and reads."""
         self.wake = wake
@@ -167,6 +170,9 @@ class PublishedStream:
         self._element_size = opened.element_size
         self._postings: deque[PendingPublish] = deque()
 
+    def __repr__(self) -> str:
+        return f"<Offer {self.stream} of {self.entity}>"
+
     def open(self) -> Feed | Fault:
         """Return the feed within the session's budget, or the fault."""
         found = self._open()
@@ -203,7 +209,7 @@ class PublishedStream:
         posting = PendingPublish(1, ended)
         if len(fit) < len(signal.elements):
             size = len(signal.elements[len(fit)])
-            said = f"An element has {size} octets, expected at most {largest}."
+            said = f"An element has {size} bytes, expected at most {largest}."
             self._offers.fail(self.stream, Fault(413, "rsio:element.toolarge", said))
             _let_go(posting)
             return posting

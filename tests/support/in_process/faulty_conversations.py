@@ -341,13 +341,13 @@ def left(quay: Quay) -> list[object]:
     """What is still kept at a quay without clients."""
     desk: Any = quay.handlers.of("reactive_streams_io")
     found: list[object] = [*quay.streams, *quay.streams._scopes, *quay.following._lines]
-    if len(desk._watching._all):
-        found.append(desk._watching)
+    if len(desk._reader_access._all):
+        found.append(desk._reader_access)
     for room in desk._registries.values():
         found += [*room._counterparts.values(), *room._at, *room._offers.values()]
         resumables = room._resumables
-        found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._given_up]
-        found += [room._hall] if room._hall.raw else []
+        found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._abandoned]
+        found += [room._connection_budget] if room._connection_budget.used_bytes else []
     if len(quay.outbox):
         found.append(quay.outbox)
     return found

@@ -129,7 +129,7 @@ def frames_of(said: bytes) -> list[Frame]:
 def is_bounded(party: Party) -> bool:
     """Whether what is kept for the peer, and of it, stays below what the limits allow."""
     session = party.endpoint.session
-    kept = session.raw - sum(each.raw for each in session.publishing.values())
+    kept = session.held_bytes - sum(each.waiting_bytes for each in session.publishing.values())
     bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
     return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
 

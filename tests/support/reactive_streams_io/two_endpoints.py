@@ -177,7 +177,7 @@ class Side(Party):
 
     def is_bounded(self) -> bool:
         session = self.endpoint.session
-        kept = session.raw - sum(each.raw for each in session.publishing.values())
+        kept = session.held_bytes - sum(each.waiting_bytes for each in session.publishing.values())
         return kept <= BOUND and len(session.publishing) <= LIMITS.subscriptions
 
 
@@ -318,7 +318,7 @@ class Talk:
         assert not self.resumables._lost
         for side in self.sides:
             session = side.endpoint.session
-            assert (session.raw, session.by_stream, session.publishing, session.subscribing.streams) == (
+            assert (session.held_bytes, session.by_stream, session.publishing, session.subscribing.streams) == (
                 0,
                 {},
                 {},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.transports.listener.link import MOST_HELD, REPLY_TO
+from connectivity.transports.listener.link import MAX_HELD, REPLY_TO
 from connectivity.transports.listener.timeouts import CLOSING, OPENING
 from connectivity.transports.tcp.link import USER
 from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
@@ -44,7 +44,7 @@ A delivery is a piece of a peer's stream, as read from the socket, so the number
 The first one of each peer is empty: it reports the new peer, so that the service can send first.
 """,
     limits=(
-        Limit("unsettled pieces of all peers together", f"about {MOST_HELD}"),
+        Limit("unsettled pieces of all peers together", f"about {MAX_HELD}"),
         Limit("seconds for the TLS handshake", f"{OPENING:g}"),
         Limit("seconds for the peer to close its side", f"{CLOSING:g}"),
         Limit("peers, pieces, times", "the options below"),

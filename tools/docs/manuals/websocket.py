@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.transports.listener.link import MOST_HELD, REPLY_TO
+from connectivity.transports.listener.link import MAX_HELD, REPLY_TO
 from connectivity.transports.listener.timeouts import OPENING
 from connectivity.transports.websocket.handshake import ACCESS_TOKEN, FRAME, USER
 from mappings.streamr.frames import HEADER
@@ -53,7 +53,7 @@ Messages have no ids, so a command that is sent twice is executed twice, unless 
 before a peer disconnects are executed.
 """,
     limits=(
-        Limit("unsettled messages of all peers together", f"about {MOST_HELD}"),
+        Limit("unsettled messages of all peers together", f"about {MAX_HELD}"),
         Limit("seconds for the opening request", f"{OPENING:g}"),
         Limit("peers, sizes, pending output, times", "the options below"),
     ),

@@ -46,7 +46,7 @@ def test_an_entry_is_new_once(answers: list[Any], expected: list[list[int]]) -> 
 
 
 def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("connectivity.cli.connections._REMEMBERED", 2)
+    monkeypatch.setattr("connectivity.cli.connections._MAX_REMEMBERED_ENTRIES", 2)
     seen = PrintedEntries()
     assert len(seen.new(logs(1, 2, 3))) == 3
     assert [new["message"] for new in seen.new(logs(2, 3))] == []

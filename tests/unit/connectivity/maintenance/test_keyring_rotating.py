@@ -165,7 +165,7 @@ def killed(journal):
     os.kill(os.getpid(), signal.SIGKILL)
 
 Journal.commit = killed
-keyring.rotate_here(Settings(data_dir=Path(sys.argv[1])), "ada")
+keyring.rotate_offline(Settings(data_dir=Path(sys.argv[1])), "ada")
 """
 
 

@@ -482,7 +482,7 @@ def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
     assert len(client.elements(stream)) == 100
     assert party.endpoint.session.sent == 102
     assert party.endpoint.session.first_available > 100
-    assert client.endpoint.session.raw < 100
+    assert client.endpoint.session.held_bytes < 100
 
 
 def test_lost_sessions_are_bounded_in_number() -> None:
@@ -497,7 +497,7 @@ def test_lost_sessions_are_bounded_in_number() -> None:
 def test_lost_sessions_are_bounded_in_octets() -> None:
     server = Server(resumable_bytes=50)
     parties = [begun(server)[0] for _ in range(4)]
-    assert parties[0].endpoint.session.raw == 19
+    assert parties[0].endpoint.session.held_bytes == 19
     for party in parties:
         lost(server, party)
     assert len(server.resumables.expire(server.clock.now())) == 2

@@ -43,7 +43,7 @@ def test_elements_come_out_as_they_went_in(offered: list[list[bytes]]) -> None:
     parts = b""
     for elements in offered:
         stream.offer(elements)
-    assert stream.raw == sum(len(element) for elements in offered for element in elements)
+    assert stream.waiting_bytes == sum(len(element) for elements in offered for element in elements)
     for frame in decoder({300: 0}).feed(b"".join(drained(stream))):
         if isinstance(frame, OnNext):
             whole.append(frame.element)
@@ -54,7 +54,7 @@ def test_elements_come_out_as_they_went_in(offered: list[list[bytes]]) -> None:
                 whole.append(parts)
                 parts = b""
     assert whole == [element for elements in offered for element in elements]
-    assert stream.raw == 0
+    assert stream.waiting_bytes == 0
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=20), st.integers(0, 200))
@@ -65,7 +65,7 @@ def test_what_is_said_together_is_what_would_be_said_frame_by_frame(elements: li
     together = one.whole_elements(room)
     assert sum(map(len, together)) <= room
     assert [*together, *drained(one)] == drained(other)
-    assert one.raw == 0
+    assert one.waiting_bytes == 0
 
 
 @given(st.lists(st.lists(st.binary(min_size=3, max_size=3), max_size=50), max_size=5), st.booleans())
@@ -82,7 +82,7 @@ def test_elements_of_one_size_are_packed_as_far_as_they_are_there(offered: list[
         found += frame.elements if isinstance(frame, OnNextPacked) else []
     assert found == [element for elements in offered for element in elements]
     assert max(map(len, said), default=0) <= SMALL.batch
-    assert stream.raw == 0
+    assert stream.waiting_bytes == 0
 
 
 def test_demand_is_used_up_and_adds_up_to_endless() -> None:
@@ -138,6 +138,6 @@ def test_a_long_run_is_cut_now_and_then() -> None:
     said = 0
     while (frame := stream.next_frame()) is not None:
         said += len(frame)
-        assert stream.raw <= 8000 - said + 5 * 100
+        assert stream.waiting_bytes <= 8000 - said + 5 * 100
     assert said > 8000
     assert "0 bytes waiting" in repr(stream)

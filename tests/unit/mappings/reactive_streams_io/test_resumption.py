@@ -123,13 +123,13 @@ def test_a_session_that_is_lost_with_thousands_of_others_is_measured_a_few_times
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     measured: list[RsioSession] = []
-    raw: Callable[[RsioSession], int] = vars(RsioSession)["octets"].fget
+    raw: Callable[[RsioSession], int] = vars(RsioSession)["held_bytes"].fget
 
     def measure(session: RsioSession) -> int:
         measured.append(session)
         return raw(session)
 
-    monkeypatch.setattr(RsioSession, "octets", property(measure))
+    monkeypatch.setattr(RsioSession, "held_bytes", property(measure))
     resumables = Resumables()
     connections = [Connection() for _ in range(5000)]
     for connection in connections:

@@ -165,7 +165,7 @@ def test_copies_are_bounded_in_number_and_in_octets() -> None:
         for number in range(500):
             one.offer(stream, [bytes(20)])
             drained(one)
-            assert one.raw <= 250, number
+            assert one.held_bytes <= 250, number
         assert one.first_available == 501 + 1 - 10
 
 
@@ -173,9 +173,9 @@ def test_nothing_is_kept_where_nobody_may_come_back() -> None:
     one = session(keeps_copies=False)
     stream = opened(one)
     one.offer(stream, [b"a"])
-    assert one.raw > 0
+    assert one.held_bytes > 0
     drained(one)
-    assert one.raw == 0
+    assert one.held_bytes == 0
     assert one.first_available == one.sent + 1
 
 
@@ -202,7 +202,7 @@ def test_the_end_of_all_leaves_nothing() -> None:
     one.end(over, None)
     assert one.end_all("gone") == [Cancelled(published), StreamFailed(asked, "gone")]
     assert drained(one) == b""
-    assert one.raw == 0
+    assert one.held_bytes == 0
     assert one.end_all("gone") == []
 
 

@@ -304,7 +304,7 @@ class Collected:
 
 @pytest.fixture
 def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(session, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(session, "_LOOK_SECONDS", 0.0)
     (tmp_path / "0c").mkdir()
     for name in ("shuffle_1_4_0.data", "shuffle_1_4_0.index", "rdd_7_0"):
         (tmp_path / "0c" / name).touch()

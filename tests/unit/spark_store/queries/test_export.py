@@ -138,7 +138,7 @@ def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypa
 
 
 def test_too_many_waiting_events_are_not_kept_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_DELAYED_REQUESTS", 4)
+    monkeypatch.setattr(module, "_MOST_WAITING", 4)
     with pytest.raises(StoreUnavailable, match="wait until it has caught up"):
         newest(lake, Selection())
 
@@ -152,7 +152,7 @@ def test_nor_are_too_many_bytes_of_them(lake: Lake, monkeypatch: pytest.MonkeyPa
 def test_of_waiting_events_only_those_that_the_filter_takes_are_kept(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_MAX_DELAYED_REQUESTS", 1)
+    monkeypatch.setattr(module, "_MOST_WAITING", 1)
     _, rows = newest(lake, Selection(predicate=rql.parse('eq(thingId,"acme.site:lamp-6")')))
     assert keys(iter([rows])) == [("acme.site:lamp-6", "thing", 3)]
 

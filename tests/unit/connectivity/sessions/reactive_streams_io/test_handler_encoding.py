@@ -32,7 +32,7 @@ def elements(frames: list[Frame], stream: int) -> list[bytes]:
 
 
 @each_row(
-    ("text", "octets"),
+    ("text", "raw"),
     [
         (b"0", "00"),
         (b"-1", "20"),
@@ -106,5 +106,5 @@ async def test_what_is_octets_already_has_no_other_encoding(publisher: str) -> N
     *_, error = await quay.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error == (
-        "400 rsio:publisher.invalid Found enc=cbor, and the elements of this publisher are octets of their own."
+        "400 rsio:publisher.invalid Found enc=cbor, and the elements of this publisher are already bytes."
     )

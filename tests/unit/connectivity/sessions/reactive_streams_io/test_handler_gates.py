@@ -67,7 +67,7 @@ async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes()
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
     await pause()
     assert [task.done() for task in tasks] == [True] * 8 + [False] * 12
-    assert hall.raw == MOST
+    assert hall.used_bytes == MOST
     feeds[3].release()
     feeds[3].release()
     await pause()
@@ -81,7 +81,7 @@ async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes()
     assert all(task.done() for task in tasks)
     for feed in feeds:
         feed.release()
-    assert hall.raw == 0
+    assert hall.used_bytes == 0
 
 
 async def test_streams_have_their_turns_one_after_the_other() -> None:
@@ -132,8 +132,8 @@ async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_r
     assert await tasks[10] == read_ahead.PAGE
     for feed in feeds:
         feed.release()
-    assert hall.raw == 0
-    assert "0 octets held, 0 reading, 0 waiting" in repr(gate)
+    assert hall.used_bytes == 0
+    assert "0 bytes held, 0 reading, 0 waiting" in repr(gate)
 
 
 async def test_whoever_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next() -> None:
@@ -157,11 +157,11 @@ async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
     feed.close()
     store.ready.set()
     await task
-    assert hall.raw == 0
+    assert hall.used_bytes == 0
     store.failure = FeedFailed(INTERNAL_ERROR)
     with pytest.raises(FeedFailed):
         await read(BudgetedFeed(store, gate))
-    assert "0 octets held, 0 reading" in repr(gate)
+    assert "0 bytes held, 0 reading" in repr(gate)
 
 
 async def test_a_crowd_of_sessions_reads_little_at_a_time_and_none_waits_for_another(
@@ -231,7 +231,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
         # The last of them may still be about to leave.
         await until(lambda: completed(quay) == set(range(streams)))
     quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
-    await until(lambda: hall(quay).raw == 0)
+    await until(lambda: hall(quay).used_bytes == 0)
 
 
 async def test_what_is_cancelled_at_once_is_forgotten_at_once() -> None:
@@ -251,5 +251,5 @@ def completed(quay: Quay) -> set[int]:
 def hall(quay: Quay) -> ConnectionBudget:
     desk: Any = quay.handlers.of("reactive_streams_io")
     (room,) = desk._registries.values()
-    found: ConnectionBudget = room._hall
+    found: ConnectionBudget = room._connection_budget
     return found

@@ -23,7 +23,7 @@ async def test_remaining_deliveries_of_a_link_ended_by_the_broker_are_discarded(
     has_parted: bool, expected: list[str]
 ) -> None:
     """The broker brings it again, marked, and perhaps has done so over another link."""
-    client: Any = SimpleNamespace(traffic=SimpleNamespace(has_parted=has_parted))
+    client: Any = SimpleNamespace(frame_demultiplexer=SimpleNamespace(peer_has_closed=has_parted))
     source = Source(addresses=["commands"], authorization_context=["acme:line"])
     intake = AmqpConsumer(client, source, lambda _: None)
     intake._inbox.waiting.extend(map(delivery, "12"))

@@ -410,7 +410,7 @@ async def test_a_port_in_use_is_reported_and_not_affected_by_a_connection_test()
 async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(link_module, "FLUSH_TIMEOUT", 0.05)
+    monkeypatch.setattr(link_module, "FAREWELL", 0.05)
     connect = load_connection_type("tcp").connect
     assert connect is not None
     connection = Connection.model_validate(document(free_port()))

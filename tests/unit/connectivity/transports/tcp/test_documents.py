@@ -55,7 +55,7 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
         ),
         ({"sources": [{**SOURCE, "payloadMapping": []}]}, "sources[0].payloadMapping", "which means Ditto, expected a"),
         ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
-        ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "stream of octets"),
+        ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "byte stream"),
         (
             {"sources": [{**SOURCE, "replyTarget": {"address": "elsewhere"}}]},
             "sources[0].replyTarget.address",
