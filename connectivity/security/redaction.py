@@ -44,7 +44,7 @@ class SecretRedactor:
         self._by_head: dict[str, tuple[str, ...]] = {}
 
     def __repr__(self) -> str:
-        return f"<Secrets of {len(self._owners)} owners>"
+        return f"<SecretRedactor of {len(self._owners)} owners>"
 
     def remember(self, owner: str, secrets: Iterable[str]) -> None:
         """Redact these secrets of `owner` from now on."""

@@ -80,24 +80,24 @@ _LASTS = [bytes([last]) for last in range(256)]
 FAILURE = Fault(500, "rsio:tck.failed", "This test publisher always fails.")
 
 
-def elements(trial: SyntheticName) -> Iterator[bytes]:
+def elements(name: SyntheticName) -> Iterator[bytes]:
     """Yield the elements of a test publisher whose elements differ in size, counted from 1.
 
     `never` has none, and does not end. Those of `fixed` come packed (`numbers`).
     """
-    match trial.kind:
+    match name.kind:
         case "range" | "fail":
-            return (str(number).encode() for number in range(1, trial.count + 1))
+            return (str(number).encode() for number in range(1, name.count + 1))
         case "big":
             # Large: created only when it is requested.
-            return (b"x" * trial.size for _ in range(1))
+            return (b"x" * name.size for _ in range(1))
         case _:
             return iter(())
 
 
-def number(trial: SyntheticName) -> int:
+def number(name: SyntheticName) -> int:
     """Return how many elements a test publisher has."""
-    return 1 if trial.kind == "big" else trial.count
+    return 1 if name.kind == "big" else name.count
 
 
 def numbers(first: int, count: int, size: int) -> PackedElements:
@@ -113,11 +113,11 @@ def numbers(first: int, count: int, size: int) -> PackedElements:
     return PackedElements(raw[start : start + count * size], size)
 
 
-def element_size(trial: SyntheticName) -> int:
+def element_size(name: SyntheticName) -> int:
     """The size of all its elements, or 0."""
-    return trial.size if trial.kind == "fixed" else 0
+    return name.size if name.kind == "fixed" else 0
 
 
-def ending(trial: SyntheticName) -> Fault | None:
+def ending(name: SyntheticName) -> Fault | None:
     """Return the error after the elements of a test publisher: None for complete. `never` does not end."""
-    return FAILURE if trial.kind == "fail" else None
+    return FAILURE if name.kind == "fail" else None

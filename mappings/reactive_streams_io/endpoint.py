@@ -128,9 +128,6 @@ class Endpoint(Speaker):
         if role is EndpointRole.CLIENT or self._is_connected:
             self._send_hello()
 
-    def __repr__(self) -> str:
-        return f"<Endpoint {self.role.name.lower()}, {self.state.value}, {sorted(self.in_force)}, {self.session}>"
-
     # The transport.
 
     @property

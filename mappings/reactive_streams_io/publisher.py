@@ -81,9 +81,9 @@ class PublisherSide:
         "demand",
         "has_begun",
         "is_queued",
-        "waiting_bytes",
         "stream",
         "subscriber",
+        "waiting_bytes",
     )
 
     def __init__(self, stream: int, asked: SubscribeFrame, limits: EndpointLimits) -> None:
@@ -105,9 +105,7 @@ class PublisherSide:
         self._ending: bytes | None = None
 
     def __repr__(self) -> str:
-        return (
-            f"<Publishing {self.stream} as {self.subscriber}, demand {self.demand}, {self.waiting_bytes} bytes waiting>"
-        )
+        return f"<PublisherSide {self.stream} as {self.subscriber}, demand {self.demand}, {self.waiting_bytes} bytes waiting>"
 
     @property
     def has_ended(self) -> bool:

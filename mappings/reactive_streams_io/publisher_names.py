@@ -253,7 +253,7 @@ def _parse_segments(segments: list[str], parameters: _Parameters, with_test_publ
         case ["ingest", name]:
             return IngestName(name, parameters.encoding())
         case ["tck", kind] if with_test_publishers and kind in _TRIALS:
-            return _trial(kind, parameters)
+            return _synthetic(kind, parameters)
         case _:
             raise DecodeError(
                 Fault(404, "rsio:publisher.notfound", f"There is no publisher {shorten('/'.join(segments))!r}.")
@@ -314,7 +314,7 @@ def _stream(id: str, partition: int, parameters: _Parameters) -> StreamName:
     return StreamName(id, partition, all, last, first, to, since, follow, parameters.encoding())
 
 
-def _trial(kind: str, parameters: _Parameters) -> SyntheticName:
+def _synthetic(kind: str, parameters: _Parameters) -> SyntheticName:
     numbers = {member: parameters.count(key, needed=True) for key, member in _TRIALS[kind].items()}
     count, size = numbers.get("count") or 0, numbers.get("size") or 0
     if kind == "fixed" and not 1 <= size <= 65_535:

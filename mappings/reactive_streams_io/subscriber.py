@@ -96,7 +96,7 @@ class SubscriberSide:
         self.open_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Subscribing {list(self._by_stream.values())}>"
+        return f"<SubscriberSide {list(self._by_stream.values())}>"
 
     @property
     def streams(self) -> list[int]:

@@ -120,7 +120,7 @@ class JournalReader:
         self._connection = connection
 
     def __repr__(self) -> str:
-        return f"<Follower of {self.path}>"
+        return f"<JournalReader of {self.path}>"
 
     @classmethod
     def open(cls, path: Path) -> Self:

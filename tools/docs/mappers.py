@@ -59,7 +59,7 @@ ones the signal; [placeholders](placeholders.md) lists the functions.
 **Content types.** Every mapper of the Ditto protocol has the option `{BLOCKLIST}`: a delivery whose header
 `content-type` is exactly one of these is not read.
 
-**Limits.** A source or target has at most ten mappers. A mapper makes at most {PayloadMapper.most_results} signals of a
+**Limits.** A source or target has at most ten mappers. A mapper makes at most {PayloadMapper.max_results} signals of a
 delivery, and as many messages of a signal; if it makes more, all of them are replaced by the error
 `connectivity:message.mapping.failed`.
 

@@ -34,7 +34,7 @@ class EncodedFeed(Feed):
         self._write = write
 
     def __repr__(self) -> str:
-        return f"<Written {self._feed!r}>"
+        return f"<EncodedFeed {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
@@ -60,7 +60,7 @@ class FlattenedFeed(Feed):
         self._then = PageEnd.MORE
 
     def __repr__(self) -> str:
-        return f"<Apart {self._feed!r}, {len(self._waiting)} waiting>"
+        return f"<FlattenedFeed {self._feed!r}, {len(self._waiting)} waiting>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         if not self._waiting and self._then is not PageEnd.END:
@@ -90,7 +90,7 @@ class ConcatenatedFeed(Feed):
         self._is_second = self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Behind {self._feed!r}>"
+        return f"<ConcatenatedFeed {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where there is no second feed."""
@@ -124,7 +124,7 @@ class DeferredFeed(Feed):
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Later {self._feed!r}>"
+        return f"<DeferredFeed {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed if there is none."""
@@ -150,33 +150,31 @@ class DeferredFeed(Feed):
 class SyntheticFeed(Feed):
     """A test publisher. Its elements are made when they are asked for."""
 
-    __slots__ = ("_connection_test", "_elements", "_left")
+    __slots__ = ("_name", "_elements", "_left")
 
-    def __init__(self, trial: SyntheticName) -> None:
-        self._connection_test = trial
-        self._elements: Iterator[bytes] = elements.elements(trial)
-        self._left = elements.number(trial)
+    def __init__(self, name: SyntheticName) -> None:
+        self._name = name
+        self._elements: Iterator[bytes] = elements.elements(name)
+        self._left = elements.number(name)
 
     def __repr__(self) -> str:
-        return f"<Trials {self._connection_test.kind}, {self._left} left>"
+        return f"<SyntheticFeed {self._name.kind}, {self._left} left>"
 
     @property
     def is_empty(self) -> bool:
         """Whether it is complete before it begins."""
-        return (
-            not self._left and self._connection_test.kind != "never" and elements.ending(self._connection_test) is None
-        )
+        return not self._left and self._name.kind != "never" and elements.ending(self._name) is None
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where this publisher is to fail."""
-        if self._connection_test.kind == "never":
+        if self._name.kind == "never":
             return Page((), position, PageEnd.WAIT)
-        if not self._left and (fault := elements.ending(self._connection_test)) is not None:
+        if not self._left and (fault := elements.ending(self._name)) is not None:
             raise FeedFailed(fault)
-        fit = max(1, max_bytes // max(1, self._connection_test.size))
+        fit = max(1, max_bytes // max(1, self._name.size))
         found = list(islice(self._elements, min(limit, fit)))
         self._left -= len(found)
-        is_last = not self._left and elements.ending(self._connection_test) is None
+        is_last = not self._left and elements.ending(self._name) is None
         return Page(found, position + len(found), PageEnd.END if is_last else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
@@ -189,26 +187,26 @@ class SyntheticFeed(Feed):
 class NumbersFeed(Feed):
     """The test publisher of elements with a fixed size, in runs. A position is how many were read."""
 
-    __slots__ = ("_connection_test",)
+    __slots__ = ("_name",)
 
-    def __init__(self, trial: SyntheticName) -> None:
-        self._connection_test = trial
+    def __init__(self, name: SyntheticName) -> None:
+        self._name = name
 
     def __repr__(self) -> str:
-        return f"<Numbers {self._connection_test}>"
+        return f"<NumbersFeed {self._name}>"
 
     @property
     def is_empty(self) -> bool:
         """Whether it is complete before it begins."""
-        return not self._connection_test.count
+        return not self._name.count
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """As many as there is room for."""
-        size = self._connection_test.size
-        count = min(limit, max(1, max_bytes // size), self._connection_test.count - position)
+        size = self._name.size
+        count = min(limit, max(1, max_bytes // size), self._name.count - position)
         behind = position + count
         run = elements.numbers(position + 1, count, size)
-        return Page(run, behind, PageEnd.END if behind == self._connection_test.count else PageEnd.MORE)
+        return Page(run, behind, PageEnd.END if behind == self._name.count else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
         """There never is more."""

@@ -62,7 +62,7 @@ class RsioHandler(SessionHandler):
         self._reader_access = ReaderAccess(means.store, means.decider.world)
 
     def __repr__(self) -> str:
-        return f"<RsioDesk, {list(self._registries.values())!r}>"
+        return f"<RsioHandler, {list(self._registries.values())!r}>"
 
     def take(
         self,

@@ -69,7 +69,7 @@ class CommandStream:
         """When it is asked for again."""
 
     def __repr__(self) -> str:
-        return f"<Inlet {self.publisher} as {self.id}, {self.done} done>"
+        return f"<CommandStream {self.publisher} as {self.id}, {self.done} done>"
 
 
 class Ingest:

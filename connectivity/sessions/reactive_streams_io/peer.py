@@ -92,7 +92,7 @@ class PeerSession:
         offers.meet(self.wake)
 
     def __repr__(self) -> str:
-        return f"<Counterpart at {self.channel.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
+        return f"<PeerSession at {self.channel.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
 
     def is_known(self, delivery: Delivery) -> bool:
         """Whether the broker redelivers a processed message."""

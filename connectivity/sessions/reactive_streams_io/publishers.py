@@ -155,7 +155,7 @@ class PublisherResolver:
         match name:
             case publisher_names.SyntheticName():
                 return ResolvedPublisher(
-                    SubscriptionKind.HISTORY, None, elements.element_size(name), lambda: _connection_test(name)
+                    SubscriptionKind.HISTORY, None, elements.element_size(name), lambda: _open_synthetic(name)
                 )
             case publisher_names.History():
                 return self._history(name, subjects)
@@ -347,8 +347,8 @@ def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedP
     return opened._replace(open=open)
 
 
-def _connection_test(trial: publisher_names.SyntheticName) -> Feed:
-    feed = NumbersFeed(trial) if elements.element_size(trial) else SyntheticFeed(trial)
+def _open_synthetic(name: publisher_names.SyntheticName) -> Feed:
+    feed = NumbersFeed(name) if elements.element_size(name) else SyntheticFeed(name)
     return NOTHING if feed.is_empty else feed
 
 

@@ -40,7 +40,7 @@ class ConnectionBudget:
         self.used_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<Hall, {self.used_bytes} bytes>"
+        return f"<ConnectionBudget, {self.used_bytes} bytes>"
 
     @property
     def is_crowded(self) -> bool:
@@ -60,7 +60,7 @@ class ReadAheadBudget:
         self._turns: OrderedDict[BudgetedFeed, asyncio.Future[bool]] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Gate, {self._held} bytes held, {self._reading} reading, {len(self._turns)} waiting>"
+        return f"<ReadAheadBudget, {self._held} bytes held, {self._reading} reading, {len(self._turns)} waiting>"
 
     def leave_alone(self) -> None:
         """Read small pages until a client is connected."""
@@ -136,7 +136,7 @@ class BudgetedFeed(Feed):
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Gated {self._feed!r}, {self._held} bytes held>"
+        return f"<BudgetedFeed {self._feed!r}, {self._held} bytes held>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Return the page of the underlying feed; an empty one if it was closed meanwhile."""

@@ -70,7 +70,7 @@ class RsioSessions:
         """By session key, connected clients and those that may come back."""
 
     def __repr__(self) -> str:
-        return f"<Room of {self.connection_id}, {len(self._counterparts)} clients, {self._resumables!r}>"
+        return f"<RsioSessions of {self.connection_id}, {len(self._counterparts)} clients, {self._resumables!r}>"
 
     def is_full(self, address: str) -> bool:
         """Whether no session may begin at this address: one client cannot use all sessions of a connection."""

@@ -78,7 +78,7 @@ class SessionStreams:
         self._waiting: dict[int, PublishedStream] = {}
 
     def __repr__(self) -> str:
-        return f"<Offers {list(self._offers.values())!r}>"
+        return f"<PublishedStreams {list(self._offers.values())!r}>"
 
     def meet(self, wake: Callable[[], None]) -> None:
         """A client is connected and reads."""
@@ -171,7 +171,7 @@ class PublishedStream:
         self._postings: deque[PendingPublish] = deque()
 
     def __repr__(self) -> str:
-        return f"<Offer {self.stream} of {self.entity}>"
+        return f"<PublishedStream {self.stream} of {self.entity}>"
 
     def open(self) -> Feed | Fault:
         """Return the feed within the session's budget, or the fault."""
