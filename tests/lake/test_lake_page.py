@@ -50,7 +50,10 @@ def test_snapshots_have_the_columns_of_latest() -> None:
 def test_moments_have_one_column_more() -> None:
     moment, *others = MOMENTS.columns
     assert tuple(others) == LATEST.columns
-    assert "`moments`, partitioned by `moment`, has the columns of `latest`, for things only, and one more in front:" in TEXT
+    assert (
+        "`moments`, partitioned by `moment`, has the columns of `latest`, for things only, and one more in front:"
+        in TEXT
+    )
     assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT
 
 
