@@ -36,7 +36,7 @@ check: $(READY) ## format, lint, types, spelling, plain English, architecture, g
 	$(RUN)/mypy
 	$(RUN)/lint-imports --no-logo --no-cache
 	$(RUN)/codespell
-	$(RUN)/python -m tools.language connectivity mappings spark_store
+	$(RUN)/python -m tools.language
 	$(RUN)/python -m tools.docs --check
 	$(RUN)/pytest -q -n auto tests/repo
 	$(RUN)/python tools/audit.py

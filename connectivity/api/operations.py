@@ -76,7 +76,7 @@ def router(management: Management) -> APIRouter:
     @api.get(
         "/audit",
         tags=["audit"],
-        summary="Who changed what, the newest first",
+        summary="Changes of connections, the newest first",
         operation_id="audit",
         dependencies=[Depends(admins_only)],
         responses=answers(

@@ -84,7 +84,7 @@ Subjects = Annotated[
         alias="as",
         default_factory=list,
         description="In whose name, instead of the token's own subjects: an authorization subject; several times for "
-        "several. For admins only; the audit log tells who did, and in whose name.",
+        "several. For admins only; the audit log records the user and the subjects.",
         examples=[["integration:fleet"]],
         max_length=_MOST_SUBJECTS,
     ),

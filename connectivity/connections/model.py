@@ -202,7 +202,7 @@ class Source(DocumentModel):
     """Addresses to consume commands from, and how their signals are read, allowed and answered."""
 
     addresses: Annotated[Texts, Field(min_length=1)] = Field(
-        description="What to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket door. No "
+        description="What to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket listener. No "
         "placeholders.",
         examples=[["fleet/+/cmd"], ["cmd.in"]],
     )
@@ -415,13 +415,13 @@ class Connection(DocumentModel):
         examples=["open"],
     )
     uri: Annotated[SecretUri, BeforeValidator(_uri_is_address, json_schema_input_type=str)] = Field(
-        description="The broker, or where a door listens: `scheme://[user:password@]host:port[/path]`; reserved "
+        description="The broker, or the address of a listener: `scheme://[user:password@]host:port[/path]`; reserved "
         "characters percent-encoded.",
         examples=["ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"],
     )
     credentials: ClientCertificate | None = Field(
         default=None,
-        description="A client certificate; for a door, its own. User name and password belong into `uri`.",
+        description="A client certificate; for a listener, its server certificate. User name and password belong in `uri`.",
         examples=[{"type": "client-cert", "cert": "${file:client.crt}", "key": "${file:client.key}"}],
     )
     sources: tuple[Source, ...] = Field(

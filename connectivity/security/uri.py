@@ -59,7 +59,7 @@ def parse_uri(text: str) -> BrokerUri:
     if shape is None:
         raise ValueError("scheme://[user:password@]host:port[/path]")
     if shape["query"] is not None or shape["fragment"] is not None:
-        raise ValueError("an address without query and fragment; options belong into specificConfig")
+        raise ValueError("an address without query and fragment; options belong in specificConfig")
     user_information, _, _ = shape["authority"].rpartition("@")
     if "@" in user_information:
         raise ValueError("user name and password percent-encoded: %40 for @")

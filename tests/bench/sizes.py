@@ -78,7 +78,7 @@ def rows() -> Iterator[Row]:
 
 def table() -> str:
     """As in docs/performance.md."""
-    lines = ["| octets of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
+    lines = ["| bytes of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
     for row in rows():
         ditto = "–" if row.ditto is None else f"{row.ditto:g}"
         lines.append(f"| {row.what} | {row.rsio:g} | {row.rsocket:g} | {ditto} |")
@@ -89,7 +89,7 @@ def listed(folder: Path) -> list[Figure]:
     """The table as figures, with RSocket's in the place of a bare client."""
     return [
         Figure(
-            f"octets of {row.what}",
+            f"bytes of {row.what}",
             f"{row.rsio:g}",
             f"{row.rsocket:g} (RSocket)",
             "–",

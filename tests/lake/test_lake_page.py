@@ -51,7 +51,8 @@ def test_moments_have_one_column_more() -> None:
     moment, *others = MOMENTS.columns
     assert tuple(others) == LATEST.columns
     assert (
-        "`moments`, partitioned by moment, has the columns of `latest`, of things alone, and one before them:" in TEXT
+        "`moments`, partitioned by `moment`, has the columns of `latest`, for things only, and one more in front:"
+        in TEXT
     )
     assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT
 

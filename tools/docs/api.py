@@ -41,10 +41,10 @@ $ curl -X POST -H 'content-type: text/plain' -d connectivity.commands:closeConne
 
 ## Authorization
 
-Without a token in the settings, the service listens to its own machine alone, and everybody there may do everything; a
-page in a browser there may not: the `Host` has to be a loopback name or address, or `api.host`, and what changes something
-takes no `Origin` but that `Host`. As soon as `api.token` or `api.tokens` has one, everything but probes wants a token, as
-`authorization: Bearer …`. A host that is not loopback is refused without.
+Without a token in the settings, the service listens only on its own machine, and everybody there can do everything, except
+pages in a browser: the `Host` must be a loopback name or address, or `api.host`, and requests that change something must
+have no other `Origin` than that `Host`. As soon as `api.token` or `api.tokens` is set, everything except probes needs a
+token, as `authorization: Bearer …`. A host that is not loopback requires a token.
 
 ```yaml
 api:
@@ -66,12 +66,12 @@ api:
   if it is the right one: queries end up in logs of proxies. Replace the token then.
 - The response to a wrong token is delayed, longer each time, up to four seconds, by address; a right one never
   waits. While eight such requests of an address are pending, that address gets 429. The log event
-  `invalid token received` tells the address, the first, second, fourth, eighth … time. Behind a proxy on the same machine
-  the address is the last one in `x-forwarded-for`, which the proxy has to add itself; who is on this machine can say any.
+  `invalid token received` has the address, the first, second, fourth, eighth … time. Behind a proxy on the same machine
+  the address is the last one in `x-forwarded-for`, which the proxy has to add itself; processes on this machine can forge it.
 - The service speaks plain HTTP. Where others reach it, put a proxy with TLS in front of it.
 
-`api.max_body` bounds a body, `api.read_timeout` how long the head of a request and then its body may take to arrive, and
-`api.max_clients` how many connections there are at the same time; those beyond it are closed.
+`api.max_body` limits a body, `api.read_timeout` the time in which the head of a request and then its body must arrive, and
+`api.max_clients` the number of concurrent connections; further ones are closed.
 
 ## Concurrent changes
 
@@ -80,7 +80,7 @@ A connection that is retrieved, created or changed comes with its revision as `e
 if the revision is older: of two operators who change the same revision, one gets 412. `if-none-match: *` creates and never
 changes; on a GET, `if-none-match` with the known tag is answered with 304 and no body.
 
-The last hundred revisions are there, too: `GET …/{connection_id}/revisions` lists them, and `at-historical-revision: 2` or
+The last hundred revisions are kept: `GET …/{connection_id}/revisions` lists them, and `at-historical-revision: 2` or
 `at-historical-timestamp: 2026-02-03T09:12:45Z` on a GET shows one. Secrets are always shown as `*****`; a document that
 comes back with that in its place keeps what is stored.
 

@@ -78,17 +78,18 @@ alerts, `deploy/prometheus/alerts.yml`, each of which is explained in [Alerts](a
 |---|---|---|"""
 
 _NOTES = """
-`connectivity_lake_…` and `connectivity_pipeline_…` are there where there is a [lake](lake.md), those of the pipeline once it
-has said so; `connectivity_pipeline_up` where the service runs it itself. `connectivity_target_lag_…` are there for
-[targets](targets.md) that events go to, and so is `connectivity_target_skipped_total`: events that a target has missed, gone
-from the journal before the target could have them, of no use to its broker, or without the extra fields that it wants.
-`connectivity_journal_trimming_up` is 0 while nothing can be let go: the lake cannot be read, or it has another past than the
-journal; the log says what (`journal not trimmed`). `connectivity_live_left_out` counts what a session that did not
-keep up was not sent; by the next message it learns that it may ask for it. A connection is up while all its links stand.
+`connectivity_lake_…` and `connectivity_pipeline_…` exist if there is a [lake](lake.md), those of the pipeline once it has
+reported them; `connectivity_pipeline_up` exists if the service runs the pipeline itself. `connectivity_target_lag_…` exist for
+[targets](targets.md) of events, and so does `connectivity_target_skipped_total`: events that a target has missed, because the
+journal trimmed them first, the broker can never accept them, or their extra fields were unavailable.
+`connectivity_journal_trimming_up` is 0 while nothing can be trimmed: the lake cannot be read, or its history differs from the
+journal's; the log gives the reason (`journal not trimmed`). `connectivity_live_left_out` counts messages that were not sent to
+a session that did not keep up; the next message shows it that it can request them. A connection is up while it has all its
+links.
 
 ## Labels
 
-| label | is |
+| label | meaning |
 |---|---|"""
 
 _OUTCOMES = """
