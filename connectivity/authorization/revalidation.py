@@ -44,6 +44,9 @@ class PolicyChangeNotifier:
     def __init__(self) -> None:
         self._told: dict[Told, None] = {}
 
+    def __repr__(self) -> str:
+        return f"<Authorities, watched by {len(self._told)}>"
+
     def watch(self, told: Told) -> None:
         """Call `told` with the changed entities after each commit that has changed some."""
         self._told[told] = None
@@ -77,6 +80,9 @@ class AccessRevalidation(ABC, Generic[Judged]):
         self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
         """Those whose check was postponed."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._all!r}>"
 
     def __contains__(self, judged: Judged) -> bool:
         return judged in self._all

@@ -78,6 +78,9 @@ class PendingRequest:
         self.fallback: Response | None = None
         self.postings: list[PendingPublish] = []
 
+    def __repr__(self) -> str:
+        return f"<PendingRequest {self.collector!r}, {'over' if self.is_over else 'open'}>"
+
     @property
     def correlation_id(self) -> str | None:
         return self.signal.headers.get("correlation-id")

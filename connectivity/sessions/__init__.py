@@ -32,6 +32,9 @@ class SessionHandlers:
     def __init__(self, handlers: Mapping[str, SessionHandler]) -> None:
         self._handlers = handlers
 
+    def __repr__(self) -> str:
+        return f"<SessionHandlers {list(self._handlers.values())!r}>"
+
     def of(self, protocol: str) -> SessionHandler | None:
         """Return the session handler of a protocol; None if it has no sessions."""
         return self._handlers.get(protocol)

@@ -61,6 +61,9 @@ class RetainedHistory:
         self._deletions = -1
         self._last_read = float("-inf")
 
+    def __repr__(self) -> str:
+        return f"<RetainedHistory of {len(self._starts)} entities, {len(self._cold)} of them in the lake>"
+
     def oldest(self, entity: EntityId) -> int:
         """Return the smallest revision that can be read, or a later one; the next revision if there is none.
 

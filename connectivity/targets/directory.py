@@ -60,6 +60,9 @@ class OpenConnection:
         self.declared = declared
         self.diverting = DivertingOptions.of(connection)
 
+    def __repr__(self) -> str:
+        return f"<OpenConnection {self.connection_id}, {len(self.targets)} targets>"
+
 
 class ResponseDiversion(NamedTuple):
     """The target of a diverted response. `target` of None: there is none, for this `reason`."""

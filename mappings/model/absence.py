@@ -19,6 +19,9 @@ class AbsenceDetector:
         self._count = 0
         self._since = 0.0
 
+    def __repr__(self) -> str:
+        return f"<AbsenceDetector {self._count}, since {self._since}>"
+
     def note(self, now: float) -> bool:
         """Count a message without receiver; return whether the reader is gone. `now` is in seconds."""
         if not self._count:

@@ -60,6 +60,10 @@ class Resends:
         self._delayed: dict[int, float] = {}
         self._empty_resends: OrderedDict[_ResendKey, tuple[int, float]] = OrderedDict()
 
+    def __repr__(self) -> str:
+        counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._delayed)} delayed"
+        return f"<Resends: {counts}>"
+
     def ask(self, request: Resend) -> ResendTicket:
         """Put a resend in the queue. Raises RequestRefused for one too many."""
         if len(self._waiting) + len(self._delayed) >= self._limits.waiting:

@@ -129,6 +129,10 @@ class Sessions:
         self._limits = limits or SessionLimits()
         self._sessions: dict[str, StreamrSession] = {}
 
+    def __repr__(self) -> str:
+        following = sum(len(session.subscriptions) for session in self._sessions.values())
+        return f"<Sessions: {len(self._sessions)}, following {following}>"
+
     def __len__(self) -> int:
         return len(self._sessions)
 

@@ -127,7 +127,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakeContainer]]:
         monkeypatch.setattr(module, "docker_answers", lambda: True)
     monkeypatch.setattr(testcontainers, "DockerContainer", FakeContainer)
     monkeypatch.setattr(kafka, "AdminClient", FakeAdmin)
-    monkeypatch.setattr(FakeContainer, "created_at", [])
+    monkeypatch.setattr(FakeContainer, "made", [])
     yield FakeContainer.made
     for container in FakeContainer.made:
         container._end()

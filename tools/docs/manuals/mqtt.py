@@ -20,7 +20,9 @@ MANUAL = Manual(
     example="examples/connections/devices.yaml",
     addresses=(
         AddressForm("source", "topic filter", "all topics that it matches", "fleet/+/cmd"),
-        AddressForm("target, reply-target", "topic", "clients that have subscribed to it", "fleet/{{ thing:name }}/res"),
+        AddressForm(
+            "target, reply-target", "topic", "clients that have subscribed to it", "fleet/{{ thing:name }}/res"
+        ),
     ),
     address_rules="A message goes to every source one of whose filters matches.",
     headers=(
