@@ -142,7 +142,7 @@ class Client:
                 taken += 1
                 # A number belongs to its session. If that is over, what has come may still be taken, and no more asked for.
                 if 2 * taken >= window and self._coming.get(stream) is coming:
-                    self._endpoint.request(stream, taken)
+                    self._endpoint.session.request(stream, taken)
                     self._wake()
                     taken = 0
             if element is not None:
@@ -150,7 +150,7 @@ class Client:
         finally:
             if self._coming.get(stream) is coming:
                 del self._coming[stream]
-                self._endpoint.cancel(stream)
+                self._endpoint.session.cancel(stream)
                 self._wake()
 
     async def follow(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
@@ -198,7 +198,7 @@ class Client:
 
     def _is_away(self, bringing: Bringing) -> bool:
         endpoint = self._endpoint
-        is_said = bringing.stream is not None and not endpoint.waiting(bringing.stream)
+        is_said = bringing.stream is not None and not endpoint.session.waiting(bringing.stream)
         return (
             is_said and bringing.sent == len(bringing.kept) and endpoint.state is EndpointState.OPEN and self._is_silent
         )
@@ -206,9 +206,9 @@ class Client:
     def _bring(self, bringing: Bringing) -> None:
         """Send what is wanted."""
         if bringing.stream is not None:
-            end = bringing.sent + self._endpoint.capacity(bringing.stream)
+            end = bringing.sent + self._endpoint.session.capacity(bringing.stream)
             if wanted := list(islice(bringing.kept, bringing.sent, end)):
-                self._endpoint.offer(bringing.stream, wanted)
+                self._endpoint.session.offer(bringing.stream, wanted)
                 bringing.sent += len(wanted)
                 self._wake()
         bringing.changed.set()
@@ -217,10 +217,10 @@ class Client:
         bringing = self._bringing.setdefault(publisher, Bringing())
         if publisher.startswith("ingest/") and bringing.stream is None:
             bringing.stream = stream
-            self._endpoint.accept(stream)
+            self._endpoint.session.accept(stream)
             self._bring(bringing)
         else:
-            self._endpoint.refuse(stream, NOTHING_HERE)
+            self._endpoint.session.end(stream, NOTHING_HERE)
 
     def _stored(self, bringing: Bringing, number: int) -> None:
         for _ in range(min(number, bringing.sent)):

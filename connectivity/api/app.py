@@ -22,11 +22,11 @@ from connectivity.api.authentication import Authenticator
 from connectivity.api.errors import refusal
 from connectivity.api.health import Readiness
 from connectivity.api.openapi import openapi_document
-from connectivity.api.operations import Erasures
 from connectivity.api.requests import BodyLimits
 from connectivity.api.responses import JsonResponse, ResponseMiddleware, install
 from connectivity.config.problems import did_you_mean
 from connectivity.config.settings import ApiSettings
+from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
@@ -38,7 +38,7 @@ def application(
     monitor: PrometheusRegistry,
     readiness: Readiness,
     settings: ApiSettings | None = None,
-    erasures: Erasures | None = None,
+    erasures: Eraser | None = None,
     management: Management | None = None,
     searches: SearchRequests | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

@@ -6,8 +6,7 @@ require the role admin.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
@@ -17,22 +16,11 @@ from connectivity.api.openapi import TOTAL, answers, body, nothing, request_body
 from connectivity.api.requests import BodyLimits, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
-from connectivity.maintenance.erasure import ErasureUnavailable, UnknownEntity, entity_of
+from connectivity.maintenance.erasure import Eraser, ErasureUnavailable, UnknownEntity, entity_of
 from connectivity.management.interface import MOST_LISTED, Management
-from mappings.ids import EntityId
 
 _LONGEST_TEXT = 512
 _MOST_LINES = 10_000
-
-
-class Erasures(Protocol):
-    """Erases entities."""
-
-    async def erase(self, entity: EntityId, by: str) -> Mapping[str, Any]:
-        """Begin to erase; the durable record. Raises UnknownEntity, NotErased."""
-
-    async def all(self) -> Sequence[Mapping[str, Any]]:
-        """Every record. Raises NotErased."""
 
 
 def router(management: Management) -> APIRouter:
@@ -91,7 +79,7 @@ def router(management: Management) -> APIRouter:
     return api
 
 
-def erasure_router(erasures: Erasures, bounds: BodyLimits) -> APIRouter:
+def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
     """Erasures."""
     api = APIRouter(prefix="/api/2", tags=["erasures"], dependencies=[Depends(admins_only)])
 

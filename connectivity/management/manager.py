@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias, TypeVar
 from uuid import uuid4
 
 import structlog
@@ -68,11 +68,8 @@ UNKNOWN = "unknown"
 _ACTIONS = {OPEN: "open", CLOSED: "close"}
 
 
-class ConnectionTest(Protocol):
-    """Tests a connection."""
-
-    async def __call__(self, connection: Connection, sample: SampleMessage | None) -> Mapping[str, Any]:
-        """As `Management.test`."""
+ConnectionTest: TypeAlias = Callable[[Connection, SampleMessage | None], Awaitable[Mapping[str, Any]]]
+"""Tests a connection, as `Management.test`."""
 
 
 class ConnectionManager(Management):

@@ -108,11 +108,6 @@ class TopicPath(NamedTuple):
     subject: str | None = None
 
     @property
-    def action_subject(self) -> str | None:
-        """The subject of a message, acknowledgement or announcement, or else the action."""
-        return self.subject or self.action
-
-    @property
     def entity_type(self) -> EntityType:
         return _entity_type(self.group)
 

@@ -49,7 +49,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import OBJECT, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables, ResumeToken
-from mappings.reactive_streams_io.session import RsioSession, Speaker
+from mappings.reactive_streams_io.session import RsioSession
 
 
 class EndpointState(Enum):
@@ -68,7 +68,7 @@ class EndpointRole(Enum):
     SERVER = CODES[ServerHello]
 
 
-class Endpoint(Speaker):
+class Endpoint:
     """One end of a connection.
 
     `has_messages`: the transport has messages, each with one or more whole frames, in place of a byte stream;

@@ -104,9 +104,6 @@ class PublisherSide:
         self._element = 0
         self._ending: bytes | None = None
 
-    def __repr__(self) -> str:
-        return f"<PublisherSide {self.stream} as {self.subscriber}, demand {self.demand}, {self.waiting_bytes} bytes waiting>"
-
     @property
     def has_ended(self) -> bool:
         """Its last frame has been said, even if it waits."""

@@ -153,7 +153,7 @@ class RsioSession:
 
     # Streams that the peer asked for.
 
-    def accept(self, stream: int, element_size: int) -> bool:
+    def accept(self, stream: int, element_size: int = 0) -> bool:
         """Begin a stream. False if it was canceled. Raises ValueError for a second time."""
         publishing = self.by_stream.get(stream)
         if publishing is None:
@@ -378,52 +378,3 @@ class RsioSession:
     def _send_bytes(self, frame: bytes) -> None:
         self._control_frames.append(frame)
         self.sent_bytes += len(frame)
-
-
-class Speaker:
-    """Forwards to the connection's current `session`.
-
-    Methods with a bool return False for an ended stream.
-    """
-
-    session: RsioSession
-
-    # Streams that the peer asked for.
-
-    def accept(self, stream: int, element_size: int = 0) -> bool:
-        """Begin a stream."""
-        return self.session.accept(stream, element_size)
-
-    def refuse(self, stream: int, error: str) -> bool:
-        """Answer a subscribe with an error. The stream begins, so that the peer knows which one, and fails."""
-        return self.session.end(stream, error)
-
-    def offer(self, stream: int, elements: Sequence[bytes]) -> bool:
-        """Queue elements: as many as `capacity` returns at most."""
-        return self.session.offer(stream, elements)
-
-    def complete(self, stream: int) -> bool:
-        """End a stream behind all that was offered."""
-        return self.session.end(stream, None)
-
-    def fail(self, stream: int, error: str) -> bool:
-        """Fail a stream behind all that was offered."""
-        return self.session.end(stream, error)
-
-    def capacity(self, stream: int) -> int:
-        """Return how many elements of a stream may be queued now."""
-        return self.session.capacity(stream)
-
-    def waiting(self, stream: int) -> int:
-        """Return the bytes of a stream that the transport has not taken yet."""
-        return self.session.waiting(stream)
-
-    # Streams that we asked for.
-
-    def request(self, stream: int, demand: int) -> bool:
-        """Ask for more of a stream."""
-        return self.session.request(stream, demand)
-
-    def cancel(self, stream: int) -> bool:
-        """Cancel a stream. It has no further events."""
-        return self.session.cancel(stream)

@@ -69,11 +69,6 @@ class Aggregation:
     groups: Sequence[tuple[str, Field]] = ()
     measures: Sequence[Measure] = ()
 
-    @property
-    def is_count(self) -> bool:
-        """Whether only the number of things is requested."""
-        return not self.groups and not self.measures
-
 
 # -- the specification
 

@@ -40,11 +40,11 @@ def _server(extensions: tuple[int, ...] = ()) -> tuple[Endpoint, int]:
 def _sent(elements: list[bytes], size: int) -> float:
     """Seconds to offer the elements in pages and take all octets."""
     endpoint, stream = _server()
-    endpoint.accept(stream, size)
+    endpoint.session.accept(stream, size)
     pages = [elements[place : place + PAGE] for place in range(0, len(elements), PAGE)]
     begun = time.perf_counter()
     for page in pages:
-        endpoint.offer(stream, page)
+        endpoint.session.offer(stream, page)
         while endpoint.take():
             pass
     return time.perf_counter() - begun
@@ -87,7 +87,7 @@ def _idle_octets(streams: int) -> float:
         for subscriber in range(1, streams + 1):
             for event in endpoint.receive(encode(SubscribeFrame("things/acme:lamp-1/history", subscriber, 0)), 0.0):
                 assert isinstance(event, SubscribeReceived)
-                endpoint.accept(event.stream)
+                endpoint.session.accept(event.stream)
             while endpoint.take():
                 pass
         gc.collect()

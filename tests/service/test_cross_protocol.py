@@ -180,7 +180,7 @@ def test_one_thing_has_the_same_events_in_the_same_order_in_all_protocols(cast: 
     assert [frame[3][5:7] for frame in live] == [[offset, offset - 1] for offset in range(2, newest + 1)]
     assert contents(live) == items[1:]
     watch.until(lambda: len(watch.elements(from_now)) == 2 * CHANGES and len(watch.elements(followed)) == 7)
-    watch.endpoint.request(followed, 10_000)
+    watch.endpoint.session.request(followed, 10_000)
     watch.say()
     watch.until(lambda: len(watch.elements(followed)) == newest)
     assert events(watch.elements(from_now)) == items[1:]

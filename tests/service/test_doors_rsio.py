@@ -207,7 +207,7 @@ async def reads(client: Client) -> int:
     assert StreamAccepted(nothing, 0) in client.told
     assert [event.reason[:3] for event in client.told if isinstance(event, StreamFailed)] == ["404"]
     assert [int.from_bytes(each) for each in client.elements(packed)] == list(range(1, 20_001))
-    client.endpoint.request(slow, 10)
+    client.endpoint.session.request(slow, 10)
     await client.until(lambda: Completed(slow) in client.told)
     assert client.revisions(slow) == [1, 2, 3, 4, 5]
     return live

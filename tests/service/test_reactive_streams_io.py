@@ -82,16 +82,16 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         two.until(lambda: len(two.elements(live)) == 3)
         assert two.revisions(live) == [6, 7, 8]
 
-        one.endpoint.request(slow, 3)
+        one.endpoint.session.request(slow, 3)
         one.say()
         one.until(lambda: len(one.elements(slow)) == 5)
-        two.endpoint.cancel(live)
+        two.endpoint.session.cancel(live)
         again = two.endpoint.subscribe(f"{history}?from=8", 9)
         two.say()
         two.until(lambda: two.has(Completed(again)))
         assert two.revisions(live) == [6, 7, 8]
 
-        one.endpoint.request(slow, 9)
+        one.endpoint.session.request(slow, 9)
         one.say()
         one.until(lambda: one.has(Completed(slow)))
         assert one.revisions(slow) == list(range(1, 8))

@@ -63,8 +63,8 @@ class Device:
         """Send as much as is wanted."""
         if self.stream is None:
             return
-        count = min(self.endpoint.capacity(self.stream), max(0, upto - self.sent))
-        self.endpoint.offer(self.stream, [self._command(self.sent + n + 1) for n in range(count)])
+        count = min(self.endpoint.session.capacity(self.stream), max(0, upto - self.sent))
+        self.endpoint.session.offer(self.stream, [self._command(self.sent + n + 1) for n in range(count)])
         self.sent += count
         self.say()
 
@@ -91,7 +91,7 @@ class Device:
             match event:
                 case SubscribeReceived(stream, "ingest/telemetry", demand):
                     self.stream = stream
-                    self.endpoint.accept(stream)
+                    self.endpoint.session.accept(stream)
                     self.wanted += demand
                 case DemandReceived(_, demand):
                     self.wanted += demand
@@ -127,7 +127,7 @@ class Device:
         stream = self.endpoint.subscribe(f"things/acme.site:{self._thing}/history?from=2&follow=true", count)
         self.say()
         self.until(lambda: len(self.numbers(stream)) == count)
-        self.endpoint.cancel(stream)
+        self.endpoint.session.cancel(stream)
         self.say()
         return self.numbers(stream)
 

@@ -17,7 +17,7 @@ from connectivity.api.openapi import (
     WITH_JSON,
     openapi_document,
 )
-from connectivity.api.operations import Erasures
+from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
@@ -67,7 +67,8 @@ api:
 - The response to a wrong token is delayed, longer each time, up to four seconds, by address; a right one never
   waits. While eight such requests of an address are pending, that address gets 429. The log event
   `invalid token received` has the address, the first, second, fourth, eighth … time. Behind a proxy on the same machine
-  the address is the last one in `x-forwarded-for`, which the proxy has to add itself; processes on this machine can forge it.
+  the address is the last one in `x-forwarded-for`, which the proxy has to add itself; processes on this machine can
+  forge it.
 - The service speaks plain HTTP. Where others reach it, put a proxy with TLS in front of it.
 
 `api.max_body` limits a body, `api.read_timeout` the time in which the head of a request and then its body must arrive, and
@@ -142,7 +143,7 @@ def description() -> dict[str, Any]:
         PrometheusRegistry(),
         lambda: (True, {}),
         None,
-        cast(Erasures, object()),
+        cast(Eraser, object()),
         cast(Management, object()),
         cast(SearchRequests, object()),
     )

@@ -79,13 +79,13 @@ alerts, `deploy/prometheus/alerts.yml`, each of which is explained in [Alerts](a
 
 _NOTES = """
 `connectivity_lake_…` and `connectivity_pipeline_…` exist if there is a [lake](lake.md), those of the pipeline once it has
-reported them; `connectivity_pipeline_up` exists if the service runs the pipeline itself. `connectivity_target_lag_…` exist for
-[targets](targets.md) of events, and so does `connectivity_target_skipped_total`: events that a target has missed, because the
-journal trimmed them first, the broker can never accept them, or their extra fields were unavailable.
-`connectivity_journal_trimming_up` is 0 while nothing can be trimmed: the lake cannot be read, or its history differs from the
-journal's; the log gives the reason (`journal not trimmed`). `connectivity_live_left_out` counts messages that were not sent to
-a session that did not keep up; the next message shows it that it can request them. A connection is up while it has all its
-links.
+reported them; `connectivity_pipeline_up` exists if the service runs the pipeline itself. `connectivity_target_lag_…`
+exist for [targets](targets.md) of events, and so does `connectivity_target_skipped_total`: events that a target has
+missed, because the journal trimmed them first, the broker can never accept them, or their extra fields were
+unavailable. `connectivity_journal_trimming_up` is 0 while nothing can be trimmed: the lake cannot be read, or its
+history differs from the journal's; the log gives the reason (`journal not trimmed`). `connectivity_live_left_out`
+counts messages that were not sent to a session that did not keep up; the next message shows it that it can request
+them. A connection is up while it has all its links.
 
 ## Labels
 

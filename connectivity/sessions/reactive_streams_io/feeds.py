@@ -150,7 +150,7 @@ class DeferredFeed(Feed):
 class SyntheticFeed(Feed):
     """A test publisher. Its elements are made when they are asked for."""
 
-    __slots__ = ("_name", "_elements", "_left")
+    __slots__ = ("_elements", "_left", "_name")
 
     def __init__(self, name: SyntheticName) -> None:
         self._name = name

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 from connectivity.api.app import application
 from connectivity.config.settings import ApiSettings
 from connectivity.errors import OperationRefused, Problem
+from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import Definition, Judge, Owner, RevisionSelector, SampleMessage
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.uri import mask_uri
@@ -213,7 +214,7 @@ def app_of(
         PrometheusRegistry(),
         readiness,
         ApiSettings(**settings),
-        erasures or Erasures(),
+        cast(Eraser, erasures or Erasures()),
         found,
         cast(SearchRequests, found),
         sleep,

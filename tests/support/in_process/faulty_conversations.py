@@ -252,9 +252,9 @@ class Conversation:
                 if endpoint.state not in (EndpointState.CLOSING, EndpointState.CLOSED):
                     endpoint.subscribe(NAMES[step.which % len(NAMES)], demand)
             case "request" if streams and demand:
-                endpoint.request(streams[step.which % len(streams)], demand)
+                endpoint.session.request(streams[step.which % len(streams)], demand)
             case "cancel" if streams:
-                endpoint.cancel(streams[step.which % len(streams)])
+                endpoint.session.cancel(streams[step.which % len(streams)])
             case "wait" if self.waited < 400:
                 self.wait(WAITS[step.much % len(WAITS)])
             case "gone":

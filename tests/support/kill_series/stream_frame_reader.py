@@ -309,7 +309,7 @@ class Reader:
             self._last[partition] = got["got"]
             self._lines += (got, {"read": got["got"], "partition": partition, "n": got["n"]})
         self._wanted[stream] -= len(elements)
-        if self._wanted[stream] <= PAGE // 2 and endpoint.request(stream, PAGE):
+        if self._wanted[stream] <= PAGE // 2 and endpoint.session.request(stream, PAGE):
             self._wanted[stream] += PAGE
 
     def _lose(self, reason: str) -> None:

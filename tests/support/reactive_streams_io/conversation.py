@@ -110,12 +110,12 @@ class Party:
         try:
             name = parse(event.publisher, with_test_publishers=True)
         except DecodeError as error:
-            self.endpoint.refuse(event.stream, errors.write(error.fault))
+            self.endpoint.session.end(event.stream, errors.write(error.fault))
             return
         if not isinstance(name, SyntheticName):
-            self.endpoint.refuse(event.stream, "404 rsio:publisher.notfound There is nothing but test publishers.")
+            self.endpoint.session.end(event.stream, "404 rsio:publisher.notfound There is nothing but test publishers.")
             return
-        if self.endpoint.accept(event.stream, element_size(name)):
+        if self.endpoint.session.accept(event.stream, element_size(name)):
             self.feeds[event.stream] = Feed(name)
             self.pump(event.stream)
 
@@ -124,21 +124,23 @@ class Party:
         feed = self.feeds.get(stream)
         if feed is None:
             return
-        while self.pages and (wanted := self.endpoint.capacity(stream)) and (page := feed.page(min(wanted, PAGE))):
+        while (
+            self.pages and (wanted := self.endpoint.session.capacity(stream)) and (page := feed.page(min(wanted, PAGE)))
+        ):
             self.pages -= 1
             try:
-                self.endpoint.offer(stream, page)
+                self.endpoint.session.offer(stream, page)
             except EncodeError as error:
-                self.endpoint.fail(stream, errors.write(error.fault))
+                self.endpoint.session.end(stream, errors.write(error.fault))
                 del self.feeds[stream]
                 return
         if feed.is_over:
             del self.feeds[stream]
             fault = ending(feed.trial)
             if fault is None:
-                self.endpoint.complete(stream)
+                self.endpoint.session.end(stream, None)
             else:
-                self.endpoint.fail(stream, errors.write(fault))
+                self.endpoint.session.end(stream, errors.write(fault))
 
     # What a subscriber was told.
 

@@ -144,7 +144,7 @@ def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     for number, piece in enumerate(heard):
         said += party.hears(piece)
         assert is_bounded(party)
-        if number == 20 and party.endpoint.cancel(own[1]):
+        if number == 20 and party.endpoint.session.cancel(own[1]):
             own.remove(own[1])
             said += party.says()
     found = frames_of(said)

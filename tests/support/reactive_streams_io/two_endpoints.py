@@ -246,11 +246,11 @@ class Talk:
             case "subscribe":
                 side.ask(NAMES[step.which % len(NAMES)], demand)
             case "request" if streams and demand:
-                side.endpoint.request(streams[step.which % len(streams)], demand)
+                side.endpoint.session.request(streams[step.which % len(streams)], demand)
             case "cancel" if streams:
                 stream = streams[step.which % len(streams)]
                 key = side.endpoint.session.key
-                if side.endpoint.cancel(stream):
+                if side.endpoint.session.cancel(stream):
                     side.ledger.over(key, stream)
             case "wait":
                 self.wait(WAITS[step.much % len(WAITS)])

@@ -142,7 +142,7 @@ class Door:
             if isinstance(event, SessionOpened) and self._window:
                 self.asked.append(party.endpoint.subscribe(self._wants, self._window))
             elif isinstance(event, ElementsReceived) and self.stores:
-                party.endpoint.request(event.stream, len(event.elements))
+                party.endpoint.session.request(event.stream, len(event.elements))
 
     def brought(self) -> list[bytes]:
         """What has come, in all sessions."""
@@ -271,7 +271,7 @@ async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
         assert (door.brought(), bringing.done()) == (numbers(8), False)
         (party,) = door.parties
         door.stores = True
-        party.endpoint.request(door.asked[0], 8)
+        party.endpoint.session.request(door.asked[0], 8)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
         await asyncio.wait_for(bringing, PATIENCE)
     assert door.brought() == numbers(20)
@@ -294,7 +294,7 @@ async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> N
     async with Door(remembers=False, window=4) as door, door.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
         await wait_until(lambda: len(door.brought()) == 4)
-        door.parties[0].endpoint.request(door.asked[0], 2)
+        door.parties[0].endpoint.session.request(door.asked[0], 2)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
         await wait_until(lambda: len(door.brought()) == 6)
         door.stores = True

@@ -9,7 +9,7 @@ import asyncio
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fastapi import FastAPI
@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from connectivity.api.app import application
 from connectivity.config.settings import ApiSettings
 from connectivity.connections.lifecycle import Status
+from connectivity.maintenance.erasure import Eraser
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
 from tests.support.api.fake_erasures import Erasures
@@ -36,7 +37,7 @@ JSON = {"content-type": "application/json"}
 
 
 def app_of(bench: Bench) -> FastAPI:
-    return application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(), Erasures(), bench.manager)
+    return application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(), cast(Eraser, Erasures()), bench.manager)
 
 
 async def put(document: dict[str, Any]) -> None:

@@ -104,12 +104,6 @@ def test_known_parts_in_a_wrong_combination_still_name_their_entity() -> None:
     assert (caught.value.entity, caught.value.group) == (RULES, "policies")
 
 
-def test_the_subject_comes_before_the_action() -> None:
-    assert parse_topic("a/b/things/live/messages/on/off").action_subject == "on/off"
-    assert parse_topic("a/b/things/twin/commands/modify").action_subject == "modify"
-    assert parse_topic("a/b/things/twin/errors").action_subject is None
-
-
 def test_a_topic_knows_the_type_of_its_entity() -> None:
     assert parse_topic("a/b/policies/errors").entity_type is EntityType.POLICY
     assert parse_topic("a/b/things/twin/errors").entity_type is EntityType.THING

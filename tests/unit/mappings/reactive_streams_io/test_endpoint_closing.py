@@ -112,7 +112,7 @@ def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
     party.hears("03 00")
     with pytest.raises(EncodeError, match="found a closed connection"):
         party.endpoint.subscribe("a")
-    assert party.endpoint.offer(1, [b"x"]) is False
+    assert party.endpoint.session.offer(1, [b"x"]) is False
 
 
 def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
@@ -126,7 +126,7 @@ def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
     assert party.elements(stream) == [raw(MODIFY)[3:]]
     for _ in range(127):
         party.hears(MODIFY)
-    assert party.endpoint.request(stream, 128)
+    assert party.endpoint.session.request(stream, 128)
     assert party.says() == raw("12 01 80 01")
 
 
@@ -257,7 +257,7 @@ def test_elements_wait_until_the_transport_takes_them() -> None:
     party, (stream,) = greeted(), (0,)
     party.react(party.endpoint.receive(encode(SubscribeFrame("tck/fixed?n=1000&size=8", 1, 1000)), 0))
     (stream,) = party.endpoint.session.by_stream
-    assert party.endpoint.waiting(stream) == 8000
+    assert party.endpoint.session.waiting(stream) == 8000
     party.says()
-    assert party.endpoint.waiting(stream) == 0
+    assert party.endpoint.session.waiting(stream) == 0
     assert party.told(ElementsReceived) == []

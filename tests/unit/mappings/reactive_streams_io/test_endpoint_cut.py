@@ -72,7 +72,7 @@ class Side:
                 before = len(self.got[event.stream])
                 self.got[event.stream] += event.elements
                 if before // PAGE != len(self.got[event.stream]) // PAGE:
-                    self.party.endpoint.request(event.stream, PAGE)
+                    self.party.endpoint.session.request(event.stream, PAGE)
             elif isinstance(event, Completed):
                 self.over.add(event.stream)
             elif isinstance(event, StreamFailed | NotResumed):

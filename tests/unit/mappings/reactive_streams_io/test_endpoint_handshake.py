@@ -114,7 +114,7 @@ def test_case_v01_ids_and_demand_take_as_many_octets_as_they_need() -> None:
     party = greeted()
     assert party.hears(f"{NEVER} ac 02 00 12 ac 02 80 01") == raw("81 ac 02 00")
     (stream,) = party.feeds
-    assert party.endpoint.capacity(stream) == 128
+    assert party.endpoint.session.capacity(stream) == 128
 
 
 def test_case_v04_unbounded_demand() -> None:

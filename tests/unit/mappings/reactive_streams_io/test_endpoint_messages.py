@@ -49,7 +49,7 @@ def test_case_b06_a_message_that_comes_twice_counts_once() -> None:
     assert party.hears("b0 01 12 01 01") == b""
     assert party.hears("b0 01 12 01 01") == b""
     (stream,) = party.feeds
-    assert party.endpoint.capacity(stream) == 1
+    assert party.endpoint.session.capacity(stream) == 1
 
 
 def test_case_b07_a_gap_is_noticed() -> None:

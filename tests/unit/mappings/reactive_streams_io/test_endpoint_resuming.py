@@ -199,7 +199,7 @@ def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has
     answered = answered.removeprefix(encode(first))
     grant = answered.index(b"\xa0\x10")
     before = client.endpoint.ticket()
-    client.endpoint.request(stream, 5)
+    client.endpoint.session.request(stream, 5)
     assert client.hears(answered[:grant]) == b""
     assert client.elements(stream) == [b"3", b"4"]
     after = client.endpoint.ticket()
@@ -218,7 +218,7 @@ def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -
     client, _ = reconnect(server, old)
     assert client.hears("02 00 01 01")
     assert client.hears("a2 01") == b""
-    client.endpoint.request(stream, 5)
+    client.endpoint.session.request(stream, 5)
     assert client.waits(9) == b""
     assert client.waits(2) == raw("12 01 05")
     assert client.endpoint.state is EndpointState.OPEN
@@ -270,7 +270,7 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     client, party = reconnect(server, old)
-    old.endpoint.request(stream, 5)
+    old.endpoint.session.request(stream, 5)
     assert client.says() == raw("01 00 01 01")
     asked = client.hears("02 00 01 01")
     assert asked[0] == 0xA1
@@ -355,7 +355,7 @@ def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> No
         lost(server, each)
     again, other = reconnect(server, client)
     join(server, again, other)
-    again.endpoint.request(stream, 9)
+    again.endpoint.session.request(stream, 9)
     said = server.hears(other, again.says())
     assert said == raw("83 01 03 00 03 00 04 00 05 86 01")
     again.hears(said)

@@ -103,7 +103,7 @@ def test_case_d09_somebody_without_permission_is_refused_in_the_same_way() -> No
     party = greeted()
     (subscribed,) = party.endpoint.receive(encode(SubscribeFrame("things/a:b/history", 7, 1)), party.clock.now())
     assert isinstance(subscribed, SubscribeReceived)
-    assert party.endpoint.refuse(subscribed.stream, "403 things:thing.forbidden No.")
+    assert party.endpoint.session.end(subscribed.stream, "403 things:thing.forbidden No.")
     assert frames(party.says()) == [OnSubscribe(7, 0), OnError(7, "403 things:thing.forbidden No.")]
 
 
@@ -153,9 +153,9 @@ def test_case_d16_unbounded_demand_stays_unbounded() -> None:
     party = greeted()
     (subscribed,) = party.endpoint.receive(encode(SubscribeFrame("x", 1, UNBOUNDED)), 0)
     assert isinstance(subscribed, SubscribeReceived)
-    party.endpoint.accept(subscribed.stream)
-    party.endpoint.offer(subscribed.stream, [b"a", b"b"])
-    assert party.endpoint.capacity(subscribed.stream) == UNBOUNDED
+    party.endpoint.session.accept(subscribed.stream)
+    party.endpoint.session.offer(subscribed.stream, [b"a", b"b"])
+    assert party.endpoint.session.capacity(subscribed.stream) == UNBOUNDED
 
 
 def test_case_d17_one_subscription_too_many_fails_alone() -> None:
@@ -231,13 +231,13 @@ def test_case_i02_every_subscribe_is_answered_even_if_it_was_cancelled() -> None
     party = greeted()
     said = party.hears(f"{NEVER} 01 00 13 01 {RANGE} 31 01 01")
     assert said == raw("81 01 00 81 01 00 82 01 01 31 86 01")
-    assert party.endpoint.accept(party.cancelled[0]) is False
+    assert party.endpoint.session.accept(party.cancelled[0]) is False
 
 
 def reused() -> tuple[Party, int]:
     """A on id 1, cancelled, B on id 1; the number of B."""
     party, (first,) = subscriber("a", demand=5)
-    assert party.endpoint.cancel(first)
+    assert party.endpoint.session.cancel(first)
     second = party.endpoint.subscribe("b", 5)
     assert party.says() == raw("13 01 11 01 62 01 05")
     return party, second
@@ -267,7 +267,7 @@ def test_an_id_with_too_many_unanswered_generations_is_left_alone() -> None:
     party, _ = subscriber(limits=EndpointLimits(generations=2))
     asked = []
     for _ in range(5):
-        party.endpoint.cancel(party.endpoint.subscribe("a", 0))
+        party.endpoint.session.cancel(party.endpoint.subscribe("a", 0))
         asked += [frame.subscriber for frame in frames(party.says()) if isinstance(frame, SubscribeFrame)]
     assert asked == [1, 1, 2, 2, 3]
 
@@ -304,7 +304,7 @@ def test_case_f05_a_pack_beyond_the_demand_is_taken_as_far_as_it_was_asked_for()
 def test_case_f06_elements_of_a_cancelled_stream_are_still_found_by_their_size() -> None:
     party, (first, second) = subscriber("a", "b")
     party.hears("81 01 02")
-    party.endpoint.cancel(first)
+    party.endpoint.session.cancel(first)
     party.hears("82 01 00 07 81 02 00")
     assert party.told(StreamAccepted)[-1] == StreamAccepted(second, 0)
     assert party.told(ElementsReceived) == []
@@ -356,7 +356,7 @@ def test_case_p05_completion_amid_an_element_is_a_failure() -> None:
 def test_case_p06_parts_after_a_cancel_are_dropped() -> None:
     party, (stream,) = subscriber("a")
     party.hears("81 01 00 84 01 00 01 61")
-    party.endpoint.cancel(stream)
+    party.endpoint.session.cancel(stream)
     assert party.hears("85 01 00 01 62") == raw("13 01")
     assert party.told(ElementsReceived) == []
     assert party.endpoint.session.subscribing.open_bytes == 0

@@ -51,7 +51,7 @@ def is_over(party: Party) -> bool:
 def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
     party, (stream,) = subscriber("a", demand=0)
     assert party.hears("81 01 00") == b""
-    assert party.endpoint.request(stream, 2)
+    assert party.endpoint.session.request(stream, 2)
     assert party.says() == raw("12 01 02")
     party.hears("82 01 01 31 82 01 01 32")
     assert party.elements(stream) == [b"1", b"2"]
@@ -63,8 +63,8 @@ def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
 def test_spec_2_01_demand_may_come_with_the_subscribe_and_adds_up() -> None:
     party, (stream,) = subscriber("a", demand=1)
     party.hears("81 01 00")
-    party.endpoint.request(stream, 1)
-    party.endpoint.request(stream, 2)
+    party.endpoint.session.request(stream, 1)
+    party.endpoint.session.request(stream, 2)
     assert party.says() == raw("12 01 01 12 01 02")
     assert party.hears("82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34") == b""
     assert len(party.elements(stream)) == 4
@@ -75,14 +75,14 @@ def test_spec_2_01_demand_may_come_with_the_subscribe_and_adds_up() -> None:
 def test_spec_2_01_nothing_or_less_cannot_be_requested(demand: int) -> None:
     party, (stream,) = subscriber("a", demand=0)
     with pytest.raises(ValueError, match="expected at least 1"):
-        party.endpoint.request(stream, demand)
+        party.endpoint.session.request(stream, demand)
     assert party.says() == b""
 
 
 def test_spec_2_01_demand_without_bound_is_not_counted_any_more() -> None:
     party, (stream,) = subscriber("a", demand=UNBOUNDED)
     party.hears("81 01 00 82 01 01 31")
-    party.endpoint.request(stream, UNBOUNDED)
+    party.endpoint.session.request(stream, UNBOUNDED)
     party.says()
     for _ in range(100):
         assert party.hears("82 01 01 32") == b""
@@ -93,8 +93,8 @@ def test_spec_2_01_demand_without_bound_is_not_counted_any_more() -> None:
 def test_spec_2_03_nothing_is_said_to_a_publisher_that_has_come_to_its_end(end: str) -> None:
     party, (stream,) = subscriber("a")
     party.hears(f"81 01 00 {end}")
-    assert party.endpoint.request(stream, 5) is False
-    assert party.endpoint.cancel(stream) is False
+    assert party.endpoint.session.request(stream, 5) is False
+    assert party.endpoint.session.cancel(stream) is False
     assert party.says() == b""
 
 
@@ -123,9 +123,9 @@ def test_spec_2_06_what_is_not_needed_any_longer_is_cancelled_once() -> None:
     party, (first, second) = subscriber("a", "b")
     party.hears("81 01 00")
     for stream, said in ((first, "13 01"), (second, "13 02")):
-        assert party.endpoint.cancel(stream)
+        assert party.endpoint.session.cancel(stream)
         assert party.says() == raw(said)
-        assert party.endpoint.cancel(stream) is False
+        assert party.endpoint.session.cancel(stream) is False
         assert party.says() == b""
     assert is_over(party)
 
@@ -134,9 +134,9 @@ def test_spec_2_07_requests_and_cancels_go_in_the_order_in_which_they_were_made(
     for order in permutations(range(3)):
         party, streams = subscriber("a", "b", "c", demand=0)
         for place in order:
-            party.endpoint.request(streams[place], 1)
-        party.endpoint.cancel(streams[order[0]])
-        assert party.endpoint.request(streams[order[0]], 1) is False
+            party.endpoint.session.request(streams[place], 1)
+        party.endpoint.session.cancel(streams[order[0]])
+        assert party.endpoint.session.request(streams[order[0]], 1) is False
         ids = [f"{place + 1:02x}" for place in order]
         assert party.says() == raw(" ".join(f"12 {each} 01" for each in ids) + f" 13 {ids[0]}")
 
@@ -144,7 +144,7 @@ def test_spec_2_07_requests_and_cancels_go_in_the_order_in_which_they_were_made(
 def test_spec_2_08_elements_that_come_behind_a_cancel_are_borne() -> None:
     party, (stream, other) = subscriber("a", "b", demand=5)
     party.hears("81 01 00 82 01 01 31 84 01 00 01 61")
-    party.endpoint.cancel(stream)
+    party.endpoint.session.cancel(stream)
     party.says()
     told = list(party.events)
     assert party.hears("82 01 01 32 85 01 00 01 62 85 01 01 01 63 84 01 02 01 64 82 01 01 33 82 01 01 34 86 01") == b""
@@ -226,9 +226,9 @@ def test_spec_2_13_an_element_that_is_none_is_refused() -> None:
     party.hears("11 09 74 63 6b 2f 6e 65 76 65 72 01 05")
     (stream,) = party.feeds
     with pytest.raises(TypeError):
-        party.endpoint.offer(stream, [None])  # type: ignore[list-item]
+        party.endpoint.session.offer(stream, [None])  # type: ignore[list-item]
     assert party.says() == b""
-    assert party.endpoint.offer(stream, [b""])
+    assert party.endpoint.session.offer(stream, [b""])
     assert party.says() == raw("82 01 00")
 
 

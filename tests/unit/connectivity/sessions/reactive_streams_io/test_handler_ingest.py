@@ -548,8 +548,11 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
     for _ in range(2000):
         if len(quay.values()) == count:
             break
-        if stream is not None and (wanted := min(endpoint.capacity(stream), count - sent, random.randint(0, 20))) > 0:
-            endpoint.offer(stream, [turn(sent + 1 + each) for each in range(wanted)])
+        if (
+            stream is not None
+            and (wanted := min(endpoint.session.capacity(stream), count - sent, random.randint(0, 20))) > 0
+        ):
+            endpoint.session.offer(stream, [turn(sent + 1 + each) for each in range(wanted)])
             sent += wanted
         is_cut = endpoint.ticket() is not None and random.random() < 0.2
         while raw := endpoint.take():
@@ -564,7 +567,7 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
             for event in endpoint.receive(message, quay.clock.now()):
                 assert not isinstance(event, Closed | NotResumed), event
                 if isinstance(event, SubscribeReceived):
-                    stream = event.stream if endpoint.accept(event.stream) else None
+                    stream = event.stream if endpoint.session.accept(event.stream) else None
         read = len(heard)
         if is_cut:
             cuts += 1

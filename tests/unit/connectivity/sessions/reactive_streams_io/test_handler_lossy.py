@@ -82,7 +82,7 @@ class LossyReader:
             match event:
                 case ElementsReceived(stream, elements):
                     self.revisions += revisions([bytes(element) for element in elements])
-                    self.endpoint.request(stream, len(elements))
+                    self.endpoint.session.request(stream, len(elements))
                 case Completed():
                     self.is_over = True
                 case Resumed():

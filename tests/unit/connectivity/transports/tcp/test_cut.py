@@ -108,7 +108,7 @@ class Wanderer:
                     before = len(got)
                     got += map(bytes, elements)
                     if before // PAGE != len(got) // PAGE:
-                        self.endpoint.request(stream, PAGE)
+                        self.endpoint.session.request(stream, PAGE)
                 case Completed(stream):
                     self.over.add(self.names[stream])
                 case Resumed():
