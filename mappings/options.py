@@ -100,11 +100,7 @@ def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[st
 def _unknown(name: str, value: object, known: list[str]) -> OptionProblem:
     nearest = get_close_matches(name, known, 1)
     return OptionProblem(
-        (name,),
-        value,
-        f"one of: {', '.join(known)}",
-        reason="unknown option",
-        nearest=next(iter(nearest), None),
+        (name,), value, f"one of: {', '.join(known)}", reason="unknown option", nearest=next(iter(nearest), None)
     )
 
 

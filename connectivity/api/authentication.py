@@ -134,10 +134,7 @@ class Authenticator:
     """Middleware: answers refused requests, and passes the caller of others on (`caller_of`)."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        settings: ApiSettings,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, app: ASGIApp, settings: ApiSettings, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self._app = app
         self._host = settings.host

@@ -81,8 +81,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         ),
     )
     async def every(
-        fields: Fields = None,
-        ids_only: Annotated[Flag, Query(alias="ids-only", description="Only the ids.")] = "false",
+        fields: Fields = None, ids_only: Annotated[Flag, Query(alias="ids-only", description="Only the ids.")] = "false"
     ) -> Response:
         selection = _selection(fields)
         if ids_only == "true" or (selection is not None and selection.keys() == {"id"}):
@@ -141,8 +140,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         connection_id: ConnectionId,
         fields: Fields = None,
         revision: Annotated[
-            int | None,
-            Header(alias=preconditions.AT_REVISION, ge=1, le=2**63 - 1, description="Show this revision."),
+            int | None, Header(alias=preconditions.AT_REVISION, ge=1, le=2**63 - 1, description="Show this revision.")
         ] = None,
         time: Annotated[
             str | None,
@@ -269,13 +267,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 
 
 CONDITIONAL: list[dict[str, Any]] = [
-    {
-        "name": name,
-        "in": "header",
-        "description": meaning,
-        "schema": {"type": "string"},
-        "example": '"rev:3"',
-    }
+    {"name": name, "in": "header", "description": meaning, "schema": {"type": "string"}, "example": '"rev:3"'}
     for name, meaning in (
         ("if-match", 'Only if the connection is at this revision: `"rev:3"`, or `*` for any.'),
         ("if-none-match", "Only if it is not; `*`: only if there is no such connection yet."),

@@ -106,13 +106,7 @@ SUBSCRIPTION_EXAMPLE = {
     "sent": 250,
     "idle": 1.5,
 }
-AUDIT_EXAMPLE = {
-    "at": "2026-02-03T09:12:40Z",
-    "by": "anna",
-    "action": "modify",
-    "connection": "depot-7",
-    "revision": 3,
-}
+AUDIT_EXAMPLE = {"at": "2026-02-03T09:12:40Z", "by": "anna", "action": "modify", "connection": "depot-7", "revision": 3}
 SEARCH_PAGE_EXAMPLE = {
     "items": [
         {"thingId": "acme.site:lamp-7", "attributes": {"room": "hall", "size": 4}},

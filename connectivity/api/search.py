@@ -142,11 +142,7 @@ def router(searches: SearchRequests) -> APIRouter:
         ),
     )
     async def count(
-        request: Request,
-        subjects: Subjects,
-        filter: Filter = None,
-        namespaces: Namespaces = None,
-        wait: Timeout = None,
+        request: Request, subjects: Subjects, filter: Filter = None, namespaces: Namespaces = None, wait: Timeout = None
     ) -> Response:
         inquiry = HttpSearch(
             subjects=_subjects(request, subjects),

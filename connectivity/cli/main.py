@@ -43,10 +43,7 @@ app.add_typer(secrets.app, name="secrets")
 
 
 @app.command(epilog="Exit codes: 0 no problems; 1 problems; 2 a path that does not exist.")
-def validate(
-    paths: Paths,
-    as_json: AsJson = False,
-) -> None:
+def validate(paths: Paths, as_json: AsJson = False) -> None:
     """Validate connection files (JSON or YAML), and list their problems and parts without effect."""
     loaded = load_files(paths)
     print_problems(loaded.problems, as_json=as_json)

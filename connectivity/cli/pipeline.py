@@ -79,8 +79,7 @@ def retention(
 def verify(
     settings: SettingsFile = None,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Check every entity instead of a sample, and read every page of the lake."),
+        bool, typer.Option("--all", help="Check every entity instead of a sample, and read every page of the lake.")
     ] = False,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start over instead of continuing an interrupted run.")

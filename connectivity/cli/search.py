@@ -53,11 +53,7 @@ def search(
     as_json: AsJson = False,
 ) -> None:
     """Search things, and print the parts that the token's subjects can read."""
-    asked = {
-        "filter": query,
-        "namespaces": ",".join(namespaces) if namespaces else None,
-        "as": subjects or None,
-    }
+    asked = {"filter": query, "namespaces": ",".join(namespaces) if namespaces else None, "as": subjects or None}
     if count:
         number = service.ask("GET", "search", "things", "count", query=asked).document
         print_json(number) if as_json else typer.echo(number)

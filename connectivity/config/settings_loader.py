@@ -7,10 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import BaseModel, ValidationError
 from pydantic_settings.exceptions import SettingsError as UnreadableVariable
 
 from connectivity.config.documents import read_document

@@ -107,11 +107,7 @@ class DocumentModel(BaseModel):
     """
 
     model_config = ConfigDict(
-        alias_generator=to_camel,
-        populate_by_name=True,
-        frozen=True,
-        extra="forbid",
-        hide_input_in_errors=True,
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
     @model_validator(mode="before")
@@ -207,9 +203,7 @@ class Source(DocumentModel):
         examples=[["fleet/+/cmd"], ["cmd.in"]],
     )
     consumer_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
-        default=1,
-        description="Consumers working in parallel for each address and client, at most 64.",
-        examples=[2],
+        default=1, description="Consumers working in parallel for each address and client, at most 64.", examples=[2]
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
         default=None,
@@ -259,10 +253,7 @@ class Source(DocumentModel):
         reply = self.reply_target
         if not reply.enabled or "address" in reply.model_fields_set:
             return self
-        complete = {
-            "address": DEFAULT_REPLY_ADDRESS,
-            "header_mapping": _REPLY_HEADERS | dict(reply.header_mapping),
-        }
+        complete = {"address": DEFAULT_REPLY_ADDRESS, "header_mapping": _REPLY_HEADERS | dict(reply.header_mapping)}
         return self.model_copy(
             update={
                 "header_mapping": _SOURCE_HEADERS | dict(self.header_mapping),
@@ -284,9 +275,7 @@ class Target(DocumentModel):
         examples=[["_/_/things/twin/events?namespaces=acme.depot&filter=gt(attributes/load,10)"]],
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
-        default=None,
-        description="Quality of service: needed for MQTT (0, 1, 2).",
-        examples=[1],
+        default=None, description="Quality of service: needed for MQTT (0, 1, 2).", examples=[1]
     )
     authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
         description="Subjects that must be allowed to read what is published. Taken literally.",
@@ -315,8 +304,7 @@ class MappingDefinition(DocumentModel):
 
     mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
     options: Mapping[StrictStr, Any] = Field(
-        description="What the wire protocol wants to know; `{}` for nothing.",
-        examples=[{}],
+        description="What the wire protocol wants to know; `{}` for nothing.", examples=[{}]
     )
     incoming_conditions: Templates = Field(
         default={},
@@ -335,9 +323,7 @@ class ClientCertificate(DocumentModel):
 
     type: Literal["client-cert"] = Field(description="The kind of credentials.", examples=["client-cert"])
     cert: StrictStr | None = Field(
-        default=None,
-        description="Certificate chain, PEM.",
-        examples=["${file:/run/secrets/client.crt}"],
+        default=None, description="Certificate chain, PEM.", examples=["${file:/run/secrets/client.crt}"]
     )
     key: SecretStr | None = Field(
         default=None,
@@ -411,8 +397,7 @@ class Connection(DocumentModel):
         examples=["mqtt-5"],
     )
     connection_status: ConnectionStatus = Field(
-        description="What is wanted: `open` or `closed`. Only `open` makes the service connect.",
-        examples=["open"],
+        description="What is wanted: `open` or `closed`. Only `open` makes the service connect.", examples=["open"]
     )
     uri: Annotated[SecretUri, BeforeValidator(_uri_is_address, json_schema_input_type=str)] = Field(
         description="The broker, or the address of a listener: `scheme://[user:password@]host:port[/path]`; reserved "
@@ -466,9 +451,7 @@ class Connection(DocumentModel):
         default=True, description="Whether a lost link is made again.", examples=[True]
     )
     validate_certificates: StrictBool = Field(
-        default=True,
-        description="TLS: whether the broker's certificate and host name are checked.",
-        examples=[True],
+        default=True, description="TLS: whether the broker's certificate and host name are checked.", examples=[True]
     )
     ca: StrictStr | None = Field(
         default=None,

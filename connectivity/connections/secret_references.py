@@ -195,7 +195,4 @@ def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
         raise MissingSecret(f"{reference}, which is no path", expected) from None
 
 
-_SOURCES: Mapping[str, Callable[[str, Mapping[str, str], Path], str]] = {
-    "env": _from_environment,
-    "file": _from_file,
-}
+_SOURCES: Mapping[str, Callable[[str, Mapping[str, str], Path], str]] = {"env": _from_environment, "file": _from_file}

@@ -48,11 +48,7 @@ class IndexBuilder:
     """Completes the search index."""
 
     def __init__(
-        self,
-        store: Store,
-        declared: Sequence[str] = (),
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, store: Store, declared: Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """`declared`: paths with an index of their own, as JSON pointers. `clock` returns monotonic seconds."""
         self._declared = [path_of(parse_pointer(path)) for path in declared]

@@ -244,10 +244,7 @@ def unusable(connection_id: str, problems: Sequence[str]) -> Fault:
 def not_opened(connection_id: str, details: str) -> Fault:
     """Return the error for a stored connection that could not be opened; the service keeps trying."""
     return Fault(
-        504,
-        "connectivity:connection.failed",
-        f"The Connection with ID '{connection_id}' failed to connect.",
-        details,
+        504, "connectivity:connection.failed", f"The Connection with ID '{connection_id}' failed to connect.", details
     )
 
 

@@ -200,12 +200,7 @@ class ConnectionManager(Management):
         if not found:
             raise OperationRefused(interface.not_found(connection_id))
         return [
-            {
-                "revision": it.revision,
-                "modified": datetime.fromisoformat(it.modified),
-                "by": it.by,
-                "action": it.action,
-            }
+            {"revision": it.revision, "modified": datetime.fromisoformat(it.modified), "by": it.by, "action": it.action}
             for it in found
         ]
 

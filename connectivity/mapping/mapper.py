@@ -53,10 +53,7 @@ class ConfiguredMapper:
     """
 
     def __init__(
-        self,
-        name: str = DEFAULT_MAPPER,
-        definition: MappingDefinition | None = None,
-        host: ScriptHost | None = None,
+        self, name: str = DEFAULT_MAPPER, definition: MappingDefinition | None = None, host: ScriptHost | None = None
     ) -> None:
         self.name = name
         self.is_default = name == DEFAULT_MAPPER and definition is None

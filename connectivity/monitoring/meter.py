@@ -135,10 +135,7 @@ class Meter:
 
     @staticmethod
     def _by_type(
-        counted: Mapping[EntryKind, CountSnapshot],
-        category: str,
-        address: str | None,
-        types: Iterable[str],
+        counted: Mapping[EntryKind, CountSnapshot], category: str, address: str | None, types: Iterable[str]
     ) -> _Types:
         return {
             type: (

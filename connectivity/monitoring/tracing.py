@@ -155,11 +155,7 @@ class Tracer:
 
     def sending(self, signal: Outbound, template: str) -> SendSpan:
         """Begin the span of a signal that is sent to an address with this template."""
-        attributes = {
-            **self._common,
-            "messaging.operation.name": "send",
-            "messaging.operation.type": "send",
-        }
+        attributes = {**self._common, "messaging.operation.name": "send", "messaging.operation.type": "send"}
         _describe(attributes, signal, signal.headers)
         if isinstance(signal, ErrorResponse):
             attributes["connectivity.error"] = signal.fault.error

@@ -41,10 +41,7 @@ class StreamSource:
     """The entries of all streams. `now` returns the time of day."""
 
     def __init__(
-        self,
-        store: Store,
-        lifetimes: RetentionTimes = FOREVER,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, store: Store, lifetimes: RetentionTimes = FOREVER, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._store = store
         self._lifetimes = lifetimes

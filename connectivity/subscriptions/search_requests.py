@@ -242,8 +242,7 @@ class CursorCipher:
         text = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, bound)).rstrip(b"=").decode()
         if len(text) > _MAX_CURSOR_LENGTH:
             raise InvalidOption(
-                "The sort values are too long for a cursor.",
-                "Sort by a path with shorter values, or by thingId.",
+                "The sort values are too long for a cursor.", "Sort by a path with shorter values, or by thingId."
             )
         return text
 

@@ -47,13 +47,7 @@ class Publisher:
     facts: TargetFacts
 
     def __init__(
-        self,
-        connection_id: str,
-        index: int,
-        qos: int | None,
-        address: str,
-        outbox: Outbox,
-        tracer: Tracer | None,
+        self, connection_id: str, index: int, qos: int | None, address: str, outbox: Outbox, tracer: Tracer | None
     ) -> None:
         """`address` is the template as the document has it. `tracer` starts spans; None: no traces."""
         self.connection_id = connection_id

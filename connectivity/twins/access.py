@@ -30,10 +30,7 @@ _PARTED: Final = ":"
 
 
 def may_read_stream(
-    stream: Stream,
-    definition: StreamDefinition | None,
-    subjects: Sequence[str],
-    world: StateLookup,
+    stream: Stream, definition: StreamDefinition | None, subjects: Sequence[str], world: StateLookup
 ) -> bool:
     """Whether the subjects may read a stream; `definition` is that of a configured one."""
     if isinstance(stream, ThingStream | PolicyStream):

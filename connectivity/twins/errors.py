@@ -64,9 +64,7 @@ _FAULTS: dict[str, _Words] = {
         "Name a policy, or write '{{ ref:things/<thing id>/policyId }}'.",
     ),
     "placeholder:placeholder.reference.unknown.field": _Words(
-        400,
-        "The field {detail} cannot be referred to.",
-        "A reference to a thing is to its 'policyId'.",
+        400, "The field {detail} cannot be referred to.", "A reference to a thing is to its 'policyId'."
     ),
     "protocoladapter:unknown.path": _Words(400, "The path '{path}' is unknown.", "Check the path."),
     "protocoladapter:unknown.topicpath": _Words(
@@ -91,9 +89,7 @@ _FAULTS: dict[str, _Words] = {
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
     "things:policy.conflicting": _Words(
-        400,
-        "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.",
-        "Decide for one of the two.",
+        400, "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.", "Decide for one of the two."
     ),
     "things:metadata.headersconflict": _Words(
         400,
@@ -107,9 +103,7 @@ _FAULTS: dict[str, _Words] = {
     ),
     "things:things.ids.missing": _Words(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
     "things:definition.identifier.invalid": _Words(
-        400,
-        "A definition identifier at '{path}' is not valid.",
-        "It is 'namespace:name:version', or an http address.",
+        400, "A definition identifier at '{path}' is not valid.", "It is 'namespace:name:version', or an http address."
     ),
     "things:feature.definition.empty": _Words(
         400, "The feature definition at '{path}' is empty.", "It holds at least one identifier."

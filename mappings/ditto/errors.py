@@ -78,10 +78,7 @@ def nul_in_text(text: str) -> Fault:
 
 def unknown_path(path: str) -> Fault:
     return Fault(
-        400,
-        "protocoladapter:unknown.path",
-        f"The path '{shorten(path)}' is unknown.",
-        "Check if the path is correct.",
+        400, "protocoladapter:unknown.path", f"The path '{shorten(path)}' is unknown.", "Check if the path is correct."
     )
 
 

@@ -79,12 +79,7 @@ def message(
     return b"".join(parts)
 
 
-CONTENT_TYPES: dict[str, str | None] = {
-    "created": JSON,
-    "modified": JSON,
-    "merged": MERGE_PATCH,
-    "deleted": None,
-}
+CONTENT_TYPES: dict[str, str | None] = {"created": JSON, "modified": JSON, "merged": MERGE_PATCH, "deleted": None}
 """Action of an event → the content type of its value; None if it has no value."""
 
 _ITEM_HEADERS = frozenset({"content-type", "entity-revision", "historical-headers"})

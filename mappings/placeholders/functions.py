@@ -330,20 +330,14 @@ _WHITE_SPACE = "".join(map(chr, range(33)))
 
 
 @_function(
-    "lower",
-    "()",
-    "Converts to lower case.",
-    Example("{{ header:tier | fn:lower() }}", {"tier": "Gold"}, ("gold",)),
+    "lower", "()", "Converts to lower case.", Example("{{ header:tier | fn:lower() }}", {"tier": "Gold"}, ("gold",))
 )
 def _lower(arguments: Sequence[Argument]) -> Stage:
     return _plain(arguments, str.lower)
 
 
 @_function(
-    "upper",
-    "()",
-    "Converts to upper case.",
-    Example("{{ header:tier | fn:upper() }}", {"tier": "Gold"}, ("GOLD",)),
+    "upper", "()", "Converts to upper case.", Example("{{ header:tier | fn:upper() }}", {"tier": "Gold"}, ("GOLD",))
 )
 def _upper(arguments: Sequence[Argument]) -> Stage:
     return _plain(arguments, str.upper)

@@ -196,9 +196,7 @@ _REST = {
 }
 _STAGE = re.compile(rf"""\||(?:[^|'"]|{_QUOTED})+""")
 _CALL = re.compile(r"fn:(?P<name>[\w-]+)\s*(?:\((?P<arguments>.*)\))?", re.DOTALL)
-_ARGUMENT = re.compile(
-    rf"""\s*(?:(?P<quoted>{_QUOTED})|(?P<placeholder>[\w-]+:[^,\s'"]+))\s*(?P<end>,|$)""",
-)
+_ARGUMENT = re.compile(rf"""\s*(?:(?P<quoted>{_QUOTED})|(?P<placeholder>[\w-]+:[^,\s'"]+))\s*(?P<end>,|$)""")
 
 
 def _parts(text: str, scope: Scope) -> Iterator[str | Expression]:

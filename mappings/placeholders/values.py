@@ -223,10 +223,7 @@ PLACEHOLDERS: dict[str, Placeholder] = {
             _header,
         ),
         Placeholder(
-            "entity",
-            _ENTITY_PARTS,
-            "The thing or policy of the signal.",
-            _entity(EntityType.THING, EntityType.POLICY),
+            "entity", _ENTITY_PARTS, "The thing or policy of the signal.", _entity(EntityType.THING, EntityType.POLICY)
         ),
         Placeholder("thing", _ENTITY_PARTS, "The same, if it is a thing.", _entity(EntityType.THING)),
         Placeholder("policy", _ENTITY_PARTS, "The same, if it is a policy.", _entity(EntityType.POLICY)),

@@ -139,17 +139,7 @@ OPTIONS = (
         KeyHash.MURMUR3_SWAPPED.value,
     ),
     Option(
-        "acceptNonJson",
-        flag,
-        "Whether published messages may be any text. Otherwise they must be JSON.",
-        True,
-        False,
+        "acceptNonJson", flag, "Whether published messages may be any text. Otherwise they must be JSON.", True, False
     ),
-    Option(
-        FILLER,
-        _filler,
-        "The subscription ID in frames that have none: an empty string, or null.",
-        "",
-        "",
-    ),
+    Option(FILLER, _filler, "The subscription ID in frames that have none: an empty string, or null.", "", ""),
 )

@@ -26,13 +26,7 @@ _ANYTHING = "1 = 1"
 """Behind a `WHERE (`, the word `true` would be taken for the name of a column."""
 
 _LARGEST = 2**63 - 1
-_COMPARISONS = {
-    Operator.EQ: "=",
-    Operator.GT: ">",
-    Operator.GE: ">=",
-    Operator.LT: "<",
-    Operator.LE: "<=",
-}
+_COMPARISONS = {Operator.EQ: "=", Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<="}
 
 
 @dataclass(frozen=True, slots=True)

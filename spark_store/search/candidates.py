@@ -80,12 +80,7 @@ class IdScan:
             bounds = "" if first is None else " AND id >= ? AND id < ?"
             yield from self._read_view.connection.execute(
                 f"{select}{bounds}{condition}{more} ORDER BY id {direction}",
-                (
-                    *before,
-                    *(() if first is None else (first, last)),
-                    *(() if start is None else (start,)),
-                    *values,
-                ),
+                (*before, *(() if first is None else (first, last)), *(() if start is None else (start,)), *values),
             )
 
     def _ranges(self, is_descending: bool) -> Sequence[tuple[str | None, str | None]]:

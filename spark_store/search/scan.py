@@ -156,11 +156,7 @@ class OrderedScan:
         return found | self.reach.large
 
     def _in_order(
-        self,
-        keys: Collection[int] | None,
-        after: Place | None,
-        fixed: tuple[Group, ...],
-        last: Collection[Group] = (),
+        self, keys: Collection[int] | None, after: Place | None, fixed: tuple[Group, ...], last: Collection[Group] = ()
     ) -> Iterator[Match]:
         """Yield the matches among these keys, all evaluated and sorted; None for all things.
 
@@ -270,12 +266,7 @@ class OrderedScan:
                 yield last
 
     def _candidates_by_id(
-        self,
-        keys: frozenset[int],
-        tree: Candidates,
-        start: str | None,
-        is_descending: bool,
-        fixed: tuple[Group, ...],
+        self, keys: frozenset[int], tree: Candidates, start: str | None, is_descending: bool, fixed: tuple[Group, ...]
     ) -> Iterator[Row | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):

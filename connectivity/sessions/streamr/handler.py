@@ -381,10 +381,7 @@ def _session_taken(request: Request) -> RequestRejected:
 
 
 def _send_frames(
-    channel: StreamrReplyChannel,
-    frames: Sequence[Frame],
-    _error: BaseException | None,
-    ended: Done,
+    channel: StreamrReplyChannel, frames: Sequence[Frame], _error: BaseException | None, ended: Done
 ) -> None:
     """It is this request's turn to be answered."""
     channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in frames], ended)

@@ -46,9 +46,7 @@ class Options(BaseModel):
         examples=["10000"],
     )
     handshake_timeout: Milliseconds = Field(
-        default=10_000,
-        description="Timeout in milliseconds for the login; 0: no timeout.",
-        examples=["5000"],
+        default=10_000, description="Timeout in milliseconds for the login; 0: no timeout.", examples=["5000"]
     )
     channel_rpc_timeout: Milliseconds = Field(
         default=600_000,
@@ -56,9 +54,7 @@ class Options(BaseModel):
         examples=["30000"],
     )
     channel_should_check_rpc_response_type: Switch = Field(
-        default=False,
-        description="Accepted and ignored: the type of a response is always checked.",
-        examples=["true"],
+        default=False, description="Accepted and ignored: the type of a response is always checked.", examples=["true"]
     )
     network_recovery_interval: Milliseconds = Field(
         default=5_000,
@@ -71,14 +67,10 @@ class Options(BaseModel):
         examples=["100"],
     )
     requested_frame_max: Count = Field(
-        default=0,
-        description="Maximum frame size in bytes to request; 0: the broker's limit.",
-        examples=["131072"],
+        default=0, description="Maximum frame size in bytes to request; 0: the broker's limit.", examples=["131072"]
     )
     requested_heartbeat: Count = Field(
-        default=60,
-        description="Heartbeat interval in seconds to request; 0: no heartbeats.",
-        examples=["30"],
+        default=60, description="Heartbeat interval in seconds to request; 0: no heartbeats.", examples=["30"]
     )
     topology_recovery_enabled: Switch = Field(
         default=True,

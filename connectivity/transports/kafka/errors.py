@@ -33,13 +33,7 @@ PRODUCER_LOST = {
 }
 """The broker has lost the state of an idempotent producer, as after data loss; a new one may continue."""
 
-ENDS = {
-    KafkaError._FATAL,
-    KafkaError._MAX_POLL_EXCEEDED,
-    KafkaError.FENCED_INSTANCE_ID,
-    *PRODUCER_LOST,
-    *REFUSALS,
-}
+ENDS = {KafkaError._FATAL, KafkaError._MAX_POLL_EXCEEDED, KafkaError.FENCED_INSTANCE_ID, *PRODUCER_LOST, *REFUSALS}
 """Errors that the library does not recover from, with a specific reason.
 
 For all others a probe finds more (`connectivity.transports.kafka.handshake`).

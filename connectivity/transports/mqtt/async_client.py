@@ -290,12 +290,7 @@ class AsyncMqttClient:
             answer.set_result((reasons, properties))
 
     def _disconnected(
-        self,
-        _client: object,
-        _data: object,
-        flags: DisconnectFlags,
-        reason: ReasonCode,
-        properties: Properties | None,
+        self, _client: object, _data: object, flags: DisconnectFlags, reason: ReasonCode, properties: Properties | None
     ) -> None:
         words = reason_words(reason, properties)
         if flags.is_disconnect_packet_from_server:

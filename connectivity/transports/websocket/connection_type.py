@@ -16,11 +16,7 @@ from connectivity.transports.websocket.server import examine, listen
 
 def check(connection: Connection) -> Sequence[Problem]:
     """Return the problems of a document for a WebSocket listener."""
-    return [
-        *_check_uri(connection),
-        *check_listener(connection),
-        *_check_addresses(connection),
-    ]
+    return [*_check_uri(connection), *check_listener(connection), *_check_addresses(connection)]
 
 
 def _check_uri(connection: Connection) -> Iterator[Problem]:

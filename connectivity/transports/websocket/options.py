@@ -74,9 +74,7 @@ class Options(BaseModel):
         examples=["https://console.acme.example"],
     )
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10_000,
-        description="Maximum number of connected peers; further ones get HTTP 503.",
-        examples=["500"],
+        default=10_000, description="Maximum number of connected peers; further ones get HTTP 503.", examples=["500"]
     )
     max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(2 << 20),

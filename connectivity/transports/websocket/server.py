@@ -79,9 +79,7 @@ def extensions_of(options: Options) -> Sequence[ServerExtensionFactory]:
     # Small windows bound the memory of a peer, and telemetry repeats itself within them.
     return [
         ServerPerMessageDeflateFactory(
-            server_max_window_bits=_WINDOW_BITS,
-            client_max_window_bits=_WINDOW_BITS,
-            compress_settings={"memLevel": 5},
+            server_max_window_bits=_WINDOW_BITS, client_max_window_bits=_WINDOW_BITS, compress_settings={"memLevel": 5}
         )
     ]
 
