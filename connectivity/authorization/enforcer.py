@@ -196,10 +196,6 @@ class Enforcer:
         asks = self.unrestricted if type == "thing" else self.partial
         return asks(subjects, READ, f"{type}:/")
 
-    def __repr__(self) -> str:
-        resources = ", ".join(sorted(_resources(self._root)))
-        return f"Enforcer({resources})"
-
 
 def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
     """The readable part of a value at a node of the tree.

@@ -107,9 +107,6 @@ class Lifecycle:
         self.tries = 0
         self.error: LinkError | None = None
 
-    def __repr__(self) -> str:
-        return f"<Lifecycle {self.state.value}, tries {self.tries}, {self.error}>"
-
     def step(
         self, happened: LifecycleEvent, error: LinkError | None = None, *, was_steady: bool = False
     ) -> ConnectionState:

@@ -89,9 +89,6 @@ class ConnectionClient:
         if connection.client_count > 1:
             self._log = self._log.bind(client=number)
 
-    def __repr__(self) -> str:
-        return f"<Client {self.number} of {self._connection.id}, {self.lifecycle!r}>"
-
     @property
     def is_running(self) -> bool:
         return self._task is not None and not self._task.done()

@@ -128,9 +128,6 @@ class Supervisor:
             for number in range(connection.client_count)
         ]
 
-    def __repr__(self) -> str:
-        return f"<Supervisor {self.connection.id}, {self.status_details}>"
-
     @property
     def status(self) -> Status:
         return overall([client.lifecycle.status for client in self.clients])

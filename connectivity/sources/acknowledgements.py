@@ -232,9 +232,6 @@ class AckAggregator:
         self._received: dict[str, list[Acknowledgement]] = {label: [] for label in labels}
         self._missing = len(self._received)
 
-    def __repr__(self) -> str:
-        return f"<AckAggregator of {self.entity}, waits for {', '.join(self.missing) or 'nothing'}>"
-
     @property
     def is_complete(self) -> bool:
         return self._missing == 0

@@ -80,10 +80,6 @@ class InboundDelivery:
         self.place: _DeliveryKey | None = (route.place, delivery.name) if delivery.name is not None else None
         """The unique key of the delivery, whatever its payload; None if the broker gives it no name."""
 
-    def __repr__(self) -> str:
-        state = f"{self.open} responses open, {self.outcome.value}"
-        return f"<InboundDelivery {self.number} at {self.delivery.address}, {state}>"
-
     def ended(self, _error: ConnectivityError | None) -> None:
         """Note that a response is published or refused; the last one ends the delivery."""
         self.open -= 1

@@ -140,10 +140,6 @@ class Store:
         """
         return cls(Journal.open(path), options, cold=cold, on_commit=on_commit)
 
-    def __repr__(self) -> str:
-        status = "available" if self.is_available else f"unavailable: {self.reason}"
-        return f"<Store {status}, {len(self._queue)} waiting, {len(self._written)} being committed>"
-
     @property
     def path(self) -> Path:
         """The file of the journal."""

@@ -77,9 +77,6 @@ class EventCursor:
         self._is_full = self._is_stopped = self._is_closed = False
         self._idle: asyncio.Future[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<EventCursor {self.route.connection_id}[{self.route.index}] at {self.seq}, {len(self._open)} open>"
-
     @property
     def seq(self) -> int:
         """Up to this event the target needs nothing more."""

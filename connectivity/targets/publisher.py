@@ -65,9 +65,6 @@ class Publisher:
         self._needs_topic = any(mapper.needs_topic for mapper in mappers)
         self._needs_features = any(mapper.needs_features for mapper in mappers)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.connection_id} {self.kind}s[{self.index}]>"
-
     def _map(self, signal: Outbound, template: DestinationTemplate) -> MappedSignal | None:
         """Return the mapped signal; None if its address has no value. Raises MappingError."""
         context = template.context(signal, has_topic=self._needs_topic, has_features=self._needs_features)

@@ -57,9 +57,6 @@ class Decoder:
             FieldEncoding.DATA: self._data,
         }
 
-    def __repr__(self) -> str:
-        return f"<Decoder {len(self._waiting)} bytes waiting, {self._needed} needed, sizes {self.sizes}>"
-
     @property
     def waiting(self) -> int:
         """The bytes of an incomplete frame."""

@@ -28,9 +28,6 @@ class PackedElements(Sequence[bytes]):
         self.raw = raw
         self.size = size
 
-    def __repr__(self) -> str:
-        return f"<PackedElements: {len(self)} of {self.size} bytes>"
-
     def __len__(self) -> int:
         return len(self.raw) // self.size
 

@@ -80,12 +80,6 @@ class RsioSession:
         self._copies: deque[bytes] = deque()
         self._copies_bytes = 0
 
-    def __repr__(self) -> str:
-        return (
-            f"<Session {self.key}, {len(self.publishing)} published, {self.subscribing}, "
-            f"sent {self.sent}, received {self.received}, {len(self._copies)} copies>"
-        )
-
     # Inbound.
 
     def receive(self, frame: Frame) -> list[StreamEvent]:

@@ -32,10 +32,6 @@ class Generation:
         self._open: dict[int, bytearray] = {}
         self.open_bytes = 0
 
-    def __repr__(self) -> str:
-        over = ", over" if self.is_over else ""
-        return f"<Generation {self.stream} as {self.subscriber}, demand {self.demand}, {len(self._open)} open{over}>"
-
     @property
     def has_open_elements(self) -> bool:
         return bool(self._open)
@@ -94,9 +90,6 @@ class SubscriberSide:
         self._current: dict[int, Generation] = {}
         self.to_cancel: list[int] = []
         self.open_bytes = 0
-
-    def __repr__(self) -> str:
-        return f"<SubscriberSide {list(self._by_stream.values())}>"
 
     @property
     def streams(self) -> list[int]:

@@ -134,9 +134,6 @@ class Journal:
         self._is_closed = False
         self._is_torn = False
 
-    def __repr__(self) -> str:
-        return f"<Journal {self.path}{', closed' if self._is_closed else ''}>"
-
     @classmethod
     def open(
         cls,

@@ -119,9 +119,6 @@ class JournalReader:
         self.path = path
         self._connection = connection
 
-    def __repr__(self) -> str:
-        return f"<JournalReader of {self.path}>"
-
     @classmethod
     def open(cls, path: Path) -> Self:
         """Open the journal in this file, which must exist. Raises SchemaTooNew, StoreUnavailable."""

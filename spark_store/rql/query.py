@@ -119,9 +119,6 @@ class SearchHit:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"Hit({self.thing_id!r}, {self.thing!r})"
-
 
 def with_hidden(document: dict[str, Any], hidden: ThingMetadata) -> dict[str, Any]:
     """A document that was just parsed, with the fields beside it."""

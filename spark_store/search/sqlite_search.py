@@ -66,9 +66,6 @@ class SqliteSearch:
                 self._connection.close()
                 raise
 
-    def __repr__(self) -> str:
-        return f"<SqliteSearch {self.path}>"
-
     def page(
         self,
         question: ThingQuery,

@@ -575,7 +575,7 @@ class TestFaultsOfTheBroker:
                 await asyncio.to_thread(broker.clear_alarm)
                 assert await publishing.all_done() == [None] * (WINDOW + 51)
                 assert logs[1]["event"] == "publishing unblocked by broker"
-                assert logs[1]["held"] == WINDOW - 1
+                assert logs[1]["waiting"] == WINDOW - 1
             assert world.proxy.sent > sent
             await wait_until(lambda: len(world.heard()) == WINDOW + 51)
             assert [envelope.payload for envelope in world.heard()] == [b"first", *numbered(WINDOW + 50)]

@@ -284,7 +284,7 @@ def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_heade
     assert [status_and_error(party.next()) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
     produce_with_bytes_for_a_name(four.broker, party, b"\xff\xfe", RETRIEVE)
     assert status_and_error(party.next()) == (200, None)
-    [line] = [line for line in service.records() if line["event"].startswith("the headers of a record")]
+    [line] = [line for line in service.records() if line["event"].startswith("record headers ignored")]
     assert (line["level"], line["address"], line["partition"]) == ("warning", four.place("fixed", "ask"), 0)
 
 

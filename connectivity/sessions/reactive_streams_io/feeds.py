@@ -33,9 +33,6 @@ class EncodedFeed(Feed):
         self._feed = feed
         self._write = write
 
-    def __repr__(self) -> str:
-        return f"<EncodedFeed {self._feed!r}>"
-
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
         raw = [written for each in found.elements if (written := self._write(each)) is not None]
@@ -58,9 +55,6 @@ class FlattenedFeed(Feed):
         self._part = part
         self._waiting: deque[bytes] = deque()
         self._then = PageEnd.MORE
-
-    def __repr__(self) -> str:
-        return f"<FlattenedFeed {self._feed!r}, {len(self._waiting)} waiting>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         if not self._waiting and self._then is not PageEnd.END:
@@ -88,9 +82,6 @@ class ConcatenatedFeed(Feed):
         self._feed = feed
         self._open = open
         self._is_second = self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<ConcatenatedFeed {self._feed!r}>"
 
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where there is no second feed."""
@@ -123,9 +114,6 @@ class DeferredFeed(Feed):
         self._feed: Feed | None = None
         self._is_closed = False
 
-    def __repr__(self) -> str:
-        return f"<DeferredFeed {self._feed!r}>"
-
     async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed if there is none."""
         if self._feed is None:
@@ -156,9 +144,6 @@ class SyntheticFeed(Feed):
         self._name = name
         self._elements: Iterator[bytes] = elements.elements(name)
         self._left = elements.number(name)
-
-    def __repr__(self) -> str:
-        return f"<SyntheticFeed {self._name.kind}, {self._left} left>"
 
     @property
     def is_empty(self) -> bool:
@@ -191,9 +176,6 @@ class NumbersFeed(Feed):
 
     def __init__(self, name: SyntheticName) -> None:
         self._name = name
-
-    def __repr__(self) -> str:
-        return f"<NumbersFeed {self._name}>"
 
     @property
     def is_empty(self) -> bool:

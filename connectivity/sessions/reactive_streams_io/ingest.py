@@ -48,9 +48,6 @@ class Element:
         self.work: SessionReply | SessionCommand | None = None
         """The commands of the element, once it was decoded."""
 
-    def __repr__(self) -> str:
-        return f"<Element {self.position}, {len(self.raw)} bytes>"
-
 
 class CommandStream:
     """One stream that the service subscribes to at its client."""
@@ -68,9 +65,6 @@ class CommandStream:
         self.due: float | None = None
         """When it is asked for again."""
 
-    def __repr__(self) -> str:
-        return f"<CommandStream {self.publisher} as {self.id}, {self.done} done>"
-
 
 class Ingest:
     """All ingested streams of one session. `session` sends frames; callers wake the transport."""
@@ -86,9 +80,6 @@ class Ingest:
         self._fresh: list[Element] = []
         self._untold: dict[Element, None] = {}
         self._is_over = False
-
-    def __repr__(self) -> str:
-        return f"<Ingest {self._inlets!r}, {len(self._untold)} untold>"
 
     def begin(self) -> None:
         """Both have said hello."""

@@ -91,9 +91,6 @@ class PeerSession:
         self._is_flushing = self._is_woken = self._is_gone = False
         offers.meet(self.wake)
 
-    def __repr__(self) -> str:
-        return f"<PeerSession at {self.channel.address}, {self.endpoint!r}, {self.unconfirmed} unconfirmed>"
-
     def is_known(self, delivery: Delivery) -> bool:
         """Whether the broker redelivers a processed message."""
         known = (delivery.name, digest(delivery))

@@ -77,9 +77,6 @@ class SessionStreams:
         self._offers: dict[int, PublishedStream] = {}
         self._waiting: dict[int, PublishedStream] = {}
 
-    def __repr__(self) -> str:
-        return f"<PublishedStreams {list(self._offers.values())!r}>"
-
     def meet(self, wake: Callable[[], None]) -> None:
         """A client is connected and reads."""
         self.wake = wake
@@ -169,9 +166,6 @@ class PublishedStream:
         self._feed: BudgetedFeed | None = None
         self._element_size = opened.element_size
         self._postings: deque[PendingPublish] = deque()
-
-    def __repr__(self) -> str:
-        return f"<PublishedStream {self.stream} of {self.entity}>"
 
     def open(self) -> Feed | Fault:
         """Return the feed within the session's budget, or the fault."""

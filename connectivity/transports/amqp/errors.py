@@ -7,7 +7,6 @@ from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.base import ReaderStatus
 
 FORCED, ACCESS_REFUSED, NOT_FOUND, LOCKED, PRECONDITION_FAILED, NOT_ALLOWED = 320, 403, 404, 405, 406, 530
-NO_ROUTE = 312
 
 CHANNEL_DETAILS = {
     ACCESS_REFUSED: Detail.NOT_AUTHORIZED,

@@ -79,9 +79,6 @@ class Partition:
         self.rejections = 0
         self.watermark = InOrderSettlement()
 
-    def __repr__(self) -> str:
-        return f"<Partition {self.topic}[{self.number}] settled {self.settled}, {self.open} open>"
-
     def name_of(self, offset: int) -> str:
         return f"kafka:{self.topic_id}/{self.number}/{offset}"
 

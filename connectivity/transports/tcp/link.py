@@ -39,10 +39,6 @@ class TcpPeer(Socket):
         """The common name in its client certificate, if there is one."""
         self._owner = owner
 
-    def __repr__(self) -> str:
-        state = "gone" if self._transport is None else "parting" if self.times.closing is not None else "open"
-        return f"<Peer {self.id[:11]}…, {state}, {self.unsettled} unsettled>"
-
     # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -74,10 +74,6 @@ class WebSocketPeer(Socket):
         self._is_text = False
         self._has_received = False
 
-    def __repr__(self) -> str:
-        state = self._engine.state.name.lower()
-        return f"<Peer {self.id[:11]}… at {self.path or '?'}, {state}, {self.unsettled} unsettled>"
-
     @property
     def subprotocol(self) -> str | None:
         """The wire protocol that both sides have agreed on, or None."""

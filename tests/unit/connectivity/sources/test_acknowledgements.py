@@ -306,4 +306,4 @@ def test_case_38_only_declared_labels_are_accepted(label: str, error: str | None
 def test_substituted_acknowledgements_have_the_channel_and_headers_of_the_signal() -> None:
     assert weak(LAMP, X, "live", None).headers == {"ditto-weak-ack": True}
     assert timed_out(LAMP, X, "live", "c-1", 2.5).channel == "live"
-    assert repr(aggregator(P)) == "<AckAggregator of acme.site:lamp-7, waits for twin-persisted>"
+    assert aggregator(P).missing == ("twin-persisted",)

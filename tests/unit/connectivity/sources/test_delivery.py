@@ -96,8 +96,3 @@ async def test_the_memory_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPat
     assert len(deliveries.memory._rejections) == 10
     deliveries.memory.close_connection("site")
     assert (len(deliveries.memory._rejections), len(deliveries.memory._pending)) == (0, 0)
-
-
-async def test_a_delivery_shows_its_state() -> None:
-    deliveries = Deliveries()
-    assert repr(deliveries.inbound("x")).endswith("at in, 1 responses open, settled>")

@@ -22,10 +22,6 @@ def test_a_hit_of_a_text_is_the_thing_that_the_text_says() -> None:
     assert hit != SearchHit("acme:a", {"thingId": "acme:a"})
 
 
-def test_a_hit_shows_itself() -> None:
-    assert repr(SearchHit("acme:a", {"thingId": "acme:a"})) == "Hit('acme:a', {'thingId': 'acme:a'})"
-
-
 def test_a_budget_has_left_what_was_not_spent() -> None:
     budget = Budget(seconds=1.0)
     budget.spend(time.perf_counter() - 2.0)
