@@ -73,7 +73,7 @@ async def test_a_broker_that_is_not_carried_is_told_and_not_tried_again(monkeypa
         await until(running.supervisor.attempted.is_set)
     assert running.supervisor.status is Status.MISCONFIGURED
     assert running.supervisor.status_details.startswith(
-        "connection refused: this version of the service does not carry"
+        "connection refused: this version of the service does not support"
     )
     assert not running.supervisor.clients[0].is_running
     assert [line["reason"] for line in lines] == [running.supervisor.status_details]
@@ -87,7 +87,10 @@ async def test_a_tunnel_is_not_gone_around() -> None:
         running.supervisor.open()
         await until(running.supervisor.attempted.is_set)
     assert running.supervisor.status is Status.MISCONFIGURED
-    assert running.supervisor.status_details == "connection refused: this version of the service has no sshTunnel"
+    assert (
+        running.supervisor.status_details
+        == "connection refused: this version of the service does not support sshTunnel"
+    )
     # Only another document helps.
     assert not running.supervisor.clients[0].is_running
     assert running.broker.links == []
