@@ -63,7 +63,7 @@ class PolicyChangeNotifier:
             try:
                 told(found)
             except Exception:
-                log.exception("what follows from a change of policies was not done")
+                log.exception("policy change not processed")
 
 
 ROUND = 60
@@ -138,5 +138,5 @@ class AccessRevalidation(ABC, Generic[Judged]):
         try:
             self.judge(list(found))
         except StoreUnavailable as error:
-            log.warning("who may still read cannot be judged now", who=len(found), reason=str(error))
+            log.warning("permission checks postponed", count=len(found), reason=str(error))
             self._owed |= {judged: None for judged in found if judged in self._all}

@@ -141,8 +141,8 @@ class Enforcement(DocumentModel):
     """Binds an identity that the transport carries to the entity that a payload speaks for."""
 
     input: Text = Field(
-        description="Template for the sender's identity, resolved from the delivery: `{{ header:<name> }}`; with MQTT "
-        "`{{ source:address }}`, the topic it arrived on.",
+        description="Template for the sender's identity, resolved for each delivery: `{{ header:<name> }}`; with MQTT "
+        "`{{ source:address }}`, the topic of the message.",
         examples=["{{ header:truck }}", "{{ source:address }}"],
     )
     filters: tuple[StrictStr, ...] = Field(
@@ -163,7 +163,7 @@ class AcknowledgementRequests(DocumentModel):
     )
     filter: Text | None = Field(
         default=None,
-        description="Functions that the list of requested labels is sent through; without result none is requested.",
+        description="Functions that filter the list of requested labels. If they return nothing, nothing is requested.",
         examples=["fn:filter(header:qos,'ne','0')"],
     )
 
@@ -172,24 +172,22 @@ class ReplyTarget(DocumentModel):
     """The destination of responses to a source's commands, and of the events of its subscriptions."""
 
     enabled: StrictBool = Field(
-        default=True,
-        description="With `false` nothing is published in answer to the source's commands.",
-        examples=[False],
+        default=True, description="`false`: no responses to the source's commands are published.", examples=[False]
     )
     address: Text = Field(
         default=DEFAULT_REPLY_ADDRESS,
-        description="Template of the address to publish to; its headers are those of the answered signal.",
+        description="Template of the address to publish to; `header:` refers to the headers of the received signal.",
         examples=["{{ header:reply-to }}", "replies/{{ thing:name }}"],
     )
     header_mapping: Templates = Field(
         default={},
-        description="Transport headers of the answer: name to template. Where no address is given either, "
-        "`correlation-id` and `content-type` are mapped by default, on types that carry headers.",
+        description="Transport headers of the response: name to template. Without an address, `correlation-id` and "
+        "`content-type` are mapped by default, on connection types with headers.",
         examples=[{"correlation-id": "{{ header:correlation-id }}"}],
     )
     expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(lower_text)], ...] = Field(
         default=(ResponseType.RESPONSE, ResponseType.ERROR),
-        description="Which answers are published. An empty list: none. Events of subscriptions always are.",
+        description="Which responses are published. Empty: no responses. Events of subscriptions are always published.",
         examples=[["response", "error", "nack"]],
     )
 
@@ -198,25 +196,25 @@ class Source(DocumentModel):
     """Addresses to consume commands from, and how their signals are read, allowed and answered."""
 
     addresses: Annotated[Texts, Field(min_length=1)] = Field(
-        description="What to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket listener. No "
-        "placeholders.",
+        description="Addresses to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket listener. "
+        "Without placeholders.",
         examples=[["fleet/+/cmd"], ["cmd.in"]],
     )
     consumer_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
-        default=1, description="Consumers working in parallel for each address and client, at most 64.", examples=[2]
+        default=1, description="Parallel consumers for each address and client, at most 64.", examples=[2]
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
         default=None,
-        description="Quality of service: needed for MQTT (0, 1, 2), optional for Kafka (1: at least once).",
+        description="Quality of service: required for MQTT (0, 1, 2), optional for Kafka (1: at least once).",
         examples=[1],
     )
     authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
-        description="Subjects that the source's commands are carried out for. Placeholders are resolved per delivery.",
+        description="Subjects whose permissions the source's commands have. Placeholders are resolved for each delivery.",
         examples=[["integration:fleet-commands"], ["device:{{ header:device_id }}"]],
     )
     enforcement: Enforcement | None = Field(
         default=None,
-        description="Which entities a sender may speak for; absent: every one that the policy allows.",
+        description="Which entities a sender may send signals for. Default: all that the policy allows.",
         examples=[{"input": "{{ header:truck }}", "filters": ["{{ thing:id }}"]}],
     )
     acknowledgement_requests: AcknowledgementRequests | None = Field(
@@ -226,19 +224,19 @@ class Source(DocumentModel):
     )
     header_mapping: Templates = Field(
         default={},
-        description="Headers for the signals: name to template over the transport's headers. With a default "
-        "reply-target `correlation-id`, `content-type` and `reply-to` are mapped too, on types that carry headers.",
+        description="Headers of the signals: name to template over the transport's headers. With the default "
+        "reply target, `correlation-id`, `content-type` and `reply-to` are mapped, too, on connection types with headers.",
         examples=[{"reply-to": "{{ header:reply-to }}"}],
     )
     payload_mapping: tuple[Text, ...] = Field(
         default=(),
-        description="How payloads are read: wire protocols or names of `mappingDefinitions`; each reads every delivery, in "
-        "this order. Empty: `Ditto`.",
+        description="How payloads are decoded: wire protocols or names of `mappingDefinitions`; each decodes every "
+        "delivery, in this order. Empty: `Ditto`.",
         examples=[["Ditto"]],
     )
     reply_target: ReplyTarget = Field(
         default_factory=ReplyTarget,
-        description="Where answers go; absent: to the address in the header `reply-to`.",
+        description="Where to publish responses. Default: the address in the header `reply-to`.",
         examples=[{"address": "fleet/{{ thing:name }}/res"}],
     )
     declared_acks: Texts = Field(
@@ -270,21 +268,21 @@ class Target(DocumentModel):
         examples=["fleet/{{ thing:name }}/events", "events/{{ thing:namespace }}.{{ topic:action }}"],
     )
     topics: Texts = Field(
-        description="Which signals: `_/_/things/twin/events` and its like, with `namespaces`, `filter` and "
+        description="Which signals to publish, such as `_/_/things/twin/events`, with `namespaces`, `filter` and "
         "`extraFields` as percent-encoded parameters.",
         examples=[["_/_/things/twin/events?namespaces=acme.depot&filter=gt(attributes/load,10)"]],
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
-        default=None, description="Quality of service: needed for MQTT (0, 1, 2).", examples=[1]
+        default=None, description="Quality of service: required for MQTT (0, 1, 2).", examples=[1]
     )
     authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
-        description="Subjects that must be allowed to read what is published. Taken literally.",
+        description="Subjects that need permission to read the published signals. Without placeholders.",
         examples=[["integration:fleet-events"]],
     )
     issued_acknowledgement_label: Text | None = Field(
         default=None,
-        description="Label of the acknowledgement given when the broker confirms. Begins with the connection's id and "
-        "a colon, or is `live-response`; only one target of a connection may have it.",
+        description="Label of the acknowledgement that is issued when the broker confirms. Begins with the connection's "
+        "id and a colon, or is `live-response`; only one target of a connection may have it.",
         examples=["{{ connection:id }}:delivered"],
     )
     header_mapping: Templates = Field(
@@ -294,7 +292,7 @@ class Target(DocumentModel):
     )
     payload_mapping: tuple[Text, ...] = Field(
         default=(),
-        description="How signals are written: wire protocols or names of `mappingDefinitions`. Empty: `Ditto`.",
+        description="How signals are encoded: wire protocols or names of `mappingDefinitions`. Empty: `Ditto`.",
         examples=[["Ditto"]],
     )
 
@@ -304,16 +302,16 @@ class MappingDefinition(DocumentModel):
 
     mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
     options: Mapping[StrictStr, Any] = Field(
-        description="What the wire protocol wants to know; `{}` for nothing.", examples=[{}]
+        description="Options of the wire protocol; `{}` for defaults.", examples=[{}]
     )
     incoming_conditions: Templates = Field(
         default={},
-        description="Name to functions: a delivery is read only if every condition keeps its value.",
+        description="Name to functions: a delivery is decoded only if every condition returns a value.",
         examples=[{"isJson": "fn:filter(header:content-type,'like','*json*')"}],
     )
     outgoing_conditions: Templates = Field(
         default={},
-        description="Name to functions: a signal is written only if every condition keeps its value.",
+        description="Name to functions: a signal is encoded only if every condition returns a value.",
         examples=[{"onlyTwin": "fn:filter(topic:channel,'eq','twin')"}],
     )
 
@@ -354,12 +352,12 @@ class PublicKeyCredentials(DocumentModel):
 class SshTunnel(DocumentModel):
     """A tunnel through which the broker is reached.
 
-    Not carried out yet: a connection with an enabled tunnel is not opened.
+    Not supported yet: a connection with an enabled tunnel is not opened.
     """
 
     enabled: StrictBool = Field(description="Whether the tunnel is used.", examples=[True])
     credentials: Annotated[PlainCredentials | PublicKeyCredentials, Field(discriminator="type")] = Field(
-        description="How to log in at the tunnel's host.",
+        description="How to log in to the tunnel's host.",
         examples=[{"type": "plain", "username": "tunnel", "password": "${env:TUNNEL_PASSWORD}"}],
     )
     validate_host: StrictBool = Field(
@@ -386,21 +384,21 @@ class Connection(DocumentModel):
     """A link to one broker: the sources to consume commands from and the targets to publish signals to."""
 
     id: Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9\-_:]{1,100}$")] = Field(
-        description="Name of the connection: up to 100 letters, digits, `-`, `_`, `:`. In a file it may be missing: "
-        "the file's name counts then.",
+        description="ID of the connection: up to 100 letters, digits, `-`, `_`, `:`. In a file it is optional; the "
+        "default is the file's name.",
         examples=["depot-7_rabbit"],
     )
-    name: StrictStr | None = Field(default=None, description="Free text for people.", examples=["Depot 7 commands"])
+    name: StrictStr | None = Field(default=None, description="Display name: any text.", examples=["Depot 7 commands"])
     connection_type: Text = Field(
         description="The broker's protocol: `mqtt`, `mqtt-5`, `amqp-091`, `kafka`, or `websocket` and `tcp` without a "
-        "broker. Never changes.",
+        "broker. Cannot be changed later.",
         examples=["mqtt-5"],
     )
     connection_status: ConnectionStatus = Field(
-        description="What is wanted: `open` or `closed`. Only `open` makes the service connect.", examples=["open"]
+        description="Desired status: `open` or `closed`. The service connects only if it is `open`.", examples=["open"]
     )
     uri: Annotated[SecretUri, BeforeValidator(_uri_is_address, json_schema_input_type=str)] = Field(
-        description="The broker, or the address of a listener: `scheme://[user:password@]host:port[/path]`; reserved "
+        description="Address of the broker or of the listener: `scheme://[user:password@]host:port[/path]`, with reserved "
         "characters percent-encoded.",
         examples=["ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"],
     )
@@ -411,12 +409,12 @@ class Connection(DocumentModel):
     )
     sources: tuple[Source, ...] = Field(
         default=(),
-        description="What to consume, at most 4. The position is the source's index.",
+        description="Addresses to consume, at most 4 sources. The index of a source is its position.",
         examples=[[{"addresses": ["fleet/+/cmd"], "qos": 1, "authorizationContext": ["integration:fleet"]}]],
     )
     targets: tuple[Target, ...] = Field(
         default=(),
-        description="Where to publish, at most 4.",
+        description="Addresses to publish to, at most 4 targets.",
         examples=[
             [
                 {
@@ -430,7 +428,7 @@ class Connection(DocumentModel):
     )
     ssh_tunnel: SshTunnel | None = Field(
         default=None,
-        description="A tunnel to the broker; not for Kafka. Not carried out yet: with an enabled one the connection is not "
+        description="A tunnel to the broker; not for Kafka. Not supported yet: a connection with an enabled tunnel is not "
         "opened.",
         examples=[
             {
@@ -443,12 +441,12 @@ class Connection(DocumentModel):
     )
     client_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
         default=1,
-        description="Clients that work side by side, each with a link of its own and all sources; a message comes to one. "
+        description="Parallel clients, each with its own link and all sources; each message goes to one client. "
         "At most 64.",
         examples=[2],
     )
     failover_enabled: StrictBool = Field(
-        default=True, description="Whether a lost link is made again.", examples=[True]
+        default=True, description="Whether to reconnect after a lost link.", examples=[True]
     )
     validate_certificates: StrictBool = Field(
         default=True, description="TLS: whether the broker's certificate and host name are checked.", examples=[True]
@@ -463,7 +461,7 @@ class Connection(DocumentModel):
     )
     specific_config: Mapping[StrictStr, Annotated[StrictStr, BeforeValidator(_as_text)]] = Field(
         default={},
-        description="Options of the connection type, all of them text.",
+        description="Options of the connection type; all values are text.",
         examples=[{"cleanSession": "false"}],
     )
     mapping_definitions: Mapping[StrictStr, MappingDefinition] = Field(
@@ -471,7 +469,7 @@ class Connection(DocumentModel):
         description="Wire protocols with options, by a name that `payloadMapping` may use.",
         examples=[{"twinOnly": {"mappingEngine": "Ditto", "options": {}}}],
     )
-    tags: Texts = Field(default=(), description="Words to find the connection by.", examples=[["depot", "prod"]])
+    tags: Texts = Field(default=(), description="Tags for finding the connection.", examples=[["depot", "prod"]])
 
     _referenced: frozenset[str] = PrivateAttr(default=frozenset())
 

@@ -46,11 +46,11 @@ class ReferenceRules:
         """Return why this file must not be read; None if it may."""
         path = path.resolve()
         if any(path.is_relative_to(place.resolve()) for place in self.own):
-            return "which is the service's own"
+            return "which belongs to the service"
         if any(path.is_relative_to(place) for place in _SYSTEM_FOLDERS):
-            return "which is no file but the system's view of itself"
+            return "which is in a system folder"
         if self.folders and not any(path.is_relative_to(place.resolve()) for place in self.folders):
-            return "which is in no folder of secrets.folders"
+            return "which is not in a folder of secrets.folders"
         return None
 
 
@@ -149,8 +149,8 @@ class _Reader:
         try:
             if self._left < 0:
                 raise MissingSecret(
-                    f"{match[0][:100]}, after more than {MAX_CHARACTERS} characters of others",
-                    "references to less than that",
+                    f"{match[0][:100]}, after references to more than {MAX_CHARACTERS} characters in total",
+                    f"references to at most {MAX_CHARACTERS} characters in total",
                 )
             value = _SOURCES[match["kind"]](match["name"], self._environ, self._base)
             self._left -= len(value)
@@ -165,7 +165,7 @@ class _Reader:
 def _from_environment(name: str, environ: Mapping[str, str], _base: Path) -> str:
     if name.upper().startswith(_OWN_VARIABLES):
         raise MissingSecret(
-            f"${{env:{name}}}, which is the service's own", "a variable that is no setting of the service"
+            f"${{env:{name}}}, which belongs to the service", "a variable that is not a setting of the service"
         )
     if name not in environ:
         raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
@@ -181,7 +181,7 @@ def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
         if not path.is_file():
             raise MissingSecret(f"{reference}, which is not a file", expected)
         if (why := _rules.refusal(path)) is not None:
-            raise MissingSecret(f"{reference}, {why}", "a file that references may name")
+            raise MissingSecret(f"{reference}, {why}", "a file that references are allowed to read")
         if path.stat().st_size > MAX_FILE_BYTES:
             raise MissingSecret(f"{reference}, which is larger than {MAX_FILE_BYTES} bytes", expected)
         return path.read_text(encoding="utf-8").rstrip("\r\n")
@@ -192,7 +192,7 @@ def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
     except ValueError as error:
         if isinstance(error, MissingSecret):
             raise
-        raise MissingSecret(f"{reference}, which is no path", expected) from None
+        raise MissingSecret(f"{reference}, which is not a valid path", expected) from None
 
 
 _SOURCES: Mapping[str, Callable[[str, Mapping[str, str], Path], str]] = {"env": _from_environment, "file": _from_file}

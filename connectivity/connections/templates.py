@@ -63,7 +63,7 @@ def check_template(path: str, text: str, scope: Scope, *, shown: str | None = No
         hint = f"did you mean {nearest[1]}?" if nearest else None
         written = text if shown is None else shown
         found = f"{show(written)}: {reason}" if len(written) < MAX_SHOWN_CHARACTERS else reason
-        yield Problem(path, found, f"what is known in {scope.place}", hint, fault.error)
+        yield Problem(path, found, f"placeholders and functions that are allowed in {scope.place}", hint, fault.error)
 
 
 def check_without_placeholders(path: str, text: str) -> Iterator[Problem]:

@@ -113,9 +113,11 @@ class Vault:
             if text != MASK:
                 return text
             if stored is None or path not in kept:
-                problems.append(Problem(path, f"{MASK}, and no secret that is stored", "the secret, or a reference"))
+                problems.append(Problem(path, f"{MASK}, but no secret is stored", "the secret, or a reference"))
             elif path in _SENT and _destination(document, path) != _destination(stored, path):
-                expected = "the password itself or a reference, since it would be sent to another place than so far"
+                expected = (
+                    "the password itself or a reference, since it would be sent to a different destination than before"
+                )
                 problems.append(Problem(path, f"{MASK} in place of a password", expected))
             else:
                 return self._open(stored["id"], path, kept[path])
@@ -152,7 +154,7 @@ class Vault:
             bound = _associated_data(match["key"], connection, path)
             return cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], bound).decode("utf-8")
         except (InvalidTag, ValueError):
-            raise AlteredSecret(connection, path, "a text that was altered or moved since it was sealed") from None
+            raise AlteredSecret(connection, path, "a secret that was altered or moved after it was sealed") from None
 
 
 def mask(document: Document) -> dict[str, Any]:

@@ -134,7 +134,7 @@ class ConnectionClient:
         if (reason := refusal(self._connection)) is not None:
             error: LinkError = ConnectionRefused(Detail.REFUSED, reason)
             self._log.warning("connection not opened", reason=str(error))
-            self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
+            self._write(_BAD, f"Connection failed due to: {error}. Will not reconnect.")
             self.has_attempted = True
             self._step(LifecycleEvent.LOST, error)
             return
@@ -148,8 +148,8 @@ class ConnectionClient:
             if self.lifecycle.state is ConnectionState.CLOSING:
                 return
             if not self._connection.failover_enabled:
-                self._log.warning("connection lost, and its document wants no other try", reason=str(error))
-                self._write(_BAD, f"Connection failed due to: {error}. It is not tried again.")
+                self._log.warning("connection lost, failover disabled", reason=str(error))
+                self._write(_BAD, f"Connection failed due to: {error}. Will not reconnect.")
                 return
             pause = back_off(
                 self.lifecycle.tries,
@@ -170,13 +170,13 @@ class ConnectionClient:
     async def _connect_and_serve(self) -> LinkError:
         """Connect, serve one link until it breaks, and return why it broke."""
         connect = load_connection_type(self._connection.connection_type).connect
-        assert connect is not None, "a type that is not carried has been refused"
+        assert connect is not None, "unsupported connection types are refused before"
         try:
             link = self.link = await connect(self._connection, self.number)
         except LinkError as error:
             return error
         except Exception as error:
-            self._log.exception("connecting failed for a reason that nobody foresaw")
+            self._log.exception("unexpected error while connecting")
             return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
         link.readers = self._heard
         self.has_attempted = True
@@ -190,7 +190,7 @@ class ConnectionClient:
             why = await self._serve(link)
             return why
         except Exception as error:
-            self._log.exception("a link was given up for a reason that nobody foresaw")
+            self._log.exception("unexpected error while serving a link")
             why = NotConnected(Detail.CONNECTING, f"serving failed: {type(error).__name__}")
             return why
         finally:
@@ -220,8 +220,8 @@ class ConnectionClient:
         """Return the internal error that ended a source while its link lives."""
         for each in taking:
             if each.done() and not each.cancelled() and (error := each.exception()) is not None:
-                self._log.error("a source stopped", exc_info=error)
-                return NotConnected(Detail.CONNECTING, f"a source stopped: {type(error).__name__}")
+                self._log.error("source stopped", exc_info=error)
+                return NotConnected(Detail.CONNECTING, f"source stopped: {type(error).__name__}")
         return None
 
 

@@ -90,7 +90,7 @@ async def _look(connection: Connection, name: str, patience: float) -> ProbeRepo
     if (reason := refusal(connection)) is not None:
         return ConnectionRefused(Detail.REFUSED, reason)
     examine = load_connection_type(connection.connection_type).examine
-    assert examine is not None, "a type that is not carried has been refused"
+    assert examine is not None, "unsupported connection types are refused before"
     try:
         async with asyncio.timeout(patience):
             return await examine(connection, name)
@@ -99,7 +99,7 @@ async def _look(connection: Connection, name: str, patience: float) -> ProbeRepo
     except LinkError as error:
         return error
     except Exception as error:
-        log.exception("a trial failed for a reason that nobody foresaw", connection=connection.id)
+        log.exception("unexpected error in a connection test", connection=connection.id)
         return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
 
 
@@ -118,7 +118,9 @@ def _first_error(examination: ProbeReport) -> LinkError | None:
 
 def _fault(error: LinkError) -> Fault:
     if isinstance(error, ClientCertificateRequired):
-        return Fault(503, UNAVAILABLE, f"The connection cannot be opened: {error}", "Give it 'credentials'.")
+        return Fault(
+            503, UNAVAILABLE, f"The connection cannot be opened: {error}", "Add 'credentials' to the connection."
+        )
     if isinstance(error, _TookTooLong):
         return Fault(504, FAILED, error.words, str(error))
     return Fault(504, FAILED, f"Failed to open requested connection: {error}")

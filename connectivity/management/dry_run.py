@@ -57,13 +57,13 @@ Shown: TypeAlias = dict[str, Any]
 
 WHY_NOT: Mapping[str, str] = {
     NO_REPLY_TARGET: "the source's replyTarget is not enabled",
-    NOT_EXPECTED: "the message wants no answer, or expectedResponseTypes of the replyTarget leaves this kind out",
-    ADDRESS_UNRESOLVED: "the replyTarget's address has no value for it: map what the address needs in the headerMapping "
+    NOT_EXPECTED: "the message requires no response, or expectedResponseTypes of the replyTarget excludes this kind",
+    ADDRESS_UNRESOLVED: "the replyTarget's address cannot be resolved: map the headers that it uses in the headerMapping "
     "of the source",
-    NOT_ENCODED: "the payload mapping writes nothing of it",
+    NOT_ENCODED: "the payload mapping produces no message for it",
 }
 
-REFUSED = Fault(404, "things:thing.notfound", "An example of an error: this is only a trial.")
+REFUSED = Fault(404, "things:thing.notfound", "Example of an error response in a dry run.")
 _STATUSES = {"create": 201, "retrieve": 200}
 _CHANGED = 204
 
@@ -80,7 +80,9 @@ async def dry_run(
     """
     if not 0 <= sample.source < len(connection.sources):
         expected = (
-            f"the index of a source, from 0 to {len(connection.sources) - 1}" if connection.sources else "a source"
+            f"the index of a source, from 0 to {len(connection.sources) - 1}"
+            if connection.sources
+            else "a connection with sources"
         )
         problem = Problem("sample.source", str(sample.source), expected)
         raise OperationRefused(interface.invalid([problem]), [problem])
@@ -190,7 +192,7 @@ async def _reply_messages(route: ReplyTargetPublisher, signal: Outbound, *, unas
     try:
         messages = await route.rehearse(signal, unasked=unasked)
     except MappingError as error:
-        return {"nothing": f"it cannot be written: {error}"}
+        return {"nothing": f"it cannot be encoded: {error}"}
     if isinstance(messages, str):
         return {"nothing": WHY_NOT[messages]}
     return {

@@ -180,8 +180,8 @@ def no_history(connection_id: str) -> Fault:
         404,
         "connectivity:connection.history.notfound",
         f"The Connection with ID '{connection_id}' has no such revision.",
-        "List its revisions: the last hundred are kept. Of a connection that a file owns only the newest one is known; its "
-        "past is in the file's.",
+        "List its revisions: the last 100 are kept. Of a connection that a file owns, only the newest one is available; "
+        "see the history of the file.",
     )
 
 
@@ -201,7 +201,7 @@ def owned_by_file(connection_id: str, file: Path | None) -> Fault:
         409,
         "connectivity:connection.conflict",
         f"The Connection with ID '{connection_id}' is owned by the file {file}.",
-        "Change that file: the service picks it up. Opening and closing is possible here.",
+        "Change that file: the service reloads it. Opening and closing are possible through the API.",
     )
 
 
@@ -210,8 +210,8 @@ def other_id(connection_id: str, found: object) -> Fault:
     return Fault(
         400,
         "connectivity:id.notsettable",
-        f"found {show(found)} as the document's id, expected {show(connection_id)}, as it is addressed.",
-        "Leave the id out of the document.",
+        f"id: found {show(found)}, expected {show(connection_id)}, the ID in the request.",
+        "Remove the id from the document.",
     )
 
 
@@ -221,7 +221,7 @@ def other_type(connection_id: str, former: str, found: str) -> Fault:
         400,
         "connectivity:connection.configuration.invalid",
         f"ConnectionType <{former}> of existing connection <{connection_id}> cannot be changed!",
-        f"Found {found}. Delete the connection and create it anew, or create one with another ID.",
+        f"Found {found}. Delete the connection and create it again, or create one with another ID.",
     )
 
 

@@ -117,7 +117,7 @@ class ConnectionManager(Management):
         found = await asyncio.to_thread(lambda: [self._read(it) for it in stored if it.document is not None])
         for wanted in found:
             for problem in wanted.problems:
-                log.error("a stored connection cannot be used", connection=wanted.id, problem=problem)
+                log.error("stored connection cannot be used", connection=wanted.id, problem=problem)
             self._registry.put(wanted)
         self._registry.settle(wanted.id for wanted in found if wanted.running is not None)
 
@@ -343,7 +343,7 @@ class ConnectionManager(Management):
                 await running.attempted.wait()
         except TimeoutError:
             raise OperationRefused(
-                interface.not_opened(connection_id, f"no answer within {self._patience:g} s")
+                interface.not_opened(connection_id, f"no connection attempt completed within {self._patience:g} s")
             ) from None
         if running.status is not Status.OPEN:
             raise OperationRefused(interface.not_opened(connection_id, running.status_details))
@@ -432,7 +432,7 @@ class ConnectionManager(Management):
             return
         newest = found[0]
         self._last[connection_id] = newest.revision
-        log.warning("a change was stored that was said not to be", connection=connection_id, revision=newest.revision)
+        log.warning("change stored despite a reported failure", connection=connection_id, revision=newest.revision)
         if newest.document is None:
             self._leave(connection_id, newest.revision, newest.modified)
         else:
@@ -446,7 +446,7 @@ class ConnectionManager(Management):
         note = notes.get(wanted.id)
         if note is None or note.revision <= wanted.revision or note.digest != wanted.digest:
             return
-        log.warning("a change was stored that was said not to be", connection=wanted.id, revision=note.revision)
+        log.warning("change stored despite a reported failure", connection=wanted.id, revision=note.revision)
         self._overrule(wanted, note)
         await self._registry.carry_out(wanted.id)
 

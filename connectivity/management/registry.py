@@ -154,7 +154,7 @@ class ConnectionRegistry:
             todo = (ReconcileStep.CLOSE, ReconcileStep.OPEN)
         for step in todo:
             if step is ReconcileStep.CLOSE:
-                await self._close(connection_id, "is gone" if wanted is None else "changed")
+                await self._close(connection_id, "document deleted" if wanted is None else "document changed")
             elif self._is_closing:
                 break
             elif step is ReconcileStep.OPEN and target is not None:
@@ -178,16 +178,16 @@ class ConnectionRegistry:
             async with self.turn(connection_id):
                 await self.carry_out(connection_id)
         except Exception:
-            log.exception("a connection could not be made what it should be", connection=connection_id)
+            log.exception("connection not reconciled", connection=connection_id)
 
-    async def _close(self, connection_id: str, what: str) -> None:
-        """Close a connection; `what` has happened to its document."""
-        log.info(f"connection closed, its document {what}", connection=connection_id)
+    async def _close(self, connection_id: str, reason: str) -> None:
+        """Close a connection and log the reason."""
+        log.info("connection closed", connection=connection_id, reason=reason)
         try:
             await self._supervisors[connection_id].close(DRAIN_SECONDS)
         except Exception:
             # Its remaining parts end with its link; another one can be created.
-            log.exception("a connection did not close in order", connection=connection_id)
+            log.exception("connection not closed cleanly", connection=connection_id)
         # Only now: stopping the service must still find it.
         del self._supervisors[connection_id]
         self._ended(connection_id)
@@ -217,8 +217,8 @@ class ConnectionRegistry:
         except FolderGone as error:
             self.has_looked = True
             if not self.gone:
-                hint = "make it, or set connections_dir"
-                log.error("the folder of connections cannot be read; what runs goes on", folder=str(error), hint=hint)
+                hint = "create it, or set connections_dir; running connections stay open"
+                log.error("connections folder cannot be read", folder=str(error), hint=hint)
             self.gone = str(error)
             self._may_hide = True
         else:

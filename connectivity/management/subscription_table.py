@@ -28,19 +28,19 @@ CANCELLED: Mapping[SubscriptionKind, Fault] = {
         410,
         "streaming.subscription.cancelled",
         "The subscription was cancelled by an operator.",
-        "Subscribe again, from the revision after the last one that came, if the events are still wanted.",
+        "To continue, subscribe again from the revision after the last received event.",
     ),
     SubscriptionKind.SEARCH: Fault(
         410,
         "thing-search:subscription.cancelled",
         "The subscription was cancelled by an operator.",
-        "Subscribe again, for what is behind the last thing that came, if the things are still wanted.",
+        "To continue, subscribe again for the things after the last received one.",
     ),
     SubscriptionKind.LIVE: Fault(
         410,
         "streaming.subscription.cancelled",
         "The subscription was cancelled by an operator.",
-        "Subscribe again, if what is still to come is wanted.",
+        "To receive further events, subscribe again.",
     ),
 }
 
@@ -79,7 +79,7 @@ class SubscriptionTable:
     def cancel(self, live: ActiveSubscription, by: str) -> None:
         """End it, if it has not ended; its client is sent `failed` with `CANCELLED` of its kind."""
         log.info(
-            "a subscription was cancelled",
+            "subscription cancelled",
             connection=live.connection_id,
             subscription=live.key[:SHOWN],
             entity=_entity(live),
@@ -107,7 +107,7 @@ def _unknown(prefix: str) -> Fault:
         404,
         "connectivity:subscription.notfound",
         f"Found no open subscription whose id begins with '{prefix[:SHOWN]}'.",
-        "List the subscriptions; it may have ended.",
+        "List the open subscriptions: this one may have ended.",
     )
 
 
@@ -116,5 +116,5 @@ def _ambiguous(prefix: str) -> Fault:
         409,
         "connectivity:subscription.conflict",
         f"Found several open subscriptions whose ids begin with '{prefix[:SHOWN]}', expected one.",
-        "Say more of the id.",
+        "Give more characters of the id.",
     )

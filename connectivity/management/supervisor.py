@@ -158,7 +158,7 @@ class Supervisor:
         """Return the details while the clients wait for the store."""
         if not self._store.is_available:
             return f"{Detail.STORE_UNAVAILABLE.value}: {self._store.reason}"
-        return f"{Detail.CONNECTING.value}: the places of its targets are being stored"
+        return f"{Detail.CONNECTING.value}: storing the positions of its targets"
 
     def _details_of_open(self, clients: Sequence[ConnectionClient], conditions: Iterable[str]) -> str:
         """Return the details for connected clients, with the conditions of targets."""
@@ -242,7 +242,7 @@ class Supervisor:
     def _open(self) -> None:
         if not any(client.is_running for client in self.clients):
             for shortfall in ignored_parts(self.connection):
-                log.warning("a part of the document is without effect", connection=self.connection.id, part=shortfall)
+                log.warning("part of the document has no effect", connection=self.connection.id, part=shortfall)
             self._dispatcher.join(self._member)
             self._dispatcher.cursors.join(self.connection, self._targets)
             self._dispatcher.handlers.opened(self.connection.id, self._routes)

@@ -147,9 +147,9 @@ class FolderWatcher:
         return found
 
 
-_MISSING = Problem(ROOT, "no file in a folder that has come back", "the file, or its connections are closed")
+_MISSING = Problem(ROOT, "no file after its folder reappeared", "the file, or its connections will be closed")
 _RESTLESS = Problem(
-    ROOT, "a file that changes all the time", "one that rests; what is missing in it goes on until then"
+    ROOT, "a file that keeps changing", "a file that stays unchanged; until then, connections missing in it stay open"
 )
 
 

@@ -83,7 +83,7 @@ class PrometheusRegistry:
         self._skipping: dict[str, set[str]] = {}
         """Targets with a sample in that counter, by connection."""
         self._job_failures = Counter(
-            "connectivity_job_failures", "Rounds of a background job that failed.", ["name"], registry=self.registry
+            "connectivity_job_failures", "Failed runs of a background job.", ["name"], registry=self.registry
         )
         self.trimming = Gauge(
             "connectivity_journal_trimming_up",

@@ -28,8 +28,8 @@ EXPECTED_ENTRY = (
 )
 
 _NEVER = "a host that is neither link-local nor a metadata service"
-_BLOCKED = "a host that hosts.blocked does not name, or one that hosts.allowed names"
-_PRIVATE = "a public address, since hosts.private is refuse, or a host that hosts.allowed names"
+_BLOCKED = "a host that is not in hosts.blocked, or one that is in hosts.allowed"
+_PRIVATE = "a public address, since hosts.private is refuse, or a host in hosts.allowed"
 
 _METADATA_ADDRESSES = frozenset(
     ipaddress.ip_address(text)

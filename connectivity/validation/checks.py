@@ -198,7 +198,7 @@ def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
             definition = connection.mapping_definitions.get(name)
             engine = definition.mapping_engine if definition is not None else name
             if isinstance(part, Target) and (codec := _codec(engine)) is not None and codec.has_sessions:
-                expected = f"a mapper that writes events; {engine} is for sources, whose clients follow what they want"
+                expected = f"a mapper that writes events; {engine} is for sources, whose clients subscribe themselves"
                 yield Problem(f"{path}[{index}]", show(name), expected, code=MAPPER_INVALID)
             elif definition is None:
                 yield from _check_bare_mapper(f"{path}[{index}]", name, list(connection.mapping_definitions))
@@ -215,7 +215,7 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
     for number, source in enumerate(connection.sources):
         path = f"sources[{number}].payloadMapping"
         if not source.payload_mapping:
-            yield Problem(path, f"nothing, which means {DEFAULT_MAPPER}", expected, code=MAPPER_INVALID)
+            yield Problem(path, f"nothing, so {DEFAULT_MAPPER} by default", expected, code=MAPPER_INVALID)
         for index, name in enumerate(source.payload_mapping):
             definition = connection.mapping_definitions.get(name)
             codec = _codec(definition.mapping_engine if definition is not None else name)
@@ -247,7 +247,9 @@ def _check_one_conversation(connection: Connection, path: str, source: Source) -
         if (definition := connection.mapping_definitions.get(name)) is None or not definition.incoming_conditions
     ]
     if len(heard) > 1:
-        expected = "one of them, since each answers every client; or incomingConditions that tell their messages apart"
+        expected = (
+            "one of them, since each responds to every client; or incomingConditions that separate their messages"
+        )
         yield Problem(path, " and ".join(heard), expected, code=MAPPER_INVALID)
 
 
@@ -255,12 +257,12 @@ def _check_answers(path: str, name: str, source: Source, connection: Connection)
     """An address that comes with a message has to come somehow."""
     reply = source.reply_target
     if not reply.enabled:
-        expected = f"true, since clients of {name} hear what they want by the reply-target"
+        expected = f"true, since clients of {name} receive responses and events through the reply target"
         yield Problem(f"{path}.replyTarget.enabled", "false", expected)
         return
     is_in_message = _NAMED_BY_MESSAGE.fullmatch(reply.address) and "reply-to" not in source.header_mapping
     if is_in_message and (broker := _broker(connection)) is not None and not broker.has_headers:
-        expected = f"another address, such as one made of source:address: {broker.name} has no headers"
+        expected = f"another address, such as one with source:address: {broker.name} has no headers"
         yield Problem(f"{path}.replyTarget.address", show(reply.address), expected)
 
 
@@ -268,14 +270,14 @@ def _check_order(path: str, name: str, source: Source, connection: Connection) -
     """Check that messages of one client are not spread over several consumers."""
     if (broker := _broker(connection)) is None or broker.keeps_key_order:
         return
-    expected = f"1, since what a client sends to {name} has to come in its order"
+    expected = f"1, since the messages of each client to {name} must stay in order"
     if connection.client_count > 1:
         yield Problem("clientCount", str(connection.client_count), expected)
     if source.consumer_count > 1:
         yield Problem(f"{path}.consumerCount", str(source.consumer_count), expected)
     for index, address in enumerate(source.addresses):
         if address.startswith("$share/"):
-            expected = f"no shared subscription, since what a client sends to {name} has to come in its order"
+            expected = f"no shared subscription, since the messages of each client to {name} must stay in order"
             yield Problem(f"{path}.addresses[{index}]", show(address), expected)
 
 
@@ -295,7 +297,7 @@ def _check_bare_mapper(path: str, name: str, definitions: Sequence[str]) -> Iter
     elif codec.needs_definition:
         needed = ", ".join(option.name for option in codec.options if option.is_required)
         needed = needed or " or ".join(option.name for option in codec.options if option.default is None)
-        expected = f"the name of a definition in mappingDefinitions that says {needed} to {name}"
+        expected = f"the name of a definition in mappingDefinitions that sets {needed} for {name}"
         yield Problem(path, show(name), expected, code=MAPPER_INVALID)
 
 
@@ -364,14 +366,16 @@ def _check_label(path: str, label: str, connection_id: str) -> Iterator[Problem]
 
 def check_certificates(connection: Connection) -> Iterator[Problem]:
     if connection.ca is not None and not is_certificates(connection.ca):
-        yield Problem("ca", "text that is no certificate", "one or more X.509 certificates, PEM")
+        yield Problem("ca", "text that is not a certificate", "one or more X.509 certificates, PEM")
     credentials = connection.credentials
     if credentials is None:
         return
     certificate, key = credentials.cert, credentials.key.get_secret_value() if credentials.key else None
     problems = []
     if certificate is not None and not is_certificates(certificate):
-        problems.append(Problem("credentials.cert", "text that is no certificate", "an X.509 certificate chain, PEM"))
+        problems.append(
+            Problem("credentials.cert", "text that is not a certificate", "an X.509 certificate chain, PEM")
+        )
     if key is not None and not is_key(key, "PRIVATE KEY"):
         problems.append(_key_problem("credentials.key"))
     yield from problems
@@ -380,7 +384,7 @@ def check_certificates(connection: Connection) -> Iterator[Problem]:
 
 
 def _key_problem(path: str) -> Problem:
-    return Problem(path, "text that is no such key", "an unencrypted private key, PEM, PKCS#8 (BEGIN PRIVATE KEY)")
+    return Problem(path, "text that is not such a key", "an unencrypted private key, PEM, PKCS#8 (BEGIN PRIVATE KEY)")
 
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
@@ -421,7 +425,7 @@ def check_tunnel(connection: Connection) -> Iterator[Problem]:
     if isinstance(credentials, PublicKeyCredentials):
         if not is_key(credentials.public_key, "PUBLIC KEY"):
             expected = "a public key, PEM, X.509 (BEGIN PUBLIC KEY)"
-            yield Problem("sshTunnel.credentials.publicKey", "text that is no such key", expected)
+            yield Problem("sshTunnel.credentials.publicKey", "text that is not such a key", expected)
         if not is_key(credentials.private_key.get_secret_value(), "PRIVATE KEY"):
             yield _key_problem("sshTunnel.credentials.privateKey")
 

@@ -19,10 +19,10 @@ def refusal(connection: Connection) -> str | None:
     """Return why this version cannot open a connection; None if it can."""
     broker = load_connection_type(connection.connection_type)
     if broker.connect is None:
-        return f"this version of the service does not carry {broker.name} yet"
+        return f"this version of the service does not support {broker.name} yet"
     if connection.ssh_tunnel is not None and connection.ssh_tunnel.enabled:
         # Going around the tunnel would be worse than not going at all.
-        return "this version of the service has no sshTunnel"
+        return "this version of the service does not support sshTunnel"
     return None
 
 
@@ -42,11 +42,11 @@ def _left_out_of(topic: TargetTopic) -> Iterator[str]:
         near = get_close_matches(name, TOPICS[topic.topic], 1)
         yield f"topics: the parameter {name} is unknown and ignored" + (f"; did you mean {near[0]}?" if near else "")
     for name in topic.repeated:
-        yield f"topics: the parameter {name} is there more than once, and only the first one counts"
+        yield f"topics: the parameter {name} is repeated, and only the first one applies"
     for name in topic.namespaces:
         if not is_namespace(name):
             # Other services accept such documents, so it is no problem; ignoring it silently would hide it.
-            yield f"topics: nothing is in the namespace {name}, as namespaces are whole names such as acme.plant"
+            yield f"topics: the namespace {name} matches nothing, as a namespace is a whole name such as acme.plant"
 
 
 def notes(connection: Connection) -> Iterator[str]:

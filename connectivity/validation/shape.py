@@ -70,7 +70,7 @@ def problem_of(error: ErrorDetails, model: type[BaseModel], written: object, *pr
     hint = None
     match kind:
         case "missing":
-            found, expected = "nothing", f"this field: {place.field.description if place.field else 'it is needed'}"
+            found, expected = "nothing", f"this field: {place.field.description if place.field else 'it is required'}"
         case "extra_forbidden":
             names = [str(field.alias) for field in place.model.model_fields.values()]
             found, expected = f"unknown field {show(place.name)}", f"one of: {', '.join(names)}"

@@ -56,7 +56,7 @@ def test_what_has_no_effect_is_no_problem_and_is_told_all_the_same(tmp_path: Pat
     result = run("validate", tmp_path)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines() == [
-        f"{file}: depot-7_rabbit will not be opened: this version of the service has no sshTunnel",
+        f"{file}: depot-7_rabbit will not be opened: this version of the service does not support sshTunnel",
         f"{file}: depot-7_rabbit: without effect: targets[0].topics: the parameter filter is unknown and ignored",
         "1 connection in 1 file, no problems",
     ]

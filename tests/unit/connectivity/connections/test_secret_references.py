@@ -120,7 +120,9 @@ def test_all_references_of_a_document_together_are_bounded(tmp_path: Path) -> No
     resolved = resolve(document, environ={}, base=tmp_path)
     assert len(resolved.document["sshTunnel"]["knownHosts"][0]) < MAX_CHARACTERS + 2 * MAX_FILE_BYTES
     assert len(resolved.problems) == 50
-    assert resolved.problems[0].found == f"${{file:large}}, after more than {MAX_CHARACTERS} characters of others"
+    assert resolved.problems[0].found == (
+        f"${{file:large}}, after references to more than {MAX_CHARACTERS} characters in total"
+    )
 
 
 def test_a_file_that_may_not_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +156,7 @@ def test_any_document_is_taken(document: Any) -> None:
 def test_variables_of_the_services_own_secrets_are_not_read(name: str) -> None:
     found = resolve({"ca": f"${{env:{name}}}"}, environ={name: "geheim"})
     assert (found.document, found.values) == ({"ca": f"${{env:{name}}}"}, frozenset())
-    assert [problem.found for problem in found.problems] == [f"${{env:{name}}}, which is the service's own"]
+    assert [problem.found for problem in found.problems] == [f"${{env:{name}}}, which belongs to the service"]
 
 
 def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
     with in_force(ReferenceRules(own=[data, key])):
         for text in texts:
             found = resolve({"ca": f"${{file:{text}}}"}, base=open_to)
-            assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which is the service's own"]
+            assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which belongs to the service"]
             assert found.values == frozenset()
         assert resolve({"ca": "${file:word}"}, base=open_to).document == {"ca": "geheim"}
     assert resolve({"ca": "${file:link}"}, base=open_to).problems == []
@@ -177,7 +179,7 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/status", "/sys/kernel/uevent_seqnum"])
 def test_what_the_system_shows_of_itself_is_no_secret_to_refer_to(path: str) -> None:
     (problem,) = resolve({"ca": f"${{file:{path}}}"}).problems
-    assert "which is no file but the system's view of itself" in problem.found
+    assert "which is in a system folder" in problem.found
 
 
 def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
@@ -188,4 +190,4 @@ def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
         assert resolve({"ca": f"${{file:{tmp_path}/mine/word}}"}).document == {"ca": "geheim"}
         for text in (f"{tmp_path}/other/word", f"{tmp_path}/mine/../other/word", "/etc/passwd"):
             (problem,) = resolve({"ca": f"${{file:{text}}}"}).problems
-            assert problem.found == f"${{file:{text}}}, which is in no folder of secrets.folders"
+            assert problem.found == f"${{file:{text}}}, which is not in a folder of secrets.folders"

@@ -165,7 +165,7 @@ def test_a_sealed_text_that_was_moved_does_not_open(move: str) -> None:
         moved = {"id": "depot-7", "credentials": {"password": text}}
     else:
         moved = {"id": "depot-7", "credentials": {"key": text.replace(key_id(KEY), key_id(OTHER))}}
-    with pytest.raises(AlteredSecret, match=r"connection depot-\d, credentials\.(key|password): found a text"):
+    with pytest.raises(AlteredSecret, match=r"connection depot-\d, credentials\.(key|password): found a secret"):
         vault(KEY, OTHER).unseal(moved)
 
 

@@ -133,9 +133,9 @@ async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its
         assert await bench.changes() == ["close one", "ended one"]
         bench.write("two.json", document("elsewhere"))
         await bench.changes()
-    assert [(line["event"], line["connection"]) for line in lines] == [
-        ("connection closed, its document is gone", "one"),
-        ("connection closed, its document changed", "two"),
+    assert [(line["event"], line["reason"], line["connection"]) for line in lines] == [
+        ("connection closed", "document deleted", "one"),
+        ("connection closed", "document changed", "two"),
     ]
 
 
@@ -200,7 +200,7 @@ async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_an
     bench.write("one.json", document("elsewhere"))
     with capture_logs() as lines:
         assert await bench.changes() == ["ended one", "open one"]
-    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["a connection did not close in order"]
+    assert [line["event"] for line in lines if line["log_level"] == "error"] == ["connection not closed cleanly"]
 
 
 async def test_an_id_that_the_api_did_not_take_after_all_is_the_file_s(bench: Bench) -> None:

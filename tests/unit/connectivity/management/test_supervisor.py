@@ -70,7 +70,7 @@ async def test_a_connection_whose_targets_want_events_is_opened_when_their_place
         "7.3: it is being opened"
     )
     assert [client["statusDetails"] for client in shown["clientStatus"]] == [running.supervisor.status_details]
-    assert running.supervisor.status_details == "connecting: the places of its targets are being stored"
+    assert running.supervisor.status_details == "connecting: storing the positions of its targets"
     running.site.disk.release()
     await running.open_again()
     running.site.deliver(turn(2))

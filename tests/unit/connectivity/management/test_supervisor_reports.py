@@ -103,7 +103,7 @@ async def test_the_log_says_that_a_connection_without_failover_is_not_tried_agai
         running.supervisor.open()
         await until(lambda: not running.supervisor.clients[0].is_running)
     assert said(running, "connection") == [
-        "Connection failed due to: bad credentials: who are you. It is not tried again."
+        "Connection failed due to: bad credentials: who are you. Will not reconnect."
     ]
 
 

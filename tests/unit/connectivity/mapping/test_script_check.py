@@ -98,7 +98,7 @@ def test_case_1_8_problems_of_scripts_have_the_path_of_their_option(
 def test_case_1_8_scripts_need_a_definition() -> None:
     (problem,) = validate(document({}, name="JavaScript", engine="Ditto"), environ={})
     assert (problem.path, problem.code) == ("sources[0].payloadMapping[0]", INVALID)
-    assert "that says incomingScript or outgoingScript to JavaScript" in problem.expected
+    assert "that sets incomingScript or outgoingScript for JavaScript" in problem.expected
 
 
 def test_a_hint_names_the_nearest_option() -> None:

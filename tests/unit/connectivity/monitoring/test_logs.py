@@ -100,7 +100,7 @@ def test_an_exception_passed_as_value_is_logged_with_its_traceback(
     log_format: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     logs.configure(log_format=log_format, level="info")
-    structlog.get_logger(f"connectivity.handed.{log_format}").error("a source stopped", exc_info=ValueError("lost"))
+    structlog.get_logger(f"connectivity.handed.{log_format}").error("source stopped", exc_info=ValueError("lost"))
     assert "ValueError: lost" in "".join(lines(capsys))
 
 

@@ -149,6 +149,6 @@ def test_rules_are_in_force_for_as_long_as_they_are() -> None:
             assert validate(document) == []
         assert [str(problem) for problem in validate(document)] == [
             'uri: found "127.0.0.1", an address that is not public, expected a public address, since hosts.private is '
-            "refuse, or a host that hosts.allowed names"
+            "refuse, or a host in hosts.allowed"
         ]
     assert egress.refusal("127.0.0.1") is None

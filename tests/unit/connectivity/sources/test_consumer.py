@@ -135,8 +135,8 @@ async def test_an_internal_error_while_retrying_strands_no_delivery(
         assert sorted(await running.answered(3)) == ["1", "2", "3"]
         await until(lambda: running.unsettled() == 0)
     assert sorted(running.site.values()) == [1, 2, 3]
-    assert [line["event"] for line in lines].count("a source stopped") == clients
-    assert "connecting: a source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
+    assert [line["event"] for line in lines].count("source stopped") == clients
+    assert "connecting: source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
 ACKS = ["twin-persisted", "search-persisted"]

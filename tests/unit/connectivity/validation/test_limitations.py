@@ -72,14 +72,14 @@ def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
 
 def test_a_parameter_that_is_there_twice_is_told() -> None:
     (line,) = told("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
-    assert line == "targets[0].topics: the parameter filter is there more than once, and only the first one counts"
+    assert line == "targets[0].topics: the parameter filter is repeated, and only the first one applies"
 
 
 def test_a_namespace_that_nothing_can_be_in_is_told() -> None:
     assert told("_/_/things/twin/events?namespaces=acme.plant,acme-depot.east") == []
     (line,) = told("_/_/things/twin/events?namespaces=acme.*,acme.plant")
     assert line == (
-        "targets[0].topics: nothing is in the namespace acme.*, as namespaces are whole names such as acme.plant"
+        "targets[0].topics: the namespace acme.* matches nothing, as a namespace is a whole name such as acme.plant"
     )
 
 

@@ -114,7 +114,7 @@ def test_a_problem_with_an_unknown_property_of_a_filter_names_the_position(docum
 def test_a_missing_field_is_explained(document: dict[str, Any]) -> None:
     del document["sources"][0]["addresses"]
     found = only(validate(document))
-    assert (found.found, "What to consume" in found.expected) == ("nothing", True)
+    assert (found.found, "Addresses to consume" in found.expected) == ("nothing", True)
 
 
 def test_a_problem_of_one_field_does_not_hide_another_in_the_same_part(document: dict[str, Any]) -> None:

@@ -53,7 +53,11 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
             "sources[0].payloadMapping",
             "one payload mapping, since",
         ),
-        ({"sources": [{**SOURCE, "payloadMapping": []}]}, "sources[0].payloadMapping", "which means Ditto, expected a"),
+        (
+            {"sources": [{**SOURCE, "payloadMapping": []}]},
+            "sources[0].payloadMapping",
+            "so Ditto by default, expected a",
+        ),
         ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
         ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "byte stream"),
         (
