@@ -508,10 +508,6 @@ class Connection(DocumentModel):
         """The options of the connection type in `specificConfig`."""
         return {name: value for name, value in self.specific_config.items() if name not in DIVERSION_OPTIONS}
 
-    def masked_document(self) -> dict[str, Any]:
-        """Return the document of this connection with every secret masked, for display and logs."""
-        return self.model_dump(mode="json", by_alias=True, exclude_none=True)
-
     def with_secret_options(self, names: Iterable[str]) -> Connection:
         """Return this connection with the values of these `specificConfig` options masked as secrets."""
         copy = self.model_copy()

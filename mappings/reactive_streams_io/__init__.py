@@ -1,7 +1,4 @@
-"""The binary protocol reactive-streams-io, version 0, sans-IO.
+"""The binary protocol reactive-streams-io, version 0, sans-IO: several streams share one duplex connection.
 
-Several reactive streams share one duplex connection, at a few bytes per frame. From the bytes up: `varints`, `frames` (table
-and encoder), `decoder`, `errors` and `limits`, `publisher` and `subscriber` (the two sides of a stream), `session` (outlives
-a transport), `resumption` (tokens), `endpoint` (one end of a connection). `publisher_names` parses publisher strings,
-`elements` encodes events.
+`session` is the state that outlives a transport, `endpoint` one end of a connection, `decoder` and `frames` the bytes.
 """

@@ -90,11 +90,6 @@ def encode_content(text: str) -> bytes:
     return _encode(text)
 
 
-def decode_content(content: bytes) -> str:
-    """Return the text that was published."""
-    return msgspec.json.decode(content, type=str)
-
-
 def encode_entry(entry: StreamEntry, version: int = 28) -> bytes:
     """Return the array of an entry. `version` is one of VERSIONS."""
     stream, partition, timestamp, ttl, offset, previous, content = astuple(entry)

@@ -2,12 +2,6 @@
 
 predicate = resolve_times(parse(text), now)
 evaluate(predicate, document)
-foresee(predicate, document, is_open)
-weight(predicate)
-compile_predicate(predicate)(document)
-
-That is how a history filter means it. A search has other rules: `search.read` and `search.holds`, with `order` and `options`
-beside them.
 """
 
 from spark_store.rql.ast import Predicate

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import yaml
 
+from connectivity.connections.model import Connection
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient, Party
 from tests.support.paths import ROOT
@@ -19,6 +20,11 @@ CONNECTIONS = "/api/2/connections"
 
 EVERYTHING = {"grant": ["READ", "WRITE"], "revoke": []}
 READ = {"grant": ["READ"], "revoke": []}
+
+
+def masked_document(connection: Connection) -> dict[str, Any]:
+    """The document of a connection with every secret masked."""
+    return connection.model_dump(mode="json", by_alias=True, exclude_none=True)
 
 
 def source(name: str, *subjects: str, **more: Any) -> dict[str, Any]:

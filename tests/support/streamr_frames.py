@@ -23,7 +23,7 @@ from mappings.streamr.frames import (
     FrameType,
     Unicast,
 )
-from mappings.streams.entry import JSON_CONTENT, VERSIONS, StreamEntry, decode_content, encode_content
+from mappings.streams.entry import JSON_CONTENT, VERSIONS, StreamEntry, encode_content
 from mappings.streams.stream_id import PolicyStream, ThingStream, parse_stream_id
 
 _decode = msgspec.json.Decoder().decode
@@ -35,6 +35,11 @@ _NOT_SUPPORTED = {
     32: "which has no offsets",
 }
 """Versions of messages that exist, and why they are not supported."""
+
+
+def decode_content(content: bytes) -> str:
+    """Return the text that was published."""
+    return msgspec.json.decode(content, type=str)
 
 
 class FrameRefused(DecodeError):

@@ -32,6 +32,7 @@ from mappings.model.signals import Command, HistoryQuery, Subscribe, Subscriptio
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
+from tests.support.connection_documents import masked_document
 from tests.support.in_process.service import command, connection, creation, searching, source, streaming, until
 from tests.support.memory_transport import MemoryBroker
 from tests.support.wait import PATIENCE
@@ -145,7 +146,7 @@ class ServiceInProcess:
             return None
         self._looked = list(self.documents)
         files = {document.id: Path("site.json") for document in self.documents}
-        documents = {document.id: document.masked_document() for document in self.documents}
+        documents = {document.id: masked_document(document) for document in self.documents}
         return LoadedFolder({document.id: document for document in self.documents}, documents, files)
 
     async def opened(self) -> ServiceInProcess:

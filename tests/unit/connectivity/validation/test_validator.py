@@ -19,6 +19,7 @@ from connectivity.security.uri import SECURE_SCHEMES
 from connectivity.transports import connection_types, load_connection_type
 from connectivity.validation import checks
 from connectivity.validation.validator import json_schema, parse, validate
+from tests.support.connection_documents import masked_document
 from tests.support.dice import examples
 from tests.support.table import each_row
 from tests.support.vectors.connections import Case, base_document, load_cases
@@ -268,7 +269,10 @@ def test_an_option_by_reference_is_neither_shown_by_a_problem_nor_by_the_connect
     assert (found.path, found.found) == ("specificConfig.requestedHeartbeat", "*****")
     connection = parse(document, environ={"BEAT": "2222"})
     assert connection.specific_config["requestedHeartbeat"] == "2222"
-    assert connection.masked_document()["specificConfig"] == {"requestedHeartbeat": "*****", "handshakeTimeout": "5"}
+    assert masked_document(connection)["specificConfig"] == {
+        "requestedHeartbeat": "*****",
+        "handshakeTimeout": "5",
+    }
 
 
 def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str, Any]) -> None:

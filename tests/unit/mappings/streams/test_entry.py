@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.streamr.errors import UnknownVersion
-from mappings.streams.entry import StreamEntry, decode_content, encode_content, encode_entry, predecessor, time_to_live
+from mappings.streams.entry import StreamEntry, encode_content, encode_entry, predecessor, time_to_live
 from tests.support.dice import examples
-from tests.support.streamr_frames import FrameRefused, read_message
+from tests.support.streamr_frames import FrameRefused, decode_content, read_message
 from tests.support.table import each_row
 
 MESSAGE = StreamEntry("tank", 0, 1_700_000_000_000, 0, 10, 7, encode_content('{"v":1}'))

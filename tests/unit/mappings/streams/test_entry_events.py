@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from mappings.streams.entry import StreamEntry, decode_content, entry_of, published_event
+from mappings.streams.entry import StreamEntry, entry_of, published_event
 from mappings.timestamps import EARLIEST, LATEST
 from tests.support.dice import examples
+from tests.support.streamr_frames import decode_content
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 NOW = "2023-11-14T22:13:20.123456Z"

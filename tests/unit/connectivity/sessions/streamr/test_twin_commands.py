@@ -16,9 +16,9 @@ from mappings.mappers import load_codec
 from mappings.model.signals import Command, Event
 from mappings.streamr.errors import RequestRejected
 from mappings.streamr.requests import Publish
-from mappings.streams.entry import StreamEntry, decode_content, encode_content, entry_of
+from mappings.streams.entry import StreamEntry, encode_content, entry_of
 from tests.support.dice import examples
-from tests.support.streamr_frames import FrameRefused, twin_event_of
+from tests.support.streamr_frames import FrameRefused, decode_content, twin_event_of
 from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme", "lamp-7")
