@@ -56,7 +56,7 @@ class CodecBehaviours:
         for command in self.commands():
             assert list(codec.decode(client.say(command), codec.session())) == [command]
 
-    def test_an_answer_is_heard_as_it_was_encoded(self) -> None:
+    def test_an_answer_is_received_as_it_was_encoded(self) -> None:
         codec, client = self.codec(), self.client()
         for answer in self.answers():
             assert client.hear(codec.encode(answer, codec.session())) == answer

@@ -299,7 +299,7 @@ class JournalBehaviour:
         assert (journal.oldest(), journal.newest_seq()) == (OldestEvent(6, timestamp(2)), 7)
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [5]
 
-    def test_where_an_entity_begins_is_known_also_when_all_its_events_are_gone(self, journal: Journal) -> None:
+    def test_where_an_entity_starts_is_known_also_when_all_its_events_are_gone(self, journal: Journal) -> None:
         assert journal.beginning(LAMP) == HistoryStart(0, 1)
         journal.append([change(LAMP, 1), change(POLICY, 1), *history(LAMP, 4, 2)])
         assert journal.beginning(LAMP) == HistoryStart(0, 1)

@@ -219,7 +219,7 @@ class BrokerBehaviour:
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_settled_delivery_does_not_come_again(self, world: LinkSetup) -> None:
+    async def test_a_acknowledged_delivery_does_not_come_again(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send(numbered(2))
         await Taker(first).payloads(2)
@@ -288,7 +288,7 @@ class BrokerBehaviour:
         assert await Taker(second).payloads(3) == numbered(3)
         await second.close()
 
-    async def test_a_later_delivery_may_be_settled_first(self, world: LinkSetup) -> None:
+    async def test_a_later_delivery_may_be_acknowledged_first(self, world: LinkSetup) -> None:
         """What is behind it stays unsettled until its own turn."""
         first = await world.connect()
         await world.send(numbered(3))
@@ -318,7 +318,7 @@ class BrokerBehaviour:
         for link in links:
             await link.close()
 
-    async def test_what_one_client_had_not_settled_comes_again_and_nothing_of_the_others(
+    async def test_what_one_client_had_not_acknowledged_comes_again_and_nothing_of_the_others(
         self, world: LinkSetup
     ) -> None:
         first, second = [await world.connect_client(client, 2) for client in range(2)]
@@ -401,7 +401,7 @@ class BrokerBehaviour:
         assert [(each.address, each.error) for each in found.targets] == [(world.out, None)]
         assert [each.is_known for each in found.replies] == [False] * len(sources)
 
-    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
+    async def test_an_examination_names_what_is_missing_and_continues(self, world: LinkSetup) -> None:
         assert world.absent is not None
         [source] = world.definition.sources
         addresses = (world.absent, *source.addresses)

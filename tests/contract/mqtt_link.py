@@ -114,7 +114,7 @@ class MqttBehaviour(BrokerBehaviour):
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
+    async def test_an_examination_names_what_is_missing_and_continues(self, world: LinkSetup) -> None:
         """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
@@ -145,7 +145,7 @@ class MqttBehaviour(BrokerBehaviour):
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_the_topic_is_the_address_and_stands_in_the_headers(self, world: MqttWorld) -> None:
+    async def test_the_topic_is_the_address_and_is_in_the_headers(self, world: MqttWorld) -> None:
         world.sources([f"{world.source}/+"])
         link = await world.connect()
         await world.send_to(f"{world.source}/lamp", [b"on"])
@@ -244,7 +244,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert not any(delivery.redelivered for delivery in deliveries)
         await second.close()
 
-    async def test_a_clean_session_begins_with_nothing(self, world: MqttWorld) -> None:
+    async def test_a_clean_session_starts_with_nothing(self, world: MqttWorld) -> None:
         first = await world.connect()
         await first.close()
         await world.send([b"missed"])
@@ -274,7 +274,7 @@ class MqttBehaviour(BrokerBehaviour):
 
     # ── back-pressure ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_full_link_goes_on_publishing(self, world: MqttWorld) -> None:
+    async def test_a_full_link_continues_publishing(self, world: MqttWorld) -> None:
         """Both directions share a socket: whoever has stopped reading would never hear a confirm."""
         link = await world.connect()
         taker = Taker(link)

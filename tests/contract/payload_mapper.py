@@ -142,7 +142,7 @@ class MapperBehaviours:
             refused = error
         assert refused is None or (refused.problems and refused.fault.status == 400)
 
-    def test_a_misspelt_option_hears_which_one_was_meant(self) -> None:
+    def test_a_misspelt_option_receives_which_one_was_meant(self) -> None:
         with pytest.raises(InvalidMapperOptions) as caught:
             mapper(self.name, {**self.options, "content-type-blacklist": "x"})
         (problem,) = caught.value.problems

@@ -133,7 +133,7 @@ class PublicClientBehaviours:
         assert [each[1] for each in world.wire.frames] == [2, 0, 0, 3]
 
     @pytest.mark.parametrize("version", PUBLISHING)
-    async def test_a_client_publishes_and_hears_itself(self, world: PublicClientSetup, version: str) -> None:
+    async def test_a_client_publishes_and_receives_itself(self, world: PublicClientSetup, version: str) -> None:
         stream = world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)
@@ -148,7 +148,7 @@ class PublicClientBehaviours:
             ]
 
     @each_version
-    async def test_resends_begin_where_they_are_asked_to(self, world: PublicClientSetup, version: str) -> None:
+    async def test_resends_start_where_they_are_asked_to(self, world: PublicClientSetup, version: str) -> None:
         stream = world.stream()
         stored = await world.peer.publish(stream, *({"v": n} for n in range(4)))
         moments = {frame[3][5]: frame[3][3] for frame in world.peer.frames if frame[1] == 0}
@@ -171,7 +171,7 @@ class PublicClientBehaviours:
                 assert course(client, name) == course_of(version, "subscribed", *ends)
 
     @each_version
-    async def test_who_unsubscribes_hears_no_more(self, world: PublicClientSetup, version: str) -> None:
+    async def test_who_unsubscribes_receives_no_more(self, world: PublicClientSetup, version: str) -> None:
         stream, other = world.stream(), world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             for name, of in (("a", stream), ("b", other)):

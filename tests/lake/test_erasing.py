@@ -141,7 +141,7 @@ def test_nothing_goes_from_a_table_that_lacks_a_file(target: LakeWriter) -> None
 
 
 @pytest.mark.parametrize("call", ["scandir", "unlink"])
-def test_what_cannot_be_removed_is_told(call: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_reported(call: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(path: Any, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 

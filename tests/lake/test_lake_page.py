@@ -34,7 +34,7 @@ def columns(table: Table) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize("table", [EVENTS, LATEST], ids=lambda table: str(table.name))
-def test_the_page_tells_the_columns_of_a_table_as_they_are(table: Table) -> None:
+def test_the_page_reports_the_columns_of_a_table_as_they_are(table: Table) -> None:
     told = columns(table)
     assert {name: kind for name, (kind, _) in told.items()} == {it.name: it.type for it in table.columns}
     for column in table.columns:

@@ -260,7 +260,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
 
 
 @pytest.mark.soak(shard="lake")
-def test_what_was_erased_is_not_found_though_the_thing_was_made_anew_before_the_lake_let_go_of_it(
+def test_what_was_erased_is_not_found_though_the_thing_was_made_again_before_the_lake_let_go_of_it(
     spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """In events, snapshots and moments."""

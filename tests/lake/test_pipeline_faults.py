@@ -90,7 +90,7 @@ def write_much(site: DataFolder, number: int) -> None:
 
 
 @pytest.mark.soak(shard="lake")
-def test_each_fault_is_told_with_its_step_and_overcome_by_it(spark: SparkSession, site: DataFolder) -> None:
+def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSession, site: DataFolder) -> None:
     site.write(20)
     take_all(spark, site)
     target = LakeWriter.of(spark, site.folder)
@@ -217,7 +217,7 @@ class Running:
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_stream_outlives_a_clock_that_jumps_and_upkeep_that_fails_and_notices_that_its_lake_is_gone(
+def test_a_stream_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notices_that_its_lake_is_gone(
     spark: SparkSession, site: DataFolder
 ) -> None:
     back = 0.0

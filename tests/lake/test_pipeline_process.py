@@ -98,7 +98,7 @@ def test_design_8_26_a_cluster_that_may_not_see_the_journal_is_refused(
     assert "expected a master local[…], found spark://head:7077" in said(capsys)
 
 
-def test_a_machine_without_java_is_told_what_is_missing(
+def test_a_machine_without_java_is_reported_with_what_is_missing(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(site.folder / "nowhere"))
@@ -108,7 +108,7 @@ def test_a_machine_without_java_is_told_what_is_missing(
     assert "`make install`" in said(capsys)
 
 
-def test_who_finds_the_lake_taken_tells_nobody_that_the_pipeline_has_ended(
+def test_who_finds_the_lake_taken_reports_nobody_that_the_pipeline_has_ended(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(error: StoreError) -> int:
@@ -129,7 +129,7 @@ def test_who_finds_the_lake_taken_tells_nobody_that_the_pipeline_has_ended(
 
 
 @pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
-def test_a_master_that_is_none_is_told_with_what_is_expected(
+def test_a_master_that_is_invalid_is_reported_with_what_is_expected(
     master: str, site: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--data-dir", str(site.folder), f"--master={master}"]) == EXIT_UNUSABLE
@@ -207,7 +207,7 @@ def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     return site
 
 
-def test_upkeep_by_hand_is_told_by_the_status(by_hand: DataFolder) -> None:
+def test_maintenance_by_hand_is_notified_by_the_status(by_hand: DataFolder) -> None:
     failures = {"optimize": "a damaged file", "moment": "another one"}
     publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, maintenance_failures=failures))
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
@@ -219,7 +219,7 @@ def test_upkeep_by_hand_is_told_by_the_status(by_hand: DataFolder) -> None:
 
 
 @pytest.mark.parametrize("before", [RetentionRun("2030-01-15T00:00:00.000000Z", 3), None])
-def test_retention_by_hand_is_told_and_the_pipeline_believes_what_it_has(
+def test_retention_by_hand_is_reported_and_the_pipeline_believes_what_it_has(
     before: RetentionRun | None, by_hand: DataFolder
 ) -> None:
     publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
@@ -241,7 +241,7 @@ def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipe
 
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])
-def test_whoever_writes_the_lake_mends_it_first(
+def test_anyone_who_writes_the_lake_repairs_it_first(
     options: list[str], site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And who only looks leaves it as it is."""

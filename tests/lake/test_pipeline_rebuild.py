@@ -48,7 +48,7 @@ def damage(target: LakeWriter) -> None:
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_latest_is_made_anew_goes_on_when_killed_and_is_never_half(
+def test_latest_is_made_again_continues_when_killed_and_is_never_half(
     spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     eventful(site)
@@ -144,7 +144,7 @@ def eventful_again(site: DataFolder) -> None:
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, site: DataFolder) -> None:
+def test_what_events_do_not_report_rests_on_what_is_known(spark: SparkSession, site: DataFolder) -> None:
     eventful(site)
     take_all(spark, site)
     whole = rows(site)
@@ -173,7 +173,7 @@ def test_what_events_do_not_tell_rests_on_what_is_known(spark: SparkSession, sit
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_was_erased_is_not_in_what_was_made_anew_before_the_lake_let_go_of_it(
+def test_what_was_erased_is_not_in_what_was_made_again_before_the_lake_let_go_of_it(
     spark: SparkSession, site: DataFolder
 ) -> None:
     """Neither of events, nor of a row of `latest` or `snapshots`."""
@@ -267,7 +267,7 @@ def kill_when(site: DataFolder, seen: str, version: int) -> None:
 @pytest.mark.soak(shard="lake-kills")
 @pytest.mark.spark
 @pytest.mark.parametrize("seen", ["rebuild/progress.json", "rebuild/latest/_delta_log", "latest"])
-def test_a_rebuild_whose_process_is_killed_goes_on_and_ends_the_same(
+def test_a_rebuild_whose_process_is_killed_continues_and_ends_the_same(
     seen: str, spark: SparkSession, site: DataFolder
 ) -> None:
     """Ten kills: when it has begun, amid the first part, or about when the new rows are put in their place."""

@@ -85,7 +85,7 @@ def row(
     }  # fmt: skip
 
 
-def test_folding_goes_on_from_a_snapshot_and_ends_where_something_is_missing() -> None:
+def test_folding_continues_from_a_snapshot_and_ends_where_something_is_missing() -> None:
     created = row(1, '{"policyId":"acme:pol","attributes":{"big":9007199254740993}}', "created", "/")
     first = fold(None, [created, row(2)])
     assert first == {
@@ -102,7 +102,7 @@ def test_folding_goes_on_from_a_snapshot_and_ends_where_something_is_missing() -
     assert fold(None, []) is None
 
 
-def test_a_snapshot_that_stands_for_events_has_what_they_said_about_the_thing() -> None:
+def test_a_snapshot_that_represents_events_has_what_they_said_about_the_thing() -> None:
     said = {"headers": '{"_metadata":[["/attributes/n/unit","kg"]]}'}
     created = row(1, '{"attributes":{"n":1}}', "created", "/")
     made = fold(None, [created | said, row(2)])

@@ -15,7 +15,7 @@ from tools.spark_classes import is_fresh, main, run
 
 
 @pytest.mark.spark
-def test_a_java_that_begins_takes_the_prepared_classes(spark: SparkSession) -> None:
+def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> None:
     """It maps them, and says nothing where it does not."""
     mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
     assert str(prepared_classes(JARS, find_java())) in mapped
@@ -50,7 +50,9 @@ def test_a_pipeline_that_answers_no_query_ends_all_the_same(tmp_path: Path, monk
     assert run(tmp_path / "data", tmp_path / "classes.jsa") == ["{no event}\n", '{"event": "maintenance"}\n']
 
 
-def test_a_pipeline_that_does_not_come_to_its_upkeep_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_does_not_come_to_its_maintenance_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tools.spark_classes.SECONDS", 0.5)
     pipeline(tmp_path, monkeypatch, """echo '{"event": "maintenance failed"}'; exec sleep 600""")
     assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "maintenance failed"}\n']
@@ -77,7 +79,7 @@ def test_what_another_java_wrote_at_its_end_is_not_taken_for_the_pipelines_class
     assert (tmp_path / "classes.jsa").exists() is is_made
 
 
-def test_what_was_prepared_before_is_away_while_java_writes_anew(
+def test_what_was_prepared_before_is_away_while_java_writes_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It refuses to write down what it has loaded beside what it has mapped."""

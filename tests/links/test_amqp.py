@@ -180,7 +180,7 @@ class TestAmqp091(BrokerBehaviour):
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_what_is_settled_together_leaves_as_one_acknowledgement(
+    async def test_what_is_acknowledged_together_leaves_as_one_acknowledgement(
         self, world: AmqpWorld, link: AmqpLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         taker = Taker(link)
@@ -253,7 +253,7 @@ class TestAmqp091(BrokerBehaviour):
         )
 
     @pytest.mark.parametrize("address", ["", "key", "ex/", "a/b/c", f"ex/{'x' * 256}", "/\ud800"])
-    async def test_an_address_that_is_none_is_a_failure_with_status_400(
+    async def test_an_address_that_is_invalid_is_a_failure_with_status_400(
         self, world: AmqpWorld, link: AmqpLink, address: str
     ) -> None:
         publishing = Publishing(link)
@@ -369,7 +369,7 @@ class TestAmqp091(BrokerBehaviour):
         assert list(dict.fromkeys(payloads)) == [b"first", *numbered(10), b"last"]
         assert not link.lost.done()
 
-    async def test_a_message_that_the_broker_refuses_is_told_in_its_words(
+    async def test_a_message_that_the_broker_refuses_is_reported_in_its_words(
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
         made = await world.bystander.channel.declare_exchange(f"in-{uuid4().hex}", internal=True)
@@ -457,7 +457,7 @@ class TestAmqp091(BrokerBehaviour):
         assert not link.lost.done()
         await link.close()
 
-    async def test_closing_hands_over_what_was_published_and_settled_before(self, world: AmqpWorld) -> None:
+    async def test_closing_hands_over_what_was_published_and_acknowledged_before(self, world: AmqpWorld) -> None:
         link = await world.connect()
         await world.send([b"done"])
         [delivery] = await Taker(link).take(1)

@@ -238,7 +238,7 @@ async def test_validate_certificates_false_takes_any(world: AmqpWorld) -> None:
     await link.close()
 
 
-async def test_a_port_without_tls_is_told_from_a_dead_one(world: AmqpWorld) -> None:
+async def test_a_port_without_tls_is_reported_from_a_dead_one(world: AmqpWorld) -> None:
     uri = world.broker.uri(tls=True, port=world.broker.port)
     error = await refusal(world, uri, connectionTimeout="5000")
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)

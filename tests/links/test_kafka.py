@@ -124,7 +124,7 @@ class TestKafka(BrokerBehaviour):
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_2_4_a_record_stands_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
+    async def test_2_4_a_record_is_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
         taker = Taker(link)
         headers = [("x", "first"), ("x", "last"), ("none", None), ("odd", b"\xff"), ("kafka.topic", "forged")]
         await world.send_to(world.source, [b"{}"], headers, key="lamp-7")
@@ -190,7 +190,7 @@ class TestKafka(BrokerBehaviour):
         ]
         await second.close()
 
-    async def test_2_5_a_new_group_begins_where_it_is_told_to(self, world: KafkaWorld) -> None:
+    async def test_2_5_a_new_group_starts_where_it_is_reported_to(self, world: KafkaWorld) -> None:
         await world.send([b"before"])
         late = await world.connect(groupId=f"{world.name}-late")
         early = await world.connect(groupId=f"{world.name}-early", consumerOffsetReset="earliest")
@@ -224,7 +224,7 @@ class TestKafka(BrokerBehaviour):
         assert sorted(await both.payloads(2)) == [b"its own", b"shared"]
         await link.close()
 
-    async def test_2_5_a_rejected_record_comes_again_with_all_behind_it(
+    async def test_2_5_a_rejected_record_comes_again_with_all_after_it(
         self, world: KafkaWorld, link: KafkaLink
     ) -> None:
         taker = Taker(link)
@@ -252,7 +252,9 @@ class TestKafka(BrokerBehaviour):
         assert link.throttled >= 1
         await link.close()
 
-    async def test_a_full_link_pauses_stays_in_its_group_and_goes_on(self, world: KafkaWorld, link: KafkaLink) -> None:
+    async def test_a_full_link_pauses_stays_in_its_group_and_continues(
+        self, world: KafkaWorld, link: KafkaLink
+    ) -> None:
         taker = Taker(link)
         await world.send(numbered(IN_FLIGHT + 100))
         held = await taker.take(IN_FLIGHT)
@@ -359,7 +361,7 @@ class TestKafka(BrokerBehaviour):
 
     # ── cuts and ends ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_small_cut_is_mended_and_nobody_notices(self, world: KafkaWorld) -> None:
+    async def test_a_small_cut_is_repaired_and_nobody_notices(self, world: KafkaWorld) -> None:
         link = await world.connect(repair_seconds=10.0)
         taker, publishing = Taker(link), Publishing(link)
         for number in range(3):

@@ -67,7 +67,7 @@ class TestMqtt5(MqttBehaviour):
         assert Counter(told) == {(world.out, ReaderStatus.HEARD): 2, (nobody, ReaderStatus.UNDELIVERED): 2}
         await link.close()
 
-    async def test_an_address_that_may_not_be_published_to_is_told(self, world: MqttWorld, tmp_path: Path) -> None:
+    async def test_an_address_that_may_not_be_published_to_is_reported(self, world: MqttWorld, tmp_path: Path) -> None:
         rules = tmp_path / "acl"
         rules.write_text(f"topic readwrite {world.source}\ntopic readwrite {world.out}\n")
         rules.chmod(0o644)

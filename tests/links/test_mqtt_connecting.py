@@ -225,7 +225,7 @@ async def test_refusals_of_mqtt_5(code: int, expected: type[LinkError], text: st
     assert (type(error), str(error)) == (expected, text)
 
 
-async def test_the_brokers_reason_is_told() -> None:
+async def test_the_brokers_reason_is_reported() -> None:
     reason = b"\x1f\x00\x07no room"
     async with scripted(b"\x20" + bytes((3 + len(reason), 0, 0x97, len(reason))) + reason) as uri:
         error = await refusal(document("mqtt-5", uri))
@@ -247,7 +247,7 @@ async def test_a_refused_subscription_names_the_address(code: int, text: str) ->
     assert (type(error), str(error)) == (ConnectionRefused, text)
 
 
-async def test_a_goodbye_of_the_broker_is_told() -> None:
+async def test_a_goodbye_of_the_broker_is_reported() -> None:
     answers = (CONNACK_FINE["mqtt-5"], b"\x90\x04\x00\x01\x00\x01", b"\xe0\x02\x8b\x00")
     async with scripted(*answers) as uri:
         link = await connect(document("mqtt-5", uri), DIALECTS["mqtt-5"])
@@ -348,7 +348,7 @@ async def test_tls_with_a_client_certificate(kind: str, certificates: Certificat
 
 
 @pytest.mark.broker("mosquitto")
-async def test_a_client_certificate_that_is_none(kind: str, guarded: Mosquitto) -> None:
+async def test_a_client_certificate_that_is_invalid(kind: str, guarded: Mosquitto) -> None:
     own = {"type": "client-cert", "cert": "no certificate", "key": "no key"}
     error = await refusal(document(kind, secure(guarded), credentials=own))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)

@@ -31,7 +31,7 @@ def test_records_outlive_the_broker(own_kafka: Kafka, end: Callable[[Kafka], Non
         assert other.heard[0].payload == b"kept"
 
 
-async def test_clients_of_the_proxied_listener_stay_behind_the_proxy(kafka: Kafka) -> None:
+async def test_clients_of_the_proxied_listener_stay_after_the_proxy(kafka: Kafka) -> None:
     await asyncio.to_thread(kafka.create, "behind-the-proxy")
     async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
         with Onlooker(f"{proxy.host}:{proxy.port}", "behind-the-proxy") as other:

@@ -99,7 +99,7 @@ def test_our_containers_can_change_nothing_but_their_data(service: str) -> None:
     assert writable == (["/data"] if service == "connectivity" else [])
 
 
-def test_the_service_begins_when_its_brokers_serve_and_its_queues_are_made() -> None:
+def test_the_service_starts_when_its_brokers_serve_and_its_queues_are_made() -> None:
     conditions = {name: it["condition"] for name, it in SERVICES["connectivity"]["depends_on"].items()}
     assert conditions == {
         **dict.fromkeys(BROKERS, "service_healthy"),
@@ -142,7 +142,7 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
 
 
 @pytest.mark.parametrize("door", ["door", "rsio-door"])
-def test_a_door_is_published_where_it_listens(door: str) -> None:
+def test_a_listener_is_published_where_it_listens(door: str) -> None:
     uri = load([ROOT / "examples" / "compose"]).connections[door].broker_uri
     assert any(port.endswith(f":{uri.port}") for port in SERVICES["connectivity"]["ports"])
 

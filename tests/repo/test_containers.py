@@ -201,7 +201,7 @@ def test_certificates_are_seen_inside(tmp_path: Path, engine: list[FakeContainer
         broker.close()
 
 
-def test_rabbitmq_is_told_in_its_container(engine: list[FakeContainer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rabbitmq_is_reported_in_its_container(engine: list[FakeContainer], monkeypatch: pytest.MonkeyPatch) -> None:
     with RabbitMQ.start() as broker:
         assert broker.tell("list_queues") == "told"
         monkeypatch.setattr(FakeContainer, "answers_with", 64)

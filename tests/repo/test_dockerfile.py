@@ -73,7 +73,7 @@ def test_the_linter_finds_what_is_wrong(found: str, instead: str, complaint: str
     assert complaint in complaints(wrong)
 
 
-def test_both_stages_begin_with_the_same_pinned_image() -> None:
+def test_both_stages_start_with_the_same_pinned_image() -> None:
     images = [of("FROM", stage)[0] for stage in range(len(stages()))]
     assert [image for image in images if not PINNED.fullmatch(image)] == []
     assert len({image.partition(" ")[0] for image in images}) == 1
@@ -98,7 +98,7 @@ def test_it_runs_as_a_user_of_a_fixed_number_who_owns_the_data_alone() -> None:
     assert [rest for rest in of("COPY") if "--chown" in rest] == [], "what is run belongs to root"
 
 
-def test_nothing_stands_behind_the_user_that_needs_more_rights() -> None:
+def test_nothing_is_after_the_user_that_needs_more_rights() -> None:
     words = [each.word for each in stages()[-1]]
     assert set(words[words.index("USER") :]) <= {
         "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "ENTRYPOINT", "CMD",

@@ -71,12 +71,12 @@ def test_links_lead_somewhere() -> None:
     assert [problem for page in PAGES for problem in broken_links(page)] == []
 
 
-def test_every_page_begins_with_one_title() -> None:
+def test_every_page_starts_with_one_title() -> None:
     title = re.compile(r"(<!--.*?-->\s*)?# \S", re.DOTALL)
     assert [page.name for page in PAGES if not title.match(page.read_text(encoding="utf-8"))] == []
 
 
-def test_every_page_stands_in_the_index() -> None:
+def test_every_page_is_in_the_index() -> None:
     listed = {
         link.partition("#")[0] for link in _LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     }

@@ -34,7 +34,7 @@ def test_every_command_has_its_heading() -> None:
 
 
 @each_row("command", commands())
-def test_every_option_that_the_help_names_stands_on_the_page(command: str) -> None:
+def test_every_option_that_the_help_names_is_on_the_page(command: str) -> None:
     text = CliRunner().invoke(app, [*commands()[command], "--help"], env={"COLUMNS": "200"}).output
     section = next(found for name, found in SECTIONS.items() if name.endswith(f"connectivity {command}"))
     named = set(re.findall(r"(?<=[ │])--[a-z][a-z-]+", text))
@@ -43,7 +43,7 @@ def test_every_option_that_the_help_names_stands_on_the_page(command: str) -> No
         assert f"`{option}`" in section or option in section, option
 
 
-def test_the_exit_codes_that_people_rely_on_are_told() -> None:
+def test_the_exit_codes_that_people_rely_on_are_reported() -> None:
     for text in ("0 no problems; 1 problems; 2 a path", "3 another service uses the data folder", "3 with --plan"):
         assert text in PAGE
     for command in ("validate", "serve", "connections", "audit"):

@@ -55,7 +55,7 @@ class TestAMetric:
         """Each value of a label is a series of its own: entities and clients are too many."""
         assert set(metric.labels) <= set(LABELS)
 
-    def test_stands_on_its_page(self, metric: MetricDescription) -> None:
+    def test_is_on_its_page(self, metric: MetricDescription) -> None:
         assert f"| `{metric.name}" in metrics_page()
 
 
@@ -79,7 +79,7 @@ def test_a_store_that_cannot_write_is_down() -> None:
     assert [dict(figure.values) for up in (True, False) for figure in store_figures(up)] == [{(): True}, {(): False}]
 
 
-async def test_a_service_exposes_nothing_that_is_not_told(tmp_path: Path) -> None:
+async def test_a_service_exposes_nothing_that_is_not_reported(tmp_path: Path) -> None:
     service = Service(Settings(data_dir=tmp_path, connections_dir=tmp_path, spark={"mode": "external"}))
     try:
         exposed = (await service.monitor.scrape()).decode()

@@ -38,7 +38,7 @@ def test_plain_sentences_and_code_are_left_alone() -> None:
     assert list(python('"""A queue of messages."""\n\nx = "What a text."  # bounded\n')) == []
 
 
-def test_a_docstring_begins_with_a_short_line_and_a_modules_ends_soon() -> None:
+def test_a_docstring_starts_with_a_short_line_and_a_modules_ends_soon() -> None:
     long = "x" * 101
     assert [breach.rule for breach in python(f'"""{long}"""\n')] == ["at most 100 characters in the first line"]
     lines = "\n".join(["A module.", "", *["line"] * LONGEST_MODULE_DOCSTRING])

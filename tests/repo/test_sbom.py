@@ -33,7 +33,7 @@ def test_it_is_cyclonedx(text: str) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
 
 
-def test_it_tells_what_the_service_needs_from_what_its_tests_need(document: dict[str, Any]) -> None:
+def test_it_reports_what_the_service_needs_from_what_its_tests_need(document: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
     scopes = {each["name"]: each["scope"] for each in document["components"]}

@@ -8,7 +8,7 @@ from tests.support.paths import ROOT
 PAGE = ROOT / "docs" / "performance.md"
 
 
-def test_the_table_of_octets_is_the_computed_one() -> None:
+def test_the_table_of_bytes_is_the_computed_one() -> None:
     assert table() in PAGE.read_text(encoding="utf-8")
 
 

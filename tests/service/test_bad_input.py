@@ -80,7 +80,7 @@ def sent(service: ServiceProcess, outcome: str, direction: str = "in") -> float:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_answered_counted_and_settled(service: ServiceProcess, fixed: MqttClient, name: str) -> None:
+def test_bad_input_is_answered_counted_and_acknowledged(service: ServiceProcess, fixed: MqttClient, name: str) -> None:
     payload, status, error = BAD[name]
     malformed, refused, settled = (sent(service, outcome) for outcome in ("malformed", "refused", "settled"))
     fixed.send(payload)
@@ -190,7 +190,7 @@ def test_a_mapped_topic_is_judged_too(
         assert set(published(heard)) == {"b/mapped/answers"}
 
 
-def test_a_command_without_a_reply_address_is_carried_out_and_settled(
+def test_a_command_without_a_reply_address_is_carried_out_and_acknowledged(
     service: ServiceProcess, broker: Mosquitto, fixed: MqttClient
 ) -> None:
     """Case 50 of the connection cases, and its fortunate brother: nothing is published, the delivery is settled."""

@@ -120,7 +120,7 @@ PAYLOADS = {
 }
 
 
-def test_bad_payloads_are_answered_in_order_and_settled(
+def test_bad_payloads_are_answered_in_order_and_acknowledged(
     service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
 ) -> None:
     party, settled = parties(four, "fixed"), sent(service, four, "settled")

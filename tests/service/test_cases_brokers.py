@@ -215,7 +215,7 @@ def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, pa
     assert (malformed["topic"], malformed["status"]) == (topic(name, "errors"), 400)
 
 
-def test_case_42_a_condition_that_does_not_hold_and_one_that_is_none(four: FourSources, parties: Parties) -> None:
+def test_case_42_a_condition_that_does_not_hold_and_one_that_is_invalid(four: FourSources, parties: Parties) -> None:
     party, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
     for condition, status in (("eq(attributes/n,-1)", 412), ("eq(attributes/n", 400)):
         answer = party.ask_for(modify, "/attributes/n", 3, headers={"condition": condition})
@@ -229,7 +229,7 @@ def test_case_43_a_merge_says_that_it_is_one(four: FourSources, parties: Parties
         assert answer["status"] in (status, 201 if status == 204 else status)
 
 
-def test_case_50_what_cannot_be_read_and_has_no_address_is_settled_and_counted(
+def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_and_counted(
     service: ServiceProcess, four: FourSources, parties: Parties
 ) -> None:
     def count(outcome: str, direction: str) -> float:

@@ -124,7 +124,7 @@ def test_each_failure_has_its_own_words(broken: ServiceProcess, name: str) -> No
     ("name", "status"),
     [("bad-password", "misconfigured"), ("unreachable", "misconfigured"), ("wrong-host-name", "misconfigured")],
 )
-def test_what_only_an_operator_can_mend_is_misconfigured(broken: ServiceProcess, name: str, status: str) -> None:
+def test_what_only_an_operator_can_fix_is_misconfigured(broken: ServiceProcess, name: str, status: str) -> None:
     assert broken.status(name)["status"] == status
 
 

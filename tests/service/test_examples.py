@@ -224,7 +224,7 @@ def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: P
     assert loaded.connections["analytics"].own_options["bootstrapServers"] == "127.0.0.1:4711"
 
 
-def test_doors_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: Path) -> None:
+def test_listeners_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: Path) -> None:
     folder = connections_at(found_at(4711, "rabbitmq"), tmp_path / "doors", with_doors=True)
     assert {file.name for file in folder.iterdir()} == {"back-end.yaml", "door.yaml", "rsio-door.yaml"}
 
@@ -321,7 +321,7 @@ def test_the_lake_has_to_have_what_was_replayed_each_once(tmp_path: Path) -> Non
         lake.find(events, replayed(range(1, 3)))
 
 
-def test_frames_are_told_in_words() -> None:
+def test_frames_are_reported_in_words() -> None:
     frames = [
         *(
             ClientHello(0, (1,)),
@@ -377,7 +377,7 @@ def test_a_connection_is_looked_at_with_what_it_has_counted() -> None:
 @pytest.mark.parametrize(
     ("live_status", "taken", "sent"), [("failed", 1, 1), ("open", 0, 1), ("open", 1, 0)], ids=["failed", "deaf", "mute"]
 )
-def test_a_connection_that_is_not_open_and_in_use_is_not_as_promised(live_status: str, taken: int, sent: int) -> None:
+def test_a_connection_that_is_not_open_and_in_use_is_not_as_guaranteed(live_status: str, taken: int, sent: int) -> None:
     told = Telling(
         live_status, {"consumed": counted(success=taken)}, {"published": counted(success=sent)} if sent else {}
     )

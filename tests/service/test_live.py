@@ -198,7 +198,7 @@ async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(fie
     assert list(heard["extra"]) == ["policyId"]
 
 
-async def test_case_08_a_message_without_an_answer_is_told_408(field: Field, desk: MqttClient) -> None:
+async def test_case_08_a_message_without_an_answer_is_reported_408(field: Field, desk: MqttClient) -> None:
     correlation = desk.command(**message(timeout="2s"))
     await field.heard()
     answer = await next_of(desk)
@@ -238,7 +238,7 @@ async def test_case_38_an_undeclared_label_is_refused(field: Field) -> None:
     assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
 
 
-async def test_who_may_not_write_a_message_is_told(field: Field, desk: MqttClient, mosquitto: Mosquitto) -> None:
+async def test_who_may_not_write_a_message_is_reported(field: Field, desk: MqttClient, mosquitto: Mosquitto) -> None:
     with await asyncio.to_thread(client, mosquitto, f"{field.desk}/strange") as strange:
         correlation = strange.command(**message())
         answer = await next_of(desk)

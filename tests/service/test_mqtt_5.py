@@ -166,7 +166,7 @@ def test_the_headers_of_a_message_come_before_those_around_it(parties: dict[str,
     assert (answer["headers"]["correlation-id"], found["correlation-id"]) == ("inner", "inner")
 
 
-def test_a_command_without_response_topic_is_settled_and_not_answered(
+def test_a_command_without_response_topic_is_acknowledged_and_not_answered(
     service: ServiceProcess, parties: dict[str, MqttClient]
 ) -> None:
     party = parties["plain"]
@@ -246,7 +246,7 @@ def test_case_23_topic_qos_and_retain_can_be_mapped_and_are_not_passed_on(partie
     assert not [name for name in answer["headers"] if name.startswith("mqtt.")]
 
 
-def test_an_expiry_that_is_none_is_a_failure_that_is_seen_and_harms_nothing(
+def test_an_expiry_that_is_invalid_is_a_failure_that_is_seen_and_harms_nothing(
     service: ServiceProcess, parties: dict[str, MqttClient]
 ) -> None:
     def failed() -> float:
@@ -298,7 +298,9 @@ def test_errors_are_published_only_where_they_are_expected(parties: dict[str, Mq
     assert answer["headers"]["correlation-id"] == "response"
 
 
-def test_case_27_events_of_subscriptions_pass_whatever_responses_are_expected(parties: dict[str, MqttClient]) -> None:
+def test_case_27_events_of_subscriptions_pass_whatever_responses_are_expected(
+    parties: dict[str, MqttClient],
+) -> None:
     """`failed` is an event and no error response: even an empty list of expected types lets it through."""
     for name in ("responses", "nothing"):
         party = parties[name]
@@ -398,7 +400,7 @@ def test_case_15_the_subject_comes_from_a_header(parties: dict[str, MqttClient])
         assert answer.get("value", {}).get("error") == error
 
 
-def test_an_answer_that_may_not_be_published_is_counted_and_its_delivery_settled(tmp_path_factory: Any) -> None:
+def test_an_answer_that_may_not_be_published_is_counted_and_its_delivery_acknowledged(tmp_path_factory: Any) -> None:
     """The broker's access list refuses the reply address: the command is carried out, and nobody waits for ever."""
     sources = [
         source("open", WRITER, replyTarget={"address": "open/{{ header:where }}"}),

@@ -122,7 +122,7 @@ def test_the_checker_catches_an_event_after_the_end() -> None:
     assert found_in(HISTORY, 5, log) == ["replay load/1: 3 came after the end"]
 
 
-def test_the_checker_catches_an_event_that_the_history_tells_otherwise() -> None:
+def test_the_checker_catches_an_event_that_the_history_reports_otherwise() -> None:
     log = replayed((1, "a"), (2, "b"), (3, "c"))
     log.replays["load/1"].items[1] = Item(2, 7, "b")
     assert found_in(HISTORY, 5, log) == ["replay load/1: 2 said 7, the history says 0"]
@@ -222,12 +222,14 @@ def restart_broker(folder: Path, trial_broker: TrialBroker, restarts: int, most:
 @pytest.mark.slow(reason="a real broker ends and starts")
 @pytest.mark.usefixtures("own_rabbitmq")
 @pytest.mark.broker("rabbitmq")
-def test_8_5_replays_go_on_and_nothing_is_lost_when_the_broker_is_killed(killed_broker: Start, tmp_path: Path) -> None:
+def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_is_killed(
+    killed_broker: Start, tmp_path: Path
+) -> None:
     restart_broker(tmp_path, killed_broker(AmqpTrialBroker), 1, 50)
 
 
 @EACH
-def test_8_5_replays_go_on_and_nothing_is_lost_when_the_broker_is_killed_twenty_times(
+def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_is_killed_twenty_times(
     killed_broker: Start, tmp_path: Path, kind: type[TrialBroker]
 ) -> None:
     restart_broker(tmp_path, killed_broker(kind), RESTARTS, 400)

@@ -32,7 +32,7 @@ def found_in(*heard: tuple[int, int | None], promised: tuple[int, ...] = ()) -> 
     return findings(log, HISTORY, {"device-0": 10})
 
 
-def test_the_checker_finds_nothing_where_all_was_heard_some_of_it_again() -> None:
+def test_the_checker_finds_nothing_where_all_was_received_some_of_it_again() -> None:
     assert found_in((1, None), (2, 5), (2, 5), (3, 10), (2, 5), (3, 10), promised=(5, 10)) == []
 
 
@@ -81,7 +81,7 @@ def kill_while_away(trial: Trial, target: TrialBroker, chances: random.Random, m
 
 @pytest.mark.slow(reason="the service and a real broker end and start under load")
 @pytest.mark.broker("mosquitto")
-def test_what_was_stored_is_heard_in_order_and_what_was_acknowledged_too(
+def test_what_was_stored_is_received_in_order_and_what_was_acknowledged_too(
     shared_broker: Start, killed_broker: Start, tmp_path: Path
 ) -> None:
     target = killed_broker(MqttTrialBroker)

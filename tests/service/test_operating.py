@@ -138,7 +138,7 @@ def test_of_many_operators_who_change_the_same_revision_one_succeeds(wim: httpx.
     assert wim.get(f"{ALL}/contested").headers["etag"] == '"rev:2"'
 
 
-def test_who_may_not_is_told_so_and_nothing_happens(service: ServiceProcess, mosquitto: Mosquitto) -> None:
+def test_who_may_not_is_notified_so_and_nothing_happens(service: ServiceProcess, mosquitto: Mosquitto) -> None:
     document = connection(mosquitto, source("refused", OWNER), id="refused")
     with as_(service, READER) as rita:
         assert rita.get(ALL).status_code == 200

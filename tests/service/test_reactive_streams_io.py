@@ -107,7 +107,7 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         two.until(lambda: any(isinstance(event, Closed) for event in two.told))
 
 
-def test_case_g02_a_service_that_stops_says_goodbye_and_hears_one(
+def test_case_g02_a_service_that_stops_says_goodbye_and_receives_one(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path
 ) -> None:
     kinds = ("mqtt-5", "amqp-091")

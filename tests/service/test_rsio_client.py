@@ -134,7 +134,7 @@ def test_all_that_the_program_brings_is_carried_out_though_it_leaves_at_once(
     wait_until_sync(lambda: newest(broker) == before + 400)
 
 
-async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_killed_amid_them(
+async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_killed_in_the_middle_of_them(
     broker: Mosquitto, service: ServiceProcess, places: dict[str, str]
 ) -> None:
     """What was sent and may not be stored is sent again, and known by its key."""

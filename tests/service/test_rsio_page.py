@@ -102,7 +102,7 @@ def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFa
         yield running
 
 
-def test_the_door_of_the_page_is_where_the_example_listens() -> None:
+def test_the_listener_of_the_page_is_where_the_example_listens() -> None:
     assert example("rsio-door")["uri"] == "tcp://127.0.0.1:8766"
 
 
@@ -113,7 +113,7 @@ def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_what_the_page_says_is_said_and_heard_and_what_it_runs_prints_what_it_says(
+def test_what_the_page_says_is_said_and_received_and_what_it_runs_prints_what_it_says(
     mosquitto: Mosquitto, door: str
 ) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""

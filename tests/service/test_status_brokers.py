@@ -286,7 +286,7 @@ def test_each_fault_has_its_status_its_word_and_the_brokers_own(shown: Shown, ki
         assert shown.service.metric("connectivity_connection_up", connection=ids[name]) == (row.status == "open")
 
 
-def test_the_service_is_ready_and_tells_no_secret(shown: Shown) -> None:
+def test_the_service_is_ready_and_reports_no_secret(shown: Shown) -> None:
     status, body = shown.service.get("/health/ready")
     assert status == 200
     said = body.decode() + shown.service.log_file.read_text(encoding="utf-8")
@@ -301,7 +301,7 @@ def is_connected(service: ServiceProcess, connection_id: str) -> bool:
     return service.status(connection_id) == {"status": "open", "details": "connected"}
 
 
-def test_a_mended_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path) -> None:
+def test_a_repaired_password_is_used_without_a_restart(rabbitmq: RabbitMQ, kafka: Kafka, tmp_path: Path) -> None:
     """It stands in a file that the documents refer to. No document changes, and nobody touches the service."""
     address = f"m{uuid4().hex[:12]}"
     kafka.create(address)

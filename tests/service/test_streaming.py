@@ -344,7 +344,7 @@ def test_case_50_a_demand_of_zero_fails_and_ends_the_subscription(reader: MqttCl
     )
 
 
-def test_case_50_a_missing_demand_counts_as_zero(reader: MqttClient, lamp: str) -> None:
+def test_case_50_a_missing_demand_is_treated_as_zero(reader: MqttClient, lamp: str) -> None:
     subscription = Reader(reader, lamp)
     reader.command(topic(lamp, "streaming/request"), value={"subscriptionId": subscription.id})
     assert reader.next()["value"]["error"]["error"] == "streaming.subscription.protocol.error"
@@ -400,7 +400,7 @@ def test_case_68_events_follow_the_latest_command_to_its_source(
     subscription.cancel()
 
 
-def test_a_subscribe_right_behind_a_modify_sees_it(reader: MqttClient, writer: MqttClient) -> None:
+def test_a_subscribe_right_after_a_modify_sees_it(reader: MqttClient, writer: MqttClient) -> None:
     """One source, two messages, no waiting in between: the history holds what was sent before."""
     make(writer, "lamp-10", attributes={"n": 0})
     for number in range(1, 30):
@@ -418,7 +418,7 @@ def test_a_path_other_than_the_root_is_refused(reader: MqttClient, lamp: str) ->
     assert (answer["value"]["status"], answer["value"]["error"]) == (400, "protocoladapter:unknown.path")
 
 
-def test_a_client_that_sends_an_event_is_told_so(reader: MqttClient, lamp: str) -> None:
+def test_a_client_that_sends_an_event_gets_an_error(reader: MqttClient, lamp: str) -> None:
     answer = reader.ask_for(topic(lamp, "streaming/created"), value={"subscriptionId": "x"})
     assert answer["value"]["error"] == "protocoladapter:unknown.topicpath"
 

@@ -98,7 +98,9 @@ def test_the_first_connection_is_that_of_the_examples() -> None:
     assert yaml.safe_load(blocks("yaml")[0]) == example
 
 
-async def test_what_the_page_says_is_said_and_heard(service: ServiceProcess, mosquitto: Mosquitto, door: str) -> None:
+async def test_what_the_page_says_is_said_and_received(
+    service: ServiceProcess, mosquitto: Mosquitto, door: str
+) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""
     converse(mosquitto)
     run_programs(mosquitto)
@@ -173,7 +175,7 @@ async def run_script(door: str) -> str:
     return printed.decode()
 
 
-def test_every_code_stands_on_the_page() -> None:
+def test_every_code_is_on_the_page() -> None:
     page = (ROOT / "docs" / "streamr.md").read_text(encoding="utf-8")
     # What is wrong with a frame is told to who reads one, not to clients.
     ours = {"streamr:message.invalid", "streamr:frame.invalid"}

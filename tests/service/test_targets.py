@@ -181,7 +181,7 @@ def revisions(events: list[dict[str, Any]]) -> list[int]:
     return [event["revision"] for event in events]
 
 
-def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None:
+def test_cases_106_107_111_114_115_116_who_receives_of_what(people: People) -> None:
     """Twenty quick changes of one thing, and one of a thing elsewhere."""
     people.make("lamp-1")
     people.make("lamp-1", "acme")
@@ -215,7 +215,7 @@ def test_cases_106_107_111_114_115_116_who_hears_of_what(people: People) -> None
     assert people.desk.next()["status"] == 201
 
 
-def test_case_112_a_viewer_hears_what_it_may_read(people: People) -> None:
+def test_case_112_a_viewer_receives_what_it_may_read(people: People) -> None:
     people.make("lamp-2", acme_viewer={"thing:/attributes/open": READ})
     people.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
     people.write("lamp-2", "/attributes/secret", 3)
@@ -251,7 +251,7 @@ def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: Pe
 
 
 @pytest.mark.slow(reason="a thousand events wait while the service is killed")
-def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_hears_of_everything(
+def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_receives_of_everything(
     people: People, proxy: ProxyThread
 ) -> None:
     """Through a restart of the service, too. Its status and metrics say how far it is behind."""

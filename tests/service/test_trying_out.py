@@ -165,7 +165,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitt
         yield broker, certificates
 
 
-def test_case_48_a_broker_that_cannot_be_used_is_told_and_nothing_is_stored(
+def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
     desk: Desk, mosquitto: Mosquitto, guarded: tuple[Mosquitto, Certificates], name: str
 ) -> None:
     broker, certificates = guarded
@@ -244,7 +244,7 @@ def test_7_8_a_missing_queue_shows_when_it_is_opened_and_is_found_when_it_is_the
 @pytest.mark.parametrize(
     ("user", "details"), [("service:wrong", "bad credentials"), ("stranger:known", "not authorized")]
 )
-def test_7_8_wrong_credentials_are_told_and_tried_again(
+def test_7_8_wrong_credentials_are_reported_and_tried_again(
     desk: Desk, rabbitmq: RabbitMQ, name: str, user: str, details: str
 ) -> None:
     document = amqp(rabbitmq, name, uri=f"amqp://{user}@{rabbitmq.host}:{rabbitmq.port}/fleet")

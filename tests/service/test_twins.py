@@ -295,7 +295,7 @@ def test_case_67_without_its_policy_a_thing_is_out_of_reach(owner: MqttClient, b
     assert ask(owner, box, "retrieve")["status"] == 200
 
 
-def test_case_65_an_unknown_policy_is_told_on_the_topic_of_policies(owner: MqttClient, name: str) -> None:
+def test_case_65_an_unknown_policy_is_reported_on_the_topic_of_policies(owner: MqttClient, name: str) -> None:
     answer = ask(owner, name, "create", value={"policyId": "acme.site:never-there"})
     refused(answer, 404, "policies:policy.notfound")
     assert answer["topic"] == topic(name, "errors", "policies")

@@ -74,7 +74,7 @@ def codes_in_the_code() -> frozenset[str]:
     return frozenset(found - _NO_CODES)
 
 
-def test_every_code_of_the_code_stands_in_the_table() -> None:
+def test_every_code_of_the_code_is_in_the_table() -> None:
     assert codes_in_the_code() - SENT.keys() == set()
 
 

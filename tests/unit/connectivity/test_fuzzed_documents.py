@@ -82,7 +82,7 @@ def check(document: Any) -> None:
 
 
 @pytest.mark.parametrize("document", USABLE, ids=[document["connectionType"] for document in USABLE])
-async def test_the_documents_that_changes_begin_at_can_be_used(document: dict[str, Any]) -> None:
+async def test_the_documents_that_changes_start_at_can_be_used(document: dict[str, Any]) -> None:
     assert judged(document) is not None
     check(document)
 

@@ -109,7 +109,7 @@ async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: Pi
 
 
 @over_all
-async def test_spec_1_03_signals_come_one_after_the_other_whoever_else_asks(pier: Pier, protocol: str) -> None:
+async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(pier: Pier, protocol: str) -> None:
     """Three in one session and one of another; whoever asks next is drawn by lot."""
     first = somebody(pier, protocol)
     await first.subscribe(demand=2)
@@ -130,7 +130,7 @@ async def test_spec_1_03_signals_come_one_after_the_other_whoever_else_asks(pier
 
 
 @over_all
-async def test_spec_1_04_a_failure_is_told_once_behind_what_came_before_it(pier: Pier, protocol: str) -> None:
+async def test_spec_1_04_a_failure_is_notified_once_behind_what_came_before_it(pier: Pier, protocol: str) -> None:
     pier.fail_behind(4)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
@@ -141,7 +141,7 @@ async def test_spec_1_04_a_failure_is_told_once_behind_what_came_before_it(pier:
 
 
 @over_all
-async def test_spec_1_05_the_end_is_told_with_the_last_element(pier: Pier, protocol: str) -> None:
+async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: Pier, protocol: str) -> None:
     """No request is needed behind the last one."""
     subscriber = await somebody(pier, protocol).subscribe(demand=10)
     await subscriber.has(10)
@@ -169,7 +169,7 @@ async def test_spec_1_06_an_end_is_the_end_of_the_subscription(pier: Pier, proto
 
 @over_all
 @pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
-async def test_spec_1_07_nothing_comes_behind_the_end(pier: Pier, protocol: str, ends: Sign) -> None:
+async def test_spec_1_07_nothing_comes_after_the_end(pier: Pier, protocol: str, ends: Sign) -> None:
     if ends is Sign.FAILED:
         pier.fail_behind(9)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
@@ -197,7 +197,7 @@ async def test_spec_1_08_a_cancel_stops_the_elements(pier: Pier, protocol: str) 
 
 @over_all
 @pytest.mark.parametrize("demand", [0, 5])
-async def test_spec_1_09_who_is_refused_is_told_that_it_begins_and_why_it_ends(
+async def test_spec_1_09_who_is_refused_is_notified_that_it_starts_and_why_it_ends(
     pier: Pier, protocol: str, demand: int
 ) -> None:
     stranger = somebody(pier, protocol, subject=STRANGER)
@@ -211,7 +211,7 @@ async def test_spec_1_09_who_is_refused_is_told_that_it_begins_and_why_it_ends(
 
 
 @over_all
-async def test_spec_1_09_the_beginning_is_told_first_and_once(pier: Pier, protocol: str) -> None:
+async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: Pier, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=UNBOUNDED)
     await subscriber.has(10)
     await subscriber.ended()
@@ -246,7 +246,7 @@ async def test_spec_1_11_every_subscriber_has_every_element(pier: Pier, protocol
 
 
 @over_all
-async def test_spec_2_03_a_request_and_a_cancel_behind_the_end_do_no_harm(pier: Pier, protocol: str) -> None:
+async def test_spec_2_03_a_request_and_a_cancel_after_the_end_do_no_harm(pier: Pier, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
     told = subscriber.told
@@ -358,7 +358,7 @@ async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: Pie
 
 
 @over_all
-async def test_spec_3_06_a_request_behind_a_cancel_brings_no_element(pier: Pier, protocol: str) -> None:
+async def test_spec_3_06_a_request_after_a_cancel_brings_no_element(pier: Pier, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     await subscriber.heard(BEGUN, *elements(1, 2, 3))
     await subscriber.cancel()
@@ -409,7 +409,7 @@ async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: Pier, protocol: st
 
 @over_all
 @pytest.mark.usefixtures("small_heap")
-async def test_spec_3_13_behind_a_cancel_nobody_holds_the_subscriber(pier: Pier, protocol: str) -> None:
+async def test_spec_3_13_after_a_cancel_nobody_holds_the_subscriber(pier: Pier, protocol: str) -> None:
     for _ in range(20):
         subscriber = await somebody(pier, protocol).subscribe(demand=3)
         await subscriber.has(3)

@@ -65,7 +65,7 @@ async def test_a_message_becomes_several_commands_which_are_answered_in_order(ru
     await wait_until(lambda: running.unsettled(1) == 0)
 
 
-async def test_a_message_that_is_not_mapped_is_answered_with_an_error_and_settled(running: Running) -> None:
+async def test_a_message_that_is_not_mapped_is_answered_with_an_error_and_acknowledged(running: Running) -> None:
     running.send(b"loop", b"a nonsense", b"a 1", to="in/1", device_id="acme.site:lamp-7")
     loop, nonsense, fine = await answered(running, 3, "out/1")
     for answer, reason in ((loop, "ran longer than 500 ms"), (nonsense, "SyntaxError")):

@@ -91,7 +91,7 @@ async def test_a_service_without_connections_is_ready(service: Service) -> None:
     )
 
 
-async def test_a_folder_of_connections_that_cannot_be_read_is_told_and_keeps_nobody_from_being_ready(
+async def test_a_folder_of_connections_that_cannot_be_read_is_reported_and_keeps_nobody_from_being_ready(
     service: Service,
 ) -> None:
     folder = service.settings.connections_dir
@@ -201,7 +201,9 @@ async def test_a_thing_is_made_changed_and_its_history_replayed(site: ServiceInP
     assert site.metric("connectivity_subscriptions", connection="site") == 0
 
 
-async def test_things_are_found_and_a_search_that_runs_is_told_when_the_service_stops(site: ServiceInProcess) -> None:
+async def test_things_are_found_and_a_search_that_runs_is_notified_when_the_service_stops(
+    site: ServiceInProcess,
+) -> None:
     await site.opened()
     for name in ("lamp-1", "lamp-2", "lamp-3"):
         assert (await site.ask(creation(name)))["status"] == 201

@@ -246,7 +246,7 @@ async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes
     assert sum(len(party.told(Resumed)) for party in door.parties) >= 1
 
 
-async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_begins() -> None:
+async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_starts() -> None:
     async with Door(remembers=False) as door, door.client() as client:
         never = client.subscribe("tck/never")
         waiting = asyncio.ensure_future(anext(never))
@@ -320,7 +320,7 @@ async def test_who_leaves_brings_nothing_more() -> None:
             await asyncio.wait_for(bringing, PATIENCE)
 
 
-async def test_who_follows_what_cannot_be_gone_on_with_is_told_that_it_is_lost() -> None:
+async def test_who_follows_what_cannot_be_gone_on_with_is_notified_that_it_is_lost() -> None:
     async with Door(remembers=False) as door, door.client() as client:
         numbers_ = client.follow("tck/range?n=500", 4)
         assert await anext(numbers_) == b"1"
@@ -342,7 +342,7 @@ async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: 
         await taken(client.subscribe("tck/range?n=5"))
 
 
-async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_told_to(tmp_path: Path) -> None:
+async def test_a_secure_socket_names_the_protocol_and_trusts_whom_it_is_reported_to(tmp_path: Path) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -448,7 +448,7 @@ MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
         ("streams/tanks/0?resend_from=2&resend_to=7", MESSAGE, None),
     ],
 )
-def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: bytes, rest: str | None) -> None:
+def test_what_is_after_an_element_can_be_asked_for(publisher: str, element: bytes, rest: str | None) -> None:
     assert can_go_on(publisher)
     assert after(publisher, element) == rest
 
@@ -466,5 +466,5 @@ def test_what_is_behind_an_element_can_be_asked_for(publisher: str, element: byt
         "things/acme.site:lamp/past",
     ],
 )
-def test_what_is_behind_an_element_is_not_guessed(publisher: str) -> None:
+def test_what_is_after_an_element_is_not_guessed(publisher: str) -> None:
     assert not can_go_on(publisher)

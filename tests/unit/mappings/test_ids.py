@@ -43,7 +43,7 @@ def test_what_is_no_id_is_none(text: str) -> None:
     assert parse_entity_id(THING, text) is None
 
 
-def test_a_namespace_is_what_may_stand_before_the_colon() -> None:
+def test_a_namespace_is_what_may_are_before_the_colon() -> None:
     assert all(map(is_namespace, ("acme", "acme.plant", "a-b.c_d", "")))
     assert not any(map(is_namespace, ("acme.*", "acme plant", "acme.7x", "acme:plant", "acme.")))
 

@@ -47,7 +47,7 @@ def test_what_is_not_written_has_its_default_or_is_none() -> None:
     assert (found["thing"], found["loud"], found["called"], found["kinds"]) == (None, False, "y", frozenset())
 
 
-def test_null_counts_as_not_written() -> None:
+def test_null_is_treated_as_not_written() -> None:
     assert read_options(TABLE, {"id": "x", "loud": None})["loud"] is False
     assert [problem.steps for problem in problems(id=None)] == [("id",)]
 
@@ -79,7 +79,7 @@ def test_every_problem_is_named_at_once() -> None:
         ("kinds", ["a"], ("kinds",)),
     ],
 )
-def test_a_value_that_an_option_cannot_hold_is_refused_where_it_stands(
+def test_a_value_that_an_option_cannot_hold_is_refused_where_it_is_valid(
     name: str, value: Any, steps: tuple[str, ...]
 ) -> None:
     assert problems(**{"id": "x", name: value})[0].steps == steps

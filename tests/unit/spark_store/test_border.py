@@ -147,7 +147,7 @@ def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
     ],
     ids=["all", "filter", "to", "before"],
 )
-def test_a_replay_that_has_begun_is_not_disturbed_by_retention_compaction_and_vacuum(
+def test_a_replay_that_has_started_is_not_disturbed_by_retention_compaction_and_vacuum(
     border: Border, asked: HistoryQuery, expected: list[int], limit: int
 ) -> None:
     """Not by several of them either, while the files stay that retention has deleted rows of."""
@@ -205,7 +205,7 @@ def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events
     ],
     ids=["all", "filter", "after", "before"],
 )
-def test_events_that_the_lake_has_lost_after_others_are_told(
+def test_events_that_the_lake_has_lost_after_others_are_reported(
     border: Border, limit: int, condition: str, asked: HistoryQuery
 ) -> None:
     forget(border.lake, condition)
@@ -215,7 +215,7 @@ def test_events_that_the_lake_has_lost_after_others_are_told(
         read(border, asked, limit)
 
 
-def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_told(border: Border) -> None:
+def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_reported(border: Border) -> None:
     """What follows them is not passed over."""
     border = border._replace(cold=LakeHistory(border.lake))
     forget(border.lake, "revision >= 9 AND revision <= 12")
@@ -243,7 +243,7 @@ def test_a_replay_that_retention_overtakes_wholly_fails_too(border: Border) -> N
                 cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40)
 
 
-def test_a_lake_that_lacks_what_was_trimmed_is_told(border: Border) -> None:
+def test_a_lake_that_lacks_what_was_trimmed_is_reported(border: Border) -> None:
     trim(border.journal, 70)
     with pytest.raises(HistoryUnavailable, match="up to number 70, found none after 60"):
         read(border, HistoryQuery(LAMP))
@@ -315,7 +315,7 @@ def again(tmp_path: Path) -> Iterator[Journal]:
         (HistoryQuery(LAMP, after=nanoseconds(timestamp(1)), before=nanoseconds(timestamp(4))), []),
     ],
 )
-def test_a_history_begins_behind_what_was_erased_and_no_lake_is_asked(
+def test_a_history_starts_behind_what_was_erased_and_no_lake_is_asked(
     again: Journal, asked: HistoryQuery, expected: list[int], limit: int
 ) -> None:
     range = open_range(again, asked)

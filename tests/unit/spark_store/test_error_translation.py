@@ -25,7 +25,7 @@ from spark_store.sqlite_errors import translate_sqlite_error
 from tests.support.table import each_row
 
 
-def test_a_file_that_is_no_database_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_reported_with_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     file.write_bytes(b"x" * 4096)
     with pytest.raises(sqlite3.DatabaseError) as caught:

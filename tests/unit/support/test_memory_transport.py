@@ -67,7 +67,7 @@ class TestMemory(BrokerBehaviour):
     def world(self) -> MemoryWorld:
         return MemoryWorld()
 
-    async def test_an_examination_names_what_is_missing_and_goes_on(self, world: LinkSetup) -> None:
+    async def test_an_examination_names_what_is_missing_and_continues(self, world: LinkSetup) -> None:
         """Nothing is missing here; what is refused is named."""
         assert isinstance(world, MemoryWorld)
         world.broker.refused_addresses.add("out")

@@ -28,7 +28,7 @@ from tests.support.table import each_row
         *("/api/2/connections/site/nothing", "/api/2/connections/a/b/status", "/api/2/connections//status", "/%00"),
     ],
 )
-async def test_a_path_that_is_none_is_not_found(path: str) -> None:
+async def test_a_path_that_is_invalid_is_not_found(path: str) -> None:
     answer = await ask(furnished(), "GET", path)
     assert (answer.status_code, answer.json()["error"]) == (404, "api:path.notfound")
 
@@ -45,7 +45,9 @@ async def test_a_path_that_is_none_is_not_found(path: str) -> None:
     ],
 )
 @each_row("method", ["PATCH", "OPTIONS", "TRACE", "PROPFIND", "get"])
-async def test_a_method_that_a_path_does_not_have_is_told_which_it_has(path: str, allowed: str, method: str) -> None:
+async def test_a_method_that_a_path_does_not_have_is_reported_which_it_has(
+    path: str, allowed: str, method: str
+) -> None:
     answer = await ask(furnished(), method, path)
     if method == "get":
         # Whatever sends it makes capitals of it.

@@ -56,7 +56,7 @@ async def get(path: str, *, token: str | None = None, **headers: str) -> httpx.R
         ("Bearer secret secret", 401),
     ],
 )
-async def test_a_bearer_token_is_told_by_its_scheme_in_any_case(authorization: str, status: int) -> None:
+async def test_a_bearer_token_is_notified_by_its_scheme_in_any_case(authorization: str, status: int) -> None:
     answer = await get("/metrics", token="secret", authorization=authorization)
     assert answer.status_code == status
     assert ("connectivity_" in answer.text) == (status == 200)
@@ -176,7 +176,7 @@ def test_a_token_knows_its_bearer() -> None:
     ],
 )
 @each_row("path", ["/api/2/connections", "/metrics", "/health/live", "/nowhere"])
-async def test_a_token_in_the_query_is_refused_wherever_it_stands(name: str, path: str) -> None:
+async def test_a_token_in_the_query_is_refused_wherever_it_is_valid(name: str, path: str) -> None:
     answer = await ask(None, "GET", f"{path}?a=b&{name}={'a' * 16}", guarded(), headers=ADMIN)
     assert (answer.status_code, answer.json()["error"]) == (400, "api:token.misplaced")
     assert "a" * 16 not in answer.text
@@ -251,7 +251,7 @@ async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_e
     assert sleeper.asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
 
 
-def test_wrong_tokens_are_told_in_the_log_and_do_not_fill_it() -> None:
+def test_wrong_tokens_are_reported_in_the_log_and_do_not_fill_it() -> None:
     delays = FailedLoginDelays(lambda: 0.0)
     with capture_logs() as lines:
         for _ in range(1000):
@@ -305,7 +305,7 @@ async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
         (("x" * 60_000, 0), ""),
     ],
 )
-def test_failures_are_counted_for_whoever_owns_the_address(client: Any, address: str) -> None:
+def test_failures_are_counted_for_anyone_who_owns_the_address(client: Any, address: str) -> None:
     assert address_of({"client": client}) == address
 
 

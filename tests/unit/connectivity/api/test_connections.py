@@ -62,7 +62,7 @@ async def test_a_list_that_is_asked_for_in_unknown_words_is_refused(query: str, 
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
-async def test_a_connection_is_created_and_told_where_it_is() -> None:
+async def test_a_connection_is_created_and_notified_where_it_is() -> None:
     desk = Desk()
     answer = await sends(desk, "POST", ALL, NEW)
     assert answer.status_code == 201
@@ -76,7 +76,7 @@ async def test_an_id_that_is_taken_is_a_conflict() -> None:
     assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")
 
 
-async def test_every_problem_of_a_document_is_told_at_once() -> None:
+async def test_every_problem_of_a_document_is_reported_at_once() -> None:
     answer = await sends(Desk(), "POST", ALL, {**NEW, "uri": "nowhere", "clientCount": 0})
     told = answer.json()
     assert (answer.status_code, told["status"]) == (400, 400)
@@ -116,7 +116,7 @@ async def test_what_a_file_owns_the_api_does_not_change(method: str) -> None:
     assert "site.yaml" in answer.json()["message"]
 
 
-async def test_that_it_is_stored_and_could_not_be_opened_is_told_so() -> None:
+async def test_that_it_is_stored_and_could_not_be_opened_gets_an_error() -> None:
     desk = furnished()
     desk.refuses["put"] = OperationRefused(Fault(504, "connectivity:connection.failed", "bad credentials", "Retried."))
     answer = await sends(desk, "PUT", ONE, DOCUMENT)
@@ -255,7 +255,7 @@ async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
 # --- dry run ---
 
 
-async def test_case_48_what_a_dry_run_met_is_told_and_nothing_is_stored() -> None:
+async def test_case_48_what_a_dry_run_met_is_reported_and_nothing_is_stored() -> None:
     desk = Desk()
     desk.refuses["test"] = OperationRefused(
         Fault(504, "connectivity:connection.failed", "connection refused"), report={"sources": []}
@@ -310,7 +310,7 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
         ({"connection": DOCUMENT, "sample": {"payload": "", "address": 1}}, "sample.address"),
     ],
 )
-async def test_a_trial_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
+async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
     desk = Desk()
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])

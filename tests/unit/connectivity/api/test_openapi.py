@@ -41,7 +41,7 @@ def test_it_is_openapi_3_1_and_its_references_lead_somewhere() -> None:
 
 
 @each_row(("path", "method", "operation"), OPERATIONS)
-def test_an_operation_tells_its_answers_with_codes_and_examples(
+def test_an_operation_reports_its_answers_with_codes_and_examples(
     path: str, method: str, operation: dict[str, Any]
 ) -> None:
     assert operation["summary"]

@@ -22,7 +22,7 @@ async def test_open_subscriptions_are_listed() -> None:
 
 
 @pytest.mark.parametrize(("query", "limit"), [("", 1_000), ("?limit=7", 7), ("?limit=10000", 10_000)])
-async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_all_is_told(
+async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_all_is_reported(
     query: str, limit: int
 ) -> None:
     desk = Desk()
@@ -40,7 +40,7 @@ async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> No
 
 
 @pytest.mark.parametrize("prefix", ["x" * 201, "%00", "a%20b", "ä"])
-async def test_what_begins_no_id_is_not_looked_for(prefix: str) -> None:
+async def test_what_starts_no_id_is_not_looked_for(prefix: str) -> None:
     desk = Desk()
     assert (await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
     assert desk.asked == []
@@ -54,7 +54,7 @@ async def test_the_audit_log_is_shown_up_to_a_limit(query: str, limit: int) -> N
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "10001", "9" * 40, "x", ""])
-async def test_a_limit_that_is_none_is_refused(limit: str) -> None:
+async def test_a_limit_that_is_invalid_is_refused(limit: str) -> None:
     answer = await ask(Desk(), "GET", f"/api/2/audit?limit={limit}")
     assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
     assert answer.json()["problems"][0]["path"] == "limit"
@@ -78,7 +78,7 @@ async def erase(content: bytes | None, token: str | None = None, **headers: str)
         return await client.post("/api/2/erasures", content=content, headers=given), kept
 
 
-async def test_an_erasure_is_begun_and_listed() -> None:
+async def test_an_erasure_is_started_and_listed() -> None:
     answer, kept = await erase(b'{"entity": "acme:lamp", "by": "anna"}')
     assert (answer.status_code, answer.json()) == (202, {"id": 1, "entity": "acme:lamp"})
     assert kept.asked == [(EntityId(EntityType.THING, "acme", "lamp"), "anna")]
@@ -101,7 +101,7 @@ async def test_an_erasure_is_begun_and_listed() -> None:
         (b'{"entity": "acme:full"}', 503, "api:store.unavailable"),
     ],
 )
-async def test_an_erasure_that_cannot_be_begun_says_why(content: bytes, status: int, error: str) -> None:
+async def test_an_erasure_that_cannot_be_started_says_why(content: bytes, status: int, error: str) -> None:
     answer, kept = await erase(content)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
     assert kept.asked == []

@@ -95,7 +95,7 @@ async def test_a_retrieve_is_answered_as_the_known_tags_say(headers: dict[str, s
         assert answer.json()["error"] == error
 
 
-async def test_of_two_operators_who_change_the_same_revision_one_is_told_412() -> None:
+async def test_of_two_operators_who_change_the_same_revision_one_is_reported_412() -> None:
     app = app_of(furnished())
     async with client_of(app) as anna, client_of(app) as bert:
         known = [(await operator.get(ONE)).headers["etag"] for operator in (anna, bert)]

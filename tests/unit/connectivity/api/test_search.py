@@ -57,7 +57,7 @@ async def test_a_count_is_a_number() -> None:
     assert asked(desk) == HttpSearch(("acme:bert", "acme:staff"), "exists(attributes/room)")
 
 
-async def test_a_plan_is_told_to_admins() -> None:
+async def test_a_plan_is_notified_to_admins() -> None:
     answer, desk = await search(f"{THINGS}/plan", "anna", filter="exists(attributes/room)", option="size(3)")
     assert (answer.status_code, answer.json()["things"]) == (200, 7)
     assert asked(desk) == HttpSearch(("acme:anna",), "exists(attributes/room)", "size(3)")
@@ -129,7 +129,7 @@ async def test_nobody_else_does_not_even_in_the_own_name(path: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize(("who", "is_told"), [("root", True), ("nina", False)])
-async def test_a_token_without_subjects_is_told_so(path: str, who: str, is_told: bool) -> None:
+async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_told: bool) -> None:
     """An empty answer would look like a world without things."""
     answer, desk = await search(path, who)
     assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:subjects.missing", [])
@@ -137,7 +137,7 @@ async def test_a_token_without_subjects_is_told_so(path: str, who: str, is_told:
 
 
 @BOTH
-async def test_where_no_token_is_needed_whoever_asks_says_in_whose_name(path: str) -> None:
+async def test_where_no_token_is_needed_anyone_who_asks_says_in_whose_name(path: str) -> None:
     desk = Desk()
     assert (await ask(desk, "GET", f"{path}?as=acme:bert")).status_code == 200
     assert asked(desk).subjects == ("acme:bert",)
@@ -180,7 +180,7 @@ async def test_what_cannot_be_understood_is_asked_of_nobody(query: dict[str, Any
     ],
 )
 @BOTH
-async def test_what_the_search_refuses_is_told(path: str, fault: Fault) -> None:
+async def test_what_the_search_refuses_is_reported(path: str, fault: Fault) -> None:
     desk = Desk(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
     answer, _ = await search(path, desk=desk)
     assert (answer.status_code, answer.json()["error"]) == (fault.status, fault.error)

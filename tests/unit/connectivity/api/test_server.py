@@ -60,7 +60,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
         return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
-async def test_several_requests_come_over_one_connection_and_nobody_is_told_what_serves_them() -> None:
+async def test_several_requests_come_over_one_connection_and_nobody_is_reported_with_what_serves_them() -> None:
     async with served() as port, connected(port) as (reader, writer):
         for _ in range(3):
             writer.write(GET)
@@ -133,7 +133,7 @@ async def test_garbage_after_a_request_ends_the_connection() -> None:
         assert (await told(reader)).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_connections_beyond_the_bound_are_closed_and_the_others_go_on() -> None:
+async def test_connections_beyond_the_bound_are_closed_and_the_others_continue() -> None:
     async with served(max_clients=2) as port, connected(port) as first, connected(port) as second:
         for reader, writer in (first, second):
             writer.write(GET)

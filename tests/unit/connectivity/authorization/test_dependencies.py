@@ -45,7 +45,7 @@ def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before()
     assert sorted([number for turn in turns for number in turn][:1000]) == list(range(1000))
 
 
-def test_whoever_comes_or_goes_in_between_does_no_harm() -> None:
+def test_anyone_who_comes_or_goes_in_between_does_no_harm() -> None:
     random_source = dice("dependents")
     dependents: DependencyIndex[int] = DependencyIndex()
     present: set[int] = set()

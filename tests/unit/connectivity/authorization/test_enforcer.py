@@ -114,7 +114,7 @@ def test_who_may_stream(rules: Any, type: str, may: bool) -> None:
     assert Enforcer(a_policy(*rules)).may_stream([A], type) == may
 
 
-def test_expired_subjects_are_left_out_and_the_next_expiry_is_told() -> None:
+def test_expired_subjects_are_left_out_and_the_next_expiry_is_reported() -> None:
     policy = a_policy(([A, B, C], "thing:/", ["READ"], []))
     subjects = policy["entries"]["E0"]["subjects"]
     subjects[A]["expiry"] = "2030-01-01T00:00:00Z"

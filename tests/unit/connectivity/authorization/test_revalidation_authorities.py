@@ -36,7 +36,7 @@ def test_policies_and_what_may_have_another_one_are_found_among_changes(
     assert authorities([attribute, change(entity, action, path)]) == ({entity} if is_one else set())
 
 
-def test_whoever_watches_is_told_until_he_leaves() -> None:
+def test_anyone_who_watches_is_reported_until_he_leaves() -> None:
     told: list[object] = []
     watched = PolicyChangeNotifier()
     watched.tell([change(A)])
@@ -52,7 +52,7 @@ def test_whoever_watches_is_told_until_he_leaves() -> None:
     assert repr(watched) == "<Authorities, watched by 0>"
 
 
-def test_a_mistake_of_one_who_is_told_costs_others_nothing() -> None:
+def test_a_mistake_of_one_who_is_reported_costs_others_nothing() -> None:
     def fail(_: object) -> None:
         raise ValueError("a mistake")
 

@@ -99,7 +99,7 @@ def test_a_plan_without_changes_ends_with_0(server: Canned, tmp_path: Path) -> N
     assert changing(server) == []
 
 
-def test_what_is_applied_stands_under_the_revision_it_was_compared_with(server: Canned, folder: Path) -> None:
+def test_what_is_applied_is_under_the_revision_it_was_compared_with(server: Canned, folder: Path) -> None:
     result = run("apply", folder, "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-2:]) == (0, ["depot: done", "fresh: done"])
     depot, fresh = [asked for asked in server.asked if asked.line.startswith("PUT")]
@@ -117,7 +117,7 @@ def test_nobody_is_asked_where_there_is_no_terminal(server: Canned, folder: Path
     assert "Make these changes (1 new, 1 changed)? Add --yes" in result.stderr
 
 
-def test_a_change_in_between_is_told_and_the_rest_goes_on(server: Canned, folder: Path) -> None:
+def test_a_change_in_between_is_reported_and_the_rest_continues(server: Canned, folder: Path) -> None:
     server.table["PUT /api/2/connections/depot"] = fault(412, "connectivity:precondition.failed", "no")
     result = run("apply", folder, "--yes")
     assert result.exit_code == 1
@@ -128,7 +128,7 @@ def test_a_change_in_between_is_told_and_the_rest_goes_on(server: Canned, folder
     assert (result.exit_code, depot["done"], fresh["done"], "meanwhile" in depot["failure"]) == (1, False, True, True)
 
 
-def test_what_is_stored_and_cannot_be_opened_is_told_so(server: Canned, folder: Path) -> None:
+def test_what_is_stored_and_cannot_be_opened_gets_an_error(server: Canned, folder: Path) -> None:
     server.table["PUT /api/2/connections/fresh"] = fault(504, "connectivity:connection.failed", "timeout: h:1883")
     result = run("apply", folder, "--yes")
     assert (result.exit_code, "depot: done" in result.stdout) == (1, True)
@@ -247,7 +247,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_a_trial_shows_addresses_and_what_becomes_of_the_sample(server: Canned, folder: Path) -> None:
+def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server: Canned, folder: Path) -> None:
     server.table[TRY] = Says(REPORT)
     (folder / "sample.json").write_text('{"on": true}')
     more = ["--sample", folder / "sample.json", "--header", "correlation-id=c-1", "--header", "a=b=c", "--source", "0"]
@@ -277,7 +277,7 @@ def test_a_trial_shows_addresses_and_what_becomes_of_the_sample(server: Canned, 
     assert json.loads(run("test", folder / "depot.json", "--json").stdout) == REPORT
 
 
-def test_a_trial_without_a_sample_is_the_document_alone(server: Canned, folder: Path) -> None:
+def test_a_connection_test_without_a_sample_is_the_document_alone(server: Canned, folder: Path) -> None:
     server.table[TRY] = Says({"connection": "open"})
     assert run("test", folder / "depot.json").exit_code == 0
     assert server.asked[-1].headers["content-type"] == "application/json"
@@ -303,7 +303,7 @@ def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_inpu
         (fault(400, "connectivity:connection.configuration.invalid", "The connection has problems."), "problems"),
     ],
 )
-def test_a_trial_that_finds_a_problem_ends_with_1_and_shows_what_it_found(
+def test_a_connection_test_that_finds_a_problem_ends_with_1_and_shows_what_it_found(
     found: Says, told: str, server: Canned, folder: Path
 ) -> None:
     server.table[TRY] = found

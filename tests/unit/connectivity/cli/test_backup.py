@@ -40,12 +40,12 @@ def test_for_machines_it_is_json(data: Path, tmp_path: Path) -> None:
     assert json.loads(second.stdout)["linked"] == 0
 
 
-def test_a_folder_that_cannot_be_used_is_told(data: Path) -> None:
+def test_a_folder_that_cannot_be_used_is_reported(data: Path) -> None:
     ended = backup(data, str(data / "copy"))
     assert (ended.exit_code, ended.stdout) == (2, "")
     assert "expected a folder apart from" in ended.stderr
 
 
-def test_settings_that_cannot_be_used_are_told(data: Path, tmp_path: Path) -> None:
+def test_settings_that_cannot_be_used_are_reported(data: Path, tmp_path: Path) -> None:
     ended = backup(data, str(tmp_path / "copy"), "--settings", str(tmp_path / "none.yaml"))
     assert ended.exit_code == 2

@@ -215,7 +215,7 @@ def test_one_that_is_refused_keeps_nobody_from_the_others(
     assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
 
 
-def test_who_may_not_ask_hears_where_a_token_goes(server: Canned) -> None:
+def test_who_may_not_ask_receives_where_a_token_goes(server: Canned) -> None:
     server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
     result = run("list")
     assert (result.exit_code, result.stdout) == (4, "")

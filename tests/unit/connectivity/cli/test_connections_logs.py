@@ -92,7 +92,7 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
         ([Says(logs(1)), fault(401, "api:unauthorized", "no")], NotAllowed),
     ],
 )
-def test_what_waiting_does_not_mend_ends_it(answers: list[Any], kind: type[Exception], clock: Clock) -> None:
+def test_what_waiting_does_not_fix_ends_it(answers: list[Any], kind: type[Exception], clock: Clock) -> None:
     with canned({LOGS: answers}) as server, pytest.raises(kind):
         list(following(server, [], clock))
 

@@ -112,7 +112,7 @@ def test_what_is_not_there_is_not_erased_and_what_cannot_be_meant_ends_with_2(
     assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
 
 
-def test_a_running_service_erases_and_goes_on(tmp_path: Path) -> None:
+def test_a_running_service_erases_and_continues(tmp_path: Path) -> None:
     fill(tmp_path / "data")
     with ServiceProcess.start(tmp_path, [], api={"token": "secret"}) as service:
         file = tmp_path / "settings.json"

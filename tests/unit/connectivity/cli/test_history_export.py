@@ -52,7 +52,7 @@ def test_a_terminal_sees_how_far_it_is(
     assert capsys.readouterr().err == "\r1,234,567 events"
 
 
-def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_without_events_is_reported(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HistoryExport, "run", lambda *_, **__: {"file": "it.parquet", "rows": 0, "bytes": 900})
     assert run("--out", "it.parquet", "--settings", settings).stdout == ("it.parquet: no events, 900 bytes\n")
 
@@ -68,7 +68,7 @@ def test_a_file_without_events_is_told(settings: Path, monkeypatch: pytest.Monke
         ),
     ],
 )
-def test_an_entity_that_is_none_is_told_and_nothing_written(
+def test_an_entity_that_is_invalid_is_reported_and_nothing_written(
     arguments: list[str], said: str, settings: Path, tmp_path: Path
 ) -> None:
     journal = Journal.open(tmp_path / "journal.db")
@@ -88,7 +88,7 @@ def test_arguments_that_mean_nothing_end_with_2(settings: Path) -> None:
 
 
 @pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "soon"])
-def test_a_time_limit_that_is_none_is_refused(settings: Path, seconds: str) -> None:
+def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -> None:
     result = run("--out", "it.parquet", "--timeout", seconds, "--settings", settings)
     assert (result.exit_code, "'--timeout'" in result.stderr) == (2, True)
 

@@ -132,7 +132,7 @@ def test_nobody_there_is_said_with_the_address() -> None:
         ServiceClient(place_of("http://nowhere.invalid")).get("connections")
 
 
-def test_a_server_without_tls_is_told_from_one_with() -> None:
+def test_a_server_without_tls_is_reported_from_one_with() -> None:
     with canned({}) as server, pytest.raises(ServiceUnreachable, match="does not use TLS"):
         ServiceClient(place_of(server.url.replace("http", "https"))).get("connections")
 
@@ -149,14 +149,14 @@ REFUSED: dict[int, tuple[type[RequestFailed], int, str]] = {
 
 
 @pytest.mark.parametrize("status", REFUSED)
-def test_a_refusal_is_told_in_the_words_of_the_service(status: int) -> None:
+def test_a_refusal_is_reported_in_the_words_of_the_service(status: int) -> None:
     kind, code, text = REFUSED[status]
     with canned({LIST: fault(status, "a:b", "why")}) as server, pytest.raises(kind) as found:
         service(server).get("connections")
     assert (found.value.exit_code, text in str(found.value), "why" in str(found.value)) == (code, True, True)
 
 
-def test_the_problems_of_a_document_are_told_one_a_line() -> None:
+def test_the_problems_of_a_document_are_reported_one_a_line() -> None:
     problems = [{"path": "clientCount", "found": "0", "expected": "at least 1", "hint": None}, 7]
     with (
         canned({LIST: fault(400, "a:b", "why", description="clientCount: …", problems=problems)}) as server,
@@ -166,7 +166,7 @@ def test_the_problems_of_a_document_are_told_one_a_line() -> None:
     assert str(found.value) == "a:b: why\n  clientCount: found 0, expected at least 1"
 
 
-def test_a_hint_of_the_service_is_told() -> None:
+def test_a_hint_of_the_service_is_reported() -> None:
     with (
         canned({LIST: fault(400, "a:b", "why", description="Mend it.")}) as server,
         pytest.raises(ServiceRefused, match=r"^a:b: why Mend it[.]$"),

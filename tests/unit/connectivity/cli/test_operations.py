@@ -49,7 +49,7 @@ def test_more_than_are_wanted_are_counted(server: Canned) -> None:
     assert listed.stderr == "1 of 100000 are listed; --limit accepts at most 10000\n"
 
 
-def test_one_is_cancelled_by_how_its_id_begins(server: Canned) -> None:
+def test_one_is_cancelled_by_how_its_id_starts(server: Canned) -> None:
     assert run("cancel", "Zk3v").stdout == "Zk3v: cancelled\n"
     assert json.loads(run("cancel", "Zk3v", "--json").stdout) == [{"id": "Zk3v", "done": "cancelled"}]
     several = run("cancel", "Z")

@@ -57,7 +57,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return Shell(monkeypatch, capsys)
 
 
-def test_ids_are_completed_by_how_they_begin(shell: Shell) -> None:
+def test_ids_are_completed_by_how_they_start(shell: Shell) -> None:
     with canned({IDS: Says(["depot-7", "depot-8", "site", 7])}) as server:
         here = {"CONNECTIVITY_URL": server.url}
         assert shell.offers("connections open dep", here) == ["depot-7", "depot-8"]
@@ -111,7 +111,7 @@ def test_what_cannot_be_asked_completes_nothing(
     ],
     ids=str,
 )
-def test_a_shell_never_hears_a_complaint(variables: dict[str, str], shell: Shell) -> None:
+def test_a_shell_never_receives_a_complaint(variables: dict[str, str], shell: Shell) -> None:
     stdout, stderr = shell.ask("connections open ", variables)
     assert (stdout.strip(), stderr) == ("", "")
 

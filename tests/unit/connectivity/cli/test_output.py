@@ -68,6 +68,6 @@ def test_a_table_that_is_no_terminals_is_as_wide_as_it_must_be(capsys: pytest.Ca
     assert colorize("open") == "open", "no terminal, no colour"
 
 
-def test_an_object_of_many_stands_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_object_of_many_is_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     print_json_line({"a": "ä\n"})
     assert capsys.readouterr().out == '{"a": "ä\\n"}\n'

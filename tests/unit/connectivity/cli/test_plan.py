@@ -45,7 +45,7 @@ def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
     ]
 
 
-def test_a_plan_is_told_field_by_field_without_secrets() -> None:
+def test_a_plan_is_reported_field_by_field_without_secrets() -> None:
     (step,) = decide(
         {"depot": DesiredDocument(BASE | {"clientCount": 2, "uri": "tcp://u:s3cr3t@h:1"}, FILE)},
         {"depot": StoredDocument(TAG, BASE)},

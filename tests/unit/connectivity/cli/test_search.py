@@ -80,7 +80,7 @@ def test_page_follows_page_to_the_end(monkeypatch: pytest.MonkeyPatch, things: T
 
 
 @answered(Says({"items": LAMPS, "cursor": "abc"}), Says({"items": LAMPS[:1], "cursor": "abe"}))
-def test_no_more_are_asked_for_than_wanted_and_it_is_told_that_there_are_more(
+def test_no_more_are_asked_for_than_wanted_and_it_is_notified_that_there_are_more(
     monkeypatch: pytest.MonkeyPatch, things: Things
 ) -> None:
     """A page may be smaller than asked for."""
@@ -126,7 +126,7 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
         (Says({"items": [], "cursor": 7}), 5, "unexpected response, not from this service"),
     ],
 )
-def test_what_stands_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, answer: Says, code: int, told: str) -> None:
+def test_what_is_in_the_way_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Says, code: int, told: str) -> None:
     table: dict[str, Answers] = {"GET /api/2/search/things?filter=eq%28&option=size%28200%29": answer}
     with canned(table) as service:
         result = run(monkeypatch, service, "eq(", code=code)
@@ -134,7 +134,7 @@ def test_what_stands_in_the_way_is_told(monkeypatch: pytest.MonkeyPatch, answer:
     assert result.stdout == ""
 
 
-def test_a_mark_stands_under_the_place_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_is_under_the_place_that_is_meant(monkeypatch: pytest.MonkeyPatch) -> None:
     message = "Invalid filter expression: eq(a, 1)\n" + " " * 32 + "^ position 5: expected a number"
     answer = fault(400, "rql.expression.invalid", message, description="Look at it.")
     with canned({"GET /api/2/search/things/count?filter=eq%28a%2C+1%29": answer}) as service:
@@ -142,7 +142,7 @@ def test_a_mark_stands_under_the_place_that_is_meant(monkeypatch: pytest.MonkeyP
     assert result.stderr == f"rql.expression.invalid:\n{message}\nLook at it.\n"
 
 
-def test_a_limit_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_invalid_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with canned({}) as service:
         run(monkeypatch, service, "--limit", "0", code=2)
         assert service.asked == []

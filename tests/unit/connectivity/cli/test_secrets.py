@@ -44,7 +44,7 @@ def test_a_new_key_is_put_at_the_head_of_a_file_and_not_shown(tmp_path: Path) ->
     assert run("new-key", "--file", tmp_path / "nowhere" / "keys").exit_code == 2
 
 
-def test_stored_secrets_are_sealed_anew(settings: Path) -> None:
+def test_stored_secrets_are_sealed_again(settings: Path) -> None:
     folder = settings.parent / "data"
     fill(folder)
     add_key(folder / KEY_FILE_NAME, OLD)
@@ -59,7 +59,7 @@ def test_stored_secrets_are_sealed_anew(settings: Path) -> None:
     assert again == {"key": key_id(newest), "secrets": 0, "revisions": 0, "unneeded": [key_id(OLD)]}
 
 
-def test_what_stands_in_the_way_is_told(settings: Path) -> None:
+def test_what_is_in_the_way_is_reported(settings: Path) -> None:
     folder = settings.parent / "data"
     fill(folder)
     without = run("rotate", "--settings", settings)

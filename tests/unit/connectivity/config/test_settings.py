@@ -51,7 +51,7 @@ def test_design_7_and_8_the_defaults() -> None:
     assert (found.spark.mode, found.spark.master, found.spark.remote) == (SparkMode.EMBEDDED, "local[*]", None)
 
 
-def test_a_file_sets_and_a_variable_counts_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_sets_and_a_variable_has_priority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = written(tmp_path, "api: {port: 1, token: x}\ndata_dir: /a\nlog: {level: DEBUG}\n")
     monkeypatch.setenv("CONNECTIVITY_API__PORT", "2")
     monkeypatch.setenv("CONNECTIVITY_CONNECTIONS_DIR", "/c")
@@ -63,7 +63,7 @@ def test_a_file_sets_and_a_variable_counts_more(tmp_path: Path, monkeypatch: pyt
     assert found.journal.historical_headers == ("a", "b")
 
 
-def test_an_empty_variable_counts_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_variable_is_treated_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "")
     monkeypatch.setenv("CONNECTIVITY_API__PORT", "")
     assert load_settings().api.port == 8080
@@ -115,7 +115,7 @@ def test_retention_by_a_variable_counts_days_too(monkeypatch: pytest.MonkeyPatch
         ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
     ],
 )
-def test_a_rule_of_retention_that_is_none_says_what_one_is(
+def test_a_rule_of_retention_that_is_invalid_says_what_one_is(
     text: str, setting: str, problem: str, tmp_path: Path
 ) -> None:
     (found,) = problems(written(tmp_path, f"lake: {{retention: {text}}}\n"))
@@ -231,7 +231,9 @@ def test_a_name_with_an_underscore_is_no_option_of_the_library(tmp_path: Path, n
     assert found[1:] == [f'api.port ({file}): found "x", expected a whole number']
 
 
-def test_a_retention_that_is_none_is_shown_as_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_retention_that_is_invalid_is_shown_as_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for text in ("nope", "{default: nope}"):
         file = written(tmp_path, f"lake: {{retention: {text}}}\n")
         assert problems(file)[0].startswith(f'lake.retention.default ({file}): found "nope", expected a duration')

@@ -60,7 +60,7 @@ def test_1_5_addresses_are_a_set_in_order() -> None:
     assert source(addresses=["b", "a", "b"]).addresses == ("b", "a")
 
 
-def test_null_counts_as_absent() -> None:
+def test_null_is_treated_as_absent() -> None:
     found = source(qos=None, replyTarget=None, headerMapping=None, enforcement=None, consumerCount=None)
     assert (found.consumer_count, found.reply_target.address, found.enforcement) == (1, REPLY_TO, None)
 
@@ -92,7 +92,7 @@ def test_3_2_mqtt_3_1_1_gets_only_the_address() -> None:
     assert (found.header_mapping, found.reply_target.header_mapping, found.reply_target.address) == ({}, {}, REPLY_TO)
 
 
-def test_3_2_what_the_author_wrote_counts_more_than_a_default() -> None:
+def test_3_2_what_the_author_wrote_has_priority_than_a_default() -> None:
     found = source(
         headerMapping={"content-type": "text/plain", "battery": "{{ header:batt }}"},
         replyTarget={"headerMapping": {"correlation-id": "mine"}, "expectedResponseTypes": ["nack"]},

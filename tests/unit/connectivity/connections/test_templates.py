@@ -70,7 +70,7 @@ def test_expressions_are_seen_readable_or_not() -> None:
     ]
 
 
-def test_dummies_stand_for_expressions() -> None:
+def test_dummies_represent_expressions() -> None:
     assert with_dummies("a/{{ thing:id | fn:replace('/','#') }}#{{ thing:name }}") == "a/x#x"
     assert with_dummies("a/{{ nope }}") == "x"
 

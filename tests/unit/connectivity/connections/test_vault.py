@@ -227,7 +227,7 @@ def test_the_first_key_seals_and_all_open() -> None:
     assert key_id(KEY) in both.seal(DOCUMENT)["uri"]
 
 
-def test_sealing_anew_moves_every_secret_under_the_newest_key() -> None:
+def test_sealing_again_moves_every_secret_under_the_newest_key() -> None:
     resealed = vault(KEY, OTHER).reseal(vault(OTHER).seal(DOCUMENT))
     assert resealed.changed == len(WHERE)
     assert vault(KEY).unseal(resealed.document) == DOCUMENT
@@ -235,7 +235,7 @@ def test_sealing_anew_moves_every_secret_under_the_newest_key() -> None:
     assert (again.document, again.changed) == (resealed.document, 0)
 
 
-def test_what_cannot_be_opened_is_not_sealed_anew() -> None:
+def test_what_cannot_be_opened_is_not_sealed_again() -> None:
     with pytest.raises(UnknownKey):
         vault(KEY).reseal(vault(OTHER).seal(DOCUMENT))
 

@@ -93,7 +93,7 @@ async def test_case_02_each_source_of_a_connection_answers_for_itself() -> None:
 # acknowledging deliveries
 
 
-async def test_nothing_is_answered_or_settled_before_it_is_durable(site: ConnectionHarness) -> None:
+async def test_nothing_is_answered_or_acknowledged_before_it_is_durable(site: ConnectionHarness) -> None:
     site.disk.hold()
     site.deliver(turn(True))
     await until(lambda: site.disk.commits == 2)
@@ -103,7 +103,7 @@ async def test_nothing_is_answered_or_settled_before_it_is_durable(site: Connect
     await site.settled(1)
 
 
-async def test_a_delivery_is_settled_when_the_broker_has_its_answer(site: ConnectionHarness) -> None:
+async def test_a_delivery_is_acknowledged_when_the_broker_has_its_answer(site: ConnectionHarness) -> None:
     site.link.confirms = False
     site.deliver(turn(1), turn(2))
     await until(lambda: len(site.answers()) == 2)
@@ -133,7 +133,7 @@ async def test_an_error_answer_settles_a_delivery_too(site: ConnectionHarness, p
     assert await site.settled(1) == ["d2"]
 
 
-async def test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_settled_silently(
+async def test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_acknowledged_silently(
     site: ConnectionHarness,
 ) -> None:
     """Acknowledged immediately after the commit, also if the command is refused or others wait for labels."""
@@ -313,7 +313,7 @@ async def test_the_outcomes_of_deliveries_are_counted(site: ConnectionHarness) -
     assert (site.count("in", "malformed"), site.count("in", "refused")) == (1, 1)
 
 
-async def test_answers_whose_address_does_not_resolve_are_dropped_and_the_delivery_is_settled() -> None:
+async def test_answers_whose_address_does_not_resolve_are_dropped_and_the_delivery_is_acknowledged() -> None:
     site = ConnectionHarness(source(replyTarget={"address": "{{ header:reply-to }}"}))
     site.deliver(creation())
     await site.settled(1)

@@ -292,7 +292,7 @@ async def test_a_failed_condition_acknowledges_the_delivery(headers: dict[str, A
     assert site.statuses() == [412]
 
 
-async def test_a_command_without_requested_acknowledgements_is_always_settled() -> None:
+async def test_a_command_without_requested_acknowledgements_is_always_acknowledged() -> None:
     site = await collected()
     site.deliver(command("modify", "/features/no/properties", {}, requested_acks=[]))
     site.deliver(command("modify", "/features/no/properties", {}, response_required=False))

@@ -172,7 +172,7 @@ async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_reques
     assert (site.answers(), other.statuses()) == ([], [400] if is_asked else [])
 
 
-async def test_a_live_event_is_forwarded_and_settled() -> None:
+async def test_a_live_event_is_forwarded_and_acknowledged() -> None:
     site = await collected()
     other = beside(site, target(EVENTS))
     site.deliver(document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1"))

@@ -245,7 +245,7 @@ async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.M
     assert len(set(looks[1:])) == 1, "nothing was opened between two looks at the watermark"
 
 
-async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_anew(
+async def test_what_was_decided_before_goes_and_what_is_decided_after_starts_again(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a turn of the loop in between: nothing of it is durable yet."""
@@ -270,7 +270,7 @@ async def test_what_was_decided_before_goes_and_what_is_decided_after_begins_ane
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
 
 
-async def test_a_partition_of_a_stream_begins_anew_behind_what_was_erased(site: DataFolder) -> None:
+async def test_a_partition_of_a_stream_starts_again_behind_what_was_erased(site: DataFolder) -> None:
     """Its offsets go on, and nothing before them can be asked for."""
     for offset in range(1, 61):
         await site.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
@@ -301,7 +301,7 @@ async def test_the_state_is_gone_for_every_later_command(site: DataFolder) -> No
     assert (found.created, found.modified) == ("2031-01-15T00:00:00.000000Z",) * 2
 
 
-async def test_subscriptions_on_the_entity_fail_and_others_go_on(site: DataFolder) -> None:
+async def test_subscriptions_on_the_entity_fail_and_others_continue(site: DataFolder) -> None:
     await site.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
     replies = []
     for entity in (LAMP, POLICY):
@@ -385,7 +385,7 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_folder_that_cannot_be_looked_into_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_looked_into_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder belongs to the service alone; others who ask are not its owner."""
 
     def refuses(_: Path, **__: object) -> None:

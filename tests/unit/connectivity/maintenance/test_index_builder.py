@@ -60,7 +60,7 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await made.close()
 
 
-async def test_an_old_journal_gets_its_index_while_commands_go_on(site: JournalWithIndexer) -> None:
+async def test_an_old_journal_gets_its_index_while_commands_continue(site: JournalWithIndexer) -> None:
     site.start()
     for revision in range(1, 41):
         await site.store.submit([change(LAMP, revision)])
@@ -69,7 +69,7 @@ async def test_an_old_journal_gets_its_index_while_commands_go_on(site: JournalW
     assert len(found(site.path).values) == 2 * (THINGS + 1)
 
 
-async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(site: JournalWithIndexer) -> None:
+async def test_it_is_logged_how_it_continues_and_nothing_where_nothing_is_missing(site: JournalWithIndexer) -> None:
     with structlog.testing.capture_logs() as logs:
         site.start()
         await site.complete()
@@ -84,7 +84,7 @@ async def test_it_is_logged_how_it_goes_on_and_nothing_where_nothing_is_missing(
     assert len(logs) == said
 
 
-async def test_it_is_made_anew_when_somebody_wants_it(site: JournalWithIndexer) -> None:
+async def test_it_is_made_again_when_somebody_wants_it(site: JournalWithIndexer) -> None:
     site.start()
     await site.complete()
     await site.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))

@@ -80,7 +80,7 @@ async def test_what_is_above_the_watermark_stays(both: JournalAndLake, seq: int)
     assert both.journal.snapshot(LAMP) is not None
 
 
-async def test_what_is_in_the_hot_window_stays(both: JournalAndLake) -> None:
+async def test_what_is_in_the_journal_retention_stays(both: JournalAndLake) -> None:
     both.publish(EVENTS_THERE)
     assert await both.trimmer(second(100), timedelta(seconds=30)).round() == 69
     assert both.left() == 70
@@ -181,7 +181,7 @@ async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: 
     await store.close()
 
 
-async def test_what_was_trimmed_is_counted_and_told_once_a_minute(both: JournalAndLake) -> None:
+async def test_what_was_trimmed_is_counted_and_notified_once_a_minute(both: JournalAndLake) -> None:
     clock = [0.0]
     steps: list[int] = []
     trimmer = JournalTrimmer(

@@ -72,7 +72,7 @@ def test_the_command_says_where_and_how(tmp_path: Path) -> None:
     assert "--retention" not in command(settings(tmp_path), "run")
 
 
-def test_times_are_told_as_they_are_however_long(tmp_path: Path) -> None:
+def test_times_are_reported_as_they_are_however_long(tmp_path: Path) -> None:
     found = command(settings(tmp_path, lake={"vacuum_every": "999999999d"}), "run")
     (told,) = (it.partition("=")[2] for it in found if it.startswith("--vacuum-every="))
     assert timedelta(seconds=float(told)) == timedelta(days=999_999_999)
@@ -133,7 +133,7 @@ async def test_pauses_stay_short_after_a_batch_and_where_nothing_waits(
     assert {line["pause"] for line in lines if line["event"] == "pipeline ended"} == {0.01}
 
 
-async def test_upkeep_that_failed_is_shown_until_it_has_gone_well(
+async def test_maintenance_that_failed_is_shown_until_it_has_gone_well(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(
@@ -166,7 +166,7 @@ async def test_a_pipeline_that_cannot_run_here_is_said_once(
     assert error["event"] == "pipeline cannot run: the journal keeps everything"
 
 
-async def test_a_line_that_is_too_long_is_cut_and_the_pipeline_goes_on(
+async def test_a_line_that_is_too_long_is_cut_and_the_pipeline_continues(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "print('x' * (3 << 20), flush=True)\nsay('following')\nsys.stdin.read()")
@@ -321,7 +321,7 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
     await made.close(1)
 
 
-async def test_upkeep_and_erasures_that_failed_are_a_metric(tmp_path: Path) -> None:
+async def test_maintenance_and_erasures_that_failed_are_a_metric(tmp_path: Path) -> None:
     made, monitor = PipelineProcess(settings(tmp_path, spark={"mode": "external"})), PrometheusRegistry()
     monitor.look_first(made.look)
     monitor.watch_figures(made.figures)
@@ -401,7 +401,7 @@ def test_a_line_is_the_pipelines_own_or_somebody_elses(line: str, said: dict[str
     assert parse_event(line) == said
 
 
-def test_an_answer_may_be_no_while_each_line_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_may_be_no_while_each_line_is_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "say('difference', entity='acme:lamp'); say('verified', differences=1); sys.exit(1)")
     heard: list[dict[str, Any]] = []
     assert answer(settings(tmp_path), "verify", on_event=heard.append) == {"differences": 1}
@@ -413,7 +413,7 @@ def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path)
         status(settings(tmp_path))
 
 
-def test_without_a_pipeline_the_status_tells_of_no_lag(tmp_path: Path) -> None:
+def test_without_a_pipeline_the_status_reports_of_no_lag(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 5))
     journal.close()

@@ -93,7 +93,7 @@ async def test_case_60_a_subject_goes_at_its_time_with_an_event(house: House) ->
     assert (len(house.history()), house.told()) == (2, [EIGHT])
 
 
-async def test_who_is_told_ahead_is_told_once(house: House) -> None:
+async def test_who_is_reported_ahead_is_reported_once(house: House) -> None:
     """Also when the policy changes meanwhile; another expiry is told anew."""
     await house.write(announcement={"beforeExpiry": "20m"})
     for minute in (30, 39):

@@ -48,7 +48,7 @@ def settings(site: DataFolder) -> Settings:
     return Settings(data_dir=site.folder)
 
 
-def test_both_halves_are_made_anew_and_counted(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_halves_are_made_again_and_counted(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lake(site.folder)
     before = states(site)
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-4'")
@@ -68,7 +68,7 @@ def test_without_a_lake_the_journal_alone_is_rebuilt(site: DataFolder, monkeypat
     assert rebuild(settings(site), RebuildPart.LATEST).exit_code == 4
 
 
-def test_the_search_index_can_be_made_anew_alone(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_index_can_be_made_again_alone(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     write_lake(site.folder)
     script(monkeypatch, "raise SystemExit(4)")
     tamper(site, "DELETE FROM search_values")
@@ -103,7 +103,7 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkey
         ("import os; os.kill(os.getpid(), 9)", 1, "the pipeline's process ended with -9: it had no output"),
     ],
 )
-def test_where_the_first_half_fails_the_second_is_not_begun(
+def test_where_the_first_half_fails_the_second_is_not_started(
     text: str, exit_code: int, reason: str, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_lake(site.folder)

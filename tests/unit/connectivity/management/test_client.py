@@ -54,7 +54,7 @@ async def test_the_status_says_why_a_connection_was_not_made(error: LinkError, s
     assert [(line["connection"], line["reason"], line["tries"]) for line in lines] == [("site", str(error), 1)]
 
 
-async def test_trying_goes_on_until_the_connection_is_made() -> None:
+async def test_trying_continues_until_the_connection_is_made() -> None:
     running = Running()
     running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
     with capture_logs():
@@ -65,7 +65,7 @@ async def test_trying_goes_on_until_the_connection_is_made() -> None:
     assert running.supervisor.status_details == "connected"
 
 
-async def test_a_broker_that_is_not_carried_is_told_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_is_not_carried_is_reported_and_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     running = Running()
     with_broker(monkeypatch, replace(CONNECTION_TYPE, name="pigeon", connect=None))
     with capture_logs() as lines:
@@ -99,7 +99,7 @@ async def test_a_tunnel_is_not_gone_around() -> None:
     assert supervisor.status is Status.CLOSED
 
 
-async def test_a_client_that_is_told_to_stop_while_it_waits_tries_no_more() -> None:
+async def test_a_client_that_is_notified_to_stop_while_it_waits_tries_no_more() -> None:
     running = Running()
     running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
     client = running.supervisor.clients[0]
@@ -113,7 +113,9 @@ async def test_a_client_that_is_told_to_stop_while_it_waits_tries_no_more() -> N
     assert running.supervisor.status is Status.CLOSED
 
 
-async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mistake_of_our_own_while_connecting_is_reported_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     running = Running()
     tries = count(1)
 
@@ -134,7 +136,7 @@ async def test_a_mistake_of_our_own_while_connecting_is_told_and_tried_again(mon
 # lost
 
 
-async def test_a_link_that_dies_is_made_again_and_its_sources_go_on() -> None:
+async def test_a_link_that_dies_is_made_again_and_its_sources_continue() -> None:
     running = await Running.opened()
     with capture_logs() as lines:
         running.broker.cut("the cable was cut")

@@ -103,7 +103,7 @@ async def test_the_report_says_what_was_found_at_each_address(broker: Broker) ->
     assert json.loads(json.dumps(report)) == report
 
 
-async def test_7_1_the_trial_has_a_name_of_its_own_each_time(broker: Broker) -> None:
+async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: Broker) -> None:
     """The connection's own id counts where its broker and its templates ask for it."""
     await tried()
     await tried()
@@ -169,7 +169,7 @@ async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_ope
     assert [each["status"] for each in refused.report["targets"]] == ["open"]
 
 
-async def test_7_8_a_target_whose_exchange_is_missing_is_told_and_keeps_nobody_waiting(broker: Broker) -> None:
+async def test_7_8_a_target_whose_exchange_is_missing_is_reported_and_keeps_nobody_waiting(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no exchange 'out'")
     broker.said = ProbeReport([[AddressCheck("site/up")]], [], [AddressCheck("out", missing)])
     report = await tried()
@@ -191,7 +191,7 @@ async def test_what_this_version_does_not_have_is_not_tried(broker: Broker) -> N
     assert broker.asked == []
 
 
-async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_told(broker: Broker) -> None:
+async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_reported(broker: Broker) -> None:
     broker.said = ProbeReport(
         [[AddressCheck("site/up")]], [AddressCheck("a")], [AddressCheck("out")], note="no shared subscriptions"
     )
@@ -219,7 +219,7 @@ async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Brok
 
 
 @pytest.mark.parametrize("give_up", [asyncio.Task.cancel, None], ids=["cancelled", "sample refused"])
-async def test_whoever_gives_up_leaves_the_broker(broker: Broker, give_up: Callable[..., Any] | None) -> None:
+async def test_anyone_who_gives_up_leaves_the_broker(broker: Broker, give_up: Callable[..., Any] | None) -> None:
     broker.answers.clear()
     sample = None if give_up else SampleMessage(b"", source=7)
     trying = asyncio.create_task(tried(DOCUMENT, sample))

@@ -111,7 +111,9 @@ async def test_what_is_too_large_is_not_read() -> None:
         ({"headerMapping": {}}, {}, "address_unresolved"),
     ],
 )
-async def test_why_an_answer_is_not_sent_is_told(more: dict[str, Any], headers: dict[str, Any], reason: str) -> None:
+async def test_why_an_answer_is_not_sent_is_reported(
+    more: dict[str, Any], headers: dict[str, Any], reason: str
+) -> None:
     [signal] = (await rehearsed(command("delete", **headers), **more))["signals"]
     assert signal["replies"]["response"] == {"nothing": WHY_NOT[reason]}
 
@@ -169,7 +171,7 @@ async def test_a_diverted_answer_says_where_to() -> None:
     assert signal["divertedTo"] == "other"
 
 
-async def test_frames_of_a_session_are_shown_as_octets_and_answered_by_a_goodbye() -> None:
+async def test_frames_of_a_session_are_shown_as_bytes_and_answered_by_a_goodbye() -> None:
     shown = await rehearsed(bytes.fromhex("01 00 00"), payloadMapping=["ReactiveStreamsIO"])
     [signal] = shown["signals"]
     assert signal["value"] == {"octets": "01 00 00"}

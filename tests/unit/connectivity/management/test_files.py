@@ -149,7 +149,7 @@ def test_a_folder_that_may_not_be_read_is_a_problem(tmp_path: Path, monkeypatch:
     assert "Permission denied" in str(load([tmp_path]).problems[0])
 
 
-def test_design_8_18_a_relative_secret_begins_at_the_connection_file(tmp_path: Path) -> None:
+def test_design_8_18_a_relative_secret_starts_at_the_connection_file(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("geheim\n")
     write(tmp_path, "a.json", document(id="a", uri="amqp://u:${file:password}@h:1"))
     password = load([tmp_path]).connections["a"].broker_uri.password
@@ -173,7 +173,7 @@ def test_what_only_a_service_elsewhere_knows_needs_no_value_here(tmp_path: Path)
     assert list(loaded.connections) == ["c"]
 
 
-def test_problems_stand_in_the_order_of_the_files(tmp_path: Path) -> None:
+def test_problems_are_in_the_order_of_the_files(tmp_path: Path) -> None:
     write(tmp_path, "a.json", document(id="a", clientCount=0))
     write(tmp_path, "b.json", "{")
     write(tmp_path, "c.json", document(id="c", clientCount=0))

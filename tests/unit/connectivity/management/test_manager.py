@@ -68,7 +68,9 @@ async def test_a_connection_that_does_not_say_whether_it_is_to_be_open_is_not(be
     assert await bench.settled() == []
 
 
-async def test_a_change_and_a_trial_have_to_say_whether_it_is_to_be_open_beside_all_the_rest(bench: Bench) -> None:
+async def test_a_change_and_a_connection_test_have_to_say_whether_it_is_to_be_open_beside_all_the_rest(
+    bench: Bench,
+) -> None:
     for asked in (bench.manager.put("depot", {}, "ada", agree), bench.manager.test({})):
         with pytest.raises(OperationRefused) as refusal:
             await asked
@@ -130,7 +132,7 @@ async def test_case_45_a_label_of_another_connection_is_invalid(bench: Bench) ->
     assert said(fault) == (400, "acknowledgement:label.invalid")
 
 
-async def test_every_problem_of_a_document_is_told_and_nothing_is_stored(bench: Bench) -> None:
+async def test_every_problem_of_a_document_is_reported_and_nothing_is_stored(bench: Bench) -> None:
     with pytest.raises(OperationRefused) as caught:
         await bench.manager.create(document(uri="nowhere", sources=[{"addresses": []}]), "ada")
     assert caught.value.fault.status == 400
@@ -145,7 +147,7 @@ async def test_the_type_of_a_connection_stays(bench: Bench) -> None:
     assert fault.message == "ConnectionType <mqtt> of existing connection <depot> cannot be changed!"
 
 
-async def test_a_change_whose_broker_does_not_answer_is_stored_and_told(bench: Bench) -> None:
+async def test_a_change_whose_broker_does_not_answer_is_stored_and_reported(bench: Bench) -> None:
     await put(bench, "depot")
     bench.broker = Status.MISCONFIGURED, "bad credentials: not authorized"
     fault = await refused(bench.manager.put("depot", document("other"), "ada", agree))
@@ -157,7 +159,7 @@ async def test_a_change_whose_broker_does_not_answer_is_stored_and_told(bench: B
     assert (fault.status, fault.description) == (504, "no connection attempt completed within 0.05 s")
 
 
-async def test_another_name_makes_no_link_anew(bench: Bench) -> None:
+async def test_another_name_makes_no_link_again(bench: Bench) -> None:
     await put(bench, "depot")
     bench.done()
     found = await put(bench, "depot", name="Depot 7")
@@ -344,7 +346,7 @@ async def test_commands_on_one_connection_wait_for_each_other_and_others_do_not(
     assert bench.done() == ["open depot", "close depot", "open other", "open depot"]
 
 
-async def test_a_command_goes_on_to_its_end_when_nobody_waits_any_more(bench: Bench) -> None:
+async def test_a_command_continues_to_its_end_when_nobody_waits_any_more(bench: Bench) -> None:
     await put(bench, "depot")
     bench.may_close.clear()
     changing = asyncio.ensure_future(put(bench, "depot", topic="other"))
@@ -420,7 +422,7 @@ async def test_an_operator_ends_what_he_wanted_in_spite_of_a_file_himself(bench:
     assert bench.done() == ["open depot", "close depot"]
 
 
-async def test_a_file_with_an_id_of_the_api_is_a_problem_and_the_api_goes_on(bench: Bench) -> None:
+async def test_a_file_with_an_id_of_the_api_is_a_problem_and_the_api_continues(bench: Bench) -> None:
     await put(bench, "depot")
     bench.write("depot.json", document("elsewhere"))
     with capture_logs() as lines:
@@ -436,7 +438,7 @@ async def test_a_file_with_an_id_of_the_api_is_a_problem_and_the_api_goes_on(ben
     assert bench.done() == ["close depot", "open depot"]
 
 
-async def test_a_file_that_becomes_unusable_is_told_with_its_connection(bench: Bench) -> None:
+async def test_a_file_that_becomes_unusable_is_reported_with_its_connection(bench: Bench) -> None:
     bench.write("depot.json", document())
     await bench.registry.refresh()
     bench.write("depot.json", "{")

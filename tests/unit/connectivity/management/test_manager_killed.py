@@ -71,7 +71,7 @@ def test_what_was_answered_as_stored_survives_a_kill(tmp_path: Path, kills: int)
         ),
     ],
 )
-def test_the_verdict_knows_what_an_answer_promised(
+def test_the_verdict_knows_what_an_answer_guaranteed(
     tmp_path: Path, lines: list[tuple[str, str]], wanted: list[State]
 ) -> None:
     log = tmp_path / "log"

@@ -69,7 +69,7 @@ async def test_what_was_counted_is_shown_after_the_close_and_can_be_reset() -> N
     assert observer.metrics(it, None)["connectionMetrics"]["inbound"]["consumed"]["success"]["PT1M"] == 0
 
 
-def test_one_that_was_deleted_begins_anew() -> None:
+def test_one_that_was_deleted_starts_again() -> None:
     monitor = PrometheusRegistry()
     monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
     monitor.forget("site")

@@ -115,7 +115,7 @@ def test_what_is_noted_of_it(reading: LoadedFolder, known: FileNote | None, expe
     assert look(reading, known).notes == expected
 
 
-def test_a_broken_file_is_told_with_what_goes_on() -> None:
+def test_a_broken_file_is_reported_with_what_continues() -> None:
     assert look(LoadedFolder(problems=[BROKEN]), note()).wanted["depot"].problems == (str(BROKEN),)
 
 

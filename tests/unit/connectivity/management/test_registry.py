@@ -86,7 +86,7 @@ async def test_every_open_connection_of_the_folder_is_opened(bench: Bench) -> No
     assert sorted(bench.registry.known) == ["one", "two"]
 
 
-async def test_a_connection_that_is_closed_is_told_also_while_another_file_is_broken(bench: Bench) -> None:
+async def test_a_connection_that_is_closed_is_reported_also_while_another_file_is_broken(bench: Bench) -> None:
     """What nobody knows may be in the broken file, and be open."""
     bench.write("one.json", document())
     bench.write("two.json", document(connectionStatus="closed"))
@@ -108,7 +108,7 @@ async def test_an_unchanged_folder_changes_nothing(bench: Bench) -> None:
     assert await bench.changes() == []
 
 
-async def test_only_the_connection_that_differs_is_made_anew(bench: Bench) -> None:
+async def test_only_the_connection_that_differs_is_made_again(bench: Bench) -> None:
     bench.write("one.json", document())
     bench.write("two.json", document())
     await bench.changes()
@@ -189,7 +189,7 @@ async def test_a_connection_can_be_found_until_it_is_closed(bench: Bench) -> Non
     assert list(bench.registry) == []
 
 
-async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_anew(bench: Bench) -> None:
+async def test_a_connection_that_does_not_close_in_order_is_given_up_and_made_again(bench: Bench) -> None:
     bench.write("one.json", document())
     await bench.changes()
 
@@ -211,7 +211,7 @@ async def test_an_id_that_the_api_did_not_take_after_all_is_the_file_s(bench: Be
     assert await bench.changes() == ["open one"]
 
 
-async def test_another_name_or_tag_makes_no_link_anew(bench: Bench) -> None:
+async def test_another_name_or_tag_makes_no_link_again(bench: Bench) -> None:
     bench.write("one.json", document())
     await bench.changes()
     bench.write("one.json", document(name="Ground floor", tags=["site"]))
@@ -219,7 +219,7 @@ async def test_another_name_or_tag_makes_no_link_anew(bench: Bench) -> None:
     assert bench.registry["one"].connection.name == "Ground floor"
 
 
-async def test_a_changed_secret_opens_the_connections_anew_that_refer_to_it(bench: Bench) -> None:
+async def test_a_changed_secret_opens_the_connections_again_that_refer_to_it(bench: Bench) -> None:
     """Nobody has to touch the document."""
     bench.write("password", "first")
     bench.write("a.json", document(uri="tcp://ada:${file:password}@127.0.0.1:1883"))
@@ -235,7 +235,7 @@ async def test_a_changed_secret_opens_the_connections_anew_that_refer_to_it(benc
     assert await bench.changes() == ["close a", "ended a", "open a"]
 
 
-async def test_what_runs_goes_on_while_documents_are_checked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_runs_continues_while_documents_are_checked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts in documents are loaded on trial, which takes its time."""
     begun, may_end = threading.Event(), threading.Event()
 

@@ -128,7 +128,7 @@ async def test_what_has_ended_is_not_in_the_table() -> None:
     assert [row["sent"] for row in desk.rows()] == [0]
 
 
-async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_told() -> None:
+async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported() -> None:
     desk = Desk()
     first, second = desk.subscribe(), desk.subscribe()
     await desk.request(first, 1)

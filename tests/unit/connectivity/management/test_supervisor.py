@@ -205,7 +205,7 @@ async def test_a_client_that_cannot_connect_does_not_keep_the_others_from_it() -
     assert len(running.broker.links) == 2
 
 
-async def test_a_subscription_goes_on_when_the_link_that_carried_it_dies() -> None:
+async def test_a_subscription_continues_when_the_link_that_carried_it_dies() -> None:
     """Every event once or twice, in order; none is missing."""
     running = await several(2, pauses=Backoff(60, 60))
     running.send(*numbered(*range(400)))

@@ -91,7 +91,7 @@ async def test_case_21_and_56_the_last_announcement_is_mapped_like_any_signal() 
     assert {**closed.headers} == {"content-type": "text/plain", "mapped": "yes", "of": "site", "what": "closed"}
 
 
-async def test_closing_does_not_wait_for_ever_until_the_announcement_is_confirmed() -> None:
+async def test_closing_does_not_wait_forever_until_the_announcement_is_confirmed() -> None:
     running = await Running.opened(targets=[target(ANNOUNCED)])
     running.broker.withheld_confirms = 1
     closing = asyncio.create_task(running.supervisor.close(0.05))

@@ -70,7 +70,9 @@ async def test_case_49_after_a_reset_the_log_is_shorter() -> None:
     assert len(running.supervisor.logs_report()["connectionLogs"]) < before
 
 
-async def test_case_50_an_unreadable_payload_whose_answer_has_no_address_is_acknowledged_and_told_in_the_log() -> None:
+async def test_case_50_an_unreadable_payload_whose_answer_has_no_address_is_acknowledged_and_notified_in_the_log() -> (
+    None
+):
     running = Running(source(replyTarget={"address": "{{ header:reply-to }}"}))
     running.supervisor.open()
     await running.open_again()
@@ -133,7 +135,7 @@ async def test_a_connection_that_is_opened_keeps_a_log_from_the_beginning() -> N
     assert said(running, "connection") == ["Connection successful"]
 
 
-async def test_a_delivery_that_is_given_back_was_not_acknowledged() -> None:
+async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
     running = await Running.opened()
     forget(running)
     with capture_logs():
@@ -188,7 +190,7 @@ async def test_a_target_whose_filter_keeps_a_signal_back_was_dispatched_it_and_n
     assert counted(running, "target", "events") == {"dispatched": 2, "filtered": 1, "mapped": 1, "published": 1}
 
 
-async def test_what_nobody_at_a_target_may_read_is_not_told_of_there() -> None:
+async def test_what_nobody_at_a_target_may_read_is_not_notified_of_there() -> None:
     running = await Running.opened(
         id="other", targets=[target("_/_/things/twin/events", authorizationContext=["acme:stranger"])]
     )

@@ -92,7 +92,7 @@ def test_a_secret_that_changes_reads_the_files_that_refer_to_it(folder: Folder) 
     assert folder.look() is None
 
 
-def test_what_is_asked_for_anew_is_told_without_reading(folder: Folder) -> None:
+def test_what_is_asked_for_again_is_reported_without_reading(folder: Folder) -> None:
     folder.write("a.json", document())
     folder.look()
     folder.read.clear()
@@ -142,7 +142,7 @@ def test_a_file_that_never_rests_is_read_every_few_rounds_and_loses_nothing(fold
     assert folder.look() is None
 
 
-def test_a_folder_that_vanishes_is_told_and_one_that_comes_back_has_time(folder: Folder) -> None:
+def test_a_folder_that_vanishes_is_reported_and_one_that_comes_back_has_time(folder: Folder) -> None:
     folder.write("a.json", document())
     folder.write("b.json", document())
     folder.look()

@@ -17,7 +17,7 @@ def meter() -> Meter:
     return Meter("site", SecondClock(hands.now), hands.now)
 
 
-def test_one_call_counts_for_prometheus_and_for_the_windows_and_writes_the_entry() -> None:
+def test_one_call_applies_to_prometheus_and_for_the_windows_and_writes_the_entry() -> None:
     made = meter()
     made.log.enable()
     command = Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": "c-1"})

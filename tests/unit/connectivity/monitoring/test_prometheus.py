@@ -96,7 +96,7 @@ def samples(monitor: PrometheusRegistry) -> dict[tuple[str, ...], float]:
     }
 
 
-def test_every_metric_begins_with_the_name_of_the_service() -> None:
+def test_every_metric_starts_with_the_name_of_the_service() -> None:
     monitor = PrometheusRegistry()
     monitor.watch_subscriptions(list)
     monitor.meter("site").inbound("refused")

@@ -144,7 +144,7 @@ async def test_without_transport_headers_the_signal_names_the_parent_span(collec
     assert parent_of(collected.consumer) == PARENT
 
 
-async def test_a_delivery_without_trace_context_begins_a_trace(collected: Collected) -> None:
+async def test_a_delivery_without_trace_context_starts_a_trace(collected: Collected) -> None:
     site = await lamp(collected)
     await site.ask(turn(True))
     await site.settled(1)
@@ -153,7 +153,7 @@ async def test_a_delivery_without_trace_context_begins_a_trace(collected: Collec
 
 
 @pytest.mark.parametrize("odd", ["", "garbage", "00-0-0-00", CONTEXT.upper(), f"ff{CONTEXT[2:]}", "x" * 5_000])
-async def test_an_invalid_trace_context_begins_a_new_trace(collected: Collected, odd: str) -> None:
+async def test_an_invalid_trace_context_starts_a_new_trace(collected: Collected, odd: str) -> None:
     site = await lamp(collected)
     answer = await site.ask(turn(True), traceparent=odd)
     await site.settled(1)
@@ -315,7 +315,7 @@ def test_each_broker_has_its_system_name_and_carries_context_if_it_has_headers(
     assert ("traceparent" in message.envelope.headers) is carries
 
 
-def test_messages_that_share_their_headers_go_on_sharing_them(collected: Collected) -> None:
+def test_messages_that_share_their_headers_continue_sharing_them(collected: Collected) -> None:
     shared, other = {"a": "b"}, {"c": "d"}
     signal = Response(LAMP, "modify", "/", 204, None, {})
     sending = a_tracer(collected).sending(signal, "out")

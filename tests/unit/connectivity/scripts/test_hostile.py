@@ -211,7 +211,7 @@ async def test_other_connections_do_not_wait_for_a_hostile_script() -> None:
         await hostile
 
 
-async def test_calls_behind_a_hostile_one_are_mapped_in_their_order(host: ScriptHost) -> None:
+async def test_calls_after_a_hostile_one_are_mapped_in_their_order(host: ScriptHost) -> None:
     scripts = HostedScripts(script("new Array(2 ** 31).sort()"), host)
     ended: list[int] = []
 

@@ -140,7 +140,7 @@ def test_a_text_that_is_meant_to_wear_us_out_is_hidden_in_no_time(written: str) 
         ("tcp://u@h:1", "tcp://u@h:1"),
     ],
 )
-def test_a_password_begins_at_the_first_colon_of_an_address(text: str, hidden: str) -> None:
+def test_a_password_starts_at_the_first_colon_of_an_address(text: str, hidden: str) -> None:
     assert SecretRedactor().hide(f"at {text}, now") == f"at {hidden}, now"
 
 

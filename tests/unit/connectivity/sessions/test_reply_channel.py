@@ -36,7 +36,7 @@ def test_messages_leave_in_order_with_the_headers_of_both() -> None:
     assert route.meter.events == 2
 
 
-def test_a_refusal_is_told() -> None:
+def test_a_refusal_is_reported() -> None:
     site, route = route_to("out")
     site.link.refuses = PublishFailed("too large", status=413)
     ended: list[object] = []

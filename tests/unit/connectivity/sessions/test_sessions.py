@@ -7,12 +7,12 @@ from connectivity.sessions.base import SessionHandler
 from mappings.mappers import codec_names
 
 
-def test_a_desk_is_found_by_the_name_of_its_codec() -> None:
+def test_a_handler_is_found_by_the_name_of_its_codec() -> None:
     desk = load_handler("streamr")
     assert desk is not None
     assert issubclass(desk, SessionHandler)
 
 
-def test_most_protocols_need_no_desk() -> None:
+def test_most_protocols_need_no_handler() -> None:
     assert [name for name in codec_names() if load_handler(name) is not None] == ["reactive_streams_io", "streamr"]
     assert load_handler("base") is None

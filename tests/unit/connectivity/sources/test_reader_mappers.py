@@ -207,7 +207,7 @@ def test_a_raw_message_is_read_as_a_message() -> None:
     assert (only.signal.subject, json.loads(only.signal.value or b"")) == ("turn", "on")
 
 
-def test_a_command_is_still_a_command_behind_the_mapping() -> None:
+def test_a_command_is_still_a_command_after_the_mapping() -> None:
     (only,) = receive(reader("Ditto"), turn(True)).signals
     assert isinstance(only.signal, Command)
 

@@ -11,7 +11,7 @@ from spark_store.errors import StoreUnavailable
 from tests.support.journal_entries import LAMP, TANK, change, published
 
 
-async def test_who_waits_is_told_once_and_who_has_left_is_not_missed() -> None:
+async def test_who_waits_is_notified_once_and_who_has_left_is_not_missed() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     submitted = PendingCommit([change(LAMP, 1), published(TANK, 1)], future)
     assert submitted.entities() == {LAMP, TANK}

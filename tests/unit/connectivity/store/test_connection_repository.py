@@ -18,7 +18,7 @@ REVISION = StoredRevision("depot", 1, "{}", AT, "ada", "create")
 ENTRY = AuditEntry(AT, "ada", "create", "depot", 1)
 
 
-async def test_what_is_told_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_reported_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_STEP_NOTES", 2)
     journal = Journal.open(tmp_path / "journal.db")
     store = Store(journal)

@@ -62,7 +62,7 @@ def test_who_keeps_up_reads_nothing_and_is_woken(it: Following) -> None:
     assert it.tail.one(5) == followed(it.journal, POLICY, 1)
 
 
-def test_who_lags_reads_the_journal_up_to_what_is_told(it: Following) -> None:
+def test_who_lags_reads_the_journal_up_to_what_is_reported(it: Following) -> None:
     it.commit(change(LAMP, 4))
     assert it.seqs(1) == [2, 3, 4]
     assert it.journal.reads == 1
@@ -93,7 +93,7 @@ def test_what_is_kept_is_bounded_by_number_and_bytes() -> None:
         assert following.journal.reads == 1
 
 
-def test_what_comes_behind_a_gap_is_kept_alone(it: Following) -> None:
+def test_what_comes_after_a_gap_is_kept_alone(it: Following) -> None:
     """After trouble with the disk: what was committed in between is read."""
     it.commit(change(LAMP, 4))
     it.journal.append([change(LAMP, 5)])
@@ -131,7 +131,7 @@ def test_several_follow_and_each_may_leave(it: Following) -> None:
     assert not it.tail.is_followed
 
 
-def test_what_was_committed_while_somebody_began_to_follow_is_told(it: Following) -> None:
+def test_what_was_committed_while_somebody_began_to_follow_is_reported(it: Following) -> None:
     it.journal.append([change(LAMP, 4)])
     it.tail.catch_up()
     assert (it.woken, it.seqs(3)) == (1, [4])

@@ -152,7 +152,7 @@ async def test_row_04_what_retention_took_away_is_not_found(lamp: Past) -> None:
     assert await lamp.on(at_historical_revision=5) == 5
 
 
-async def test_row_04_a_snapshot_stands_for_what_retention_took_away(lamp: Past) -> None:
+async def test_row_04_a_snapshot_represents_what_retention_took_away(lamp: Past) -> None:
     events = lamp.site.history(LAMP)
     append_snapshots(lamp.lake, [fold(events[:3])])
     await lamp.move(99, forgotten=3)
@@ -224,7 +224,7 @@ async def test_row_13_a_revision_that_is_no_number_is_invalid(lamp: Past) -> Non
 
 
 @pytest.mark.parametrize("text", ["bad", "2030-01-15", "2030-01-15T07:30Z", "2030-01-15T07:30:00"])
-async def test_row_14_an_instant_that_is_none_is_invalid(lamp: Past, text: str) -> None:
+async def test_row_14_an_instant_that_is_invalid_is_invalid(lamp: Past, text: str) -> None:
     assert await lamp.status(at_historical_timestamp=text) == (400, "header.invalid")
     assert (await lamp.retrieve(at_historical_timestamp=text))["value"]["message"] == (
         f"The value '{text}' of the header 'at-historical-timestamp' is not a valid time (ISO-8601 with seconds and an "
@@ -294,7 +294,7 @@ async def test_an_instant_before_which_something_was_just_decided_waits_for_it(l
     assert answer["value"]["attributes"] == {"on": 6}
 
 
-async def test_a_lake_that_cannot_be_read_is_told(lamp: Past) -> None:
+async def test_a_lake_that_cannot_be_read_is_reported(lamp: Past) -> None:
     await lamp.site.store.trim(4, LATER)
     answer = await lamp.retrieve(at_historical_revision=2)
     assert (answer["status"], answer["value"]["error"]) == (500, "internalerror")
@@ -303,7 +303,7 @@ async def test_a_lake_that_cannot_be_read_is_told(lamp: Past) -> None:
 
 
 @pytest.mark.parametrize("short", [0, 1000])
-async def test_long_histories_begin_at_the_nearest_state(
+async def test_long_histories_start_at_the_nearest_state(
     lamp: Past, monkeypatch: pytest.MonkeyPatch, short: int
 ) -> None:
     monkeypatch.setattr(past_state, "SHORT", short)

@@ -63,7 +63,7 @@ async def asked(
         pytest.param([4, None, 9, 3], 2, id="without a time of its own it is the service's"),
     ],
 )
-async def test_case_r11_and_r12_a_resend_from_a_time_begins_at_the_first_message_that_is_not_earlier(
+async def test_case_r11_and_r12_a_resend_from_a_time_starts_at_the_first_message_that_is_not_earlier(
     times: list[int | None], first: int | None, trimmed: int
 ) -> None:
     assert await asked(times, 5, trimmed) == first

@@ -117,7 +117,7 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     await store.close()
 
 
-async def test_partitions_begin_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
+async def test_partitions_start_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
     await site.store.submit([published(OTHER, 1)])
     assert (await site.kept.look(TANK), site.store.oldest_revision(OTHER)) == (1, 1)
     for number in range(MOST):

@@ -94,7 +94,7 @@ async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(site: 
     assert [each.last for each in site.written()] == [9, 7, None]
 
 
-async def test_a_row_that_is_kept_again_goes_on_from_where_it_is(site: SessionJournal) -> None:
+async def test_a_row_that_is_kept_again_continues_from_where_it_is(site: SessionJournal) -> None:
     """Somebody subscribed a second time: what he was sent already does not come again."""
     site.sessions.keep(row())
     site.sessions.sent(row().at, 12)
@@ -103,7 +103,7 @@ async def test_a_row_that_is_kept_again_goes_on_from_where_it_is(site: SessionJo
     assert site.written() == [row(last=12)._replace(row=b"\x01")]
 
 
-async def test_a_row_that_was_forgotten_and_is_kept_again_begins_anew(site: SessionJournal) -> None:
+async def test_a_row_that_was_forgotten_and_is_kept_again_starts_again(site: SessionJournal) -> None:
     site.sessions.keep(row())
     site.sessions.sent(row().at, 12)
     await site.store.submit(())
@@ -114,7 +114,7 @@ async def test_a_row_that_was_forgotten_and_is_kept_again_begins_anew(site: Sess
     assert site.written() == site.sessions.rows("depot") == [row(last=3)]
 
 
-async def test_a_service_that_ends_in_order_has_written_everything(tmp_path: Path, site: SessionJournal) -> None:
+async def test_a_service_that_ends_normally_has_written_everything(tmp_path: Path, site: SessionJournal) -> None:
     site.sessions.keep(row())
     site.sessions.sent(row().at, 12)
     await site.sessions.close()

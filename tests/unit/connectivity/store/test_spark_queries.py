@@ -59,7 +59,7 @@ async def asking(slow: Slow) -> AsyncIterator[AsyncSparkQueries]:
     wide.close()
 
 
-async def test_batches_come_one_by_one_and_the_loop_goes_on() -> None:
+async def test_batches_come_one_by_one_and_the_loop_continues() -> None:
     slow = Slow(3)
     async with asking(slow) as wide:
         turns = 0

@@ -95,7 +95,7 @@ def fragile(tmp_path: Path) -> Journal:
 # following
 
 
-async def test_whoever_follows_is_woken_after_those_who_waited(store: Store, gate: Gate) -> None:
+async def test_anyone_who_follows_is_woken_after_those_who_waited(store: Store, gate: Gate) -> None:
     await store.submit([change(LAMP, 1)])
     told: list[object] = []
     store.tail.follow(lambda: told.append(store.tail.newest))
@@ -116,7 +116,7 @@ async def test_whoever_follows_is_woken_after_those_who_waited(store: Store, gat
     assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
 
 
-async def test_whoever_watches_is_told_of_authorities_before_anybody_is_sent_what_was_committed(
+async def test_anyone_who_watches_is_notified_of_authorities_before_anybody_is_sent_what_was_committed(
     store: Store, gate: Gate
 ) -> None:
     told: list[object] = []
@@ -154,7 +154,7 @@ async def test_a_change_is_durable_when_its_future_is_done(store: Store, gate: G
     assert gate.latest(LAMP) == 1
 
 
-async def test_a_step_leaves_changes_behind_it_to_the_next_commit_and_not_other_steps(store: Store, gate: Gate) -> None:
+async def test_a_step_leaves_changes_after_it_to_the_next_commit_and_not_other_steps(store: Store, gate: Gate) -> None:
     gate.is_open.clear()
     store.submit([change(LAMP, 1)])
     await wait_until(lambda: gate.threads)
@@ -470,7 +470,7 @@ async def test_when_the_nth_operation_fails_every_change_is_stored_once_or_repor
     await store.close()
 
 
-async def test_a_full_disk_is_reported_and_work_goes_on_when_there_is_room(tmp_path: Path) -> None:
+async def test_a_full_disk_is_reported_and_work_continues_when_there_is_room(tmp_path: Path) -> None:
     """A real SQLITE_FULL, through the file's size limit."""
     journal = Journal.open(tmp_path / "journal.db")
     store = Store(journal, HASTY)

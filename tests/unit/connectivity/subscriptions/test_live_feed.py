@@ -34,7 +34,7 @@ async def site() -> AsyncIterator[FollowedSite]:
 # which events a follower gets
 
 
-async def test_a_feed_begins_after_the_events_decided_before_it(site: FollowedSite) -> None:
+async def test_a_feed_starts_after_the_events_decided_before_it(site: FollowedSite) -> None:
     await site.store_up_to(3)
     site.disk.hold()
     under_way = site.store.submit([change(LAMP, 4)])
@@ -117,7 +117,7 @@ async def test_followers_that_keep_up_share_the_events_in_memory(site: FollowedS
     assert site.disk.pages == 0
 
 
-async def test_a_follower_that_lags_behind_the_memory_reads_the_history(site: FollowedSite, monkeypatch: Any) -> None:
+async def test_a_follower_that_lags_after_the_memory_reads_the_history(site: FollowedSite, monkeypatch: Any) -> None:
     site.following = LiveFeeds(site.store, most=16)
     slow, fast = site.following.feed(LAMP), site.following.feed(LAMP)
     position, seen = 0, []
@@ -248,7 +248,7 @@ async def test_many_followers_are_woken_in_batches_so_that_the_event_loop_can_ru
 # failures
 
 
-async def test_a_feed_does_not_begin_after_a_decided_event_that_was_never_stored(site: FollowedSite) -> None:
+async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored(site: FollowedSite) -> None:
     """Another event may be stored with the same revision."""
     await site.store_up_to(3)
     site.disk.hold()
@@ -266,7 +266,7 @@ async def test_a_feed_does_not_begin_after_a_decided_event_that_was_never_stored
     assert await drawn(feed, position) == ([4, 5], 5)
 
 
-async def test_a_feed_does_not_begin_after_an_event_that_cannot_be_stored(site: FollowedSite) -> None:
+async def test_a_feed_does_not_start_after_an_event_that_cannot_be_stored(site: FollowedSite) -> None:
     await site.store_up_to(3)
     site.disk.rejected = {b'"bad"'}
     refused = site.store.submit([change(LAMP, 4, b'"bad"')])

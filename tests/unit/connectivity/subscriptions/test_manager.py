@@ -123,7 +123,7 @@ async def test_case_12_an_empty_range_completes_at_the_first_request() -> None:
 
 
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
-async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_counts_as_cancelled(demand: int) -> None:
+async def test_case_50_and_rs_3_09_a_demand_of_nothing_fails_and_then_is_treated_as_cancelled(demand: int) -> None:
     bench = Bench()
     key = bench.subscribe()
     await bench.request(key, demand)

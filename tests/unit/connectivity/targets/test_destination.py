@@ -37,7 +37,7 @@ def test_what_would_be_another_address_is_refused(mapping: dict[str, str]) -> No
         resolved("out/{{ header:bad }}" if not mapping else "out", **mapping)
 
 
-def test_envelopes_that_share_headers_go_on_sharing_them() -> None:
+def test_envelopes_that_share_headers_continue_sharing_them() -> None:
     shared = {"content-type": "x"}
     messages = Destination("out", {"desk": "4"}).outgoing([Envelope(b"1", shared), Envelope(b"2", shared)], 1)
     assert messages[0].envelope.headers is messages[1].envelope.headers

@@ -122,7 +122,7 @@ async def test_what_the_broker_can_never_take_is_passed_over_and_counted() -> No
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_what_the_broker_may_take_later_is_sent_again_with_all_behind_it_one_by_one() -> None:
+async def test_what_the_broker_may_take_later_is_sent_again_with_all_after_it_one_by_one() -> None:
     """So the last thing that a reader hears is the newest."""
     site, other = await followed()
     other.link.confirms = False
@@ -187,7 +187,9 @@ async def test_a_closed_cursor_says_nothing() -> None:
     assert (heard, one.seq) == ([], one.taken - 1)
 
 
-async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_receives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Or a broker that hangs up about it would hear of nothing else."""
     pauses = [0.0, 3600.0]
     monkeypatch.setattr(module, "back_off", lambda *_, **__: pauses.pop(0))
@@ -207,7 +209,7 @@ async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_hears(mon
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_what_is_refused_within_the_call_is_not_skipped_with_an_event_of_a_policy_behind_it() -> None:
+async def test_what_is_refused_within_the_call_is_not_skipped_with_an_event_of_a_policy_after_it() -> None:
     site, other = await followed()
     other.link.refuses = BUSY
     site.deliver(creation("lamp-8"), creation("lamp-9"))

@@ -58,7 +58,7 @@ def test_a_target_is_known_by_its_address() -> None:
     assert keys(made) == {0: "0:events", 1: "0:b", 3: "1:events"}
 
 
-async def test_a_new_target_begins_at_the_end_and_its_place_is_durable_before_it_is_opened() -> None:
+async def test_a_new_target_starts_at_the_end_and_its_place_is_durable_before_it_is_opened() -> None:
     site = ConnectionHarness(source())
     await site.has_lamp()
     other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])

@@ -188,7 +188,7 @@ def test_what_is_behind_waits_until_the_link_has_taken_the_messages_before_it() 
     assert sent(link) == ["a", "b", "c"]
 
 
-def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_behind_it() -> None:
+def test_a_message_upon_which_the_broker_hangs_up_does_not_stop_those_after_it() -> None:
     """It is sent alone, on link after link, then given up as refused; what waited behind it goes out."""
     outbox = Outbox()
     ended: list[object] = []
@@ -322,7 +322,7 @@ def test_the_other_link_s_own_messages_do_not_notice() -> None:
     assert sorted(sent(second)[-2:]) == ["m", "o"]
 
 
-def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
+def test_a_queue_of_whose_messages_links_die_waits_for_its_own_client() -> None:
     outbox, first, second = two_links()
     name, other = about(outbox, first), about(outbox, second)
     for link in (first, second):
@@ -346,7 +346,7 @@ def test_a_lane_of_whose_messages_links_die_waits_for_its_own_client() -> None:
     assert sent(third) == ["o"]
 
 
-def test_without_any_link_all_lanes_wait_and_what_is_behind_waits_for_all() -> None:
+def test_without_any_link_all_queues_wait_and_what_is_behind_waits_for_all() -> None:
     outbox = Outbox(3)
     ended: list[object] = []
     for name in map(str, range(30)):
@@ -359,7 +359,7 @@ def test_without_any_link_all_lanes_wait_and_what_is_behind_waits_for_all() -> N
     assert (len(sent(link)), ended) == (30, [None])
 
 
-async def test_drained_waits_for_every_lane() -> None:
+async def test_drained_waits_for_every_queue() -> None:
     outbox, first, second = two_links()
     about(outbox, first)
     about(outbox, second)
@@ -391,7 +391,7 @@ async def made(making: asyncio.Future[Sequence[OutboundMessage]], *names: str) -
     await asyncio.sleep(0)
 
 
-async def test_a_held_place_keeps_those_of_its_party_behind_it_and_lets_others_by() -> None:
+async def test_a_held_place_keeps_those_of_its_party_after_it_and_lets_others_by() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
     slow = Making(outbox)
@@ -455,7 +455,7 @@ async def test_a_withdrawn_place_is_not_published() -> None:
     assert len(outbox) == 0
 
 
-async def test_a_held_place_is_in_the_lane_of_what_it_is_about_and_keeps_its_place_over_links() -> None:
+async def test_a_held_place_is_in_the_queue_of_what_it_is_about_and_keeps_its_place_over_links() -> None:
     outbox, first, second = two_links()
     name, other = about(outbox, first), about(outbox, second)
     first.confirm()
@@ -477,7 +477,7 @@ def said(address: str, *names: str) -> list[OutboundMessage]:
     return [OutboundMessage(address, Envelope(name.encode())) for name in names]
 
 
-def test_at_a_door_nobody_waits_for_what_another_one_does_not_read() -> None:
+def test_at_a_listener_nobody_waits_for_what_another_one_does_not_read() -> None:
     outbox, link = PerAddressOutbox(), Link(window=2)
     outbox.attach(link)
     outbox.post(said("slow", "a", "b", "c", "d"))
@@ -488,7 +488,7 @@ def test_at_a_door_nobody_waits_for_what_another_one_does_not_read() -> None:
     assert len(outbox) == 5
 
 
-def test_at_a_door_what_waits_for_an_address_keeps_its_order_whatever_it_is_about() -> None:
+def test_at_a_listener_what_waits_for_an_address_keeps_its_order_whatever_it_is_about() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.post(said("peer", "a"), about="lamp-7")
     outbox.post(said("peer", "b"), about="lamp-8")
@@ -497,7 +497,7 @@ def test_at_a_door_what_waits_for_an_address_keeps_its_order_whatever_it_is_abou
     assert sent(link) == ["a", "b", "c"]
 
 
-async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_address_alone() -> None:
+async def test_at_a_listener_what_a_party_is_still_making_holds_its_place_at_that_address_alone() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
     making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
@@ -514,7 +514,7 @@ async def test_at_a_door_what_a_party_is_still_making_holds_its_place_at_that_ad
     assert len(ended) == 2
 
 
-def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
+def test_at_a_listener_queues_that_are_empty_are_forgotten() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
     for number in range(10 * FEW_QUEUES):
@@ -526,7 +526,7 @@ def test_at_a_door_lanes_that_are_empty_are_forgotten() -> None:
     assert int(repr(outbox).split()[1]) <= FEW_QUEUES
 
 
-async def test_what_a_closed_door_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:
+async def test_what_a_closed_listener_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:
     outbox, link, second = PerAddressOutbox(), Link(), Link()
     outbox.attach(link)
     outbox.post(said("peer", "a", "b"))

@@ -20,7 +20,7 @@ def sent(link: Link) -> list[str]:
     return [message.envelope.payload.decode() for message in link.published]
 
 
-def test_lanes_on_one_link_share_its_window() -> None:
+def test_queues_on_one_link_share_its_window() -> None:
     link, one, two = Link(window=3), OrderedQueue(), OrderedQueue()
     carrier = LinkWindow(link)
     one.use(carrier)
@@ -32,7 +32,7 @@ def test_lanes_on_one_link_share_its_window() -> None:
     assert sent(link) == ["a1", "a2", "b1", "b2"]
 
 
-def test_a_full_lane_does_not_keep_the_other_waiting() -> None:
+def test_a_full_queue_does_not_keep_the_other_waiting() -> None:
     link, one, two = Link(window=1), OrderedQueue(), OrderedQueue()
     carrier = LinkWindow(link)
     one.use(carrier)
@@ -44,7 +44,7 @@ def test_a_full_lane_does_not_keep_the_other_waiting() -> None:
     assert {"b1", "b2"} <= set(sent(link))
 
 
-def test_a_lane_changes_over_when_nothing_of_it_is_in_flight() -> None:
+def test_a_queue_changes_over_when_nothing_of_it_is_in_flight() -> None:
     first, second, lane = Link(window=2), Link(), OrderedQueue()
     lane.use(LinkWindow(first))
     outcomes = post(lane, "a", "b", "c")
@@ -58,7 +58,7 @@ def test_a_lane_changes_over_when_nothing_of_it_is_in_flight() -> None:
     assert outcomes == [None] * 3
 
 
-def test_a_change_over_that_is_called_off_goes_on_where_it_was() -> None:
+def test_a_change_over_that_is_called_off_continues_where_it_was() -> None:
     first, second, lane = Link(window=1), Link(), OrderedQueue()
     here = LinkWindow(first)
     lane.use(here)
@@ -69,7 +69,7 @@ def test_a_change_over_that_is_called_off_goes_on_where_it_was() -> None:
     assert (sent(first), sent(second)) == (["a", "b"], [])
 
 
-def test_a_link_that_dies_while_its_lane_is_about_to_leave_leaves_nothing_behind() -> None:
+def test_a_link_that_dies_while_its_queue_is_about_to_leave_leaves_nothing_behind() -> None:
     first, second, lane = Link(window=2), Link(), OrderedQueue()
     here, there = LinkWindow(first), LinkWindow(second)
     lane.use(here)
@@ -93,7 +93,7 @@ def test_a_place_that_is_marked_is_reached_behind_what_was_there() -> None:
         link.confirm()
 
 
-def test_a_lane_is_suspect_when_links_have_died_twice_with_its_messages() -> None:
+def test_a_queue_is_suspect_when_links_have_died_twice_with_its_messages() -> None:
     lane = OrderedQueue()
     post(lane, "poison")
     for number in range(2):

@@ -130,7 +130,7 @@ def test_case_27_events_of_subscriptions_pass_whatever_is_expected(signal: Outbo
 
 
 @pytest.mark.parametrize("headers", [{"response_required": False}, {"timeout": "0"}], ids=["said so", "no time"])
-def test_case_41_whoever_wants_no_answer_gets_none(headers: dict[str, Any]) -> None:
+def test_case_41_anyone_who_wants_no_answer_gets_none(headers: dict[str, Any]) -> None:
     silent = way()
     assert silent.publishes(response(**headers)) == silent.publishes(error(**headers)) == ()
     assert silent.count("not_expected") == 2
@@ -185,7 +185,7 @@ def test_an_unresolved_address_drops_the_message_and_counts_it(template: str) ->
     assert lost.count("address_unresolved") == 6
 
 
-def test_an_answer_without_an_address_is_told_once_with_its_template() -> None:
+def test_an_answer_without_an_address_is_notified_once_with_its_template() -> None:
     lost = way({"address": "{{ header:reply-to }}"})
     with capture_logs() as lines:
         for _ in range(3):

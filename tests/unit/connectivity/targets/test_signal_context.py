@@ -58,7 +58,7 @@ def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
     assert happening.value == {"a": 1, "b": 2}
 
 
-def test_an_event_without_a_value_tells_the_id_and_the_time() -> None:
+def test_an_event_without_a_value_reports_the_id_and_the_time() -> None:
     plant = Plant(a_world(attributes={"a": 1}))
     event = plant.tell("delete", "/attributes/a")
     happening: SignalContext[TwinEvent] = SignalContext(event, plant)

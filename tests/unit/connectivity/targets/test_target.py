@@ -99,7 +99,7 @@ def test_without_an_address_nothing_is_published() -> None:
     assert (way.link.published, way.ended, way.count("address_unresolved")) == ([], [], 1)
 
 
-def test_a_target_whose_address_has_no_value_is_told_once_and_then_for_those_who_look_closely() -> None:
+def test_a_target_whose_address_has_no_value_is_notified_once_and_then_for_those_who_look_closely() -> None:
     way = Way(MESSAGES, address="{{ header:no }}")
     with capture_logs() as lines:
         way.route.post(BLINK, way.ended.append)
@@ -162,7 +162,7 @@ def test_an_event_of_a_twin_can_be_written_too() -> None:
     assert message.address == "twin/modified"
 
 
-def test_whoever_waits_is_told_once() -> None:
+def test_anyone_who_waits_is_reported_once() -> None:
     way = Way(MESSAGES)
     way.route.post(BLINK, way.ended.append)
     assert way.ended == []

@@ -112,7 +112,7 @@ def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
     assert both.judge(plant.tell("modify", "/attributes/n", 5), plant) is SuppressionReason.FILTER
 
 
-def test_case_112_a_reader_of_a_part_gets_that_part_and_hears_of_nothing_else() -> None:
+def test_case_112_a_reader_of_a_part_gets_that_part_and_receives_of_nothing_else() -> None:
     plant = a_plant({"thing:/attributes/something/special": granting("READ")})
     partial = interest(subjects=[VIEWER])
     whole = plant.tell("modify", "/attributes", {"something": {"special": 1, "secret": 2}, "other": 3})
@@ -122,7 +122,7 @@ def test_case_112_a_reader_of_a_part_gets_that_part_and_hears_of_nothing_else() 
     assert value_of(ALL_EVENTS.judge(whole, plant)) == {"something": {"special": 1, "secret": 2}, "other": 3}
 
 
-def test_case_113_a_new_thing_is_told_without_what_is_revoked() -> None:
+def test_case_113_a_new_thing_is_reported_without_what_is_revoked() -> None:
     """Case 59 of connections, too."""
     plant = a_plant({"thing:/": granting("READ"), "thing:/features/Lamp": revoking("READ")})
     created = {"policyId": POLICY, "features": {"Lamp": {"properties": {"on": True}}, "Door": {}}}
@@ -298,7 +298,7 @@ def test_extra_fields_of_the_feature_that_changed() -> None:
     assert extra_of(wanted.judge(event, plant)) == {"attributes": {"n": 4}}
 
 
-def test_the_end_of_a_thing_is_told_to_all_its_readers_without_extra_fields() -> None:
+def test_the_end_of_a_thing_is_notified_to_all_its_readers_without_extra_fields() -> None:
     plant = a_plant({"thing:/attributes/public": granting("READ")}, attributes={"public": 1})
     event = plant.tell("delete")
     for subject in (OWNER, VIEWER):
@@ -323,7 +323,7 @@ def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
     assert interest("eq(attributes/b,1)", "attributes/a").judge(ahead, plant) is SuppressionReason.FILTER
 
 
-def test_without_a_policy_nobody_hears_of_a_thing() -> None:
+def test_without_a_policy_nobody_receives_of_a_thing() -> None:
     plant = Plant()
     event = plant.tell("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
@@ -336,14 +336,14 @@ def test_events_of_policies_have_no_topic() -> None:
     assert ALL_EVENTS.judge(on_its_way(plant.world.events[-1]), plant) is SuppressionReason.TOPIC
 
 
-def test_a_target_without_the_topic_hears_nothing() -> None:
+def test_a_target_without_the_topic_receives_nothing() -> None:
     plant = Plant()
     event = plant.tell("modify", "/attributes/a", 1)
     assert TopicFilter(["_/_/things/live/events"], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
     assert TopicFilter([], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
 
 
-def test_whoever_may_read_everything_gets_the_event_itself() -> None:
+def test_anyone_who_may_read_everything_gets_the_event_itself() -> None:
     plant = Plant()
     event = plant.tell("modify", "/attributes/a", 1)
     assert ALL_EVENTS.judge(event, plant) is event
@@ -433,7 +433,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
         (LiveEvent(thing(THING), "deleted", "/attributes/on", None, {}), None),
     ],
 )
-def test_a_filter_sees_what_a_live_signal_tells_of_the_thing(signal: Live, attributes: object) -> None:
+def test_a_filter_sees_what_a_live_signal_reports_of_the_thing(signal: Live, attributes: object) -> None:
     happening = SignalContext(signal, Plant())
     document = happening.described_thing(happening.value)
     assert document["thingId"] == THING

@@ -86,7 +86,7 @@ def test_a_policy_that_is_not_there_lets_nobody_do_anything() -> None:
     assert not may(world, "READ", "tank-9", VIEWER)
 
 
-def test_a_policy_entry_for_namespaces_counts_for_ids_that_begin_with_one_of_them() -> None:
+def test_a_policy_entry_for_namespaces_applies_to_ids_that_start_with_one_of_them() -> None:
     of_plants = {**entry([VIEWER], {"stream:/": granting("READ")}), "namespaces": ["acme.plant", "acme.plant.*"]}
     world = a_stream_world(V=of_plants)
     streams = (

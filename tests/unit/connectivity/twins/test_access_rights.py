@@ -133,7 +133,7 @@ def test_the_number_of_an_element_leads_to_nothing_that_may_not_be_read(
 
 
 @pytest.mark.parametrize(("resources", "place"), [(ROOT, 1), (NOT_WORN, None)])
-def test_nor_is_it_told_by_an_order_or_a_sum(resources: dict[str, Any], place: int | None) -> None:
+def test_nor_is_it_notified_by_an_order_or_a_sum(resources: dict[str, Any], place: int | None) -> None:
     granted = access(**resources)
     assert granted is not None
     order = read_options("sort(+attributes/parts/0/worn)").order

@@ -200,7 +200,7 @@ def a_value(dice: random.Random, depth: int) -> Any:
             return {key: a_value(dice, depth - 1) if key != "thingId" else "acme.site:lamp-7" for key in keys}
 
 
-def test_what_is_told_is_what_the_obvious_rule_leaves_over_thousands_of_policies_and_events() -> None:
+def test_what_is_reported_is_what_the_obvious_rule_leaves_over_thousands_of_policies_and_events() -> None:
     random_source = dice("visible")
     outcomes = dict.fromkeys(("whole", "part", "nothing"), 0)
     count = examples(3_000)

@@ -33,10 +33,13 @@ ELSEWHERE = {
     93: ("service/test_streaming.py", "test_case_46_47_an_unreadable_filter_fails_at_the_first_request"),
     94: ("service/test_streaming.py", "test_case_56_57_an_unknown_id_is_not_found"),
     96: ("service/test_streaming.py", "test_case_24_41_the_history_of_a_policy"),
-    97: ("unit/connectivity/dispatch/test_dispatcher.py", "test_nothing_is_answered_or_settled_before_it_is_durable"),
+    97: (
+        "unit/connectivity/dispatch/test_dispatcher.py",
+        "test_nothing_is_answered_or_acknowledged_before_it_is_durable",
+    ),
     101: (
         "unit/connectivity/dispatch/test_dispatcher.py",
-        "test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_settled_silently",
+        "test_twin_case_101_a_command_that_requests_neither_response_nor_acknowledgement_is_acknowledged_silently",
     ),
     102: (
         "unit/connectivity/dispatch/test_request_reply.py",

@@ -39,7 +39,7 @@ def test_case_81_if_none_match_on_a_retrieve() -> None:
         assert world.refused("delete", "/attributes/none", **header)[0] == 404
 
 
-def test_case_82_if_match_on_a_delete_and_tags_that_are_none() -> None:
+def test_case_82_if_match_on_a_delete_and_tags_that_are_invalid() -> None:
     world = a_world()
     assert world.refused("delete", if_match='"rev:9"') == (412, "things:precondition.failed")
     assert world.refused("delete", if_match='W/"rev:1"') == (412, "things:precondition.failed")

@@ -71,7 +71,7 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     assert judge(found, AT_EIGHT, due.told).told == frozenset()
 
 
-def test_a_clock_that_is_set_back_makes_nobody_be_told_twice() -> None:
+def test_a_clock_that_is_set_back_makes_nobody_be_reported_twice() -> None:
     found = a_policy(viewer=expiring(beforeExpiry="20m"))
     told = judge(found, "2030-01-15T07:45:00.000000Z").told
     back = judge(found, NOW, told)
@@ -79,18 +79,18 @@ def test_a_clock_that_is_set_back_makes_nobody_be_told_twice() -> None:
     assert judge(found, "2030-01-15T07:45:00.000000Z", back.told).announcements == ()
 
 
-def test_who_expires_soon_anyway_is_told_at_once() -> None:
+def test_who_expires_soon_anyway_is_reported_at_once() -> None:
     assert len(judge(a_policy(viewer=expiring(beforeExpiry="1d")), NOW).announcements) == 1
     assert len(judge(a_policy(viewer=expiring(beforeExpiry="999999d")), NOW).announcements) == 1
 
 
-def test_another_expiry_is_announced_anew() -> None:
+def test_another_expiry_is_announced_again() -> None:
     told = frozenset({ExpiryNotice(VIEWER, EIGHT)})
     judged = judge(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, told)
     assert said(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
 
 
-def test_who_wants_to_know_is_told_when_he_is_deleted() -> None:
+def test_who_wants_to_know_is_notified_when_they_is_deleted() -> None:
     found = a_policy(viewer=expiring(whenDeleted=True), other=expiring(whenDeleted=False))
     assert said(judge(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
 
@@ -116,7 +116,7 @@ def test_announcements_are_spread_over_their_interval() -> None:
         ("delete", "/", ...),
     ],
 )
-def test_a_command_that_takes_a_subject_away_tells_him(action: str, path: str, value: Any) -> None:
+def test_a_command_that_takes_a_subject_away_reports_him(action: str, path: str, value: Any) -> None:
     world = TwinWorld()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {
@@ -128,7 +128,7 @@ def test_a_command_that_takes_a_subject_away_tells_him(action: str, path: str, v
     assert said(decision.announcements) == [{"deleteAt": "2030-01-15T07:30:00.250Z", "subjectIds": [VIEWER]}]
 
 
-def test_a_command_that_leaves_him_tells_nobody() -> None:
+def test_a_command_that_leaves_him_reports_nobody() -> None:
     world = TwinWorld()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {VIEWER: {"type": "t", "announcement": {"whenDeleted": True}}}

@@ -60,7 +60,7 @@ def test_implicit_entries_come_explicit_ones_when_they_are_named_others_never() 
     assert world.refused("retrieve", by=["edge:d"]) == (404, "things:thing.notfound")
 
 
-def test_a_change_of_the_imported_policy_counts_for_the_next_command() -> None:
+def test_a_change_of_the_imported_policy_applies_to_the_next_command() -> None:
     world = a_world_importing({}, {"A": importable("implicit", "edge:a")})
     shared = policy(ROLES)
     assert may_read(world, "edge:a")
@@ -343,7 +343,7 @@ def test_a_reference_that_is_there_many_times_counts_once() -> None:
     assert len(found) == 4, "two of its own, and what each direction of the reference shares"
 
 
-def test_the_resolved_view_shows_nobody_what_he_may_not_read_where_it_comes_from() -> None:
+def test_the_resolved_view_shows_nobody_what_they_may_not_read_where_it_comes_from() -> None:
     reading = {"policy:/": granting("READ")}
     some = entry(["edge:some"], {"policy:/entries/A": granting("READ")})
     own = {"VIEW": entry([VIEWER, "edge:some"], reading)}

@@ -224,7 +224,7 @@ def test_case_61_a_thing_without_policy_gets_one() -> None:
     assert world.status("modify", "/attributes/a", 1) == 201
 
 
-def test_a_default_policy_made_again_goes_on_counting() -> None:
+def test_a_default_policy_made_again_continues_counting() -> None:
     world = TwinWorld()
     world.send("create", "/", {})
     world.send("delete")
@@ -342,7 +342,7 @@ def test_an_inline_policy_that_gives_the_creator_no_thing_is_not_kept() -> None:
     assert TwinWorld().refused("create", "/", {"_policy": inline}) == (403, "things:thing.notmodifiable")
 
 
-def test_case_65_an_unknown_policy_is_told_among_policies() -> None:
+def test_case_65_an_unknown_policy_is_reported_among_policies() -> None:
     refusal = TwinWorld().refusal("create", "/", {"policyId": POLICY})
     assert refusal == (404, "policies:policy.notfound", "policies")
 

@@ -93,14 +93,14 @@ def test_a_command_is_refused_with_the_code(
     assert world.refused(action, path, value, **{"to": to, **more}) == (status, f"policies:{code}")
 
 
-def test_a_past_that_is_not_known_is_told_so(world: TwinWorld) -> None:
+def test_a_past_that_is_not_known_gets_an_error(world: TwinWorld) -> None:
     command = Command(P, "retrieve", "/entries", None, {"at-historical-revision": 99})
     with pytest.raises(TwinError) as refused:
         needed_past(command, [OWNER], world.world, world.now)
     assert (refused.value.fault.status, refused.value.fault.error) == (404, "policies:policy.history.notfound")
 
 
-def test_every_code_of_policies_is_told_by_some_command() -> None:
+def test_every_code_of_policies_is_notified_by_some_command() -> None:
     known = {code for code in errors.codes() if code.startswith("policies:")}
     told = [f"policies:{code}" for code, *_ in REFUSED]
     assert len(told) == len(set(told))
@@ -109,7 +109,7 @@ def test_every_code_of_policies_is_told_by_some_command() -> None:
 
 
 @each_row("code", [code for code, *_ in REFUSED])
-def test_a_code_is_told_among_policies_whatever_the_command_was_about(code: str) -> None:
+def test_a_code_is_reported_among_policies_whatever_the_command_was_about(code: str) -> None:
     fault = errors.refusal(f"policies:{code}", P)
     assert fault.group == "policies"
     assert POLICY in fault.fault.message or "{" not in fault.fault.message

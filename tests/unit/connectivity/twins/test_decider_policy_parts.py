@@ -255,7 +255,7 @@ def test_case_60_the_response_shows_the_rounded_expiry() -> None:
     assert answer(response) == {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
 
 
-def test_case_69_parts_count_for_the_size_of_the_whole() -> None:
+def test_case_69_parts_apply_to_the_size_of_the_whole() -> None:
     world = a_policy_world()
     many = {f"thing:/attributes/{'x' * 100}{n}": ALL for n in range(800)}
     assert world.refused("modify", "/entries/VIEW/resources", many, to=P) == (413, "policies:policy.toolarge")
@@ -396,7 +396,7 @@ def test_entity_tags_hold_for_parts() -> None:
     assert world.refused("delete", path, to=P, if_match=tag) == (404, "policies:subject.notfound")
 
 
-def test_a_change_of_a_part_counts_for_the_next_command() -> None:
+def test_a_change_of_a_part_applies_to_the_next_command() -> None:
     world = a_world(attributes={"a": 1})
     world.write_policy({"VIEW": entry([], {"thing:/": granting("READ")})})
     by: dict[str, Any] = {"by": ["edge:auditor"]}

@@ -97,7 +97,7 @@ def test_case_11_what_is_deleted_is_not_found() -> None:
     assert world.refused("modify", "/attributes/a", 1) == (404, "things:thing.notfound")
 
 
-def test_case_12_a_thing_created_again_goes_on_counting() -> None:
+def test_case_12_a_thing_created_again_continues_counting() -> None:
     world = a_world()
     world.send("delete")
     world.now = "2031-01-01T00:00:00.000000Z"
@@ -431,7 +431,7 @@ def test_headers_that_would_change_the_meaning_are_refused(action: str, header: 
     assert a_world().refused(action, "/attributes", {}, **{header: "x"}) == refusal
 
 
-def test_refusals_of_policies_are_told_among_policies() -> None:
+def test_refusals_of_policies_are_reported_among_policies() -> None:
     world = TwinWorld()
     assert world.refusal("create", "/", {"policyId": POLICY}) == (404, "policies:policy.notfound", "policies")
     assert world.refusal("retrieve", to=policy(POLICY)) == (404, "policies:policy.notfound", "policies")

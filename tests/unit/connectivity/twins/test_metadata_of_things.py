@@ -79,7 +79,7 @@ def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
         ),
     ],
 )
-def test_a_star_stands_for_what_is_written(action: str, path: str, value: Any, key: str, found: Any) -> None:
+def test_a_star_represents_what_is_written(action: str, path: str, value: Any, key: str, found: Any) -> None:
     world = a_world()
     assert world.status(action, path, value, put_metadata=[said(key, 7)]) < 300
     assert metadata(world) == found
@@ -265,7 +265,7 @@ def test_headers_about_metadata_that_do_not_fit_the_command_are_refused() -> Non
     assert world.refused("retrieve", get_metadata=5) == (400, "header.invalid")
 
 
-def test_metadata_counts_for_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = a_world()
     leaves = {f"k{number}": number for number in range(2_000)}
     large = [said("*/k", "x" * 1_000)]
@@ -306,7 +306,7 @@ def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: 
     assert world.status("modify", "/attributes/n", 1) == 204
 
 
-def test_the_state_is_made_anew_from_the_events_with_their_metadata() -> None:
+def test_the_state_is_made_again_from_the_events_with_their_metadata() -> None:
     """From the first event on, and from one that replaces the whole thing; what is shown of the headers has none of it."""
     world = a_world(attributes={"a": 1})
     world.limits = TwinLimits(historical_headers=("correlation-id", "_metadata"))

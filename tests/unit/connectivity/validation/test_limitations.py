@@ -54,7 +54,7 @@ def test_conditions_and_several_mappers_are_carried_out() -> None:
     assert list(ignored_parts(used)) == []
 
 
-def test_an_unknown_parameter_is_told_with_the_nearest_known_one() -> None:
+def test_an_unknown_parameter_is_reported_with_the_nearest_known_one() -> None:
     assert refusal(document(targets=[MISSPELT])) is None
     (told,) = ignored_parts(document(targets=[MISSPELT]))
     assert told == "targets[0].topics: the parameter namespace is unknown and ignored; did you mean namespaces?"
@@ -70,12 +70,12 @@ def test_the_nearest_parameter_is_one_of_the_same_topic() -> None:
     assert line == "targets[0].topics: the parameter filters is unknown and ignored; did you mean filter?"
 
 
-def test_a_parameter_that_is_there_twice_is_told() -> None:
+def test_a_parameter_that_is_there_twice_is_reported() -> None:
     (line,) = told("_/_/things/twin/events?filter=exists(attributes/on)&filter=exists(attributes/off)")
     assert line == "targets[0].topics: the parameter filter is repeated, and only the first one applies"
 
 
-def test_a_namespace_that_nothing_can_be_in_is_told() -> None:
+def test_a_namespace_that_nothing_can_be_in_is_reported() -> None:
     assert told("_/_/things/twin/events?namespaces=acme.plant,acme-depot.east") == []
     (line,) = told("_/_/things/twin/events?namespaces=acme.*,acme.plant")
     assert line == (
@@ -83,7 +83,7 @@ def test_a_namespace_that_nothing_can_be_in_is_told() -> None:
     )
 
 
-def test_8_13_8_24_what_a_connection_is_not_stands_in_its_status() -> None:
+def test_8_13_8_24_what_a_connection_is_not_is_in_its_status() -> None:
     assert list(caveats(document())) == []
     assert list(caveats(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]
     unchecked = document(uri="ssl://broker.acme.example:8883", validateCertificates=False)

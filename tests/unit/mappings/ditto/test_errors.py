@@ -18,7 +18,7 @@ def test_the_texts_are_the_protocol_s_own() -> None:
     assert errors.not_json(b"{").message == "Failed to parse JSON string '{'!"
 
 
-def test_json_that_cannot_be_kept_is_told_what_could_be() -> None:
+def test_json_that_cannot_be_kept_is_reported_with_what_could_be() -> None:
     fault = errors.not_storable(b'{"value": 9223372036854775808}')
     assert fault.message == errors.not_json(b'{"value": 9223372036854775808}').message
     assert "integers of 64 bits" in (fault.description or "")
@@ -48,7 +48,7 @@ def test_bytes_that_are_no_text_can_be_quoted() -> None:
     assert errors.not_json(b"\xff{").message == "Failed to parse JSON string '\ufffd{'!"
 
 
-def test_an_invalid_id_is_told_in_the_words_of_its_group() -> None:
+def test_an_invalid_id_is_reported_in_the_words_of_its_group() -> None:
     assert errors.invalid_id("policies", "a").message == "Policy ID 'a' is not valid!"
     assert errors.invalid_id("policies", "a").error == "policies:id.invalid"
     assert errors.looks_like_response(204).status == 422

@@ -206,7 +206,7 @@ def test_members_are_written_in_the_usual_order(row: dict[str, Any]) -> None:
 
 
 @each_row("row", vectors.load("said"), ids=vectors.about)
-def test_the_transport_is_told_content_type_and_correlation_id_and_nothing_else(row: dict[str, Any]) -> None:
+def test_the_transport_is_reported_content_type_and_correlation_id_and_nothing_else(row: dict[str, Any]) -> None:
     signal = vectors.signal(row["signal"])
     expected = {"content-type": "application/vnd.eclipse.ditto+json"}
     if isinstance(signal.headers, dict) and "correlation-id" in signal.headers:

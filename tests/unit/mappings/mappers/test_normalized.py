@@ -38,7 +38,7 @@ def document(action: str, path: str, value: Any, **options: Any) -> dict[str, An
 
 @FEW
 @given(value=JSON)
-def test_a_change_stands_at_its_place_as_it_was_said(value: Any) -> None:
+def test_a_change_is_at_its_place_as_it_was_said(value: Any) -> None:
     assert document("modified", "/attributes/a", value)["attributes"]["a"] == value
 
 
@@ -55,7 +55,7 @@ def test_of_a_merge_neither_nulls_nor_empty_objects_are_left(value: Any) -> None
                 pending.append(member)
 
 
-def test_extra_fields_are_merged_in_and_what_changed_counts_more() -> None:
+def test_extra_fields_are_merged_in_and_what_changed_has_priority() -> None:
     extra = b'{"attributes":{"on":false,"site":"hall"},"features":{"bulb":{}}}'
     event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "modified", "/attributes/on", b"true", {}, extra)
     (envelope,) = write(mapper("Normalized", {}), event)

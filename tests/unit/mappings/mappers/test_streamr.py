@@ -78,7 +78,7 @@ def test_case_x05_an_error_has_the_payload_that_the_definition_names(shape: str,
     assert written(refused(b"7").fault, codec) == [0, 7, None, payload]
 
 
-def test_a_payload_that_is_too_large_is_told_in_the_words_of_the_protocol() -> None:
+def test_a_payload_that_is_too_large_is_reported_in_the_words_of_the_protocol() -> None:
     fault = Fault(
         413, "connectivity:message.toolarge", "The payload has 2000000 bytes, but at most 1048576 are allowed."
     )

@@ -193,7 +193,7 @@ def test_headers_that_are_too_large_keep_what_an_answer_needs() -> None:
     ("value", "seconds"),
     [(10, 10.0), ("10", 10.0), ("10s", 10.0), ("500ms", 0.5), ("2m", 120.0), ("1h", 3600.0), (0, 0.0), ("0ms", 0.0)],
 )
-def test_a_timeout_is_told_in_seconds(value: object, seconds: float) -> None:
+def test_a_timeout_is_reported_in_seconds(value: object, seconds: float) -> None:
     assert timeout_seconds(normalize({"timeout": value})) == pytest.approx(seconds)
 
 

@@ -55,7 +55,7 @@ def test_a_topic_is_its_parts_and_its_parts_are_the_topic(text: str, parts: tupl
     assert str(topic) == topic.full == text
 
 
-def test_segments_behind_the_action_of_streaming_and_search_are_ignored() -> None:
+def test_segments_after_the_action_of_streaming_and_search_are_ignored() -> None:
     assert str(parse_topic("a/b/things/twin/streaming/request/and/more")) == "a/b/things/twin/streaming/request"
     assert str(parse_topic("_/_/things/twin/search/cancel/x")) == "_/_/things/twin/search/cancel"
 

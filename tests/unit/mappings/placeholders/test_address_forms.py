@@ -64,7 +64,7 @@ def test_the_text_of_the_operator_is_not_judged() -> None:
     ("path", "found"),
     [("/attributes/on", "out/attributes/on"), ("/", "out/"), ("/attributes/a b", "out/attributes/a b")],
 )
-def test_a_path_of_a_signal_begins_with_a_slash_in_an_address_too(path: str, found: str) -> None:
+def test_a_path_of_a_signal_starts_with_a_slash_in_an_address_too(path: str, found: str) -> None:
     assert resolve_address(parse("out{{ resource:path }}"), PlaceholderContext(resource_path=path)) == found
 
 

@@ -59,7 +59,7 @@ def test_a_function_keeps_unresolved_and_deleted_unless_it_says_otherwise(row: F
 
 
 @each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
-def test_a_call_that_cannot_be_read_is_told_how_it_should_be(row: Function) -> None:
+def test_a_call_that_cannot_be_read_is_notified_how_it_should_be(row: Function) -> None:
     with pytest.raises(InvalidSignature) as raised:
         build_stage(row.name, None)
     fault = raised.value.fault

@@ -132,7 +132,7 @@ def test_a_template_is_parsed_once() -> None:
     assert parse("{{ thing:id }}") is parse("{{ thing:id }}")
 
 
-def test_the_first_value_counts_for_those_who_need_one() -> None:
+def test_the_first_value_applies_to_those_who_need_one() -> None:
     assert parse("{{ request:subjectId }}").resolve(context()).first == "acme:reader"
     assert UNRESOLVED.first is None
 

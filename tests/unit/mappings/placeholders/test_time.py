@@ -66,7 +66,7 @@ def test_a_name_says_a_time(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("machine_zone", ["Europe/Berlin"], indirect=True)
 @pytest.mark.usefixtures("machine_zone")
-def test_months_and_years_begin_where_the_machine_is() -> None:
+def test_months_and_years_start_where_the_machine_is() -> None:
     assert read("now[mo]") == "2030-02-28T23:00:00Z"
     assert read("now[y]") == "2029-12-31T23:00:00Z"
 

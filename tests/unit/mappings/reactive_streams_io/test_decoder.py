@@ -44,7 +44,7 @@ def test_a_frame_is_read_from_its_worked_example(example: Example) -> None:
 
 
 @each_row("example", EXAMPLES, ids=str)
-def test_a_frame_is_read_octet_by_octet(example: Example) -> None:
+def test_a_frame_is_read_byte_by_byte(example: Example) -> None:
     reader = decoder(sizes_for(example))
     found = [list(reader.feed(bytes([byte]))) for byte in raw(example.raw)]
     assert found == [[]] * (len(found) - 1) + [[example.frame]]
@@ -124,7 +124,7 @@ FATAL = [
 
 
 @each_row(("case", "text", "said"), FATAL, ids=[case for case, *_ in FATAL])
-def test_malformed_octets_are_noticed_as_soon_as_they_are_there(case: str, text: str, said: str) -> None:
+def test_malformed_bytes_are_noticed_as_soon_as_they_are_there(case: str, text: str, said: str) -> None:
     """No octet too late: the same without the last one is only not whole yet. The case is that of the conformance suite."""
     wrong = raw(text)
     with pytest.raises(ProtocolError, match=said):
@@ -152,7 +152,7 @@ def test_a_length_beyond_its_limit_makes_nobody_keep_anything() -> None:
         tracemalloc.stop()
 
 
-def test_a_large_frame_in_pieces_of_one_octet_costs_what_it_costs_in_one() -> None:
+def test_a_large_frame_in_pieces_of_one_byte_costs_what_it_costs_in_one() -> None:
     element = bytes(300_000)
     written = (
         encode(OnNext(5, element)) + encode(SubscribeFrame("x" * 200_000, 1, 2**63 - 1)) + encode(RequestFrame(1, 2))

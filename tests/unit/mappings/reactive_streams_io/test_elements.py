@@ -28,7 +28,7 @@ def test_an_event_is_an_object_without_white_space() -> None:
     assert sorted(gone) == ["path", "revision", "timestamp", "topic"]
 
 
-def test_what_was_asked_for_besides_stands_behind_the_value() -> None:
+def test_what_was_asked_for_besides_is_after_the_value() -> None:
     event = Event(LAMP, 3, "2030-01-15T07:31:42.250000Z", "deleted", "/attributes/n", None, b"{}")
     found = json.loads(EventWriter(LAMP)(event, b'{"attributes":{"m":1}}'))
     assert list(found) == ["topic", "path", "extra", "revision", "timestamp"]

@@ -54,7 +54,7 @@ def test_case_g01_a_goodbye_is_answered_and_ends_all_streams() -> None:
     assert party.endpoint.is_closed
 
 
-def test_case_g02_we_wait_for_their_goodbye_but_not_for_ever() -> None:
+def test_case_g02_we_wait_for_their_goodbye_but_not_forever() -> None:
     for answer in (True, False):
         party = begun()
         party.react(party.endpoint.close(party.clock.now(), "shutdown"))
@@ -77,7 +77,7 @@ def test_case_g03_two_goodbyes_that_cross_are_each_others_answers() -> None:
     assert client.endpoint.is_closed
 
 
-def test_case_g04_nothing_counts_behind_a_goodbye() -> None:
+def test_case_g04_nothing_counts_after_a_goodbye() -> None:
     party = greeted()
     assert party.hears(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
     assert not party.feeds
@@ -224,7 +224,7 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
     ],
     ids=["pings", "subscribed and cancelled", "requests"],
 )
-def test_small_frames_that_are_not_read_are_bounded_amid_a_message(said: bytes) -> None:
+def test_small_frames_that_are_not_read_are_bounded_in_the_middle_of_a_message(said: bytes) -> None:
     """A message of 128 KiB holds 65,000 frames whose answers are few octets, and each of them is an object."""
     endpoint = greeted(has_messages=True).endpoint
     message = said * ((1 << 17) // len(said))

@@ -26,7 +26,7 @@ def test_case_h01_the_hello_lists_what_is_configured() -> None:
     assert Party().hears(H) == raw(HELLO)
 
 
-def test_case_h02_the_server_speaks_first_and_does_not_wait_for_ever() -> None:
+def test_case_h02_the_server_speaks_first_and_does_not_wait_forever() -> None:
     party = Party()
     assert party.says() == raw(HELLO)
     assert party.waits(9.9) == b""
@@ -34,7 +34,7 @@ def test_case_h02_the_server_speaks_first_and_does_not_wait_for_ever() -> None:
     assert closed(party)
 
 
-def test_case_h02_a_client_does_not_wait_for_ever_either() -> None:
+def test_case_h02_a_client_does_not_wait_forever_either() -> None:
     party = Party(EndpointRole.CLIENT)
     assert party.says() == raw("01 00 03 01 02 03")
     assert is_goodbye(party.waits(10), LATE_HELLO)
@@ -74,7 +74,7 @@ def test_case_h07_a_client_need_not_wait_for_the_hello() -> None:
     assert Party().hears(OPTIMISTIC) == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
 
 
-def test_case_h08_octets_may_come_one_by_one() -> None:
+def test_case_h08_bytes_may_come_one_by_one() -> None:
     party = Party()
     said = b"".join(party.hears(bytes([byte])) for byte in raw(OPTIMISTIC))
     assert said == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
@@ -99,7 +99,7 @@ def test_case_h08_octets_may_come_one_by_one() -> None:
         ("v12", EndpointRole.SERVER, f"{H} 11 02 c3 28 01 00"),
     ],
 )
-def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(
+def test_cases_h09_to_h12_and_v02_to_v12_malformed_bytes_end_in_a_goodbye(
     case: str, role: EndpointRole, heard: str
 ) -> None:
     for pieces in ([raw(heard)], [bytes([byte]) for byte in raw(heard)]):
@@ -110,7 +110,7 @@ def test_cases_h09_to_h12_and_v02_to_v12_malformed_octets_end_in_a_goodbye(
         assert party.hears(H) == b""
 
 
-def test_case_v01_ids_and_demand_take_as_many_octets_as_they_need() -> None:
+def test_case_v01_ids_and_demand_take_as_many_bytes_as_they_need() -> None:
     party = greeted()
     assert party.hears(f"{NEVER} ac 02 00 12 ac 02 80 01") == raw("81 ac 02 00")
     (stream,) = party.feeds

@@ -79,14 +79,14 @@ def test_what_a_client_sends_before_it_knows_the_server_has_no_number_yet() -> N
     assert party.hears(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
 
 
-def test_a_number_has_to_begin_the_message() -> None:
+def test_a_number_has_to_start_the_message() -> None:
     assert is_goodbye(numbered().hears("b0 01 b0 02"), "protocol error: a sequence number that does not begin")
     party = Party()
     party.hears("01 00 01 03")
     assert is_goodbye(party.hears("b0 01"), "protocol error: a sequence number that does not begin")
 
 
-def test_messages_are_numbered_from_one_behind_the_hello() -> None:
+def test_messages_are_numbered_from_one_after_the_hello() -> None:
     client, server = session(Extension.SEQUENCE, role=EndpointRole.CLIENT), session(Extension.SEQUENCE)
     (hello,) = client.messages()
     assert hello == raw("01 00 01 03")

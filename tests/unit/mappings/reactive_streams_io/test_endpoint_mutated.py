@@ -16,7 +16,7 @@ from tests.support.reactive_streams_io.mutated_conversation import conversations
 
 @given(conversations())
 @hypothesis.settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
-def test_a_conversation_with_mistakes_goes_on_or_ends_in_a_goodbye(
+def test_a_conversation_with_mistakes_continues_or_ends_in_a_goodbye(
     conversation: tuple[EndpointRole, bool, list[bytes]],
 ) -> None:
     held(conversation)

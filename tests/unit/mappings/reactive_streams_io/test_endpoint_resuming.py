@@ -162,7 +162,7 @@ def test_case_r06_a_token_counts_once() -> None:
     assert is_refused(resume(server, token, 3, 1)[1])
 
 
-def test_case_r06_a_token_whose_answer_was_lost_counts_again() -> None:
+def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
     server = Server()
     old, token = begun(server)
     lost(server, old)
@@ -333,7 +333,7 @@ def test_what_was_never_sent_cannot_be_acknowledged() -> None:
     assert is_goodbye(server.hears(old, "a4 06"), "protocol error: an acknowledgement of frames")
 
 
-def test_case_r12_an_open_transport_is_ended_when_its_session_goes_on_elsewhere() -> None:
+def test_case_r12_an_open_transport_is_ended_when_its_session_continues_elsewhere() -> None:
     server = Server()
     old, token = begun(server)
     party, said = resume(server, token, 5, 1)
@@ -362,7 +362,7 @@ def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> No
     assert again.elements(stream) == [b"\x00\x03", b"\x00\x04", b"\x00\x05"]
 
 
-def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
+def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     server = Server()
     client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
     client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
@@ -394,7 +394,7 @@ def test_frames_that_the_client_has_lost_cannot_be_resumed() -> None:
     assert is_refused(resume(server, token, 3, 3)[1])
 
 
-def test_a_client_whose_session_is_gone_begins_anew() -> None:
+def test_a_client_whose_session_is_gone_starts_again() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     server.clock.advance(61)
@@ -440,7 +440,7 @@ def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
     assert client.elements(stream) == [b"3", b"4"]
 
 
-def test_what_the_server_asks_for_before_it_knows_of_a_resume_counts_only_if_there_is_none() -> None:
+def test_what_the_server_asks_for_before_it_knows_of_a_resume_applies_only_if_there_is_none() -> None:
     server = Server()
     for is_known in (True, False):
         old, _, _ = interrupted(server)
@@ -494,7 +494,7 @@ def test_lost_sessions_are_bounded_in_number() -> None:
     assert gone == [party.endpoint.session for party in parties[:2]]
 
 
-def test_lost_sessions_are_bounded_in_octets() -> None:
+def test_lost_sessions_are_bounded_in_bytes() -> None:
     server = Server(resumable_bytes=50)
     parties = [begun(server)[0] for _ in range(4)]
     assert parties[0].endpoint.session.held_bytes == 19

@@ -91,7 +91,7 @@ def test_case_d06_a_request_for_nothing_fails_the_subscription() -> None:
         ("d08", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 78 3d 31 07 01", "400 "),
     ],
 )
-def test_cases_d07_and_d08_a_name_that_is_refused_begins_and_fails(case: str, said: str, status: str) -> None:
+def test_cases_d07_and_d08_a_name_that_is_refused_starts_and_fails(case: str, said: str, status: str) -> None:
     first, second = frames(greeted().hears(said))
     assert first == OnSubscribe(7, 0)
     assert isinstance(second, OnError)
@@ -202,7 +202,7 @@ def test_case_d20_a_beginning_that_nobody_asked_for_is_fatal() -> None:
     assert is_goodbye(party.hears("81 04 00"))
 
 
-def test_case_d21_completion_is_told_once() -> None:
+def test_case_d21_completion_is_reported_once() -> None:
     party, (stream,) = subscriber("a")
     assert party.hears("81 01 00 86 01 82 01 01 31 86 01 87 01 00") == b""
     assert party.events[1:] == [StreamAccepted(stream, 0), Completed(stream)]
@@ -346,7 +346,7 @@ def test_case_p04_a_last_part_alone_is_an_element() -> None:
     assert party.elements(stream) == [b"z"]
 
 
-def test_case_p05_completion_amid_an_element_is_a_failure() -> None:
+def test_case_p05_completion_in_the_middle_of_an_element_is_a_failure() -> None:
     party, (stream,) = subscriber("a")
     party.hears("81 01 00 84 01 00 01 61 86 01")
     assert party.failure(stream) is not None

@@ -46,7 +46,7 @@ def test_a_mistake_of_the_wire_is_found() -> None:
 
 @given(plans)
 @hypothesis.settings(max_examples=examples(300), suppress_health_check=list(HealthCheck))
-def test_over_a_bad_wire_a_conversation_goes_on_or_ends_and_leaves_nothing(plan: Plan) -> None:
+def test_over_a_bad_wire_a_conversation_continues_or_ends_and_leaves_nothing(plan: Plan) -> None:
     with at_most(LONG):
         held(plan)
 

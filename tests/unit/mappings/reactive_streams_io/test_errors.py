@@ -93,7 +93,7 @@ def test_every_row_of_the_table_has_its_example() -> None:
     assert set(ROWS) == set(ProtocolViolation) - {ProtocolViolation.TEXT}
 
 
-def test_what_holds_no_octets_ends_the_connection_like_octets_that_are_wrong() -> None:
+def test_what_holds_no_bytes_ends_the_connection_like_bytes_that_are_wrong() -> None:
     party = Party(has_messages=True, is_connected=True)
     party.hears("01 00 00")
     party.react(party.endpoint.reject(ProtocolViolation.TEXT))

@@ -35,7 +35,7 @@ def test_every_layout_names_each_member_of_its_frame() -> None:
     }
 
 
-def test_no_code_begins_a_json_text() -> None:
+def test_no_code_starts_a_json_text() -> None:
     for code in LAYOUTS:
         with pytest.raises((json.JSONDecodeError, UnicodeDecodeError)):
             json.loads(bytes([code]) + b"1")

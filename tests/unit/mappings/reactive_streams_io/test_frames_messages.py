@@ -13,7 +13,7 @@ def test_a_message_says_what_it_is_and_whose() -> None:
 
 
 @pytest.mark.parametrize(("text", "expected"), [("01 00 00", True), ("12 01 01", False), ("", False)])
-def test_a_session_begins_with_a_clients_hello(text: str, expected: bool) -> None:
+def test_a_session_starts_with_a_clients_hello(text: str, expected: bool) -> None:
     assert begins_session(bytes.fromhex(text)) is expected
 
 
@@ -28,7 +28,7 @@ def test_a_session_begins_with_a_clients_hello(text: str, expected: bool) -> Non
         ("", False),
     ],
 )
-def test_a_goodbye_is_known_behind_its_number_too(text: str, expected: bool) -> None:
+def test_a_goodbye_is_known_after_its_number_too(text: str, expected: bool) -> None:
     assert is_parting(bytes.fromhex(text)) is expected
 
 

@@ -115,7 +115,7 @@ def test_an_element_that_is_too_large_is_not_taken() -> None:
     assert stream.demand == 1
 
 
-def test_nothing_is_offered_before_the_beginning_or_behind_the_end() -> None:
+def test_nothing_is_offered_before_the_beginning_or_after_the_end() -> None:
     stream = PublisherSide(1, SubscribeFrame("x", 1, 5), SMALL)
     with pytest.raises(ValueError, match="not begun"):
         stream.offer([b"a"])

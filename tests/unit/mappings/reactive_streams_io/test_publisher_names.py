@@ -141,7 +141,7 @@ REFUSED = [
 
 
 @each_row(("case", "text", "status", "said"), REFUSED, ids=[case for case, *_ in REFUSED])
-def test_a_name_that_is_none_is_refused(case: str, text: str, status: int, said: str) -> None:
+def test_a_name_that_is_invalid_is_refused(case: str, text: str, status: int, said: str) -> None:
     with pytest.raises(DecodeError) as error:
         parse(text, with_test_publishers=True)
     assert error.value.status == status

@@ -111,7 +111,7 @@ def test_a_request_for_nothing_drops_what_waits() -> None:
     assert b"400 " in said
 
 
-def test_a_stream_is_begun_once_and_elements_come_behind_it() -> None:
+def test_a_stream_is_started_once_and_elements_come_after_it() -> None:
     one = session()
     stream = opened(one)
     with pytest.raises(ValueError, match="already begun"):
@@ -157,7 +157,7 @@ def test_positions_count_frames_and_copies_are_kept_until_acknowledged() -> None
     assert one.sent == 5
 
 
-def test_copies_are_bounded_in_number_and_in_octets() -> None:
+def test_copies_are_bounded_in_number_and_in_bytes() -> None:
     bounds: list[dict[str, Any]] = [{"window": 10}, {"copies": 250}]
     for limits in bounds:
         one = session(**limits)

@@ -99,7 +99,7 @@ def test_spec_2_03_nothing_is_said_to_a_publisher_that_has_come_to_its_end(end: 
 
 
 @ends
-def test_spec_2_04_an_end_counts_as_a_cancel(end: str) -> None:
+def test_spec_2_04_an_end_is_treated_as_a_cancel(end: str) -> None:
     party, (stream,) = subscriber("a", demand=9)
     assert party.hears(f"81 01 00 84 01 00 01 61 {end}") == b""
     assert is_over(party)
@@ -141,7 +141,7 @@ def test_spec_2_07_requests_and_cancels_go_in_the_order_in_which_they_were_made(
         assert party.says() == raw(" ".join(f"12 {each} 01" for each in ids) + f" 13 {ids[0]}")
 
 
-def test_spec_2_08_elements_that_come_behind_a_cancel_are_borne() -> None:
+def test_spec_2_08_elements_that_come_after_a_cancel_are_borne() -> None:
     party, (stream, other) = subscriber("a", "b", demand=5)
     party.hears("81 01 00 82 01 01 31 84 01 00 01 61")
     party.endpoint.session.cancel(stream)
@@ -170,7 +170,7 @@ def test_spec_2_10_failure_comes_with_and_without_a_request(demand: int) -> None
 
 
 @pytest.mark.parametrize("piece", [1, 3, 1 << 20], ids=["octet by octet", "in threes", "at once"])
-def test_spec_2_11_elements_are_told_in_the_order_in_which_they_came(piece: int) -> None:
+def test_spec_2_11_elements_are_reported_in_the_order_in_which_they_came(piece: int) -> None:
     party, (first, second) = subscriber("a", "b", demand=100)
     said = raw("81 01 00 81 02 01") + b"".join(
         raw(f"82 01 01 {number:02x} 83 02 02 {number:02x} {number:02x}") for number in range(40)
@@ -183,7 +183,7 @@ def test_spec_2_11_elements_are_told_in_the_order_in_which_they_came(piece: int)
     assert turns == [first, second] * 40
 
 
-def test_spec_2_12_a_beginning_is_told_once_for_each_subscribe() -> None:
+def test_spec_2_12_a_beginning_is_notified_once_for_each_subscribe() -> None:
     party, (first,) = subscriber("a")
     party.hears("81 01 00 86 01")
     second = party.endpoint.subscribe("a", 1)
@@ -220,7 +220,7 @@ def test_spec_2_13_nothing_that_a_publisher_says_is_answered_with_an_exception(s
             assert is_over(party)
 
 
-def test_spec_2_13_an_element_that_is_none_is_refused() -> None:
+def test_spec_2_13_an_element_that_is_invalid_is_refused() -> None:
     """There are no octets for it; an empty element is one."""
     party = greeted()
     party.hears("11 09 74 63 6b 2f 6e 65 76 65 72 01 05")

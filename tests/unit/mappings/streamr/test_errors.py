@@ -66,7 +66,7 @@ def test_every_cause_has_its_text_and_status(name: str) -> None:
     assert fault.error.startswith("streamr:")
 
 
-def test_a_lawful_stream_id_is_quoted_whole_and_a_longer_one_is_cut() -> None:
+def test_a_valid_stream_id_is_quoted_whole_and_a_longer_one_is_cut() -> None:
     def said(fault: Fault) -> int:
         return len(fault.message)
 

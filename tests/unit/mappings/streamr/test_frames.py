@@ -102,7 +102,7 @@ def test_errors_of_older_services_are_read() -> None:
 
 
 @pytest.mark.parametrize("layer", [b"1", b"2", b'"0"', b"null", b"true", b"false", b"[]"])
-def test_another_control_layer_is_told(layer: bytes) -> None:
+def test_another_control_layer_is_reported(layer: bytes) -> None:
     with pytest.raises(UnknownVersion, match="expected 0"):
         read_frame(b'[%b,2,"",{"stream":"s","partition":0}]' % layer)
 

@@ -53,7 +53,7 @@ def test_every_option_is_read() -> None:
 
 
 @each_row("option", OPTIONS, ids=lambda option: option.name)
-def test_an_option_tells_about_itself_with_an_example_that_works(option: Any) -> None:
+def test_an_option_reports_about_itself_with_an_example_that_works(option: Any) -> None:
     assert option.description.endswith(".")
     assert read_streamr({option.name: option.example})
 
@@ -106,13 +106,13 @@ def wrong(name: str, *values: Any) -> Iterator[tuple[dict[str, Any], tuple[str, 
         *wrong("subIdFiller", "null", 0, False),
     ],
 )
-def test_a_wrong_option_is_told_with_its_place(written: dict[str, Any], place: tuple[str, ...]) -> None:
+def test_a_wrong_option_is_reported_with_its_place(written: dict[str, Any], place: tuple[str, ...]) -> None:
     with pytest.raises(InvalidMapperOptions) as refused:
         read_streamr(written)
     assert [problem.steps for problem in refused.value.problems] == [place]
 
 
-def test_every_problem_is_told_at_once_and_no_key_with_it() -> None:
+def test_every_problem_is_reported_at_once_and_no_key_with_it() -> None:
     with pytest.raises(InvalidMapperOptions) as refused:
         read_streamr({"streams": {"tank": {"partitions": 0}}, "authKeys": {"pump": "secret"}, "hash": "x"})
     assert [problem.steps for problem in refused.value.problems] == [

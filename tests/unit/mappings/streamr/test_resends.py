@@ -89,7 +89,7 @@ def test_case_r19_a_message_names_its_true_predecessor() -> None:
     assert unicast[3][5:7] == [10, 7]
 
 
-def test_case_r20_two_resends_are_told_apart() -> None:
+def test_case_r20_two_resends_are_distinguished() -> None:
     first, second = (ResendFrames(Resend("tank", 0, sub, OffsetRange(0))) for sub in ("a", "b"))
     one, two, three, four = stored()
     frames = [
@@ -156,7 +156,7 @@ def test_the_sixty_fifth_that_waits_is_refused() -> None:
     assert (refused.value.status, refused.value.about) == (429, ErrorSubject("tank", 0, "x"))
 
 
-def test_answers_that_are_kept_back_count_as_waiting() -> None:
+def test_answers_that_are_kept_back_are_treated_as_waiting() -> None:
     resends = Resends(ResendLimits(waiting=2))
     for _ in range(2):
         resends.ask(gap())
@@ -168,7 +168,7 @@ def test_answers_that_are_kept_back_count_as_waiting() -> None:
     resends.ask(gap())
 
 
-def test_twenty_begin_in_a_second_and_the_rest_later() -> None:
+def test_twenty_start_in_a_second_and_the_rest_later() -> None:
     clock = Clock()
     resends = Resends()
     begun: list[float] = []
@@ -238,7 +238,7 @@ def test_a_client_that_asks_for_another_hole_each_time_is_held_to_the_rate() -> 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["ask", "begin", "finish", "wait"]), st.integers(0, 3)), max_size=60))
-def test_whatever_comes_every_resend_that_was_taken_begins_once_and_in_order(steps: list[tuple[str, int]]) -> None:
+def test_whatever_comes_every_resend_that_was_taken_starts_once_and_in_order(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     resends = Resends(ResendLimits(per_second=3, running=2, waiting=4))
     asked: list[ResendTicket] = []

@@ -143,7 +143,7 @@ def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_
     assert unsubscribe(sessions, client="y") == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
 
 
-def test_case_x06_whoever_may_not_read_any_longer_is_told_and_sent_no_more() -> None:
+def test_case_x06_anyone_who_may_not_read_any_longer_is_reported_and_sent_no_more() -> None:
     sessions = Sessions()
     subscribe(sessions, A)
     subscribe(sessions, A, 1)
@@ -179,7 +179,7 @@ def test_case_h03_a_session_that_only_resends_follows_nothing() -> None:
     assert sessions.followed_streams() == set()
 
 
-def test_limits_are_told() -> None:
+def test_limits_are_reported() -> None:
     sessions = Sessions(SessionLimits(sessions=1, subscriptions=2))
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
@@ -269,7 +269,7 @@ def test_case_b09_any_request_keeps_a_session_alive() -> None:
     assert [sessions.get(address) is not None for address in (A, B)] == [True, False]
 
 
-def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
+def test_a_session_that_nobody_receives_for_half_a_minute_ends() -> None:
     clock = Clock()
     sessions = Sessions()
     subscribe(sessions, now=clock.now())
@@ -278,7 +278,7 @@ def test_a_session_that_nobody_hears_for_half_a_minute_ends() -> None:
     assert sessions.undelivered(A, clock.now()) == []
 
 
-def test_three_messages_have_to_be_unheard_and_none_heard_between() -> None:
+def test_three_messages_have_to_be_unheard_and_none_received_between() -> None:
     clock = Clock()
     sessions = Sessions()
     subscribe(sessions, now=clock.now())

@@ -35,7 +35,7 @@ def test_version_29_is_the_same_and_unsigned() -> None:
 
 
 @each_row("version", [27, 30, 31, 32, 33, 0, -1, 28.5, "28", None, True, [28], {}])
-def test_another_version_is_told_and_the_known_ones_are_named(version: Any) -> None:
+def test_another_version_is_reported_and_the_known_ones_are_named(version: Any) -> None:
     with pytest.raises(UnknownVersion, match="expected 28 or 29") as refused:
         read_message([version, *ARRAY[1:]])
     known = {27: "27, which is binary", 30: "30, which has no offsets"}

@@ -53,7 +53,7 @@ def event(action: str, path: str, value: bytes | None = None) -> Event:
         ("deleted", "/", None, {}),
     ],
 )
-def test_an_event_tells_the_ids_and_what_it_changed(
+def test_an_event_reports_the_ids_and_what_it_changed(
     action: str, path: str, value: bytes | None, expected: dict[str, Any]
 ) -> None:
     assert partial_thing(event(action, path, value)) == {**IDS, **expected}

@@ -220,7 +220,7 @@ def test_a_range_that_is_trimmed_while_it_is_read_says_so(journal: Journal, trim
     assert page(journal, range, first.position, 10, MUCH) == HistoryPage([], 10, False, Trimmed(11, 30, True, 1))
 
 
-def test_times_become_revisions_where_the_journal_can_tell(journal: Journal, trim: Callable[[int], None]) -> None:
+def test_times_become_revisions_where_the_journal_can_report(journal: Journal, trim: Callable[[int], None]) -> None:
     trim(41)
 
     def opened(after: int | None, before: int | None) -> tuple[int, int, Times | None]:

@@ -94,7 +94,7 @@ def test_the_policy_of_a_thing_follows_its_state() -> None:
     assert replayed(CREATED, ("modified", "/policyId", "a:other")).policy == "a:other"
 
 
-def test_a_tombstone_keeps_revision_and_policy_and_a_creation_begins_anew() -> None:
+def test_a_tombstone_keeps_revision_and_policy_and_a_creation_starts_again() -> None:
     deleted = replayed(CREATED, ("deleted", "/"))
     assert (deleted.is_deleted, deleted.revision, deleted.policy) == (True, 2, "acme.site:lamps")
     again = replayed(CREATED, ("deleted", "/"), ("created", "/", {"policyId": "a:new"}))

@@ -113,7 +113,7 @@ def test_reading_that_fails_is_unavailable(fragile: Journal) -> None:
             read()
 
 
-def test_a_full_file_stores_nothing_of_the_batch_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+def test_a_full_file_stores_nothing_of_the_batch_and_continues_when_there_is_room(tmp_path: Path) -> None:
     """A real SQLITE_FULL, through the file's size limit; a probe sees it too."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 2))

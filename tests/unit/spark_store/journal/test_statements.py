@@ -90,7 +90,7 @@ def test_a_page_of_events_that_are_followed_stops_at_the_byte_budget(journal: Jo
     assert [found.seq for found in follow_on(journal, 0, 10, 200)] == [1, 2]
 
 
-def test_a_new_place_is_behind_the_newest_event_and_goes_forward_only(journal: Journal) -> None:
+def test_a_new_place_is_after_the_newest_event_and_goes_forward_only(journal: Journal) -> None:
     """A connection's targets that are not named any more have none; what another connection has stays."""
     journal.append(history(LAMP, 2))
     journal.write([change(LAMP, 3)])

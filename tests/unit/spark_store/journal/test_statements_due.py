@@ -28,7 +28,7 @@ def test_policies_of_an_earlier_journal_are_looked_at_if_something_in_them_expir
     file.close()
 
 
-def test_nothing_is_left_of_whom_a_policy_was_going_to_tell(tmp_path: Path) -> None:
+def test_nothing_is_left_of_whom_a_policy_was_going_to_report(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     state = {"entries": {"A": {"subjects": {"a:b": {"expiry": "2030-01-15T08:00:00Z"}}}}}
     event = Event(POLICY, 1, timestamp(1), "created", "/", b"{}", b"{}")
@@ -44,7 +44,7 @@ def test_nothing_is_left_of_whom_a_policy_was_going_to_tell(tmp_path: Path) -> N
     assert SUBJECT not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
 
 
-def test_whoever_writes_a_state_makes_it_due(tmp_path: Path) -> None:
+def test_anyone_who_writes_a_state_makes_it_due(tmp_path: Path) -> None:
     """A rebuild writes states by itself."""
     journal = Journal.open(tmp_path / "journal.db")
     entity = "INSERT INTO entities (type, id, revision, created, modified, state) VALUES ('policy', ?, 1, '', '', ?)"

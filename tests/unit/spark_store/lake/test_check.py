@@ -57,7 +57,7 @@ def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: DataFolder) -> No
     assert fault_of(site, every_page=True) == ""
 
 
-def test_what_is_neither_in_the_journal_nor_in_the_lake_is_told(site: DataFolder) -> None:
+def test_what_is_neither_in_the_journal_nor_in_the_lake_is_reported(site: DataFolder) -> None:
     trim(site, 7)
     shutil.rmtree(site.lake.folder)
     with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
@@ -140,7 +140,7 @@ def half_a_file(table: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
-def test_what_is_missing_of_a_table_is_told_with_its_place_and_the_next_step(
+def test_what_is_missing_of_a_table_is_reported_with_its_place_and_the_next_step(
     site: DataFolder, table: Table, damage: Callable[[Path], None], said: str
 ) -> None:
     folder = Path(site.lake.path(table))

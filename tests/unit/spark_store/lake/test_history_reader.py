@@ -115,7 +115,7 @@ def test_same_ids_of_another_type_are_another_entity(lake: Lake) -> None:
     assert {found.entity for found in LakeHistory(lake).events(POLICY, 1, 9, 10, MUCH).events} == {POLICY}
 
 
-def test_a_history_begins_at_the_oldest_event_there_is(lake: Lake) -> None:
+def test_a_history_starts_at_the_oldest_event_there_is(lake: Lake) -> None:
     fill(lake, 1, 60)
     forget(lake, "revision <= 41")
     opened = LakeHistory(lake)
@@ -145,21 +145,21 @@ def test_times_are_exclusive(lake: Lake, times: Times, expected: list[int]) -> N
     assert opened.events(LAMP, 1, 20, max(1, len(expected)), MUCH, times=times).is_all
 
 
-def test_what_is_missing_in_the_midst_is_told(lake: Lake) -> None:
+def test_what_is_missing_in_the_midst_is_reported(lake: Lake) -> None:
     fill(lake, 1, 20)
     forget(lake, "revision = 7")
     with pytest.raises(HistoryUnavailable, match="expected every revision from 1 to 20 in the lake once, found 19"):
         LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
 
 
-def test_what_is_there_twice_is_told(lake: Lake) -> None:
+def test_what_is_there_twice_is_reported(lake: Lake) -> None:
     fill(lake, 1, 20)
     fill(lake, 20, 20)
     with pytest.raises(HistoryUnavailable, match="once, found 21"):
         LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
 
 
-def test_a_table_that_is_not_there_is_told(lake: Lake) -> None:
+def test_a_table_that_is_not_there_is_reported(lake: Lake) -> None:
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
         LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
     with pytest.raises(HistoryUnavailable, match="expected a Delta table that can be read"):
@@ -169,7 +169,7 @@ def test_a_table_that_is_not_there_is_told(lake: Lake) -> None:
 # states
 
 
-def test_the_oldest_event_of_a_range_is_found_wherever_it_begins(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_oldest_event_of_a_range_is_found_wherever_it_starts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_reader, "WINDOW", 4)
     fill(lake, 1, 40)
     opened = LakeHistory(lake)

@@ -36,7 +36,7 @@ def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lak
     assert read(opened, 1, 30) == span(1, 30)
 
 
-def test_a_table_that_does_not_reach_so_far_is_told(lake: Lake) -> None:
+def test_a_table_that_does_not_reach_so_far_is_reported(lake: Lake) -> None:
     fill(lake, 1, 10)
     opened = LakeHistory(lake)
     assert opened.reaches() == 20
@@ -71,7 +71,7 @@ def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("versions", [1, 3, 5])
-def test_how_far_another_table_reaches_that_was_put_in_place_is_told_at_once(lake: Lake, versions: int) -> None:
+def test_how_far_another_table_reaches_that_was_put_in_place_is_reported_at_once(lake: Lake, versions: int) -> None:
     """It may have fewer versions than the one that is known, as many, or more."""
     for first in (1, 11, 21):
         fill(lake, first, first + 9)
@@ -107,7 +107,7 @@ def test_a_table_whose_folder_has_gone_reaches_nowhere(folder: str, is_empty: bo
     assert opened.reaches() == 20
 
 
-def test_a_half_written_file_is_told_and_the_rest_goes_on(lake: Lake) -> None:
+def test_a_half_written_file_is_reported_and_the_rest_continues(lake: Lake) -> None:
     fill(lake, 1, 10)
     (good,) = Path(lake.path(EVENTS)).glob("*.parquet")
     fill(lake, 11, 20)

@@ -7,7 +7,7 @@ from pathlib import Path
 from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, is_table
 
 
-def test_design_8_20_the_promised_columns_keep_their_names_and_types() -> None:
+def test_design_8_20_the_guaranteed_columns_keep_their_names_and_types() -> None:
     events = {column.name: column.type for column in EVENTS.columns}
     latest = {column.name: column.type for column in LATEST.columns}
     entity = dict.fromkeys(("entity_type", "entity", "namespace"), "string")

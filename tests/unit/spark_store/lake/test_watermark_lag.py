@@ -45,7 +45,7 @@ def test_the_status_says_what_neither_journal_nor_lake_has(tmp_path: Path) -> No
     assert "restore the folder `lake` from a backup" in read_status(site.lake, NOW)["lake_failure"]
 
 
-def test_the_status_is_told_though_a_table_and_the_watermark_cannot_be_read(tmp_path: Path) -> None:
+def test_the_status_is_reported_though_a_table_and_the_watermark_cannot_be_read(tmp_path: Path) -> None:
     site = DataFolder(tmp_path)
     site.write(10, entities=1)
     write_lake(site.folder)

@@ -89,7 +89,7 @@ def test_a_journal_without_a_lake_is_copied_too(tmp_path: Path) -> None:
     assert states(DataFolder(tmp_path / "copy")) == states(site)
 
 
-def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_goes_on(site: DataFolder, tmp_path: Path) -> None:
+def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_continues(site: DataFolder, tmp_path: Path) -> None:
     stop = threading.Event()
     written: list[int] = []
 
@@ -206,7 +206,7 @@ def test_where_links_are_not_to_be_had_files_are_copied(
     assert same(tmp_path / "second") == []
 
 
-def test_what_is_on_its_way_or_written_anew_all_the_time_stays_behind(site: DataFolder, tmp_path: Path) -> None:
+def test_what_is_on_its_way_or_written_again_all_the_time_stays_behind(site: DataFolder, tmp_path: Path) -> None:
     log = Path(site.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")

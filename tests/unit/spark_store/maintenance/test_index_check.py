@@ -129,7 +129,7 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
         ),
     ],
 )
-def test_whatever_differs_is_told(file: Path, statement: str, found: list[IndexDifference]) -> None:
+def test_whatever_differs_is_reported(file: Path, statement: str, found: list[IndexDifference]) -> None:
     tamper(file, statement)
     compared = compare(file)
     assert [
@@ -150,7 +150,7 @@ def test_what_the_index_has_not_reached_is_counted_and_not_missed(file: Path) ->
     assert compare(file).waiting == 5
 
 
-def test_of_many_only_some_are_told_one_by_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_only_some_are_reported_one_by_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tamper(file, "DELETE FROM search_values")
     monkeypatch.setattr(index_check, "SHOWN", 1)
     compared = compare(file)
@@ -190,6 +190,6 @@ def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path
     assert compare(path)[1:] == (0, 0, [])
 
 
-def test_what_is_no_journal_is_told(tmp_path: Path) -> None:
+def test_what_is_no_journal_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="unable to open"):
         compare(tmp_path / "journal.db")

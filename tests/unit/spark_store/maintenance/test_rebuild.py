@@ -42,7 +42,7 @@ def test_a_whole_journal_is_left_as_it_is(site: DataFolder) -> None:
     assert states(site) == before
 
 
-def test_states_are_made_anew_from_the_journals_own_events_byte_for_byte(site: DataFolder) -> None:
+def test_states_are_made_again_from_the_journals_own_events_byte_for_byte(site: DataFolder) -> None:
     before = states(site)
     damage(site)
     found = rebuild_journal(site.lake)
@@ -92,7 +92,7 @@ def test_an_entity_that_only_the_lake_knows_is_added(site: DataFolder) -> None:
     assert states(site) == before
 
 
-def test_what_nothing_tells_is_kept_and_counted(site: DataFolder) -> None:
+def test_what_nothing_reports_is_kept_and_counted(site: DataFolder) -> None:
     trim(site, 7)
     before = states(site)
     assert rebuild_journal(site.lake)[:4] == (ENTITIES, 0, 0, 2), "no lake"
@@ -104,7 +104,7 @@ def test_what_nothing_tells_is_kept_and_counted(site: DataFolder) -> None:
     assert states(site) == before
 
 
-def test_what_was_erased_tells_nothing_of_what_was_made_anew_though_the_lake_still_has_it(site: DataFolder) -> None:
+def test_what_was_erased_reports_nothing_of_what_was_made_again_though_the_lake_still_has_it(site: DataFolder) -> None:
     """Neither when the thing was created, nor what was said about a place that it has again."""
     write_lake(site.folder)
     made_anew(site, lamp(3))
@@ -138,7 +138,7 @@ def test_a_journal_older_than_the_lake_is_refused(site: DataFolder) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: DataFolder) -> None:
+def test_interrupted_anywhere_it_continues_and_ends_the_same(late: bool, site: DataFolder) -> None:
     before = states(site)
     write_lake(site.folder, 30)
     trim(site, 25)
@@ -163,7 +163,7 @@ def test_interrupted_anywhere_it_goes_on_and_ends_the_same(late: bool, site: Dat
     assert states(site) == before
 
 
-def test_a_lake_that_cannot_be_read_is_told(site: DataFolder) -> None:
+def test_a_lake_that_cannot_be_read_is_reported(site: DataFolder) -> None:
     write_lake(site.folder)
     trim(site, 48)
     (file,) = Path(site.lake.path(LATEST)).glob("*.parquet")

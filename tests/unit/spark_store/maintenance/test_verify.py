@@ -133,7 +133,7 @@ def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
     ids=["loss", "gap", "repeat", "change", "headers"],
 )
 @pytest.mark.parametrize("range", [1000, 10])
-def test_what_is_planted_in_events_is_told_with_its_number(
+def test_what_is_planted_in_events_is_reported_with_its_number(
     plant: Callable[[Rows], Rows], said: str, range: int, site: DataFolder
 ) -> None:
     write_events(site.folder, plant(events(site)))
@@ -157,7 +157,7 @@ def test_what_is_planted_in_events_is_told_with_its_number(
     ids=["one", "a beginning", "two", "an end", "everything", "what the journal has"],
 )  # fmt: skip
 @pytest.mark.parametrize("options", [VerifyOptions(), ALL])
-def test_what_is_missing_of_the_trimmed_events_is_told(
+def test_what_is_missing_of_the_trimmed_events_is_reported(
     lost: set[int], said: list[str], options: VerifyOptions, site: DataFolder
 ) -> None:
     trim(site, 30)
@@ -197,7 +197,7 @@ def erase_and_make_anew(site: DataFolder) -> None:
     publish_watermark(site.lake.watermark, Watermark(48, erased=1))
 
 
-def test_what_was_erased_and_made_anew_above_the_watermark_is_not_missed_in_latest(site: DataFolder) -> None:
+def test_what_was_erased_and_made_again_above_the_watermark_is_not_missed_in_latest(site: DataFolder) -> None:
     rows = latest(site)
     row = rows.pop("acme.site:lamp-3")
     write_events(site.folder, [it for it in events(site) if it["entity"] != "acme.site:lamp-3"])
@@ -233,7 +233,7 @@ def test_events_may_be_missing_up_to_what_retention_or_an_erasure_has_left(
     assert border(erased, first, is_expired, snapshots) == expected
 
 
-def test_an_event_that_the_journal_lost_is_told(site: DataFolder) -> None:
+def test_an_event_that_the_journal_lost_is_reported(site: DataFolder) -> None:
     tamper(site, "DELETE FROM entries WHERE seq = 7")
     assert differences(site) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
 
@@ -246,7 +246,7 @@ def test_what_is_trimmed_meanwhile_is_not_missed(site: DataFolder) -> None:
     assert (found.first, found.compared, found.count) == (1, 48, 0)
 
 
-def test_what_is_planted_in_latest_is_told(site: DataFolder) -> None:
+def test_what_is_planted_in_latest_is_reported(site: DataFolder) -> None:
     rows = latest(site)
     row = rows["acme.site:lamp-3"]
 
@@ -269,7 +269,7 @@ def test_what_is_planted_in_latest_is_told(site: DataFolder) -> None:
     assert said(*others, {**row, "state": f" {row['state']}"}) == []
 
 
-def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_being_made_is_not(
+def test_an_index_that_does_not_say_what_the_states_say_is_reported_and_one_that_is_being_made_is_not(
     site: DataFolder,
 ) -> None:
     tamper(site, "DELETE FROM search_values WHERE value = 'acme.site:other'")
@@ -282,7 +282,7 @@ def test_an_index_that_does_not_say_what_the_states_say_is_told_and_one_that_is_
     assert (verify(site.lake, ALL).count, verify(site.lake, ALL).unindexed) == (0, 10)
 
 
-def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(site: DataFolder) -> None:
+def test_a_state_that_journal_and_lake_have_wrong_alike_is_notified_by_the_events(site: DataFolder) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     write_latest(
         site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
@@ -291,7 +291,7 @@ def test_a_state_that_journal_and_lake_have_wrong_alike_is_told_by_the_events(si
     assert differences(site) == ["latest: state not as the events make it: acme.site:lamp-5 at revision 5"]
 
 
-def test_differences_are_counted_and_some_are_told(tmp_path: Path) -> None:
+def test_differences_are_counted_and_some_are_reported(tmp_path: Path) -> None:
     site = DataFolder(tmp_path / "data")
     site.write(3 * SHOWN)
     write_lake(site.folder)
@@ -300,7 +300,7 @@ def test_differences_are_counted_and_some_are_told(tmp_path: Path) -> None:
     assert (found.count, len(found.differences)) == (3 * SHOWN - 10, SHOWN)
 
 
-def test_an_interrupted_comparison_goes_on_and_says_the_same(site: DataFolder) -> None:
+def test_an_interrupted_comparison_continues_and_says_the_same(site: DataFolder) -> None:
     write_events(site.folder, events(site)[:-1])
     write_latest(site.folder, list(latest(site).values())[1:])
     expected = verify(site.lake, VerifyOptions(range=10, fold_all=True))
@@ -323,7 +323,7 @@ def test_an_interrupted_comparison_goes_on_and_says_the_same(site: DataFolder) -
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
-def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
+def test_what_is_reported_is_the_same_however_few_events_are_read_at_once(
     site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
@@ -359,7 +359,7 @@ def test_what_is_told_is_the_same_however_few_events_are_read_at_once(
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
-def test_what_is_told_is_the_same_however_few_bytes_are_held_at_once(
+def test_what_is_reported_is_the_same_however_few_bytes_are_held_at_once(
     site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_events(site.folder, [row for row in events(site) if row["seq"] not in (9, 10)])
@@ -445,14 +445,14 @@ def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -
     assert peak < 1 << 20
 
 
-def test_a_file_that_is_no_progress_is_told(site: DataFolder) -> None:
+def test_a_file_that_is_no_progress_is_reported(site: DataFolder) -> None:
     site.lake.progress_file.write_bytes(b"{")
     with pytest.raises(StoreUnavailable, match="say --restart"):
         verify(site.lake, ALL)
     assert verify(site.lake, VerifyOptions(restart=True)).count == 0
 
 
-def test_a_damaged_file_of_the_lake_is_told(site: DataFolder) -> None:
+def test_a_damaged_file_of_the_lake_is_reported(site: DataFolder) -> None:
     for file in Path(site.lake.path(EVENTS)).glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):

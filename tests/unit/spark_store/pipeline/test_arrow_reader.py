@@ -58,7 +58,7 @@ def test_they_are_what_python_reads_byte_for_byte(site: DataFolder) -> None:
 
 
 @pytest.mark.parametrize("values", [[None, b"1"], [None, None], [b"1", None, b'"x"']])
-def test_a_deletion_has_no_value_wherever_it_stands(site: DataFolder, values: list[bytes | None]) -> None:
+def test_a_deletion_has_no_value_wherever_it_is_valid(site: DataFolder, values: list[bytes | None]) -> None:
     """The library guesses the type of a column from what it meets first."""
     site.append([event(ODD, revision, value) for revision, value in enumerate(values, 1)])
     found = read(site, 1, len(values))
@@ -88,7 +88,7 @@ def test_an_entity_that_was_erased_and_made_again_is_read_from_there_on(site: Da
     assert read(site, 1, 4)["seq"].to_pylist() == expected(site, 1, 4)["seq"].to_pylist()
 
 
-def test_a_damaged_page_is_told_with_the_next_step(site: DataFolder) -> None:
+def test_a_damaged_page_is_reported_with_the_next_step(site: DataFolder) -> None:
     site.append([event(ODD, revision, b'"' + b"x" * 3000 + b'"') for revision in range(1, 200)])
     with sqlite3.connect(site.lake.journal) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -101,6 +101,6 @@ def test_a_damaged_page_is_told_with_the_next_step(site: DataFolder) -> None:
         read(site, 1, 199)
 
 
-def test_a_journal_that_is_gone_is_told(site: DataFolder) -> None:
+def test_a_journal_that_is_gone_is_reported(site: DataFolder) -> None:
     with pytest.raises(StoreUnavailable, match="found no journal"):
         list(short_events(site.folder / "none.db", 1, 2))

@@ -31,7 +31,7 @@ def test_a_lake_that_is_the_journal_is_whole(site: DataFolder) -> None:
     assert_whole(site.folder)
 
 
-def test_amid_a_batch_the_lake_is_the_journals_beginning(site: DataFolder) -> None:
+def test_in_the_middle_of_a_batch_the_lake_is_the_journals_beginning(site: DataFolder) -> None:
     assert check(site.folder, amid=True) == [], "no table yet"
     write_lake(site.folder, 14)
     site.write(3)

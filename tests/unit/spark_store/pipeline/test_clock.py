@@ -96,7 +96,7 @@ def test_a_day_of_being_off_is_believed_and_all_of_it_after_a_steady_day(off: ti
     assert machine.look() == NONE
 
 
-def test_processes_that_end_soon_believe_no_more_than_one_that_goes_on() -> None:
+def test_processes_that_end_soon_believe_no_more_than_one_that_continues() -> None:
     """A look is all that they have from each other; a month ahead, one look each."""
     machine = Machine()
     machine.wait(HOUR)
@@ -106,7 +106,7 @@ def test_processes_that_end_soon_believe_no_more_than_one_that_goes_on() -> None
         assert machine.look(30 * DAY) == (NONE if number * 65 * MINUTE < DAY else 30 * DAY), number
 
 
-def test_a_machine_that_begins_in_1970_and_is_never_up_for_a_day_believes_its_clock() -> None:
+def test_a_machine_that_starts_in_1970_and_is_never_up_for_a_day_believes_its_clock() -> None:
     machine = Machine(NOW - 30 * DAY)
     for day in range(80):
         machine.switch_on(14 * HOUR)

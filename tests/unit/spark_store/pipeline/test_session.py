@@ -94,7 +94,7 @@ def test_a_java_that_does_not_answer_this_time_is_not_missing(
     ("number", "expected"),
     [(errno.EAGAIN, StoreUnavailable), (errno.ENOMEM, StoreUnavailable), (errno.ENOEXEC, SparkMissing)],
 )
-def test_a_java_that_cannot_be_begun_is_missing_only_where_it_is_no_program(
+def test_a_java_that_cannot_be_started_is_missing_only_where_it_is_no_program(
     number: int, expected: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object, **__: object) -> None:
@@ -318,6 +318,6 @@ def test_what_was_put_aside_is_gone_once_java_has_looked(aside: Path) -> None:
     assert sorted(it.name for it in aside.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
 
 
-def test_what_is_needed_still_is_not_waited_for_for_ever(aside: Path) -> None:
+def test_what_is_needed_still_is_not_waited_for_forever(aside: Path) -> None:
     spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark, looks=3) == 1

@@ -65,7 +65,7 @@ def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[LakeW
     return LakeWriter(cast(Any, spark), place, 1), spark
 
 
-def test_the_log_tells_the_moments_and_the_numbers_of_events_how_many_are_between_them(tmp_path: Path) -> None:
+def test_the_log_reports_the_moments_and_the_numbers_of_events_how_many_are_between_them(tmp_path: Path) -> None:
     target, _ = filled(tmp_path, [3, 9, 4, 5, 12], {4: 2, 9: 3, 11: 1})
     assert reader.moments(target.lake) == {4: 2, 9: 3, 11: 1}
     assert reader.events_up_to(target.lake, [4, 9, 11]) == [2, 2, 0]

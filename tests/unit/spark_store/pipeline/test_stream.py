@@ -164,7 +164,7 @@ def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_
 
 
 @pytest.mark.parametrize(("once", "left"), [(False, 60), (True, 0)])
-def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
+def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_start(
     once: bool, left: float, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     DataFolder(target.lake.data_dir).write(5)
@@ -184,7 +184,7 @@ def test_upkeep_that_no_process_lived_long_enough_for_is_done_soon_after_a_start
     assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
 
 
-def test_a_batch_begins_where_the_lake_is() -> None:
+def test_a_batch_starts_where_the_lake_is() -> None:
     """Not where the checkpoint of another run was."""
     check_begin(7, 7)
     for begin in (6, 8):
@@ -200,11 +200,11 @@ def test_a_batch_begins_where_the_lake_is() -> None:
         Py4JError("An error occurred while calling o1.sql: Answer from Java side is empty"),
     ],
 )
-def test_a_java_process_that_was_killed_is_told_in_our_words(error: Exception) -> None:
+def test_a_java_process_that_was_killed_is_reported_in_our_words(error: Exception) -> None:
     assert "Java process has ended amid its work: killed, or short of memory" in str(stream.translate_error(error))
 
 
-def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_begin(
+def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_start(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: Any, **__: Any) -> None:
@@ -262,7 +262,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
     assert said == ["maintenance failed"], "not tried again at once"
 
 
-def test_other_upkeep_does_not_wait_for_one_that_fails(
+def test_other_maintenance_does_not_wait_for_one_that_fails(
     target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: Any) -> int:
@@ -358,7 +358,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     assert forgotten[-1] == pytest.approx(begun, abs=600)
 
 
-def test_a_kind_of_upkeep_that_failed_is_told_until_it_has_gone_well(
+def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []

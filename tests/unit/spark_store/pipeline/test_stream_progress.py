@@ -41,7 +41,7 @@ def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, w
         (found(201, 500, appended=300, merged=100, watermark=300), StartPlan(1, 300)),
     ],
 )
-def test_a_pipeline_goes_on_where_the_tables_end(it: StartPosition, expected: StartPlan) -> None:
+def test_a_pipeline_continues_where_the_tables_end(it: StartPosition, expected: StartPlan) -> None:
     assert plan(it) == expected
 
 

@@ -37,7 +37,7 @@ DAY = timedelta(days=1)
         (FRESH._replace(events=600_000, entities=300_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
     ],
 )
-def test_upkeep_is_due_by_number_and_by_time(done: MaintenanceState, expected: Due) -> None:
+def test_maintenance_is_due_by_number_and_by_time(done: MaintenanceState, expected: Due) -> None:
     assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == expected
 
 
@@ -71,7 +71,7 @@ def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, e
     assert retention.has_expired(entry, newest, NOW) is expected
 
 
-def test_a_clock_that_was_set_back_delays_no_upkeep() -> None:
+def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
     """Nobody knows how long it is since a time to come."""
     later = NOW + 365 * DAY
     done = MaintenanceState(later, later, later, 1, 0)
@@ -90,7 +90,7 @@ def text(at: datetime) -> str:
     [(4, 1, 6), (4, 0, 6), (9.5, 1, 1), (60, 1, 1), (60, 0, 0), (-60, 1, 10), (0, 1, 10)],
     ids=["not yet", "nor here", "soon", "overdue", "overdue, and soon over", "a time to come", "just now"],
 )
-def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
+def test_a_start_continues_waiting_where_the_process_before_it_was(waited: float, grace: float, left: float) -> None:
     """In minutes, of ten that each kind of maintenance waits. What is overdue lets new events go first."""
     every, minute = timedelta(minutes=10), timedelta(minutes=1)
     maintenance = MaintenancePlan(
@@ -107,7 +107,7 @@ def test_a_start_goes_on_waiting_where_the_process_before_it_was(waited: float, 
             assert due(found, before, maintenance) == Due(optimize=False, vacuum=False, forget=False)
 
 
-def test_a_start_goes_on_waiting_however_long_that_is() -> None:
+def test_a_start_continues_waiting_however_long_that_is() -> None:
     maintenance = MaintenancePlan(vacuum_every=timedelta.max)
     found = resume_state(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
     assert found.vacuumed == LONG_AGO

@@ -69,7 +69,7 @@ def ids(found: list[CandidateAccess], access: Access | None, text: str | None, o
     return [it.entity.partition(":")[2] for _, it in sorted(matching(found, {POLICY: access}, question))]
 
 
-def test_what_spark_says_counts_for_whoever_may_read_everything_and_for_nobody_else() -> None:
+def test_what_spark_says_applies_to_anyone_who_may_read_everything_and_for_nobody_else() -> None:
     both = '{"attributes":{"a":1,"b":2}}'
     found = [lamp("yes", both, matches=True), lamp("no", both, matches=False), lamp("bare", "{}", matches=True)]
     whole, part = Seeing(is_whole=True), Seeing(is_whole=False)
@@ -131,7 +131,7 @@ def make_anew(path: Path, entity: EntityId, revision: int) -> None:
     journal.close()
 
 
-def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_anew(journal: Path) -> None:
+def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_again(journal: Path) -> None:
     """What was found before the erasure, too: each page asks again."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
     with JournalReader.open(journal) as follower:

@@ -236,7 +236,7 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path, monkeypa
     assert shown == [9]
 
 
-def test_a_part_that_is_refused_goes_on_in_smaller_ones(
+def test_a_part_that_is_refused_continues_in_smaller_ones(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export, answers = exporting(lake, monkeypatch, most_rows=2)
@@ -281,7 +281,7 @@ def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
     assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
 
 
-def test_the_limit_that_is_told_is_the_one_that_was_given_whatever_was_left_for_a_query(
+def test_the_limit_that_is_reported_is_the_one_that_was_given_whatever_was_left_for_a_query(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0

@@ -83,7 +83,7 @@ def test_one_event_is_asked_the_same(selection: Selection, expected: bool) -> No
     assert selects(selection, "thing", "acme:a", 5, TEXT) is expected
 
 
-def test_a_filter_sees_what_the_event_tells() -> None:
+def test_a_filter_sees_what_the_event_reports() -> None:
     row = ("acme:a", 5, NOON, "modified", "/attributes/x", "7")
     assert matches(rql.parse("and(gt(attributes/x,6),eq(_revision,5))"), row)
     assert matches(rql.parse(f'and(eq(thingId,"acme:a"),ge(_modified,"{TEXT}"))'), row)

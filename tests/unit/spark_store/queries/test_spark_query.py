@@ -61,7 +61,7 @@ def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> N
         ("[PARSE_SYNTAX_ERROR] near 'selec'.\n\nJVM stacktrace:\n\tat org.apache", False, QueryRefused),
     ],
 )
-def test_errors_of_spark_are_told_apart(text: str, begun: bool, expected: type[StoreError]) -> None:
+def test_errors_of_spark_are_distinguished(text: str, begun: bool, expected: type[StoreError]) -> None:
     import grpc  # type: ignore[import-untyped]
 
     named = text.partition("StatusCode.")[2].partition("\n")[0]

@@ -20,5 +20,5 @@ from spark_store.rql.binding import bind
         ("thingId", False),
     ],
 )
-def test_a_star_in_place_of_a_feature_stands_for_any(name: str, is_in_any_feature: bool) -> None:
+def test_a_star_in_place_of_a_feature_represents_any(name: str, is_in_any_feature: bool) -> None:
     assert bind(name, Operator.EXISTS).is_in_any_feature is is_in_any_feature

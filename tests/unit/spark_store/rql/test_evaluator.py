@@ -162,7 +162,7 @@ def test_the_value_of_a_path_through_an_array_is_an_array() -> None:
     [("9" * 500_000 + "x", True), ("9" * 500_000, True), ("." * 500_000, False), ("1e" + "9" * 500_000, True)],
     ids=["digits and a letter", "digits", "dots", "exponent"],
 )
-def test_no_text_that_begins_as_a_number_takes_long(text: str, is_greater: bool) -> None:
+def test_no_text_that_starts_as_a_number_takes_long(text: str, is_greater: bool) -> None:
     with at_most(0.5):
         assert evaluate(parse("gt(attributes/x,5)"), {"attributes": {"x": text}}) is is_greater
 

@@ -83,7 +83,7 @@ def test_no_right_makes_a_single_predicate_true(predicate: Predicate, thing: dic
 @accepts(at_least=1)
 @settings(max_examples=examples(250), deadline=None)
 @given(searches.filters(max_leaves=3), searches.things())
-def test_who_may_read_nothing_is_told_only_what_everybody_who_sees_the_thing_knows(
+def test_who_may_read_nothing_is_reported_only_what_everybody_who_sees_the_thing_knows(
     predicate: Predicate, thing: dict[str, Any]
 ) -> None:
     """The answer is the same as for any thing of that id, but for whether it has a feature at all."""

@@ -82,7 +82,7 @@ def test_whole_numbers_beyond_64_bits_are_doubles(number: float, compared: float
     assert isinstance(exact(number), type(compared))
 
 
-def test_features_that_are_none_are_no_features() -> None:
+def test_features_that_are_invalid_are_no_features() -> None:
     assert features_of({}) == features_of({"features": None}) == {}
     assert features_of({"features": {"lamp": {}}}) == {"lamp": {}}
 

@@ -136,7 +136,7 @@ def test_a_pattern_that_is_longer_than_the_text_takes_no_time() -> None:
         ("ab", "a*b", True),
     ],
 )
-def test_stars_at_the_ends_of_a_pattern_stand_for_lines_too(text: str, pattern: str, is_covered: bool) -> None:
+def test_stars_at_the_ends_of_a_pattern_represent_lines_too(text: str, pattern: str, is_covered: bool) -> None:
     assert covers(text, pattern) is is_covered
 
 

@@ -224,7 +224,7 @@ def test_whole_numbers_are_summed_exactly_and_rounded_only_beyond_64_bits() -> N
         assert (type(row["all"]), type(row["mean"])) == (type(total), type(mean))
 
 
-def test_a_sum_beyond_all_doubles_is_not_told() -> None:
+def test_a_sum_beyond_all_doubles_is_not_reported() -> None:
     measures = {"all": {"sum": "attributes/n"}, "mean": {"avg": "attributes/n"}}
     assert rows({"measures": measures}, [lamp(1, n=1.7e308), lamp(2, n=1.7e308)]) == [
         {"count": 2, "all": None, "mean": 1.7e308}
@@ -275,7 +275,7 @@ def test_of_a_wildcard_each_feature_is_asked_for() -> None:
     assert asked == [("features", name, "properties", "t") for name in ("x", "y")]
 
 
-def test_id_and_namespace_belong_to_whoever_sees_the_thing() -> None:
+def test_id_and_namespace_belong_to_anyone_who_sees_the_thing() -> None:
     for path, value in (("thingId", "acme.site:lamp-1"), ("namespace", "acme.site")):
         assert rows({"groupBy": {"x": path}}, [lamp(1)], lambda _path: False) == [{"x": value, "count": 1}]
 

@@ -74,7 +74,7 @@ def test_large_things_are_always_candidates(shelf: Shelf) -> None:
     assert reach(shelf, "eq(attributes/a,1)").few() == frozenset({1, 2})
 
 
-def test_whoever_is_named_nowhere_reaches_nothing(shelf: Shelf) -> None:
+def test_anyone_who_is_named_nowhere_reaches_nothing(shelf: Shelf) -> None:
     put(shelf, {"a": 1}, {"a": "x" * LARGE})
     assert reach(shelf, "exists(attributes/a)", "nobody").policies == []
     assert reach(shelf, "exists(attributes/a)", "nobody").tree == reach(shelf, "in(attributes/a,time:soon)").tree

@@ -46,7 +46,7 @@ def in_the_hall(shelf: Shelf, *namespaces: str, start: str | None = None, is_des
     return [id for id, _ in ids.of_value(wanted, picture.large(), start, is_descending)]
 
 
-def test_things_come_in_the_order_of_their_ids_behind_an_id(shelf: Shelf) -> None:
+def test_things_come_in_the_order_of_their_ids_after_an_id(shelf: Shelf) -> None:
     _, ids = by_ids(shelf)
     behind = ["a:d", "a:e", "b:a", "b:b", "b:bb", "b:c", "b:d", "b:e"]
     assert [id for (id,) in ids.things("a:c", False, "id")] == behind
@@ -55,7 +55,7 @@ def test_things_come_in_the_order_of_their_ids_behind_an_id(shelf: Shelf) -> Non
     assert [id for (id,) in ids.things(None, True, "id", " AND id < ?", ("b:bb",))] == ["b:b", "b:a"]
 
 
-def test_things_of_one_value_come_with_the_large_ones_amid_them(shelf: Shelf) -> None:
+def test_things_of_one_value_come_with_the_large_ones_in_the_middle_of_them(shelf: Shelf) -> None:
     in_a = ["a:a", "a:b", "a:bb", "a:c", "a:d"]
     everything = [*in_a, *(id.replace("a:", "b:", 1) for id in in_a)]
     assert in_the_hall(shelf) == everything

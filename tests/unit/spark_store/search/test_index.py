@@ -160,7 +160,7 @@ def test_after_any_changes_the_index_says_what_the_state_says(states: list[dict[
 
 
 @pytest.mark.parametrize("wrap", [lambda value: value, lambda value: [value], lambda value: {"b": [{"c": value}]}])
-def test_values_that_python_takes_for_the_same_are_told_apart(journal: Journal, wrap: Any) -> None:
+def test_values_that_python_takes_for_the_same_are_distinguished(journal: Journal, wrap: Any) -> None:
     values = [1, True, 1.0, 0, False, -0.0, "", None, [], {}, 2**53, 2**53 + 1, float(2**53)]
     for revision, value in enumerate([*values, *reversed(values), *values[::2], *values[::3]], 1):
         journal.append([change(LAMP, revision, {"attributes": {"a": wrap(value)}})])

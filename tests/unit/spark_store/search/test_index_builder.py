@@ -134,7 +134,7 @@ def test_an_old_file_gets_its_index_step_by_step_while_others_write(journal: Jou
     assert is_true(journal)
 
 
-def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journal: Journal) -> None:
+def test_an_index_that_starts_again_is_taken_away_first_while_others_write(journal: Journal) -> None:
     writer = EntityWriter(journal)
     writer.fill()
     journal.within(
@@ -160,7 +160,7 @@ def test_an_index_that_begins_anew_is_taken_away_first_while_others_write(journa
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
-def test_interrupted_anywhere_it_goes_on(journal: Journal, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_anywhere_it_continues(journal: Journal, late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_builder, "STEP_ROWS", 100)
     writer = EntityWriter(journal)
     writer.fill()
@@ -218,7 +218,7 @@ def test_a_declared_path_gets_rows_in_the_order_of_ids_while_others_write(
     assert {row[0] for row in journal.read(found).declared} == {*paths} - {"attributes/nobody"}
 
 
-def test_a_path_that_is_declared_no_more_goes_and_may_come_again_amid_that(journal: Journal) -> None:
+def test_a_path_that_is_declared_no_more_goes_and_may_come_again_in_the_middle_of_that(journal: Journal) -> None:
     writer = EntityWriter(journal)
     writer.fill()
     journal.within(lambda it: declare(it, PATHS[:2]))

@@ -78,7 +78,7 @@ def test_what_matches_in_a_numbered_case_is_a_candidate(shelf: Shelf) -> None:
 
 
 @given(searches.FIELDS)
-def test_the_name_of_a_place_tells_its_keys(field: Field) -> None:
+def test_the_name_of_a_place_reports_its_keys(field: Field) -> None:
     keys = path_of(field.path).split("/")
     assert tuple(key.replace("~1", "/").replace("~0", "~") for key in keys) == field.path
 

@@ -164,7 +164,7 @@ def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteS
     assert search.count(asking(None), Given({}), Budget()) == 0
 
 
-def test_whoever_is_named_in_few_policies_is_not_answered_by_looking_at_all_things(
+def test_anyone_who_is_named_in_few_policies_is_not_answered_by_looking_at_all_things(
     shelf: Shelf, search: SqliteSearch, many: Given
 ) -> None:
     shelf.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
@@ -245,7 +245,7 @@ def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
 # -- what is wrong with a file
 
 
-def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     file.write_bytes(b"this is no database at all, and long enough to be looked at" * 20)
     with pytest.raises(StoreUnavailable, match=r"journal\.db"), closing(SqliteSearch(file)) as search:
@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_read_is_told_with_its_name(tmp_path: Path) -> Non
         SqliteSearch(tmp_path / "none" / "journal.db")
 
 
-def test_a_damaged_state_is_told(shelf: Shelf, search: SqliteSearch, many: Given) -> None:
+def test_a_damaged_state_is_reported(shelf: Shelf, search: SqliteSearch, many: Given) -> None:
     shelf.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
     with pytest.raises(StoreUnavailable, match="damaged"):
         found(search, asking("ge(attributes/n,0)"), many)

@@ -93,7 +93,7 @@ def test_what_matches_is_possible_and_what_is_certain_matches(
         ('like(features/*/properties/t,"é*x*é")', True),
     ],
 )
-def test_what_is_plain_is_told_apart(shelf: Shelf, text: str, met: bool) -> None:
+def test_what_is_plain_is_distinguished(shelf: Shelf, text: str, met: bool) -> None:
     thing = {
         "thingId": "acme:a",
         "policyId": "acme:p",

@@ -83,7 +83,7 @@ async def test_cases_n01_and_n02_a_history_has_the_revisions_that_its_name_says(
     assert end == OnComplete(1)
 
 
-async def test_case_n04_behind_the_newest_event_a_followed_history_goes_on_live() -> None:
+async def test_case_n04_after_the_newest_event_a_followed_history_continues_live() -> None:
     quay = await Quay.filled(revisions=5)
     quay.say("a", H, subscribe(f"{HISTORY}?from=3&follow=true", 1, 100))
     await quay.framed("a", 5)
@@ -180,7 +180,7 @@ async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     await until(lambda: list(quay.streams) == [])
 
 
-async def test_case_d10_a_stream_that_fails_says_so_behind_its_elements() -> None:
+async def test_case_d10_a_stream_that_fails_says_so_after_its_elements() -> None:
     quay = await Quay.filled()
     quay.say("a", H, trial("fail?after=1", 1, 9))
     _, _, element, error = await quay.framed("a", 4)

@@ -47,7 +47,7 @@ def elements(frames: list[Frame], stream: int) -> list[bytes]:
         (b'{"b":[],"a":1}', "a2616280616101"),
     ],
 )
-def test_a_value_has_the_octets_that_the_standard_says(text: bytes, raw: str) -> None:
+def test_a_value_has_the_bytes_that_the_standard_says(text: bytes, raw: str) -> None:
     assert cbor(text).hex() == raw
 
 
@@ -100,7 +100,7 @@ async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
         "tck/big?bytes=9&enc=cbor",
     ],
 )
-async def test_what_is_octets_already_has_no_other_encoding(publisher: str) -> None:
+async def test_what_is_bytes_already_has_no_other_encoding(publisher: str) -> None:
     quay = await Quay.filled(revisions=1)
     quay.say("a", H, subscribe(publisher, 1, 9))
     *_, error = await quay.framed("a", 3)

@@ -60,7 +60,7 @@ async def read(feed: BudgetedFeed) -> int:
     return read_ahead.size_of(page.elements)
 
 
-async def test_a_session_reads_up_to_its_bound_and_goes_on_as_its_client_takes() -> None:
+async def test_a_session_reads_up_to_its_bound_and_continues_as_its_client_takes() -> None:
     hall = ConnectionBudget()
     gate, order = ReadAheadBudget(hall), list[str]()
     feeds = [BudgetedFeed(Store(str(number), order), gate) for number in range(20)]
@@ -115,7 +115,7 @@ async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_th
     assert await task == read_ahead.PAGE
 
 
-async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_reading() -> None:
+async def test_anyone_who_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_reading() -> None:
     hall = ConnectionBudget()
     gate = ReadAheadBudget(hall)
     stores = [Store() for _ in range(11)]
@@ -136,7 +136,7 @@ async def test_whoever_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_r
     assert "0 bytes held, 0 reading, 0 waiting" in repr(gate)
 
 
-async def test_whoever_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next() -> None:
+async def test_anyone_who_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next() -> None:
     gate = ReadAheadBudget(ConnectionBudget())
     feeds = [BudgetedFeed(Store(), gate) for _ in range(10)]
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]

@@ -114,7 +114,7 @@ async def test_the_commands_of_one_message_are_carried_out_in_order_in_one_commi
     assert await quay.settled(1)
 
 
-async def test_nothing_more_is_wanted_and_nothing_settled_before_it_is_durable() -> None:
+async def test_nothing_more_is_wanted_and_nothing_acknowledged_before_it_is_durable() -> None:
     quay = await taking()
     quay.disk.hold()
     quay.say("a", turns(1, 128))
@@ -151,7 +151,7 @@ async def test_commands_that_were_stored_though_the_answer_of_the_disk_was_lost_
     assert quay.values() == list(range(1, 129))
 
 
-async def test_a_store_that_cannot_be_read_amid_a_message_takes_it_up_again_and_stores_each_once() -> None:
+async def test_a_store_that_cannot_be_read_in_the_middle_of_a_message_takes_it_up_again_and_stores_each_once() -> None:
     quay = await taking()
     quay.deliver(creation("lamp-8"), source=1)
     quay.store._cache.clear()
@@ -208,7 +208,7 @@ async def test_a_message_that_comes_again_while_it_is_being_stored_counts_once_a
     assert quay.values() == list(range(1, 129))
 
 
-async def test_a_command_that_fails_is_told_to_operators_and_the_others_are_carried_out() -> None:
+async def test_a_command_that_fails_is_notified_to_operators_and_the_others_are_carried_out() -> None:
     quay = await taking()
     meter = quay.monitor.meter("site")
     meter.log.enable()
@@ -477,7 +477,7 @@ async def test_more_than_was_wanted_ends_the_stream_and_what_was_wanted_counts()
     assert await quay.framed("a", 1) == [CancelFrame(1)]
 
 
-async def test_a_session_that_goes_on_elsewhere_goes_on_ingesting_and_nothing_is_carried_out_twice() -> None:
+async def test_a_session_that_continues_elsewhere_continues_ingesting_and_nothing_is_carried_out_twice() -> None:
     quay = await Quay.filled(revisions=1, options={"ingest": ["telemetry"]})
     quay.say("a", "01 00 01 01")
     (token,) = [frame.token for frame in await quay.framed("a", 3) if isinstance(frame, ResumeGrant)]

@@ -42,12 +42,12 @@ def series(count: int) -> None:
         each()
 
 
-def test_over_a_bad_wire_sessions_go_on_or_end_and_leave_nothing() -> None:
+def test_over_a_bad_wire_sessions_continue_or_end_and_leave_nothing() -> None:
     series(examples(200))
 
 
 @pytest.mark.soak(shard="properties")
-def test_a_hundred_thousand_conversations_with_the_desk_over_bad_wires() -> None:
+def test_a_hundred_thousand_conversations_with_the_handler_over_bad_wires() -> None:
     series(examples(100_000))
 
 

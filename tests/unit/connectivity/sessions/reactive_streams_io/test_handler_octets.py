@@ -91,7 +91,7 @@ async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(
     await quay.heard("other", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 86 01")
 
 
-async def test_case_h09_whoever_has_said_no_hello_has_no_session() -> None:
+async def test_case_h09_anyone_who_has_said_no_hello_has_no_session() -> None:
     quay = await Quay.filled()
     quay.say("a", "12 05 0a")
     await until(lambda: quay.frames("a"))

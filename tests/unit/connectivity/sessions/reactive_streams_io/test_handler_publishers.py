@@ -43,7 +43,7 @@ async def told(quay: Quay, *publishers: str, demand: int = 100, number: int) -> 
 # live
 
 
-async def test_what_happens_to_a_thing_is_told_from_now_on() -> None:
+async def test_what_happens_to_a_thing_is_reported_from_now_on() -> None:
     quay = await Quay.filled(revisions=2)
     await told(quay, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3)
     for number in (3, 4):
@@ -92,7 +92,7 @@ async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
 # permissions
 
 
-async def test_who_may_not_read_any_longer_is_told_so_and_sent_no_more() -> None:
+async def test_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
     quay = await Quay.filled(revisions=1)
     quay.say("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
     await quay.framed("a", 3)
@@ -267,7 +267,7 @@ async def all_of(feed: Any, limit: int = 10) -> list[Any]:
             return found
 
 
-async def test_a_feed_goes_on_with_the_one_behind_it() -> None:
+async def test_a_feed_continues_with_the_one_after_it() -> None:
     first, second = Listed([1], [2]), Listed([3])
     both = ConcatenatedFeed(first, lambda: second)
     assert await all_of(both) == [1, 2, 3]

@@ -44,7 +44,7 @@ HELLO = "01 00 01 01"
 PARTS = (OnNextPart, OnNextLastPart)
 
 
-async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> None:
+async def test_case_r02_a_session_continues_at_another_address_without_a_gap() -> None:
     quay = await Quay.filled(revisions=3)
     quay.say("a", HELLO, subscribe(HISTORY, 1, 1))
     await quay.framed("a", 4)
@@ -61,7 +61,7 @@ async def test_case_r02_a_session_goes_on_at_another_address_without_a_gap() -> 
     assert goodbye(await quay.framed("a", 8)) == "resumed elsewhere"
 
 
-async def test_who_has_gone_comes_back_at_another_address_and_goes_on() -> None:
+async def test_who_has_gone_comes_back_at_another_address_and_continues() -> None:
     quay = await Quay.filled(revisions=3)
     quay.say("a", HELLO, subscribe(HISTORY, 1, 1))
     token = granted(await quay.framed("a", 4))
@@ -73,7 +73,7 @@ async def test_who_has_gone_comes_back_at_another_address_and_goes_on() -> None:
     await quay.framed("a", 4)
 
 
-async def test_a_stream_goes_on_with_the_session_that_took_it_over() -> None:
+async def test_a_stream_continues_with_the_session_that_took_it_over() -> None:
     quay = await Quay.filled()
     quay.say("a", HELLO, trial("range?n=3"))
     await quay.framed("a", 3)
@@ -120,7 +120,7 @@ async def test_what_nobody_comes_back_for_is_let_go() -> None:
     await until(lambda: list(quay.streams) == [])
 
 
-async def test_case_r06_a_token_whose_answer_was_lost_counts_again() -> None:
+async def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
     quay = await Quay.filled()
     quay.say("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await quay.framed("a", 7))
@@ -227,7 +227,7 @@ async def test_case_r11_what_was_acknowledged_is_forgotten() -> None:
     await refused(quay, "b")
 
 
-async def test_case_r12_whoever_still_reads_the_old_address_is_told() -> None:
+async def test_case_r12_anyone_who_still_reads_the_old_address_is_reported() -> None:
     quay = await Quay.filled()
     quay.say("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await quay.framed("a", 7))
@@ -240,7 +240,7 @@ async def test_case_r12_whoever_still_reads_the_old_address_is_told() -> None:
     assert repr(quay.handlers).count(" 1 clients") == 1
 
 
-async def test_case_r13_elements_of_a_fixed_size_go_on_without_a_length() -> None:
+async def test_case_r13_elements_of_a_fixed_size_continue_without_a_length() -> None:
     quay = await Quay.filled()
     quay.say("a", HELLO, trial("fixed?n=5&size=2", 1, 2))
     await until(lambda: b"".join(quay.messages("a")).endswith(raw("83 01 02 00 01 00 02")))
@@ -253,7 +253,7 @@ async def test_case_r13_elements_of_a_fixed_size_go_on_without_a_length() -> Non
     assert raw("a2 01 83 01 02 00 01 00 02 a0 10") in b"".join(quay.messages("b"))
 
 
-async def test_case_r14_a_split_element_goes_on_with_its_next_part() -> None:
+async def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     quay = await Quay.filled()
     quay.say("a", HELLO, trial("big?bytes=200000", 1, 1))
     await until(lambda: OnComplete(1) in quay.frames("a"))

@@ -88,7 +88,7 @@ async def test_case_b04_a_message_that_ends_inside_a_frame_ends_the_session() ->
     assert goodbye(await quay.framed("a", 4)) == "protocol error: no session"
 
 
-async def test_case_b05_a_second_hello_begins_anew_without_a_goodbye() -> None:
+async def test_case_b05_a_second_hello_starts_again_without_a_goodbye() -> None:
     quay = await Quay.filled()
     quay.say("a", H, trial("never"))
     quay.say("a", H, trial("range?n=1", 1, 1))
@@ -108,7 +108,7 @@ async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(exten
     assert elements(await quay.framed("a", 3 + len(quay.messages("a")[1:]) * bool(extensions))) == [b"1"]
 
 
-async def test_a_hello_that_the_broker_brings_again_begins_nothing() -> None:
+async def test_a_hello_that_the_broker_brings_again_starts_nothing() -> None:
     quay = await Quay.filled()
     hello = raw(H, trial("range?n=3", 1, 1))
     quay.handle(quay.delivery(hello, "d-1", reply_to="a"))
@@ -199,7 +199,7 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("seconds", [50, 400])
-async def test_who_is_not_heard_while_the_store_is_away_is_not_taken_for_silent(seconds: float) -> None:
+async def test_who_is_not_received_while_the_store_is_away_is_not_taken_for_silent(seconds: float) -> None:
     quay = await Quay.filled()
     quay.say("a", "01 00 01 02", trial("never"))
     await quay.framed("a", 2)
@@ -251,7 +251,7 @@ async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> No
 
 
 @pytest.mark.parametrize("answer", ["03 00", "12 01 01 03 02 6f 6b", "gone", H])
-async def test_case_g02_who_is_there_when_the_service_stops_is_told_and_waited_for(answer: str) -> None:
+async def test_case_g02_who_is_there_when_the_service_stops_is_reported_and_waited_for(answer: str) -> None:
     quay = await Quay.filled()
     for address in ("a", "b"):
         quay.say(address, H, trial("never"))

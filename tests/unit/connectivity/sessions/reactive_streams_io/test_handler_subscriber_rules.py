@@ -132,7 +132,7 @@ async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
     assert quay.frames("a") == [CancelFrame(1)]
 
 
-async def test_spec_2_08_elements_that_come_behind_a_cancel_are_borne() -> None:
+async def test_spec_2_08_elements_that_come_after_a_cancel_are_borne() -> None:
     quay = await taking(OnSubscribe(1, 0))
     quay.say("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
     await until(lambda: CancelFrame(1) in quay.frames("a"))

@@ -36,7 +36,7 @@ CONSTANT = source(replyTarget={"address": "everybody", "headerMapping": {}})
 
 
 @pytest.mark.parametrize("payload", [b"not json", b"null", b"[]", b"7", b"", b"\xff", b'{"type":"subscribe"'])
-async def test_case_x01_what_is_no_object_is_refused_and_the_session_goes_on(payload: bytes) -> None:
+async def test_case_x01_what_is_no_object_is_refused_and_the_session_continues(payload: bytes) -> None:
     tank = await Tank.filled()
     (refused,) = await tank.asked("a", payload)
     said = error(refused)
@@ -88,7 +88,7 @@ async def test_a_request_that_is_too_large_is_refused_in_the_words_of_the_protoc
     assert await tank.asked("a", subscribe()) == [subscribed()]
 
 
-async def test_case_x06_who_may_not_read_any_longer_is_told_so_and_sent_no_more() -> None:
+async def test_case_x06_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
     tank = await Tank.filled()
     await tank.asked("a", subscribe())
     await tank.asked("b", subscribe(None, stream="commons"))
@@ -273,7 +273,7 @@ async def test_a_reply_target_may_map_headers_of_its_own() -> None:
     assert "correlation-id" not in second
 
 
-async def test_a_mapped_header_counts_more_than_that_of_the_transport() -> None:
+async def test_a_mapped_header_has_priority_than_that_of_the_transport() -> None:
     tank = await Tank.filled(source(headerMapping={"reply-to": "clients/{{ header:client }}"}))
     tank.say("elsewhere", subscribe(), client="7")
     assert await tank.frames("clients/7", 1) == [subscribed()]

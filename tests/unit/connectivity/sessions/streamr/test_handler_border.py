@@ -72,7 +72,7 @@ async def test_case_r24_what_has_expired_is_not_resent_and_the_oldest_message_na
     assert frames == [[0, 6, "", {"stream": "tank", "partition": 0, "sub": "a"}]]
 
 
-async def test_case_r12_a_resend_from_a_time_begins_in_the_lake(border: Border) -> None:
+async def test_case_r12_a_resend_from_a_time_starts_in_the_lake(border: Border) -> None:
     tank = await border.filled(0)
     tank.say(None, *(publish(ts=time) for time in (4, 9, 3, 10)))
     await tank.asked("a", resend(resend_last=1), 3)

@@ -34,7 +34,7 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-async def test_cases_s01_to_s04_a_subscriber_is_told_so_and_sent_what_is_published() -> None:
+async def test_cases_s01_to_s04_a_subscriber_is_notified_so_and_sent_what_is_published() -> None:
     tank = await Tank.filled()
     assert await tank.asked("a", subscribe()) == [subscribed()]
     (first,) = await tank.asked("a", publish('{"v":1}'))
@@ -64,7 +64,7 @@ async def test_case_s06_what_nobody_follows_is_stored_and_sent_to_nobody() -> No
     assert tank.stored() == ['{"v":1}']
 
 
-async def test_case_s07_who_subscribes_twice_is_told_so_twice_and_sent_everything_once() -> None:
+async def test_case_s07_who_subscribes_twice_is_notified_so_twice_and_sent_everything_once() -> None:
     tank = await Tank.filled()
     assert await tank.asked("a", subscribe()) == await tank.asked("a", subscribe()) == [subscribed()]
     assert offsets(await tank.asked("a", publish())) == [1]
@@ -159,7 +159,7 @@ async def test_case_s18_a_subscribe_needs_a_stream() -> None:
         pytest.param("things/", "K", id="S20, nobody's name"),
     ],
 )
-async def test_cases_s19_and_s20_who_may_not_read_is_not_told_whether_there_is_a_stream(
+async def test_cases_s19_and_s20_who_may_not_read_is_not_notified_whether_there_is_a_stream(
     stream: str, key: str | None
 ) -> None:
     tank = await Tank.filled()
@@ -184,7 +184,7 @@ async def test_case_s22_members_that_no_subscribe_has_mean_nothing() -> None:
     assert await tank.asked("a", subscribe(resend_all=True, foo={"bar": 1})) == [subscribed()]
 
 
-async def test_a_subscriber_begins_behind_what_was_published_before_it_in_the_same_batch() -> None:
+async def test_a_subscriber_starts_behind_what_was_published_before_it_in_the_same_batch() -> None:
     tank = await Tank.filled()
     tank.say("a", publish('"before"'), subscribe(), publish('"after"'))
     frames = await tank.frames("a", 2)
@@ -219,7 +219,7 @@ async def test_a_session_has_no_more_on_its_way_than_its_window() -> None:
     assert offsets(await tank.frames("a", 3 * WINDOW + 1)) == list(range(1, 3 * WINDOW + 1))
 
 
-async def test_case_b11_who_does_not_keep_up_is_left_out_and_told_so_by_the_next_message() -> None:
+async def test_case_b11_who_does_not_keep_up_is_left_out_and_notified_so_by_the_next_message() -> None:
     tank = await Tank.filled()
     tank.following.leeway = LagTolerance(events=3, seconds=2)
     tank.link.window = 10_000
@@ -250,7 +250,7 @@ async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
     assert offsets(await tank.frames("a", 2)) == [1]
 
 
-async def test_an_operator_ends_what_a_session_follows_which_it_is_told() -> None:
+async def test_an_operator_ends_what_a_session_follows_which_it_is_reported() -> None:
     tank = await Tank.filled()
     await tank.asked("a", subscribe())
     (live,) = tank.streams

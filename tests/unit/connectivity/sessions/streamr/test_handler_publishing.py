@@ -119,7 +119,7 @@ async def test_case_p18_messages_of_one_batch_are_stored_in_their_order() -> Non
     assert [frame[3][5:] for frame in frames[1:]] == [[1, None, 27, "1"], [2, 1, 27, "2"]]
 
 
-async def test_case_p19_each_partition_counts_for_itself() -> None:
+async def test_case_p19_each_partition_applies_to_itself() -> None:
     tank = await Tank.filled()
     tank.say("a", subscribe(stream="pair", partition=0), subscribe(stream="pair", partition=1))
     await tank.frames("a", 2)
@@ -165,7 +165,7 @@ async def test_case_b12_a_message_with_a_known_correlation_id_is_stored_once() -
     assert tank.count("in", "answered_again") == 2
 
 
-async def test_a_correlation_id_stands_for_a_message_of_its_session_alone() -> None:
+async def test_a_correlation_id_represents_a_message_of_its_session_alone() -> None:
     tank = await Tank.filled()
     for client in ("a", "b", None):
         tank.say(client, publish(), correlation_id="c-1")
@@ -173,7 +173,7 @@ async def test_a_correlation_id_stands_for_a_message_of_its_session_alone() -> N
     assert len(tank.stored()) == 3
 
 
-async def test_a_correlation_id_stands_for_a_message_for_five_minutes() -> None:
+async def test_a_correlation_id_represents_a_message_for_five_minutes() -> None:
     tank = await Tank.filled()
     for seconds in (0, CHOSEN_NAME_SECONDS - 1, CHOSEN_NAME_SECONDS, CHOSEN_NAME_SECONDS + 1):
         tank.now = NOW + timedelta(seconds=seconds)
@@ -182,7 +182,7 @@ async def test_a_correlation_id_stands_for_a_message_for_five_minutes() -> None:
     assert tank.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
 
 
-async def test_an_idempotency_key_stands_for_a_message_though_nobody_can_be_answered() -> None:
+async def test_an_idempotency_key_represents_a_message_though_nobody_can_be_answered() -> None:
     tank = await Tank.filled()
     for _ in range(2):
         tank.say(None, publish(), idempotency_key="k-1")
@@ -205,7 +205,7 @@ async def test_what_the_broker_brings_again_is_stored_once() -> None:
 # trouble
 
 
-async def test_a_message_is_settled_when_it_is_durable() -> None:
+async def test_a_message_is_acknowledged_when_it_is_durable() -> None:
     tank = await Tank.filled()
     tank.disk.hold()
     tank.say("a", publish())

@@ -94,7 +94,7 @@ async def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(options: di
         pytest.param([], 5, [], id="R11 an empty stream"),
     ],
 )
-async def test_cases_r11_and_r12_a_resend_from_a_time_on_begins_with_the_first_message_from_then(
+async def test_cases_r11_and_r12_a_resend_from_a_time_on_starts_with_the_first_message_from_then(
     times: list[int | None], instant: float, found: list[int]
 ) -> None:
     tank = await Tank.filled()
@@ -283,7 +283,7 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
     assert offsets(await tank.asked("a", resend(resend_all=True), 3), 1) == [1]
 
 
-async def test_a_session_begins_only_so_many_resends_in_a_second() -> None:
+async def test_a_session_starts_only_so_many_resends_in_a_second() -> None:
     tank = await Tank.filled(messages=1)
     most = ResendLimits().per_second
     tank.say("a", *(resend(str(number), resend_all=True) for number in range(most + 5)))
@@ -334,7 +334,7 @@ async def test_a_resend_stops_reading_where_the_broker_does_not_keep_up() -> Non
     assert offsets(await tank.frames("a", 3 * WINDOW + 2), 1) == list(range(1, 3 * WINDOW + 1))
 
 
-async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_goes_on_no_further() -> None:
+async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continues_no_further() -> None:
     tank = await Tank.filled(messages=3 * WINDOW)
     tank.link.confirms = False
     tank.link.window = 10_000
@@ -350,7 +350,7 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_goes_on_
     assert (5, place()) not in shown(frames)
 
 
-async def test_a_resend_goes_on_while_its_session_leaves_what_it_follows() -> None:
+async def test_a_resend_continues_while_its_session_leaves_what_it_follows() -> None:
     tank = await Tank.filled(messages=2)
     tank.say("a", subscribe(), resend(resend_all=True), unsubscribe())
     frames = await tank.frames("a", 6)
@@ -382,7 +382,7 @@ async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_
     assert (await tank.asked("b", publish()))[0][3][5:7] == [5, None]
 
 
-async def test_a_message_that_was_written_before_is_written_anew_when_its_predecessor_is_gone(
+async def test_a_message_that_was_written_before_is_written_again_when_its_predecessor_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tank = await Tank.filled(messages=2)
@@ -395,7 +395,7 @@ async def test_a_message_that_was_written_before_is_written_anew_when_its_predec
     assert json.loads(frames.broadcast(event, PLAIN))[3][6] is None
 
 
-async def test_who_asks_where_there_is_no_room_for_a_session_is_told_how_many_there_are(
+async def test_who_asks_where_there_is_no_room_for_a_session_is_notified_how_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tank = await Tank.filled(messages=1)

@@ -82,7 +82,7 @@ def said(stream: str, partition: int = 0) -> str:
 
 
 @pytest.mark.parametrize(("stream", "key"), [("tank", "wrong"), ("tank", OTHER), ("tank", None), ("none", KEY)])
-async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_begun(stream: str, key: str) -> None:
+async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_started(stream: str, key: str) -> None:
     tank = await Tank.filled(CLIENTS, messages=3)
     (refused,) = await tank.asked("a", subscribe(key, stream=stream))
     assert (error(refused)["error"], error(refused)["status"]) == (said(stream), 403)
@@ -139,7 +139,7 @@ async def test_what_the_source_may_its_clients_may() -> None:
     assert tank.stored() == ['{"v":1}']
 
 
-async def test_a_change_of_the_policy_counts_for_the_next_request_of_the_same_batch() -> None:
+async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_batch() -> None:
     tank = await Tank.filled(CLIENTS)
     await now_may(tank, {"stream:/pair": ALL})
     (refused,) = await tank.asked("a", subscribe())
@@ -153,7 +153,7 @@ async def test_a_change_of_the_policy_counts_for_the_next_request_of_the_same_ba
 # --- later --------------------------------------------------------------------------------------------------------------
 
 
-async def test_case_x06_whoever_loses_read_is_told_so_and_sent_no_more() -> None:
+async def test_case_x06_anyone_who_loses_read_is_notified_so_and_sent_no_more() -> None:
     tank = await Tank.filled(CLIENTS)
     for address, request in (("a", subscribe()), ("b", subscribe()), ("c", subscribe(stream="pair", partition=1))):
         await tank.asked(address, request)
@@ -188,7 +188,7 @@ async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadc
     assert error(refused)["error"] == said("tank")
 
 
-async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_told_both_in_order() -> None:
+async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_reported_both_in_order() -> None:
     tank = await Tank.filled(CLIENTS)
     tank.say("a", subscribe())
     tank.deliver(on_policy("modify", PUMP, {}), source=len(tank.readers) - 1)
@@ -197,7 +197,7 @@ async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_told_bot
     assert error(second)["error"] == said("tank")
 
 
-async def test_case_x06_a_change_of_an_imported_policy_counts_as_well() -> None:
+async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> None:
     tank = await Tank.filled(CLIENTS)
     await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
     await ditto(tank, on_policy("delete", "/entries/pump"))

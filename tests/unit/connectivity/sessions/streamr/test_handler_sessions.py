@@ -128,7 +128,7 @@ async def test_an_operator_who_closes_the_connection_ends_its_sessions() -> None
     assert await is_over(tank)
 
 
-async def test_a_connection_that_is_opened_again_goes_on_with_its_sessions() -> None:
+async def test_a_connection_that_is_opened_again_continues_with_its_sessions() -> None:
     """As when its document was changed: what came meanwhile is sent."""
     tank = await following(messages=2)
     tank.dispatcher.close_connection("site")
@@ -159,7 +159,7 @@ async def test_case_b10_after_a_restart_a_session_gets_what_came_meanwhile_witho
     assert {row.at.address for row in tank.kept.rows("site")} == {"b"}
 
 
-async def test_case_b10_who_has_missed_too_much_goes_on_from_now_and_sees_what_is_missing() -> None:
+async def test_case_b10_who_has_missed_too_much_continues_from_now_and_sees_what_is_missing() -> None:
     few = {"sessionCatchUpMax": 2}
     tank = await following(messages=3, options=few)
     tank.dispatcher.close_connection("site")
@@ -197,7 +197,7 @@ async def test_what_the_broker_has_not_confirmed_is_sent_again() -> None:
     assert offsets(await tank.frames("a", 2)) == [1, 2]
 
 
-async def test_who_is_told_that_he_follows_does_so_after_any_crash() -> None:
+async def test_who_is_notified_that_he_follows_does_so_after_any_crash() -> None:
     tank = await Tank.filled(messages=3)
     tank.disk.hold()
     tank.say("a", subscribe())
@@ -221,7 +221,7 @@ async def test_case_s14_of_requests_in_one_batch_the_last_one_counts_after_a_res
     assert offsets(await tank.frames("a", 1)) == [1]
 
 
-async def test_clients_that_share_an_address_are_still_told_apart() -> None:
+async def test_clients_that_share_an_address_are_still_distinguished() -> None:
     tank = await Tank.filled()
     for client in ("x", "y"):
         await tank.asked("a", subscribe(), client_id=client)
@@ -292,7 +292,7 @@ async def test_two_resends_of_one_id_are_kept_until_both_have_ended() -> None:
     assert tank.kept.written == {}
 
 
-async def test_who_may_not_read_any_longer_is_told_so_when_the_service_is_there_again() -> None:
+async def test_who_may_not_read_any_longer_is_notified_so_when_the_service_is_there_again() -> None:
     tank = await following()
     kept = tank.kept.crashed()
     tank.dispatcher.close_connection("site")
@@ -348,7 +348,7 @@ async def test_who_is_not_known_any_longer_follows_nothing(
     assert tank.following.followers(TANK) == 0
 
 
-async def test_who_is_told_apart_by_his_messages_goes_on_whatever_the_source_says() -> None:
+async def test_who_is_distinguished_by_his_messages_continues_whatever_the_source_says() -> None:
     by_header = source("in", "acme:{{ header:device-id }}")
     tank = await Tank.filled(by_header)
     assert await tank.asked("a", subscribe(), device_id="d-7") == [subscribed()]
@@ -401,7 +401,7 @@ async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_r
     assert offsets(await tank.frames("a", 1)) == [1]
 
 
-async def test_a_disconnect_that_is_taken_up_again_ends_what_its_batch_has_begun_before_it() -> None:
+async def test_a_disconnect_that_is_taken_up_again_ends_what_its_batch_has_started_before_it() -> None:
     tank = await Tank.filled()
     tank.disk.full = True
     tank.say("a", subscribe(), {"type": "disconnect"})

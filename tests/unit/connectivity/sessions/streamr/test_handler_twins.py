@@ -83,7 +83,7 @@ def event(frame: Frame) -> Event:
 # --- reading ------------------------------------------------------------------------------------------------------------
 
 
-async def test_whoever_follows_a_thing_is_sent_its_events_as_items_of_a_history() -> None:
+async def test_anyone_who_follows_a_thing_is_sent_its_events_as_items_of_a_history() -> None:
     tank = await with_lamp(True)
     assert await tank.asked("a", subscribe(stream=THING)) == [subscribed(THING)]
     await turn(tank, False)
@@ -103,7 +103,7 @@ async def test_whoever_follows_a_thing_is_sent_its_events_as_items_of_a_history(
     assert event(frame) == tank.history()[-1]
 
 
-async def test_whoever_follows_a_policy_is_sent_its_events() -> None:
+async def test_anyone_who_follows_a_policy_is_sent_its_events() -> None:
     tank = await with_lamp()
     assert await tank.asked("a", subscribe(stream=POLICY)) == [subscribed(POLICY)]
     assert await ditto(tank, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}})) == 201
@@ -138,7 +138,7 @@ async def test_events_of_a_thing_are_sent_again_like_messages(options: dict[str,
     assert frames[-1] == [0, 5 if expected else 6, "", place]
 
 
-async def test_a_resend_from_a_time_begins_with_the_millisecond_that_the_messages_show() -> None:
+async def test_a_resend_from_a_time_starts_with_the_millisecond_that_the_messages_show() -> None:
     """Events have microseconds, messages have milliseconds, cut off."""
     now = [NOW]
     tank = await Tank.filled(source("in", OPERATOR), decider=lambda store: Decider(store, now=lambda: now[0]))

@@ -73,7 +73,7 @@ def requests(stream: str, key: str | None = KEY) -> tuple[Publish, SubscribeRequ
     )
 
 
-def test_what_is_allowed_is_told_with_the_subjects_it_is_allowed_to() -> None:
+def test_what_is_allowed_is_reported_with_the_subjects_it_is_allowed_to() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ", "WRITE")})
     for request in requests("tank"):
         assert authorized(request, world) == StreamPermission(ConfiguredStream("tank"), 4, (*SOURCE, PUMP))
@@ -87,7 +87,7 @@ def test_case_s19_p10_r23_a_key_without_the_permission_is_refused_in_the_words_o
     assert resend == errors.resend_forbidden("tank", 0)
 
 
-def test_case_s19_p12_r23_an_unknown_key_is_refused_whoever_may_do_it_without_one() -> None:
+def test_case_s19_p12_r23_an_unknown_key_is_refused_anyone_who_may_do_it_without_one() -> None:
     world = a_keyed_world()
     world.write_policy({"ALL": entry([ANYBODY, *SOURCE], {"stream:/": granting("READ", "WRITE")})})
     publish, subscribe, resend = (authorized(request, world) for request in requests("tank", WRONG_KEY))
@@ -96,7 +96,7 @@ def test_case_s19_p12_r23_an_unknown_key_is_refused_whoever_may_do_it_without_on
     assert resend == errors.resend_forbidden("tank", 0)
 
 
-def test_case_s20_p11_a_stream_that_is_not_there_is_told_to_publishers_alone() -> None:
+def test_case_s20_p11_a_stream_that_is_not_there_is_notified_to_publishers_alone() -> None:
     world = a_keyed_world(**{"stream:/": granting("READ", "WRITE")})
     for stream, options in (("none", OPTIONS), ("tank", NOTHING), ("things/x", OPTIONS), ("policies/", OPTIONS)):
         publish, subscribe, resend = (authorized(request, world, options) for request in requests(stream, None))
@@ -128,7 +128,7 @@ def test_case_p17_who_may_write_need_not_read() -> None:
     assert subscribe == errors.not_authorized("tank", 0)
 
 
-def test_case_s16_partitions_are_told_to_those_who_may_read() -> None:
+def test_case_s16_partitions_are_notified_to_those_who_may_read() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ")})
     assert isinstance(authorized(SubscribeRequest("tank", 3, KEY), world), StreamPermission)
     assert authorized(SubscribeRequest("tank", 4, KEY), world) == errors.invalid_partition("tank", 4)
@@ -174,7 +174,7 @@ def test_case_x06_what_was_allowed_once_can_be_asked_again() -> None:
     assert not may_follow("tank", NOTHING, pump, world.world)
 
 
-def test_cases_p10_p11_p12_a_publisher_is_told_what_it_lacks() -> None:
+def test_cases_p10_p11_p12_a_publisher_is_reported_with_what_it_lacks() -> None:
     assert forbidden(PUBLISH).message == "You are not allowed to write to stream tank"
     assert unknown_stream(PUBLISH).message == "Stream tank not found."
     assert unknown_key(PUBLISH).status == 401
@@ -182,7 +182,7 @@ def test_cases_p10_p11_p12_a_publisher_is_told_what_it_lacks() -> None:
 
 
 @pytest.mark.parametrize("reader", [SUBSCRIBE, RESEND])
-def test_cases_s19_s20_r23_a_reader_is_not_told_whether_there_is_a_stream(reader: AuthorizedRequest) -> None:
+def test_cases_s19_s20_r23_a_reader_is_not_notified_whether_there_is_a_stream(reader: AuthorizedRequest) -> None:
     assert forbidden(reader) == unknown_stream(reader) == unknown_key(reader)
     assert forbidden(reader).status == 403
     assert "stream tank and partition 2" in forbidden(reader).message

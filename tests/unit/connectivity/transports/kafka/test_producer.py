@@ -29,7 +29,7 @@ class Library:
         pass
 
 
-async def test_polling_goes_on_after_an_error_in_one_confirm(
+async def test_polling_continues_after_an_error_in_one_confirm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     untold: list[str] = []

@@ -40,7 +40,7 @@ def test_times_decide_what_is_to_be_done(times: SocketTimes, now: float, expecte
     assert judge(times, BOUNDS, now) is expected
 
 
-def test_a_peer_may_listen_for_ever_unless_idling_is_bounded() -> None:
+def test_a_peer_may_listen_forever_unless_idling_is_bounded() -> None:
     alive = replace(OPEN, heard=10_000)
     assert judge(alive, BOUNDS, 10_000) is TimeoutDecision.FINE
     assert judge(alive, replace(BOUNDS, idle=3600), 3650) is TimeoutDecision.FINE

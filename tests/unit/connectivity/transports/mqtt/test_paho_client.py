@@ -164,7 +164,7 @@ def test_qos_2_that_arrives_all_the_same_is_acknowledged_in_two_steps() -> None:
     assert b"".join(receiver.unsent) == b"\x50\x02\x00\x07" + b"\x70\x02\x00\x07"
 
 
-def test_packet_identifiers_begin_again_at_one() -> None:
+def test_packet_identifiers_start_again_at_one() -> None:
     sender, _, _ = client()
     sender._last_mid = 65534
     assert [sender.next_identifier() for _ in range(3)] == [65535, 1, 2]

@@ -235,7 +235,7 @@ async def test_a_peer_that_is_not_connected_is_reported_as_gone() -> None:
         assert told == [(name, ReaderStatus.GONE)]
 
 
-async def test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts() -> None:
+async def test_after_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
         caller.writer.write(b"a")
@@ -266,7 +266,7 @@ async def test_a_peer_may_be_let_go_without_a_word() -> None:
         assert await caller.rest() == b""
 
 
-async def test_who_does_not_end_it_behind_the_last_word_is_cut_off() -> None:
+async def test_who_does_not_end_it_after_the_last_word_is_cut_off() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
         await pier.tell(name, b"bye", parting=CloseReason.DONE)
@@ -430,9 +430,9 @@ async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_on
         test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are,
         test_what_is_not_taken_is_not_read_and_comes_together_later,
         test_what_a_peer_has_said_before_it_left_is_delivered,
-        test_behind_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts,
+        test_after_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts,
         test_the_last_word_reaches_a_peer_that_is_still_sending,
-        test_who_does_not_end_it_behind_the_last_word_is_cut_off,
+        test_who_does_not_end_it_after_the_last_word_is_cut_off,
         test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile,
         test_who_reads_slowly_but_reads_is_not_cut_off,
         test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves,

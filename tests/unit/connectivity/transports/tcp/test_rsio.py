@@ -157,7 +157,7 @@ async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_
     await wait_until(lambda: list(there.quay.streams) == [])
 
 
-async def test_case_h02_the_service_speaks_first_and_does_not_wait_for_ever(there: Landing) -> None:
+async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there: Landing) -> None:
     silent = await there.caller()
     await silent.hears(SERVER_HELLO)
     there.pass_time(9)
@@ -193,14 +193,14 @@ async def test_case_g03_goodbyes_that_cross_answer_each_other(there: Landing) ->
     assert await caller.goodbye() == "ok"
 
 
-async def test_case_g04_behind_a_goodbye_nothing_counts(there: Landing) -> None:
+async def test_case_g04_after_a_goodbye_nothing_counts(there: Landing) -> None:
     caller = await there.greeted()
     caller.say(f"03 01 78 {NEVER} 01 00")
     assert await caller.goodbye() == "ok"
     await wait_until(lambda: list(there.quay.streams) == [])
 
 
-async def test_case_g05_behind_the_goodbye_of_the_service_only_the_answer_counts(there: Landing) -> None:
+async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(there: Landing) -> None:
     caller = await there.greeted()
     caller.say(f"{RANGE} 33 01 00")
     await caller.hears("81 01 00")
@@ -269,7 +269,7 @@ async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
     assert elements == [number.to_bytes(4, "big") for number in range(1, 200_001)]
 
 
-async def test_case_g02_clients_are_told_when_the_service_stops_and_waited_for(there: Landing) -> None:
+async def test_case_g02_clients_are_notified_when_the_service_stops_and_waited_for(there: Landing) -> None:
     answering, silent = await there.greeted(), await there.greeted()
     parting = asyncio.create_task(there.quay.dispatcher.handlers.part("landing"))
     await answering.hears("03 08 73 68 75 74 64 6f 77 6e")
@@ -285,7 +285,7 @@ async def test_case_g02_clients_are_told_when_the_service_stops_and_waited_for(t
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
-async def test_case_r02_a_session_goes_on_over_another_connection(there: Landing, is_reading: bool) -> None:
+async def test_case_r02_a_session_continues_over_another_connection(there: Landing, is_reading: bool) -> None:
     """Also where the service had more to say than the first connection took."""
     lost = await there.caller()
     lost.keeps_little()

@@ -63,7 +63,7 @@ async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_fram
     await has(there, 50)
 
 
-async def test_a_session_that_is_resumed_goes_on_with_the_commands_that_did_not_come(there: Landing) -> None:
+async def test_a_session_that_is_resumed_continues_with_the_commands_that_did_not_come(there: Landing) -> None:
     caller = await there.greeted("01 00 01 01")
     grant = await caller.take(2 + 16 + 5)
     await caller.hears(WANTED)

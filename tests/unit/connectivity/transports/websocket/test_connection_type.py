@@ -215,7 +215,7 @@ async def test_unsettled_messages_of_a_peer_are_bounded_and_flow_again() -> None
         await asyncio.gather(*sending)
 
 
-async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_goes_on_when_it_reads() -> None:
+async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_continues_when_it_reads() -> None:
     async with opened() as way:
         client, peer = await way.met(max_queue=1)
         client.transport.pause_reading()

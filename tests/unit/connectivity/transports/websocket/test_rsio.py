@@ -91,7 +91,7 @@ async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(house:
     assert (await house.client(PATH)).subprotocol is None
 
 
-async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_first_and_does_not_wait_for_ever(
+async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_first_and_does_not_wait_forever(
     house: House,
 ) -> None:
     silent, other = await spoken(house), await spoken(house)
@@ -143,7 +143,7 @@ async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
     assert closed == code
 
 
-async def test_case_h09_who_begins_with_something_else_is_told_so(house: House) -> None:
+async def test_case_h09_who_starts_with_something_else_gets_an_error(house: House) -> None:
     client = await house.client(PATH)
     await client.send(raw("12 05 0a"))
     said, code = await ended(client)
