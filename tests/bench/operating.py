@@ -23,7 +23,12 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.connection_documents import connection, source
 from tests.support.kill_series.connection_churn import CONNECTIONS
 from tests.support.kill_series.trial_broker import SUBJECT as TRIAL_SUBJECT
-from tests.support.kill_series.trial_broker import AmqpTrialBroker, KafkaTrialBroker, MqttTrialBroker, TrialBroker
+from tests.support.kill_series.trial_broker import (
+    AmqpKillSeriesBroker,
+    KafkaKillSeriesBroker,
+    KillSeriesBroker,
+    MqttKillSeriesBroker,
+)
 from tests.support.service_process import ServiceCommand
 from tests.support.wait import wait_until_sync
 
@@ -50,10 +55,10 @@ def closed(number: int) -> dict[str, Any]:
 def under_load(folder: Path) -> list[Figure]:
     """Reads, and changes of a connection that is closed, while three brokers bring a thousand commands a second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    trial_brokers: list[TrialBroker] = [
-        MqttTrialBroker(Mosquitto.start()),
-        AmqpTrialBroker(RabbitMQ.start()),
-        KafkaTrialBroker(Kafka.start()),
+    trial_brokers: list[KillSeriesBroker] = [
+        MqttKillSeriesBroker(Mosquitto.start()),
+        AmqpKillSeriesBroker(RabbitMQ.start()),
+        KafkaKillSeriesBroker(Kafka.start()),
     ]
     try:
         return _under_load(folder, trial_brokers)
@@ -62,7 +67,7 @@ def under_load(folder: Path) -> list[Figure]:
             trial_broker.broker.close()
 
 
-def _under_load(folder: Path, trial_brokers: Sequence[TrialBroker]) -> list[Figure]:
+def _under_load(folder: Path, trial_brokers: Sequence[KillSeriesBroker]) -> list[Figure]:
     for trial_broker in trial_brokers:
         trial_broker.prepare("bench", "load")
     documents = [trial_broker.connection("bench", "load") for trial_broker in trial_brokers]
@@ -91,7 +96,7 @@ def _under_load(folder: Path, trial_brokers: Sequence[TrialBroker]) -> list[Figu
 
 
 @contextmanager
-def _loaded(trial_brokers: Sequence[TrialBroker]) -> Iterator[list[float]]:
+def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
     """A load over each broker; afterwards the rates that they held."""
     rates: list[float] = []
     loads = []
@@ -145,7 +150,7 @@ def _latencies(service: ServiceCommand, ids: Sequence[str]) -> dict[str, list[fl
 
 def many_connections(folder: Path) -> list[Figure]:
     """Ten thousand files, a hundred of them open; the list of them, and what a scrape of a thousand takes."""
-    trial_broker = MqttTrialBroker(Mosquitto.start())
+    trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
         documents = [closed(number) for number in range(MANY - OPEN_OF_MANY)]
         documents += [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(OPEN_OF_MANY)]
@@ -222,7 +227,7 @@ def _places(name: str) -> tuple[str, str]:
 
 def scrape(folder: Path) -> list[Figure]:
     """`/metrics` with a thousand connections that are open."""
-    trial_broker = MqttTrialBroker(Mosquitto.start())
+    trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
         documents = [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(SCRAPED)]
         with serving(folder, *documents) as service:

@@ -25,11 +25,11 @@ def main(uri: str, ask: str, answers: str, rate: float) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     sent = refused = 0
-    with join(uri, ask, answers) as party:
+    with join(uri, ask, answers) as requester:
         print("ready", flush=True)
         begun = time.perf_counter()
         while not stopping.is_set():
-            party.command(
+            requester.command(
                 f"acme.bench/device-{sent % THINGS}/things/twin/commands/modify",
                 PATH,
                 {"n": sent, "note": "x" * 200},
@@ -40,7 +40,7 @@ def main(uri: str, ask: str, answers: str, rate: float) -> int:
                 time.sleep(early)
         seconds = time.perf_counter() - begun
         for _ in range(sent):
-            refused += party.next(ANSWERED_WITHIN).get("status", 200) >= 300
+            refused += requester.next(ANSWERED_WITHIN).get("status", 200) >= 300
     print(json.dumps({"sent": sent, "refused": refused, "rate": sent / seconds}), flush=True)
     return 0 if not refused else 1
 

@@ -21,7 +21,7 @@ from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import connection, source
-from tests.support.in_process.reactive_streams_io import H, Quay, raw, subscribe
+from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw, subscribe
 from tests.support.in_process.service import pause, until
 from tests.support.service_process import ServiceCommand
 
@@ -53,21 +53,21 @@ def packed(folder: Path) -> list[Figure]:
 
 async def _packed(count: int) -> tuple[list[float], float, int]:
     rates, processor, messages = [], 0.0, 0
-    quay = await Quay.filled()
+    rsio_harness = await RsioHarness.filled()
     try:
-        quay.say("a", H)
+        rsio_harness.say("a", H)
         await pause()
         for _ in range(TURNS):
-            quay.forget()
+            rsio_harness.forget()
             begun, spent = time.perf_counter(), time.process_time()
-            quay.say("a", subscribe(f"tck/fixed?n={count}&size={SIZE}", 1, UNBOUNDED))
-            published = quay.link.published
+            rsio_harness.say("a", subscribe(f"tck/fixed?n={count}&size={SIZE}", 1, UNBOUNDED))
+            published = rsio_harness.link.published
             await until(lambda: published and published[-1].envelope.payload.endswith(END))  # noqa: B023
             rates.append(count / (time.perf_counter() - begun))
             processor = time.process_time() - spent
             messages = len(published)
     finally:
-        await quay.close()
+        await rsio_harness.close()
     return rates, processor, messages
 
 

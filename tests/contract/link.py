@@ -63,7 +63,7 @@ class LinkSetup(Protocol):
         """From now on the broker takes messages and nobody hears its confirms, until the next link."""
 
 
-class Taker:
+class DeliveryCollector:
     """Takes all deliveries of a source."""
 
     def __init__(self, link: Link, source: int = 0) -> None:
@@ -163,7 +163,7 @@ class BrokerBehaviour:
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_message_arrives_with_its_bytes_and_address(self, world: LinkSetup, link: Link) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"\x00\xff not text"])
         [delivery] = await taker.take(1)
         assert delivery.envelope.payload == b"\x00\xff not text"
@@ -173,7 +173,7 @@ class BrokerBehaviour:
         delivery.settle()
 
     async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"{}"], {"x-line": "north", "reply-to": "replies/7"})
         [delivery] = await taker.take(1)
         assert delivery.envelope.header("x-line") == "north"
@@ -181,7 +181,7 @@ class BrokerBehaviour:
         delivery.settle()
 
     async def test_messages_arrive_in_order_and_once(self, world: LinkSetup, link: Link) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(MANY))
         assert await taker.payloads(MANY) == numbered(MANY)
         await world.send([b"last"])
@@ -189,16 +189,16 @@ class BrokerBehaviour:
 
     async def test_what_arrived_before_consuming_began_is_kept(self, world: LinkSetup, link: Link) -> None:
         await world.send(numbered(3))
-        assert await Taker(link).payloads(3) == numbered(3)
+        assert await DeliveryCollector(link).payloads(3) == numbered(3)
 
     async def test_an_empty_payload_arrives(self, world: LinkSetup, link: Link) -> None:
         await world.send([b""])
-        assert await Taker(link).payloads(1) == [b""]
+        assert await DeliveryCollector(link).payloads(1) == [b""]
 
     async def test_unsettled_deliveries_are_bounded_and_flow_again(self, world: LinkSetup, link: Link) -> None:
         """At the bound the link stops taking; nothing is lost by it."""
         count = world.most_unsettled + MANY
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(count))
         held = await taker.take(1)
         await wait_until(lambda: len(taker.deliveries) >= min(world.most_unsettled, 20) - 1)
@@ -210,7 +210,7 @@ class BrokerBehaviour:
         assert payloads == [*numbered(count), b"last"]
 
     @staticmethod
-    async def _drain(taker: Taker, count: int) -> list[bytes]:
+    async def _drain(taker: DeliveryCollector, count: int) -> list[bytes]:
         payloads: list[bytes] = []
         while len(payloads) < count:
             await wait_until(lambda: taker.deliveries)
@@ -222,34 +222,34 @@ class BrokerBehaviour:
     async def test_a_acknowledged_delivery_does_not_come_again(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send(numbered(2))
-        await Taker(first).payloads(2)
+        await DeliveryCollector(first).payloads(2)
         await first.close()
         second = await world.connect()
         await world.send([b"new"])
-        assert await Taker(second).payloads(1) == [b"new"]
+        assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
     async def test_a_dropped_delivery_does_not_come_again(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send([b"bad"])
-        [delivery] = await Taker(first).take(1)
+        [delivery] = await DeliveryCollector(first).take(1)
         delivery.reject(redeliver=False)
         await first.close()
         second = await world.connect()
         await world.send([b"new"])
-        assert await Taker(second).payloads(1) == [b"new"]
+        assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
     async def test_a_rejected_delivery_comes_again_marked(self, world: LinkSetup) -> None:
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"later"])
         [first] = await taker.take(1)
         first.reject(redeliver=True)
         if world.is_renewed_for_redelivery:
             await link.close()
             link = await world.connect()
-            taker = Taker(link)
+            taker = DeliveryCollector(link)
         [second] = await taker.take(1)
         assert (second.envelope.payload, second.redelivered, second.name) == (b"later", True, first.name)
         second.settle()
@@ -260,7 +260,7 @@ class BrokerBehaviour:
     ) -> None:
         """The link drops between receive and settle."""
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(4))
         one, two, three, four = await taker.take(4)
         one.settle()
@@ -270,7 +270,7 @@ class BrokerBehaviour:
         two.settle()  # too late: nobody hears it
         await link.close()
         second = await world.connect()
-        again = await Taker(second).take(3)
+        again = await DeliveryCollector(second).take(3)
         expected = [delivery.envelope.payload for delivery in (two, three, four)]
         # Whether the first settlement was heard before the cut is nobody's promise.
         got = [delivery.envelope.payload for delivery in again if delivery.envelope.payload != one.envelope.payload]
@@ -282,24 +282,24 @@ class BrokerBehaviour:
     async def test_closing_with_deliveries_in_flight_leaves_them_to_the_broker(self, world: LinkSetup) -> None:
         first = await world.connect()
         await world.send(numbered(3))
-        await Taker(first).take(3)
+        await DeliveryCollector(first).take(3)
         await first.close()
         second = await world.connect()
-        assert await Taker(second).payloads(3) == numbered(3)
+        assert await DeliveryCollector(second).payloads(3) == numbered(3)
         await second.close()
 
     async def test_a_later_delivery_may_be_acknowledged_first(self, world: LinkSetup) -> None:
         """What is behind it stays unsettled until its own turn."""
         first = await world.connect()
         await world.send(numbered(3))
-        one, two, three = await Taker(first).take(3)
+        one, two, three = await DeliveryCollector(first).take(3)
         three.settle()
         two.settle()
         one.settle()
         await first.close()
         second = await world.connect()
         await world.send([b"new"])
-        assert await Taker(second).payloads(1) == [b"new"]
+        assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
     # ── several clients ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -307,7 +307,7 @@ class BrokerBehaviour:
     async def test_clients_of_one_connection_share_the_messages(self, world: LinkSetup) -> None:
         """Each message comes to one of them, and has a name that no other one has."""
         links = [await world.connect_client(client, 3) for client in range(3)]
-        takers = [Taker(link) for link in links]
+        takers = [DeliveryCollector(link) for link in links]
         await world.send(numbered(MANY))
         await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) >= MANY)
         deliveries = [delivery for taker in takers for delivery in taker.deliveries]
@@ -322,14 +322,14 @@ class BrokerBehaviour:
         self, world: LinkSetup
     ) -> None:
         first, second = [await world.connect_client(client, 2) for client in range(2)]
-        leaving, staying = Taker(first), Taker(second)
+        leaving, staying = DeliveryCollector(first), DeliveryCollector(second)
         await world.send(numbered(40))
         await wait_until(lambda: len(leaving.deliveries) + len(staying.deliveries) >= 40)
         left = {delivery.envelope.payload for delivery in leaving.deliveries}
         await staying.payloads(len(staying.deliveries))
         await first.close()
         again = await world.connect_client(0, 2)
-        returning = Taker(again)
+        returning = DeliveryCollector(again)
         await wait_until(lambda: len(returning.deliveries) + len(staying.deliveries) >= len(left))
         deliveries = returning.deliveries + staying.deliveries
         assert {delivery.envelope.payload for delivery in deliveries} == left
@@ -365,7 +365,7 @@ class BrokerBehaviour:
 
     async def test_a_large_message_passes_both_ways(self, world: LinkSetup, link: Link) -> None:
         large = bytes(range(256)) * 3000
-        taker, publishing = Taker(link), Publishing(link)
+        taker, publishing = DeliveryCollector(link), Publishing(link)
         await world.send([large])
         assert await taker.payloads(1) == [large]
         publishing.give(OutboundMessage(world.out, Envelope(large)))
@@ -414,7 +414,7 @@ class BrokerBehaviour:
     async def test_an_examination_disturbs_nobody(self, world: LinkSetup) -> None:
         """Whether the connection runs meanwhile or not: each delivery comes to it, once and unmarked."""
         first = await world.connect()
-        taker = Taker(first)
+        taker = DeliveryCollector(first)
         await world.send(numbered(20))
         held = await taker.take(5)
         for _ in range(3):
@@ -430,7 +430,7 @@ class BrokerBehaviour:
         await world.send([b"while away"])
         await examined(world.definition)
         second = await world.connect()
-        [delivery] = await Taker(second).take(1)
+        [delivery] = await DeliveryCollector(second).take(1)
         assert (delivery.envelope.payload, delivery.redelivered) == (b"while away", world.marks_what_has_waited)
         delivery.settle()
         await second.close()
@@ -438,7 +438,7 @@ class BrokerBehaviour:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_cut_link_says_so_once_and_its_consumers_end(self, world: LinkSetup, link: Link) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.cut()
         error = await lost(link)
         assert isinstance(error, LinkError)
@@ -450,7 +450,7 @@ class BrokerBehaviour:
 
     async def test_closing_ends_consumers_is_no_loss_and_may_be_done_twice(self, world: LinkSetup, link: Link) -> None:
         assert world.out
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await link.close()
         await link.close()
         await asyncio.wait_for(taker.task, PATIENCE)

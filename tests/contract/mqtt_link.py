@@ -17,10 +17,19 @@ from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MOST_HELD, MqttLink
 from connectivity.transports.mqtt.probe import UNTOLD
 from mappings.model.envelope import Envelope
-from tests.contract.link import MANY, BrokerBehaviour, LinkSetup, Publishing, Taker, examined, lost, numbered
+from tests.contract.link import (
+    MANY,
+    BrokerBehaviour,
+    DeliveryCollector,
+    LinkSetup,
+    Publishing,
+    examined,
+    lost,
+    numbered,
+)
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import Proxy
-from tests.support.clients.bare_mqtt import Bystander
+from tests.support.clients.bare_mqtt import BareMqttClient
 from tests.support.wait import PATIENCE, wait_until
 
 KEEP_ALIVE = "2s"
@@ -42,7 +51,7 @@ class MqttWorld:
         self.source, self.out = f"{name}/in", f"{name}/out"
         self.kind, self.broker, self.proxy = kind, broker, proxy
         self.most_unsettled = IN_FLIGHT if kind == "mqtt-5" else MOST_HELD
-        self.bystander = Bystander(broker.host, broker.port, f"{self.out}/#", is_5=kind == "mqtt-5")
+        self.bare_client = BareMqttClient(broker.host, broker.port, f"{self.out}/#", is_5=kind == "mqtt-5")
         self.document: dict[str, Any] = {
             "id": name,
             "connectionType": kind,
@@ -81,10 +90,10 @@ class MqttWorld:
     async def send_to(
         self, topic: str, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None, qos: int = 1
     ) -> None:
-        await asyncio.to_thread(self.bystander.send, topic, payloads, headers, qos)
+        await asyncio.to_thread(self.bare_client.send, topic, payloads, headers, qos)
 
     def heard(self) -> list[Envelope]:
-        return self.bystander.heard
+        return self.bare_client.heard
 
     async def cut(self) -> None:
         self.proxy.cut()
@@ -109,7 +118,7 @@ class MqttBehaviour(BrokerBehaviour):
     async def world(self, broker: Mosquitto) -> AsyncIterator[MqttWorld]:
         async with Proxy.to(broker.host, broker.port) as proxy:
             world = MqttWorld(self.kind, broker, proxy)
-            with world.bystander:
+            with world.bare_client:
                 yield world
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -124,7 +133,7 @@ class MqttBehaviour(BrokerBehaviour):
         shared = f"$share/depot/{world.source}"
         world.sources([shared])
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         looking = [asyncio.create_task(examined(world.definition)) for _ in range(3)]
         await world.send(numbered(MANY))
         assert await taker.payloads(MANY) == numbered(MANY)
@@ -136,7 +145,7 @@ class MqttBehaviour(BrokerBehaviour):
         link = await world.connect(clientId=world.document["id"])
         await examined(world.definition)
         await world.send([b"still here"])
-        assert await Taker(link).payloads(1) == [b"still here"]
+        assert await DeliveryCollector(link).payloads(1) == [b"still here"]
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"alone")))
         await wait_until(world.heard)
@@ -149,7 +158,7 @@ class MqttBehaviour(BrokerBehaviour):
         world.sources([f"{world.source}/+"])
         link = await world.connect()
         await world.send_to(f"{world.source}/lamp", [b"on"])
-        [delivery] = await Taker(link).take(1)
+        [delivery] = await DeliveryCollector(link).take(1)
         assert delivery.address == f"{world.source}/lamp"
         assert dict(delivery.envelope.headers) == {
             "mqtt.topic": f"{world.source}/lamp",
@@ -159,18 +168,18 @@ class MqttBehaviour(BrokerBehaviour):
         await link.close()
 
     async def test_a_retained_message_says_so(self, world: MqttWorld) -> None:
-        await asyncio.to_thread(world.bystander.retain, world.source, b"kept")
+        await asyncio.to_thread(world.bare_client.retain, world.source, b"kept")
         link = await world.connect()
-        [delivery] = await Taker(link).take(1)
+        [delivery] = await DeliveryCollector(link).take(1)
         assert delivery.envelope.headers["mqtt.retain"] == "true"
         delivery.settle()
-        await asyncio.to_thread(world.bystander.retain, world.source, b"")
+        await asyncio.to_thread(world.bare_client.retain, world.source, b"")
         await link.close()
 
     async def test_every_source_that_matches_gets_a_message_once(self, world: MqttWorld) -> None:
         world.sources([f"{world.source}/#"], [f"{world.source}/a"], [f"{world.source}/b"])
         link = await world.connect()
-        both, only_a, only_b = (Taker(link, index) for index in range(3))
+        both, only_a, only_b = (DeliveryCollector(link, index) for index in range(3))
         # What came twice in the first round would be found in the second one.
         for number in range(2):
             to_a, to_b = f"to a {number}".encode(), f"to b {number}".encode()
@@ -186,12 +195,12 @@ class MqttBehaviour(BrokerBehaviour):
         world.sources([world.source], [f"{world.source}/#"])
         first = await world.connect()
         await world.send([b"shared"])
-        [one], [two] = await Taker(first, 0).take(1), await Taker(first, 1).take(1)
+        [one], [two] = await DeliveryCollector(first, 0).take(1), await DeliveryCollector(first, 1).take(1)
         one.settle()
         two.reject(redeliver=True)
         await first.close()
         second = await world.connect()
-        assert [(await Taker(second, index).take(1))[0].redelivered for index in (0, 1)] == [True, True]
+        assert [(await DeliveryCollector(second, index).take(1))[0].redelivered for index in (0, 1)] == [True, True]
         await second.close()
 
     async def test_what_no_source_wants_any_more_is_acknowledged_and_dropped(self, world: MqttWorld) -> None:
@@ -203,18 +212,18 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send([b"new"])
         world.sources([world.source])
         second = await world.connect()
-        assert await Taker(second).payloads(1) == [b"new"]
+        assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
         world.sources([world.source, f"{world.source}/old"])
         third = await world.connect()
         await world.send([b"newest"])
-        assert await Taker(third).payloads(1) == [b"newest"]
+        assert await DeliveryCollector(third).payloads(1) == [b"newest"]
         await third.close()
 
     async def test_qos_0_has_no_name_and_is_not_delivered_again(self, world: MqttWorld) -> None:
         world.sources([world.source], qos=0)
         first = await world.connect()
-        taker = Taker(first)
+        taker = DeliveryCollector(first)
         await world.send([b"zero"])
         [delivery] = await taker.take(1)
         assert (delivery.name, delivery.envelope.headers["mqtt.qos"]) == (None, "0")
@@ -222,14 +231,14 @@ class MqttBehaviour(BrokerBehaviour):
         await first.close()
         second = await world.connect()
         await world.send([b"new"])
-        assert await Taker(second).payloads(1) == [b"new"]
+        assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
     async def test_a_source_with_qos_2_consumes_with_qos_1(self, world: MqttWorld) -> None:
         world.sources([world.source], qos=2)
         link = await world.connect()
         await world.send_to(world.source, [b"two"], qos=2)
-        [delivery] = await Taker(link).take(1)
+        [delivery] = await DeliveryCollector(link).take(1)
         assert delivery.envelope.headers["mqtt.qos"] == "1"
         delivery.settle()
         await link.close()
@@ -239,7 +248,7 @@ class MqttBehaviour(BrokerBehaviour):
         await first.close()
         await world.send(numbered(50))
         second = await world.connect()
-        deliveries = await Taker(second).take(50)
+        deliveries = await DeliveryCollector(second).take(50)
         assert [delivery.envelope.payload for delivery in deliveries] == numbered(50)
         assert not any(delivery.redelivered for delivery in deliveries)
         await second.close()
@@ -250,7 +259,7 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send([b"missed"])
         second = await world.connect(cleanSession="true")
         await world.send([b"seen"])
-        assert await Taker(second).payloads(1) == [b"seen"]
+        assert await DeliveryCollector(second).payloads(1) == [b"seen"]
         await second.close()
 
     async def test_a_large_backlog_does_not_keep_a_link_from_being_made(self, world: MqttWorld) -> None:
@@ -259,7 +268,7 @@ class MqttBehaviour(BrokerBehaviour):
         await first.close()
         await world.send(numbered(2 * IN_FLIGHT))
         second = await world.connect()
-        assert await self._drain(Taker(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
+        assert await self._drain(DeliveryCollector(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
         await second.close()
 
     async def test_deliveries_are_handed_over_many_at_a_time(self, world: MqttWorld) -> None:
@@ -267,7 +276,7 @@ class MqttBehaviour(BrokerBehaviour):
         await first.close()
         await world.send(numbered(600))
         second = await world.connect()
-        taker = Taker(second)
+        taker = DeliveryCollector(second)
         assert await taker.payloads(600) == numbered(600)
         assert max(taker.lists) > 10
         await second.close()
@@ -277,7 +286,7 @@ class MqttBehaviour(BrokerBehaviour):
     async def test_a_full_link_continues_publishing(self, world: MqttWorld) -> None:
         """Both directions share a socket: whoever has stopped reading would never hear a confirm."""
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(IN_FLIGHT + 500))
         await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
         publishing = Publishing(link)
@@ -290,7 +299,7 @@ class MqttBehaviour(BrokerBehaviour):
 
     async def test_a_rejected_delivery_holds_up_nothing(self, world: MqttWorld) -> None:
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"bad"])
         (await taker.take(1))[0].reject(redeliver=True)
         await world.send(numbered(5))
@@ -299,7 +308,7 @@ class MqttBehaviour(BrokerBehaviour):
 
     async def test_reconnect_for_redelivery_ends_the_link_after_the_delay(self, world: MqttWorld) -> None:
         link = await world.connect(reconnectForRedelivery="true", reconnectForRedeliveryDelay="1s")
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"again"])
         [first] = await taker.take(1)
         rejected_at = asyncio.get_running_loop().time()
@@ -309,7 +318,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert (error.detail, error.retry) == (Detail.CONNECTING, True)
         await link.close()
         second = await world.connect()
-        [delivery] = await Taker(second).take(1)
+        [delivery] = await DeliveryCollector(second).take(1)
         assert (delivery.envelope.payload, delivery.redelivered) == (b"again", True)
         delivery.settle()
         await second.close()
@@ -317,7 +326,7 @@ class MqttBehaviour(BrokerBehaviour):
     async def test_many_rejected_deliveries_end_the_link(self, world: MqttWorld) -> None:
         """The broker's own window may be full of them, and then nothing would come any more."""
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(MAX_UNACKNOWLEDGED))
         for delivery in await taker.take(MAX_UNACKNOWLEDGED):
             delivery.reject(redeliver=True)
@@ -346,10 +355,10 @@ class MqttBehaviour(BrokerBehaviour):
         await wait_until(world.heard)
         assert world.heard()[0].headers["mqtt.topic"] == f"{world.out}/other"
         assert world.heard()[0].headers["mqtt.qos"] == "2"
-        with Bystander(world.broker.host, world.broker.port, f"{world.out}/other") as late:
+        with BareMqttClient(world.broker.host, world.broker.port, f"{world.out}/other") as late:
             await wait_until(lambda: late.heard)
             assert late.retained == [True]
-        await asyncio.to_thread(world.bystander.retain, f"{world.out}/other", b"")
+        await asyncio.to_thread(world.bare_client.retain, f"{world.out}/other", b"")
         await link.close()
 
     @pytest.mark.parametrize(
@@ -427,7 +436,7 @@ class MqttBehaviour(BrokerBehaviour):
         links_before = world.proxy.links
         link = await world.connect(separatePublisherClient="true")
         assert world.proxy.links - links_before == 2
-        taker, publishing = Taker(link), Publishing(link)
+        taker, publishing = DeliveryCollector(link), Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"out")))
         assert await publishing.all_done() == [None]
         await world.send([b"in"])
@@ -449,14 +458,14 @@ class MqttBehaviour(BrokerBehaviour):
         with Mosquitto.start() as own:
             world.document["uri"] = f"tcp://{own.host}:{own.port}"
             first = await world.connect()
-            with Bystander(own.host, own.port, world.out, is_5=self.kind == "mqtt-5") as other:
+            with BareMqttClient(own.host, own.port, world.out, is_5=self.kind == "mqtt-5") as other:
                 await asyncio.to_thread(other.send, world.source, numbered(3))
-                await Taker(first).take(3)
+                await DeliveryCollector(first).take(3)
             own.restart()
             await lost(first)
             await first.close()
             second = await world.connect()
-            assert await Taker(second).payloads(3) == numbered(3)
+            assert await DeliveryCollector(second).payloads(3) == numbered(3)
             await second.close()
 
     async def test_a_session_taken_over_by_another_client_is_a_lost_link(self, world: MqttWorld) -> None:
@@ -486,7 +495,7 @@ class MqttBehaviour(BrokerBehaviour):
     async def test_a_link_that_has_stopped_reading_stays(self, world: MqttWorld) -> None:
         """It does not hear the answers to its pings, and knows why."""
         link = await world.connect(keepAlive=KEEP_ALIVE)
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([bytes(200)] * (IN_FLIGHT + 100))
         await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
         link._channels[0].pause()
@@ -515,7 +524,7 @@ class MqttBehaviour(BrokerBehaviour):
         """Neither does it wait for what it does not read, nor does the broker miss its goodbye."""
         monkeypatch.setattr(async_client, "DISCONNECT_TIMEOUT", 10 * PATIENCE)
         link = await world.connect(lastWillTopic=f"{world.out}/will", lastWillMessage="gone")
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([bytes(500)] * (IN_FLIGHT + 1000))
         await wait_until(lambda: len(taker.deliveries) >= IN_FLIGHT)
         async with asyncio.timeout(PATIENCE):

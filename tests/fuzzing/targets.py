@@ -17,7 +17,7 @@ from mappings.reactive_streams_io import errors, frames, publisher_names
 from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
 from tests.support.dice import dice
-from tests.support.in_process import faulty_conversations as harbour
+from tests.support.in_process import faulty_conversations as conversation_service
 from tests.support.reactive_streams_io import two_endpoints as talk
 from tests.support.reactive_streams_io.examples import EXAMPLES
 from tests.support.reactive_streams_io.faulty_wire import pieces
@@ -62,12 +62,12 @@ def talked(plan: talk.Plan) -> None:
     talk.held(plan)
 
 
-_harbour = harbour.Harbour()
+_harbour = conversation_service.ConversationService()
 
 
 @ALONE
-@given(harbour.plans)
-def moored(plan: harbour.Plan) -> None:
+@given(conversation_service.plans)
+def moored(plan: conversation_service.Plan) -> None:
     _harbour.hold(plan)
 
 

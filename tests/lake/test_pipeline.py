@@ -149,9 +149,7 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Dat
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(
-    spark: SparkSession, site: DataFolder
-) -> None:
+def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     take_all(spark, site)
     target = LakeWriter.of(spark, site.folder)

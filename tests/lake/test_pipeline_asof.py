@@ -40,7 +40,7 @@ from tests.support.in_process.service import ConnectionHarness, command, searchi
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
 from tests.support.lake.pipeline_tables import write_all_tables, write_moment
-from tests.support.random_histories import Happening, lived
+from tests.support.random_histories import RandomChange, lived
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.spark
@@ -84,28 +84,28 @@ QUESTIONS = [
 ]
 
 
-def by_chance(random: Random) -> list[Happening]:
+def by_chance(random: Random) -> list[RandomChange]:
     """What happens to one thing."""
 
     def thing() -> dict[str, Any]:
         policy = random.choice(list(ACCESS))
         return {"policyId": policy, "attributes": {"a": random.choice([1, "x", [3, 1]]), "n": random.randrange(5)}}
 
-    def change() -> Happening:
+    def change() -> RandomChange:
         return random.choice(
             [
-                Happening("modified", "/attributes/n", random.randrange(5)),
-                Happening("modified", "/attributes/n", random.randrange(5)),
-                Happening("modified", "/features/lamp/properties/on", random.random() < 0.5),
-                Happening("merged", "/attributes", {"a": None, "ü": {"b": 2**60}}),
-                Happening("modified", "/attributes/a", [1], b'{"_metadata":[["/attributes/a/unit","W"]]}'),
-                Happening("deleted", "/attributes/a", None),
-                Happening("modified", "/", thing()),
-                Happening("deleted", "/", None),
+                RandomChange("modified", "/attributes/n", random.randrange(5)),
+                RandomChange("modified", "/attributes/n", random.randrange(5)),
+                RandomChange("modified", "/features/lamp/properties/on", random.random() < 0.5),
+                RandomChange("merged", "/attributes", {"a": None, "ü": {"b": 2**60}}),
+                RandomChange("modified", "/attributes/a", [1], b'{"_metadata":[["/attributes/a/unit","W"]]}'),
+                RandomChange("deleted", "/attributes/a", None),
+                RandomChange("modified", "/", thing()),
+                RandomChange("deleted", "/", None),
             ]
         )
 
-    return [Happening("created", "/", thing()), *(change() for _ in range(random.randrange(14)))]
+    return [RandomChange("created", "/", thing()), *(change() for _ in range(random.randrange(14)))]
 
 
 class Replays:
@@ -228,8 +228,8 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
 ) -> None:
     """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
     target, whole = LakeWriter.of(spark, site.folder), questions()[0]
-    created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
-    changed = [Happening("modified", "/attributes/n", number) for number in range(4)]
+    created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
+    changed = [RandomChange("modified", "/attributes/n", number) for number in range(4)]
     lives = [lived(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
     lives.append(lived(EntityId(EntityType.THING, "acme.lab", "busy"), [created, *changed], [10, 100, 200, 300, 310]))
     for since, end in ((0, 50), (50, 250), (250, 400)):
@@ -265,8 +265,8 @@ def test_what_was_erased_is_not_found_though_the_thing_was_made_again_before_the
 ) -> None:
     """In events, snapshots and moments."""
     target, whole = LakeWriter.of(spark, site.folder), questions()[0]
-    created = Happening("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
-    changed = [Happening("modified", "/attributes/n", number) for number in range(3)]
+    created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
+    changed = [RandomChange("modified", "/attributes/n", number) for number in range(3)]
     erased, other = (EntityId(EntityType.THING, "acme.lab", name) for name in ("erased", "other"))
     lives = {entity: lived(entity, [created, *changed], [1, 2, 3, 4]) for entity in (erased, other)}
     for revision in range(4):

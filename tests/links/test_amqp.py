@@ -22,10 +22,10 @@ from connectivity.transports.amqp.link import WINDOW, AmqpLink
 from connectivity.transports.amqp.publisher import EXCHANGE_RECHECK_DELAY
 from connectivity.transports.base import OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
-from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered, signs_of
+from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered, signs_of
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.bare_amqp import BareAmqpClient
 from tests.support.wait import PATIENCE, wait_until
 
 
@@ -37,8 +37,8 @@ async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
 
 async def exchange(world: AmqpWorld, kind: ExchangeType = ExchangeType.TOPIC) -> AbstractExchange:
     """An exchange of its own that leads to the bystander for keys that begin with `known`."""
-    made = await world.bystander.channel.declare_exchange(f"ex-{uuid4().hex}", kind)
-    queue = await world.bystander.queue(world.inbox)
+    made = await world.bare_client.channel.declare_exchange(f"ex-{uuid4().hex}", kind)
+    queue = await world.bare_client.queue(world.inbox)
     await queue.bind(made, "known.#")
     return made
 
@@ -57,14 +57,14 @@ class TestAmqp091(BrokerBehaviour):
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_the_queue_is_the_address(self, world: AmqpWorld, link: AmqpLink) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"on"])
         [delivery] = await taker.take(1)
         assert delivery.address == world.source
         delivery.settle()
 
     async def test_every_type_of_a_table_arrives_as_text(self, world: AmqpWorld, link: AmqpLink) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         table = {
             "text": "nörth",
             "yes": True,
@@ -97,11 +97,11 @@ class TestAmqp091(BrokerBehaviour):
     async def test_a_delivery_is_named_by_its_message_id_or_else_its_correlation(
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"1"], {"correlation-id": "c-7"}, message_id="m-7")
         # The bystander's library would give it one.
-        await world.bystander.send_bare(world.source, b"2", correlation_id="c-7")
-        await world.bystander.send_bare(world.source, b"3")
+        await world.bare_client.send_bare(world.source, b"2", correlation_id="c-7")
+        await world.bare_client.send_bare(world.source, b"3")
         by_id, by_correlation, without = [delivery.name for delivery in await taker.take(3)]
         assert (by_id, without) == ("amqp:m-7", None)
         assert by_correlation is not None
@@ -112,9 +112,9 @@ class TestAmqp091(BrokerBehaviour):
     ) -> None:
         """On, off, on: three commands, and three again when they come again."""
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         for payload in (b"on", b"off", b"on"):
-            await world.bystander.send_bare(world.source, payload, correlation_id="c-8")
+            await world.bare_client.send_bare(world.source, payload, correlation_id="c-8")
         first = await taker.take(3)
         names = [delivery.name for delivery in first]
         assert len(set(names)) == 3
@@ -126,7 +126,7 @@ class TestAmqp091(BrokerBehaviour):
         await lost(link)
         await link.close()
         second = await world.connect()
-        once_more = await Taker(second).take(3)
+        once_more = await DeliveryCollector(second).take(3)
         assert [delivery.name for delivery in once_more] == names
         for delivery in once_more:
             delivery.settle()
@@ -135,12 +135,12 @@ class TestAmqp091(BrokerBehaviour):
     async def test_each_source_has_its_queues(self, world: AmqpWorld) -> None:
         queues = [f"{world.source}.{name}" for name in "abc"]
         for queue in queues:
-            await world.bystander.queue(queue)
+            await world.bare_client.queue(queue)
         world.sources(queues[:2], queues[2:])
         link = await world.connect()
-        first, second = Taker(link, 0), Taker(link, 1)
+        first, second = DeliveryCollector(link, 0), DeliveryCollector(link, 1)
         for queue in queues:
-            await world.bystander.send(queue, [queue.encode()])
+            await world.bare_client.send(queue, [queue.encode()])
         assert sorted([(d.address, d.envelope.payload.decode()) for d in await first.take(2)]) == [
             (queue, queue) for queue in queues[:2]
         ]
@@ -150,7 +150,7 @@ class TestAmqp091(BrokerBehaviour):
     async def test_several_consumers_share_the_window_of_their_source(self, world: AmqpWorld) -> None:
         world.sources([world.source], consumerCount=4)
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(IN_FLIGHT + 100))
         held = await taker.take(IN_FLIGHT)
         for delivery in held:
@@ -163,17 +163,17 @@ class TestAmqp091(BrokerBehaviour):
     async def test_a_quorum_queue_is_consumed_like_any_other(self, world: AmqpWorld) -> None:
         queue = f"{world.source}.quorum"
         quorum: dict[str, Any] = {"x-queue-type": "quorum"}
-        await world.bystander.queue(queue, **quorum)
+        await world.bare_client.queue(queue, **quorum)
         world.sources([queue])
         link = await world.connect()
-        await world.bystander.send(queue, numbered(20))
-        assert await Taker(link).payloads(20) == numbered(20)
+        await world.bare_client.send(queue, numbered(20))
+        assert await DeliveryCollector(link).payloads(20) == numbered(20)
         await link.close()
 
     async def test_deliveries_are_handed_over_many_at_a_time(self, world: AmqpWorld) -> None:
         await world.send(numbered(600))
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         assert await taker.payloads(600) == numbered(600)
         assert max(taker.lists) > 10
         await link.close()
@@ -183,7 +183,7 @@ class TestAmqp091(BrokerBehaviour):
     async def test_what_is_acknowledged_together_leaves_as_one_acknowledgement(
         self, world: AmqpWorld, link: AmqpLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(200))
         deliveries = await taker.take(200)
         sent: list[bytes] = []
@@ -199,7 +199,7 @@ class TestAmqp091(BrokerBehaviour):
     async def test_nothing_is_acknowledged_before_what_came_first(
         self, world: AmqpWorld, link: AmqpLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(3))
         one, two, three = await taker.take(3)
         sent: list[bytes] = []
@@ -214,11 +214,11 @@ class TestAmqp091(BrokerBehaviour):
     async def test_a_dropped_delivery_goes_where_the_queue_sends_dead_letters(self, world: AmqpWorld) -> None:
         queue = f"{world.source}.strict"
         dead: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": world.inbox}
-        await world.bystander.queue(queue, **dead)
+        await world.bare_client.queue(queue, **dead)
         world.sources([queue])
         link = await world.connect()
-        await world.bystander.send(queue, [b"bad"])
-        (await Taker(link).take(1))[0].reject(redeliver=False)
+        await world.bare_client.send(queue, [b"bad"])
+        (await DeliveryCollector(link).take(1))[0].reject(redeliver=False)
         await wait_until(world.heard)
         assert world.heard()[0].payload == b"bad"
         await link.close()
@@ -231,7 +231,7 @@ class TestAmqp091(BrokerBehaviour):
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", headers)))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
-        [message] = world.bystander.messages
+        [message] = world.bare_client.messages
         assert dict(message.headers) == headers
         assert (message.content_type, message.correlation_id, message.reply_to, message.message_id) == (
             "a/b",
@@ -247,7 +247,7 @@ class TestAmqp091(BrokerBehaviour):
         publishing.give(*outgoing(f"{made.name}/known.a.b", b"by key"))
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
-        assert (world.bystander.messages[0].exchange, world.bystander.messages[0].routing_key) == (
+        assert (world.bare_client.messages[0].exchange, world.bare_client.messages[0].routing_key) == (
             made.name,
             "known.a.b",
         )
@@ -282,7 +282,7 @@ class TestAmqp091(BrokerBehaviour):
         """A full queue that refuses more: RabbitMQ answers with basic.nack."""
         full = f"{world.inbox}.full"
         limit: dict[str, Any] = {"x-max-length": 1, "x-overflow": "reject-publish"}
-        await world.bystander.queue(full, **limit)
+        await world.bare_client.queue(full, **limit)
         publishing = Publishing(link)
         publishing.give(*outgoing(f"/{full}", b"kept"))
         assert await publishing.all_done() == [None]
@@ -309,8 +309,8 @@ class TestAmqp091(BrokerBehaviour):
     async def test_of_messages_alike_but_for_their_headers_the_right_one_is_unroutable(
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
-        made = await world.bystander.channel.declare_exchange(f"ex-{uuid4().hex}", ExchangeType.HEADERS)
-        queue = await world.bystander.queue(world.inbox)
+        made = await world.bare_client.channel.declare_exchange(f"ex-{uuid4().hex}", ExchangeType.HEADERS)
+        queue = await world.bare_client.queue(world.inbox)
         await queue.bind(made, arguments={"x-match": "all", "wanted": "yes"})
         publishing = Publishing(link)
         wanted = ["yes", "no", "yes", "no", "no", "yes"]
@@ -340,8 +340,8 @@ class TestAmqp091(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(*outgoing(f"{name}/known", b"too early"))
         assert (await publishing.all_done()) != [None]
-        made = await world.bystander.channel.declare_exchange(name)
-        await (await world.bystander.queue(world.inbox)).bind(made, "known")
+        made = await world.bare_client.channel.declare_exchange(name)
+        await (await world.bare_client.queue(world.inbox)).bind(made, "known")
         began, outcomes = time.monotonic(), [PublishFailed("not yet")]
         while outcomes[0] is not None:
             assert time.monotonic() - began < EXCHANGE_RECHECK_DELAY + PATIENCE
@@ -372,7 +372,7 @@ class TestAmqp091(BrokerBehaviour):
     async def test_a_message_that_the_broker_refuses_is_reported_in_its_words(
         self, world: AmqpWorld, link: AmqpLink
     ) -> None:
-        made = await world.bystander.channel.declare_exchange(f"in-{uuid4().hex}", internal=True)
+        made = await world.bare_client.channel.declare_exchange(f"in-{uuid4().hex}", internal=True)
         told, publishing = signs_of(link), Publishing(link)
         publishing.give(*outgoing(world.out, b"1"), *outgoing(f"{made.name}/key", b"2"), *outgoing(world.out, b"3"))
         one, two, three = messages_of(await publishing.all_done())
@@ -383,7 +383,7 @@ class TestAmqp091(BrokerBehaviour):
         assert (f"{made.name}/key", ReaderStatus.REFUSED) in told
 
     async def test_consumers_do_not_notice_refused_messages(self, world: AmqpWorld, link: AmqpLink) -> None:
-        taker, publishing = Taker(link), Publishing(link)
+        taker, publishing = DeliveryCollector(link), Publishing(link)
         await world.send([b"held"])
         [held] = await taker.take(1)
         publishing.give(*outgoing("not-there/key", b"lost"))
@@ -424,7 +424,7 @@ class TestAmqp091(BrokerBehaviour):
         link = await world.connect(requestedFrameMax="4096")
         assert link.client.frame_max == 4096
         large = bytes(range(256)) * 100
-        taker, publishing = Taker(link), Publishing(link)
+        taker, publishing = DeliveryCollector(link), Publishing(link)
         publishing.give(*outgoing(world.out, large, large[:4088], large[:4089]))
         assert await publishing.all_done() == [None] * 3
         await world.send([large])
@@ -436,7 +436,7 @@ class TestAmqp091(BrokerBehaviour):
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_deleted_queue_is_a_lost_link_that_names_it(self, world: AmqpWorld, link: AmqpLink) -> None:
-        await world.bystander.channel.queue_delete(world.source)
+        await world.bare_client.channel.queue_delete(world.source)
         error = await lost(link)
         assert (type(error), error.detail) == (NotConnected, Detail.MISSING_ADDRESS)
         assert world.source in error.words
@@ -460,13 +460,13 @@ class TestAmqp091(BrokerBehaviour):
     async def test_closing_hands_over_what_was_published_and_acknowledged_before(self, world: AmqpWorld) -> None:
         link = await world.connect()
         await world.send([b"done"])
-        [delivery] = await Taker(link).take(1)
+        [delivery] = await DeliveryCollector(link).take(1)
         publishing = Publishing(link)
         publishing.give(*outgoing(world.out, *numbered(50)))
         delivery.settle()
         await link.close()
         await wait_until(lambda: len(world.heard()) == 50)
-        queue = await world.bystander.queue(world.source)
+        queue = await world.bare_client.queue(world.source)
         assert queue.declaration_result.message_count == 0
 
     async def test_a_broker_that_does_not_answer_does_not_hold_up_closing(self, world: AmqpWorld) -> None:
@@ -517,10 +517,10 @@ class TestFaultsOfTheBroker:
             world.document["uri"] = broker.uri()
             first = await world.connect()
             await world.send(numbered(3))
-            one, _, _ = await Taker(first).take(3)
+            one, _, _ = await DeliveryCollector(first).take(3)
             one.settle()
             kept = f"{world.inbox}.kept"
-            await world.bystander.queue(kept)
+            await world.bare_client.queue(kept)
             await asyncio.to_thread(broker.write_tables)
             publishing = Publishing(first)
             publishing.give(*outgoing(f"/{kept}", *numbered(20)))
@@ -530,7 +530,7 @@ class TestFaultsOfTheBroker:
             await first.close()
             await asyncio.to_thread(broker.start_again)
             second = await world.connect()
-            taker = Taker(second)
+            taker = DeliveryCollector(second)
             await wait_until(lambda: taker.deliveries and taker.deliveries[-1].envelope.payload == b"message 2")
             # Whether the broker had kept the settlement of the first one is nobody's promise.
             payloads = [delivery.envelope.payload for delivery in taker.deliveries]
@@ -538,8 +538,8 @@ class TestFaultsOfTheBroker:
             assert len(payloads) <= 3
             assert all(delivery.redelivered for delivery in taker.deliveries)
             await second.close()
-        async with AmqpBystander(broker.uri()) as bystander:
-            queue = await bystander.queue(kept)
+        async with BareAmqpClient(broker.uri()) as bare_client:
+            queue = await bare_client.queue(kept)
             assert queue.declaration_result.message_count == 20
 
     @pytest.mark.soak(shard="brokers")

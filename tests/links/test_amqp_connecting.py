@@ -15,7 +15,7 @@ from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnect
 from connectivity.security.egress import EgressRules, enforce
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
-from tests.contract.link import Publishing, Taker, examined, lost, numbered
+from tests.contract.link import DeliveryCollector, Publishing, examined, lost, numbered
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers import free_port
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -62,7 +62,7 @@ async def test_1_2_a_virtual_host_is_a_world_of_its_own(rabbitmq: RabbitMQ) -> N
     async with AmqpWorld.at(rabbitmq, "fleet") as world:
         link = await world.connect()
         await world.send([b"in fleet"])
-        assert await Taker(link).payloads(1) == [b"in fleet"]
+        assert await DeliveryCollector(link).payloads(1) == [b"in fleet"]
         await link.close()
 
 
@@ -96,7 +96,7 @@ async def test_a_queue_that_we_may_not_read_is_not_authorized(world: AmqpWorld) 
 
 
 async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_the_link(world: AmqpWorld) -> None:
-    made = await world.bystander.channel.declare_exchange(f"{world.source}.ex")
+    made = await world.bare_client.channel.declare_exchange(f"{world.source}.ex")
     world.sources()
     world.document["uri"] = world.broker.uri("stranger")
     world.document["targets"] = [
@@ -125,7 +125,7 @@ async def test_an_examination_names_a_queue_that_we_may_not_read(world: AmqpWorl
 
 
 async def test_an_examination_looks_for_exchanges_and_for_queues_of_answers(world: AmqpWorld) -> None:
-    made = await world.bystander.channel.declare_exchange(f"{world.source}.ex")
+    made = await world.bare_client.channel.declare_exchange(f"{world.source}.ex")
     addresses = (f"{made.name}/{{{{ thing:id }}}}", "gone/key", "/gone.queue", "/{{ header:reply-to }}", world.out)
     topics = ["_/_/things/twin/events"]
     world.document["targets"] = [
@@ -159,12 +159,12 @@ async def test_2_3_1_missing_queues_are_named_all_together(world: AmqpWorld) -> 
 
 
 async def test_2_3_1_a_queue_that_has_come_back_is_consumed(world: AmqpWorld) -> None:
-    await world.bystander.channel.queue_delete(world.source)
+    await world.bare_client.channel.queue_delete(world.source)
     assert (await refusal(world)).detail is Detail.MISSING_ADDRESS
-    await world.bystander.queue(world.source)
+    await world.bare_client.queue(world.source)
     link = await world.connect()
     await world.send([b"back"])
-    assert await Taker(link).payloads(1) == [b"back"]
+    assert await DeliveryCollector(link).payloads(1) == [b"back"]
     await link.close()
 
 
@@ -185,7 +185,7 @@ async def test_2_3_1_a_missing_exchange_of_a_target_is_said_and_the_link_stays_u
 
 async def test_a_queue_that_somebody_has_for_himself_is_named(world: AmqpWorld) -> None:
     name = f"{world.source}.exclusive"
-    await world.bystander.channel.declare_queue(name, exclusive=True)
+    await world.bare_client.channel.declare_queue(name, exclusive=True)
     world.sources([name])
     error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
@@ -209,7 +209,7 @@ def over_tls(world: AmqpWorld, host: str = "localhost", **more: Any) -> AmqpWorl
 async def test_a_given_ca_is_trusted(world: AmqpWorld) -> None:
     assert world.broker.certificates is not None
     link = await over_tls(world, ca=world.broker.certificates.ca.read_text()).connect()
-    taker, publishing = Taker(link), Publishing(link)
+    taker, publishing = DeliveryCollector(link), Publishing(link)
     large = bytes(range(256)) * 2000
     publishing.give(OutboundMessage(world.out, Envelope(large)))
     assert await publishing.all_done() == [None]
@@ -294,7 +294,7 @@ async def test_an_attempt_that_is_given_up_leaves_nothing_behind(world: AmqpWorl
     assert task.cancelled()
     world.proxy.flow()
     # The broker's side: no consumer is left at the queue.
-    queue = await world.bystander.queue(world.source)
+    queue = await world.bare_client.queue(world.source)
     assert queue.declaration_result.consumer_count == 0
 
 
@@ -313,7 +313,7 @@ def test_the_loop_that_the_service_uses_carries_it_too(rabbitmq: RabbitMQ) -> No
     async def conversation() -> None:
         async with AmqpWorld.at(rabbitmq) as world:
             link = await world.connect()
-            taker, publishing = Taker(link), Publishing(link)
+            taker, publishing = DeliveryCollector(link), Publishing(link)
             publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(1000)))
             assert await publishing.all_done() == [None] * 1000
             await world.send(numbered(200))

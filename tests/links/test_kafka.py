@@ -20,12 +20,12 @@ from connectivity.transports.kafka.consumer import IN_FLIGHT
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
-from tests.contract.link import BrokerBehaviour, Publishing, Taker, lost, numbered
+from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered
 from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.brokers.proxy import Proxy
-from tests.support.clients.bare_kafka import Onlooker
+from tests.support.clients.bare_kafka import BareKafkaClient
 from tests.support.wait import wait_until
 
 
@@ -42,7 +42,7 @@ class KafkaWorld:
         self.source, self.out = f"{self.name}.in", f"{self.name}.out"
         self.broker, self.proxy = broker, proxy
         broker.create(self.source, self.out)
-        self.onlooker = Onlooker(broker.bootstrap, self.out)
+        self.bare_client = BareKafkaClient(broker.bootstrap, self.out)
         address = f"{proxy.host}:{proxy.port}"
         self.document: dict[str, Any] = {
             "id": self.name,
@@ -81,10 +81,10 @@ class KafkaWorld:
         await self.send_to(self.source, payloads, headers)
 
     async def send_to(self, topic: str, payloads: Sequence[bytes | None], *arguments: Any, **more: Any) -> None:
-        await asyncio.to_thread(self.onlooker.send, topic, payloads, *arguments, **more)
+        await asyncio.to_thread(self.bare_client.send, topic, payloads, *arguments, **more)
 
     def heard(self) -> list[Envelope]:
-        return self.onlooker.heard
+        return self.bare_client.heard
 
     async def cut(self) -> None:
         """The library mends what can be mended, so the broker stays away."""
@@ -97,7 +97,7 @@ class KafkaWorld:
         first.give(OutboundMessage(self.out, Envelope(b"first")))
         assert await first.all_done() == [None]
         await wait_until(self.heard)
-        self.onlooker.heard.clear()
+        self.bare_client.heard.clear()
         self.proxy.stall(to_broker=False)
 
 
@@ -119,13 +119,13 @@ class TestKafka(BrokerBehaviour):
     async def world(self, kafka: Kafka) -> AsyncIterator[KafkaWorld]:
         async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
             world = KafkaWorld(kafka, proxy)
-            with world.onlooker:
+            with world.bare_client:
                 yield world
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_2_4_a_record_is_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         headers = [("x", "first"), ("x", "last"), ("none", None), ("odd", b"\xff"), ("kafka.topic", "forged")]
         await world.send_to(world.source, [b"{}"], headers, key="lamp-7")
         [delivery] = await taker.take(1)
@@ -145,15 +145,15 @@ class TestKafka(BrokerBehaviour):
             (now - 5000, "soon", b"odd"),
         ):
             await world.send_to(world.source, [payload], {"creation-time": str(created), "ttl": ttl})
-        assert await Taker(link).payloads(2) == [b"in time", b"odd"]
+        assert await DeliveryCollector(link).payloads(2) == [b"in time", b"odd"]
         await link.close()
         link = await world.connect()
         await world.send([b"new"])
-        assert await Taker(link).payloads(1) == [b"new"]
+        assert await DeliveryCollector(link).payloads(1) == [b"new"]
         await link.close()
 
     async def test_8_6_a_tombstone_has_an_empty_payload(self, world: KafkaWorld, link: KafkaLink) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send_to(world.source, [None], key="lamp-7")
         assert await taker.payloads(1) == [b""]
 
@@ -161,14 +161,14 @@ class TestKafka(BrokerBehaviour):
         """A topic that is made anew begins at 0 again, under the same name, and none of its records is known."""
         link = await world.connect(consumerOffsetReset="earliest")
         await world.send([b"one", b"two"])
-        first, second = await Taker(link).take(2)
+        first, second = await DeliveryCollector(link).take(2)
         assert [(each.name or "").rsplit("/", 2)[1:] for each in (first, second)] == [["0", "0"], ["0", "1"]]
         await link.close()
         kafka.delete(world.source)
         kafka.create(world.source)
         link = await world.connect(consumerOffsetReset="earliest")
         await world.send([b"three"])
-        [third] = await Taker(link).take(1)
+        [third] = await DeliveryCollector(link).take(1)
         assert third.name is not None
         assert third.name.endswith("/0/0")
         assert third.name != first.name
@@ -181,7 +181,7 @@ class TestKafka(BrokerBehaviour):
         await first.close()
         await world.send([b"while away"])
         second = await world.connect()
-        taker = Taker(second)
+        taker = DeliveryCollector(second)
         await world.send([b"now"])
         deliveries = await taker.take(2)
         assert [(each.envelope.payload, each.redelivered) for each in deliveries] == [
@@ -195,15 +195,15 @@ class TestKafka(BrokerBehaviour):
         late = await world.connect(groupId=f"{world.name}-late")
         early = await world.connect(groupId=f"{world.name}-early", consumerOffsetReset="earliest")
         await world.send([b"after"])
-        assert await Taker(late).payloads(1) == [b"after"]
-        assert await Taker(early).payloads(2) == [b"before", b"after"]
+        assert await DeliveryCollector(late).payloads(1) == [b"after"]
+        assert await DeliveryCollector(early).payloads(2) == [b"before", b"after"]
         await late.close()
         await early.close()
 
     async def test_2_5_without_qos_a_record_is_done_when_it_is_there(self, world: KafkaWorld) -> None:
         world.sources([world.source], qos=None)
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"at most once"])
         (await taker.take(1))[0].reject(redeliver=True)
         await world.send([b"next"])
@@ -211,13 +211,13 @@ class TestKafka(BrokerBehaviour):
         await link.close()
         link = await world.connect()
         await world.send([b"new"])
-        assert await Taker(link).payloads(1) == [b"new"]
+        assert await DeliveryCollector(link).payloads(1) == [b"new"]
         await link.close()
 
     async def test_every_source_of_a_topic_gets_its_records(self, world: KafkaWorld) -> None:
         world.sources([world.source], [world.source, world.out])
         link = await world.connect()
-        one, both = Taker(link, 0), Taker(link, 1)
+        one, both = DeliveryCollector(link, 0), DeliveryCollector(link, 1)
         await world.send([b"shared"])
         await world.send_to(world.out, [b"its own"])
         assert await one.payloads(1) == [b"shared"]
@@ -227,7 +227,7 @@ class TestKafka(BrokerBehaviour):
     async def test_2_5_a_rejected_record_comes_again_with_all_after_it(
         self, world: KafkaWorld, link: KafkaLink
     ) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(4))
         one, two, three, four = await taker.take(4)
         one.settle()
@@ -245,7 +245,7 @@ class TestKafka(BrokerBehaviour):
 
     async def test_case_51_throttling_bounds_the_records_of_a_second(self, world: KafkaWorld) -> None:
         link = await world.connect(throttlingLimit="20")
-        taker, begun = Taker(link), asyncio.get_running_loop().time()
+        taker, begun = DeliveryCollector(link), asyncio.get_running_loop().time()
         await world.send(numbered(50))
         assert await taker.payloads(50) == numbered(50)
         assert asyncio.get_running_loop().time() - begun >= 1.5
@@ -255,7 +255,7 @@ class TestKafka(BrokerBehaviour):
     async def test_a_full_link_pauses_stays_in_its_group_and_continues(
         self, world: KafkaWorld, link: KafkaLink
     ) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send(numbered(IN_FLIGHT + 100))
         held = await taker.take(IN_FLIGHT)
         await wait_until(lambda: link._members[0]._is_paused)
@@ -274,13 +274,13 @@ class TestKafka(BrokerBehaviour):
         kafka.create(topic, partitions=2)
         world.sources([topic])
         first = await world.connect(groupId=world.name)
-        former = Taker(first)
+        former = DeliveryCollector(first)
         for partition in (0, 1):
             await world.send_to(topic, [f"p{partition}".encode()], partition=partition)
         held = await former.take(2)
         world.document["id"] = f"{world.name}-2"
         second = await world.connect(groupId=world.name)
-        latter = Taker(second)
+        latter = DeliveryCollector(second)
         [moved] = await latter.take(1)
         assert moved.redelivered
         for delivery in held:
@@ -306,7 +306,7 @@ class TestKafka(BrokerBehaviour):
         topic = f"{world.name}.wide"
         kafka.create(topic, partitions=3)
         link = await world.connect()
-        with Onlooker(kafka.bootstrap, topic, partitions=3) as other:
+        with BareKafkaClient(kafka.bootstrap, topic, partitions=3) as other:
             publishing = Publishing(link)
             for address in (f"{topic}/lamp/7", f"{topic}/", f"{topic}#2"):
                 publishing.give(OutboundMessage(address, Envelope(address.encode())))
@@ -324,7 +324,7 @@ class TestKafka(BrokerBehaviour):
         assert await publishing.all_done() == [None]
         await wait_until(world.heard)
         assert world.heard()[0].headers == {"x-line": "north", "ditto-connection-id": world.name}
-        assert world.onlooker.messages[0].value() == b""
+        assert world.bare_client.messages[0].value() == b""
 
     @pytest.mark.parametrize(
         ("rest", "status"), [("#one", 400), ("#7", 400), ("#99999999999", 400), ("?", 400), (".missing", 400)]
@@ -363,7 +363,7 @@ class TestKafka(BrokerBehaviour):
 
     async def test_a_small_cut_is_repaired_and_nobody_notices(self, world: KafkaWorld) -> None:
         link = await world.connect(repair_seconds=10.0)
-        taker, publishing = Taker(link), Publishing(link)
+        taker, publishing = DeliveryCollector(link), Publishing(link)
         for number in range(3):
             world.proxy.cut()
             await world.send([f"in {number}".encode()])
@@ -386,9 +386,9 @@ class TestKafka(BrokerBehaviour):
         world.document["specificConfig"] = {"bootstrapServers": own.bootstrap}
         world.sources([source])
         first = await world.connect()
-        with Onlooker(own.bootstrap, out) as other:
+        with BareKafkaClient(own.bootstrap, out) as other:
             await asyncio.to_thread(other.send, source, numbered(3))
-            await Taker(first).take(3)
+            await DeliveryCollector(first).take(3)
             own.kill()
             error = await lost(first)
             assert (error.retry, error.detail) == (True, Detail.REFUSED)
@@ -397,7 +397,7 @@ class TestKafka(BrokerBehaviour):
                 await world.connect()
             await asyncio.to_thread(own.start_again)
             second = await world.connect()
-            again = await Taker(second).take(3)
+            again = await DeliveryCollector(second).take(3)
             assert [each.envelope.payload for each in again] == numbered(3)
             assert all(each.redelivered for each in again)
             publishing = Publishing(second)
@@ -414,14 +414,14 @@ class TestKafka(BrokerBehaviour):
         kafka.create(topic)
         link = await world.connect()
         await world.send_to(topic, [b"there"])
-        assert await Taker(link).payloads(1) == [b"there"]
+        assert await DeliveryCollector(link).payloads(1) == [b"there"]
         await link.close()
 
     @pytest.mark.slow(reason="the library asks about topics every ten seconds")
     async def test_a_topic_that_is_deleted_is_a_lost_link_that_names_it(
         self, world: KafkaWorld, kafka: Kafka, link: KafkaLink
     ) -> None:
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"1"])
         assert await taker.payloads(1) == [b"1"]
         await asyncio.to_thread(kafka.delete, world.source)
@@ -431,7 +431,7 @@ class TestKafka(BrokerBehaviour):
         await asyncio.to_thread(kafka.create, world.source)
         again = await world.connect(consumerOffsetReset="earliest")
         await world.send([b"2"])
-        [delivery] = await Taker(again).take(1, 60)
+        [delivery] = await DeliveryCollector(again).take(1, 60)
         assert delivery.envelope.payload == b"2"
         delivery.settle()
         await again.close()
@@ -445,7 +445,7 @@ class TestKafka(BrokerBehaviour):
         world.sources([topic])
         world.document["sources"][0]["consumerCount"] = 2
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         for partition in range(4):
             await world.send_to(topic, numbered(25, 25 * partition), partition=partition)
         deliveries = await taker.take(100, 30)
@@ -469,7 +469,7 @@ class TestKafka(BrokerBehaviour):
         assert (await lost(first)).retry
         await first.close()
         await world.send([b"to the second"])
-        assert await Taker(second).payloads(1) == [b"to the second"]
+        assert await DeliveryCollector(second).payloads(1) == [b"to the second"]
         await second.close()
 
     async def test_a_consumer_that_ends_by_itself_is_a_lost_link(
@@ -522,7 +522,7 @@ class TestReaching:
     async def passes(document: dict[str, Any], topic: str) -> None:
         """A message goes round: out through the link and in again."""
         link = await connect(Connection.model_validate(document))
-        taker, publishing = Taker(link), Publishing(link)
+        taker, publishing = DeliveryCollector(link), Publishing(link)
         publishing.give(OutboundMessage(topic, Envelope(b"round")))
         assert await publishing.all_done() == [None]
         assert await taker.payloads(1) == [b"round"]

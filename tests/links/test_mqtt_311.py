@@ -6,7 +6,7 @@ from connectivity.connections.model import Connection
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, OutboundMessage
 from mappings.model.envelope import Envelope
-from tests.contract.link import LinkSetup, Publishing, Taker
+from tests.contract.link import DeliveryCollector, LinkSetup, Publishing
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.support.wait import wait_until
 
@@ -16,7 +16,7 @@ class TestMqtt(MqttBehaviour):
 
     async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:
         """MQTT 3.1.1 carries none: only those arrive that stand for the message itself."""
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"{}"], {"x-line": "north"})
         [delivery] = await taker.take(1)
         assert set(delivery.envelope.headers) == {"mqtt.topic", "mqtt.qos", "mqtt.retain"}

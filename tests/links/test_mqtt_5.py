@@ -11,7 +11,7 @@ from connectivity.errors import PublishFailed
 from connectivity.transports.base import OutboundMessage, ReaderStatus
 from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
-from tests.contract.link import Publishing, Taker, numbered, signs_of
+from tests.contract.link import DeliveryCollector, Publishing, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.wait import wait_until
@@ -31,7 +31,7 @@ class TestMqtt5(MqttBehaviour):
 
     async def test_case_23_properties_become_headers(self, world: MqttWorld) -> None:
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"{}"], EVERYTHING)
         [delivery] = await taker.take(1)
         own = {"mqtt.topic": world.source, "mqtt.qos": "1", "mqtt.retain": "false"}
@@ -41,7 +41,7 @@ class TestMqtt5(MqttBehaviour):
 
     async def test_a_user_property_cannot_pretend_to_be_another_header(self, world: MqttWorld) -> None:
         link = await world.connect()
-        taker = Taker(link)
+        taker = DeliveryCollector(link)
         await world.send([b"{}"], {"mqtt.topic": "forged", "Mqtt.Qos": "9", "Correlation-ID": "forged", "x": "y"})
         [delivery] = await taker.take(1)
         assert set(delivery.envelope.headers) == {"mqtt.topic", "mqtt.qos", "mqtt.retain", "x"}
@@ -143,15 +143,15 @@ class TestMqtt5(MqttBehaviour):
         world.sources([world.source], [f"{world.source}/#"])
         first = await world.connect()
         await world.send([b"shared"])
-        [one], [two] = await Taker(first, 0).take(1), await Taker(first, 1).take(1)
+        [one], [two] = await DeliveryCollector(first, 0).take(1), await DeliveryCollector(first, 1).take(1)
         one.settle()
         two.reject(redeliver=True)
         await first.close()
         second = await world.connect()
-        again = Taker(second, 1)
+        again = DeliveryCollector(second, 1)
         assert (await again.take(1))[0].redelivered
         await world.send([b"new"])
-        assert await Taker(second, 0).payloads(1) == [b"new"]
+        assert await DeliveryCollector(second, 0).payloads(1) == [b"new"]
         await second.close()
 
     async def test_a_broker_without_shared_subscriptions_delivers_to_the_first_client_alone(
@@ -159,7 +159,7 @@ class TestMqtt5(MqttBehaviour):
     ) -> None:
         monkeypatch.setattr(ServerLimits, "of", lambda _: ServerLimits(shared_subscriptions=False))
         links = [await world.connect_client(client, 2) for client in range(2)]
-        first, second = (Taker(link) for link in links)
+        first, second = (DeliveryCollector(link) for link in links)
         await world.send(numbered(30))
         assert await first.payloads(30) == numbered(30)
         publishing = Publishing(links[1])
@@ -174,7 +174,7 @@ class TestMqtt5(MqttBehaviour):
     async def test_clients_have_ids_of_their_own_and_keep_them(self, world: MqttWorld) -> None:
         """Under the same names they take up their sessions: what was unsettled comes back to the one that had it."""
         links = [await world.connect_client(client, 2) for client in range(2)]
-        takers = [Taker(link) for link in links]
+        takers = [DeliveryCollector(link) for link in links]
         await world.send(numbered(20))
         await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) == 20)
         had = [[delivery.name for delivery in taker.deliveries] for taker in takers]
@@ -182,7 +182,7 @@ class TestMqtt5(MqttBehaviour):
         for link in links:
             await link.close()
         links = [await world.connect_client(client, 2) for client in range(2)]
-        takers = [Taker(link) for link in links]
+        takers = [DeliveryCollector(link) for link in links]
         await wait_until(lambda: sum(len(taker.deliveries) for taker in takers) == 20)
         assert [[delivery.name for delivery in taker.deliveries] for taker in takers] == had
         for taker, link in zip(takers, links, strict=True):

@@ -21,7 +21,7 @@ from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.mqtt5 import Mqtt5
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from mappings.model.envelope import Envelope
-from tests.contract.link import Publishing, Taker, lost
+from tests.contract.link import DeliveryCollector, Publishing, lost
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.wait import wait_until
@@ -364,7 +364,7 @@ async def test_much_goes_through_tls_in_both_directions(
     connection = document(kind, secure(guarded), ca=certificates.ca.read_text())
     link = await connect(connection, DIALECTS[kind])
     payloads = [bytes(40_000) + str(number).encode() for number in range(200)]
-    taker, publishing = Taker(link), Publishing(link)
+    taker, publishing = DeliveryCollector(link), Publishing(link)
     publishing.give(*(OutboundMessage("lab/in", Envelope(payload)) for payload in payloads))
     assert await taker.payloads(200) == payloads
     assert await publishing.all_done() == [None] * 200

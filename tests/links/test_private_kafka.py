@@ -10,7 +10,7 @@ import pytest
 from tests.support.brokers import is_listening
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
-from tests.support.clients.bare_kafka import Onlooker
+from tests.support.clients.bare_kafka import BareKafkaClient
 from tests.support.wait import wait_until, wait_until_sync
 
 pytestmark = pytest.mark.broker("kafka")
@@ -21,12 +21,12 @@ pytestmark = pytest.mark.broker("kafka")
 def test_records_outlive_the_broker(own_kafka: Kafka, end: Callable[[Kafka], None]) -> None:
     own, topic = own_kafka, f"kept-through-{end.__name__}"
     own.create(topic)
-    with Onlooker(own.bootstrap, topic) as other:
+    with BareKafkaClient(own.bootstrap, topic) as other:
         other.send(topic, [b"kept"])
     end(own)
     assert not is_listening(own.host, own.port)
     own.start_again()
-    with Onlooker(own.bootstrap, topic) as other:
+    with BareKafkaClient(own.bootstrap, topic) as other:
         wait_until_sync(lambda: other.heard)
         assert other.heard[0].payload == b"kept"
 
@@ -34,7 +34,7 @@ def test_records_outlive_the_broker(own_kafka: Kafka, end: Callable[[Kafka], Non
 async def test_clients_of_the_proxied_listener_stay_after_the_proxy(kafka: Kafka) -> None:
     await asyncio.to_thread(kafka.create, "behind-the-proxy")
     async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
-        with Onlooker(f"{proxy.host}:{proxy.port}", "behind-the-proxy") as other:
+        with BareKafkaClient(f"{proxy.host}:{proxy.port}", "behind-the-proxy") as other:
             sent = proxy.sent
             await asyncio.to_thread(other.send, "behind-the-proxy", [bytes(10_000)])
             await wait_until(lambda: other.heard)

@@ -9,7 +9,7 @@ import pytest
 from tests.support.brokers import BrokerFailed, BrokerMissing, is_listening
 from tests.support.brokers import rabbitmq as module
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.bare_amqp import BareAmqpClient
 
 pytestmark = pytest.mark.broker("rabbitmq")
 
@@ -19,17 +19,17 @@ async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with
     own_rabbitmq: RabbitMQ,
 ) -> None:
     broker, port = own_rabbitmq, own_rabbitmq.port
-    async with AmqpBystander(broker.uri()) as bystander:
-        await bystander.queue("kept")
-        await bystander.send("kept", [b"1", b"2"])
+    async with BareAmqpClient(broker.uri()) as bare_client:
+        await bare_client.queue("kept")
+        await bare_client.send("kept", [b"1", b"2"])
     for end in (broker.stop, broker.kill):
         await asyncio.to_thread(end)
         assert not is_listening(broker.host, port)
         assert "stopped" in repr(broker)
         await asyncio.to_thread(broker.start_again)
         assert (broker.port, is_listening(broker.host, port)) == (port, True)
-    async with AmqpBystander(broker.uri()) as bystander:
-        assert (await bystander.queue("kept")).declaration_result.message_count == 2
+    async with BareAmqpClient(broker.uri()) as bare_client:
+        assert (await bare_client.queue("kept")).declaration_result.message_count == 2
 
 
 def test_what_the_broker_is_reported_and_does_not_understand_is_an_error(rabbitmq: RabbitMQ) -> None:

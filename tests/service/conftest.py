@@ -6,20 +6,20 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.kill_series.trial_broker import TrialBroker
+from tests.support.kill_series.trial_broker import KillSeriesBroker
 
 
 @pytest.fixture
-def killed_broker(request: pytest.FixtureRequest) -> Callable[[type[TrialBroker]], TrialBroker]:
+def killed_broker(request: pytest.FixtureRequest) -> Callable[[type[KillSeriesBroker]], KillSeriesBroker]:
     """Gives a broker of this kind that a trial may kill."""
     return lambda kind: _of(kind, request.getfixturevalue(f"own_{kind.server}"))
 
 
 @pytest.fixture
-def shared_broker(request: pytest.FixtureRequest) -> Callable[[type[TrialBroker]], TrialBroker]:
+def shared_broker(request: pytest.FixtureRequest) -> Callable[[type[KillSeriesBroker]], KillSeriesBroker]:
     """Gives a broker of this kind that goes on."""
     return lambda kind: _of(kind, request.getfixturevalue(kind.server))
 
 
-def _of(kind: Callable[..., TrialBroker], broker: object) -> TrialBroker:
+def _of(kind: Callable[..., KillSeriesBroker], broker: object) -> KillSeriesBroker:
     return kind(broker)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.bare_amqp import BareAmqpClient
 from tests.support.connection_documents import policy_for, running, topic, while_added
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until, wait_until_sync
@@ -61,11 +61,11 @@ def connection(broker: RabbitMQ, ask: str, **more: Any) -> dict[str, Any]:
     }
 
 
-class Party:
+class BrokerClient:
     """One client: sends to the source's queue, hears its own."""
 
-    def __init__(self, bystander: AmqpBystander, ask: str, answers: str) -> None:
-        self._bystander, self._ask, self._answers = bystander, ask, answers
+    def __init__(self, bare_client: BareAmqpClient, ask: str, answers: str) -> None:
+        self._bystander, self._ask, self._answers = bare_client, ask, answers
         self._read = 0
 
     async def send(self, topic: str, path: str = "/", value: Any = None, **properties: Any) -> str:
@@ -111,46 +111,46 @@ class Party:
 async def test_a_twin_is_written_and_replayed_over_amqp(rabbitmq: RabbitMQ, service: ServiceProcess) -> None:
     """Created, exactly as many events as were asked for, complete: all to the queue that the client names."""
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
-    async with AmqpBystander(rabbitmq.uri()) as bystander:
-        await bystander.queue(ask)
-        await bystander.listen(answers)
+    async with BareAmqpClient(rabbitmq.uri()) as bare_client:
+        await bare_client.queue(ask)
+        await bare_client.listen(answers)
         async with while_added(service, connection(rabbitmq, ask)):
-            party = Party(bystander, ask, answers)
-            await party.make("boiler-07", 20)
-            created = await party.ask_for(topic("boiler-07", STREAMING))
+            requester = BrokerClient(bare_client, ask, answers)
+            await requester.make("boiler-07", 20)
+            created = await requester.ask_for(topic("boiler-07", STREAMING))
             assert created["topic"] == topic("boiler-07", "streaming/created")
             subscription = created["value"]
-            await party.send(topic("boiler-07", "streaming/request"), value={**subscription, "demand": 5})
-            assert await party.items(5) == [1, 2, 3, 4, 5]
-            await party.send(topic("boiler-07", "streaming/request"), value={**subscription, "demand": 100})
-            assert await party.items(16) == list(range(6, 22))
-            last = await party.next()
+            await requester.send(topic("boiler-07", "streaming/request"), value={**subscription, "demand": 5})
+            assert await requester.items(5) == [1, 2, 3, 4, 5]
+            await requester.send(topic("boiler-07", "streaming/request"), value={**subscription, "demand": 100})
+            assert await requester.items(16) == list(range(6, 22))
+            last = await requester.next()
             assert (last["topic"], last["value"]) == (topic("boiler-07", "streaming/complete"), subscription)
-        assert (await bystander.queue(ask)).declaration_result.message_count == 0, "every command is settled"
+        assert (await bare_client.queue(ask)).declaration_result.message_count == 0, "every command is settled"
 
 
 async def test_a_redelivered_command_is_in_the_history_once(rabbitmq: RabbitMQ, service: ServiceProcess) -> None:
     """The service dies with commands unsettled: the broker delivers them again, and the message id tells which."""
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
-    async with AmqpBystander(rabbitmq.uri()) as bystander:
-        await bystander.queue(ask)
-        await bystander.listen(answers)
+    async with BareAmqpClient(rabbitmq.uri()) as bare_client:
+        await bare_client.queue(ask)
+        await bare_client.listen(answers)
         async with while_added(service, connection(rabbitmq, ask)):
-            party = Party(bystander, ask, answers)
-            await party.make("boiler-08", 0)
+            requester = BrokerClient(bare_client, ask, answers)
+            await requester.make("boiler-08", 0)
             modify = topic("boiler-08", "commands/modify")
             for number in range(100):
-                await party.send(modify, "/attributes/counter", number, message_id=f"m-{number}")
+                await requester.send(modify, "/attributes/counter", number, message_id=f"m-{number}")
             await asyncio.to_thread(service.kill)
             await asyncio.to_thread(service.start_again)
             # Answers may come twice; that of the last command comes last.
-            end = await party.send(modify, "/attributes/counter", "end", message_id="m-end")
-            while (await party.next())["headers"]["correlation-id"] != end:
+            end = await requester.send(modify, "/attributes/counter", "end", message_id="m-end")
+            while (await requester.next())["headers"]["correlation-id"] != end:
                 pass
-            created = await party.ask_for(topic("boiler-08", STREAMING))
-            await party.send(topic("boiler-08", "streaming/request"), value={**created["value"], "demand": 1000})
+            created = await requester.ask_for(topic("boiler-08", STREAMING))
+            await requester.send(topic("boiler-08", "streaming/request"), value={**created["value"], "demand": 1000})
             values = []
-            while "item" in (value := (await party.next())["value"]):
+            while "item" in (value := (await requester.next())["value"]):
                 values.append(value["item"]["value"])
             assert values[1:] == [*range(100), "end"]
 
@@ -165,36 +165,36 @@ async def test_a_missing_queue_is_shown_and_consumed_once_it_is_there(
     rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
     ask, answers = f"ask-{secrets.token_hex(4)}", f"answers-{secrets.token_hex(4)}"
-    async with AmqpBystander(rabbitmq.uri()) as bystander:
-        await bystander.listen(answers)
+    async with BareAmqpClient(rabbitmq.uri()) as bare_client:
+        await bare_client.listen(answers)
         document = connection(rabbitmq, ask)
         async with while_added(service, document, connected=False):
             shown = await asyncio.to_thread(ended_first_try, service, document["id"])
             assert shown["status"] == "misconfigured"
             assert shown["details"] == f"missing address: NOT_FOUND - no queue '{ask}' in vhost '/'"
-            await bystander.queue(ask)
-            await Party(bystander, ask, answers).make("boiler-09", 1)
+            await bare_client.queue(ask)
+            await BrokerClient(bare_client, ask, answers).make("boiler-09", 1)
 
 
 @pytest.mark.soak(shard="brokers")
 async def test_a_subscription_outlives_a_restart_of_the_broker(tmp_path: Path) -> None:
     with await asyncio.to_thread(RabbitMQ.start) as broker:
-        async with AmqpBystander(broker.uri()) as bystander:
-            await bystander.queue("ask")
-            await bystander.listen("answers")
+        async with BareAmqpClient(broker.uri()) as bare_client:
+            await bare_client.queue("ask")
+            await bare_client.listen("answers")
             with await asyncio.to_thread(
                 ServiceProcess.start, tmp_path, [connection(broker, "ask")], reconnect=PAUSES
             ) as service:
-                party = Party(bystander, "ask", "answers")
-                await party.make("boiler-10", 9)
-                created = await party.ask_for(topic("boiler-10", STREAMING))
+                requester = BrokerClient(bare_client, "ask", "answers")
+                await requester.make("boiler-10", 9)
+                created = await requester.ask_for(topic("boiler-10", STREAMING))
                 request = {**created["value"], "demand": 5}
-                await party.send(topic("boiler-10", "streaming/request"), value=request)
-                assert await party.items(5) == [1, 2, 3, 4, 5]
+                await requester.send(topic("boiler-10", "streaming/request"), value=request)
+                assert await requester.items(5) == [1, 2, 3, 4, 5]
                 await asyncio.to_thread(broker.restart)
-                async with AmqpBystander(broker.uri()) as again:
+                async with BareAmqpClient(broker.uri()) as again:
                     await again.listen("answers")
-                    party = Party(again, "ask", "answers")
-                    await party.send(topic("boiler-10", "streaming/request"), value=request)
-                    assert await party.items(5) == [6, 7, 8, 9, 10]
+                    requester = BrokerClient(again, "ask", "answers")
+                    await requester.send(topic("boiler-10", "streaming/request"), value=request)
+                    assert await requester.items(5) == [6, 7, 8, 9, 10]
                 assert (await asyncio.to_thread(service.status, "site-ask"))["status"] == "open"

@@ -68,8 +68,8 @@ class Machine:
 class Load:
     """Changes things one after the other, some at the same time, and notes what was answered."""
 
-    def __init__(self, party: MqttClient) -> None:
-        self.party = party
+    def __init__(self, requester: MqttClient) -> None:
+        self.requester = requester
         self.answered: dict[int, int] = dict.fromkeys(range(THINGS), 0)
         """Of each thing the highest number that a change was answered for."""
         self._stop = threading.Event()
@@ -78,7 +78,7 @@ class Load:
     def __enter__(self) -> Load:
         for number in range(THINGS):
             value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
-            assert self.party.ask_for(topic(f"lamp-{number}", "commands/create"), value=value)["status"] == 201
+            assert self.requester.ask_for(topic(f"lamp-{number}", "commands/create"), value=value)["status"] == 201
         self._thread.start()
         return self
 
@@ -91,19 +91,21 @@ class Load:
         while not self._stop.is_set():
             count += 1
             for number in range(THINGS):
-                answer = self.party.ask_for(topic(f"lamp-{number}", "commands/modify"), "/attributes/n", value=count)
+                answer = self.requester.ask_for(
+                    topic(f"lamp-{number}", "commands/modify"), "/attributes/n", value=count
+                )
                 assert answer["status"] == 204, answer
                 self.answered[number] = count
 
 
-def history(party: MqttClient, number: int) -> list[Any]:
+def history(requester: MqttClient, number: int) -> list[Any]:
     """The numbers that a thing has had, by its history."""
-    party.command(topic(f"lamp-{number}", "streaming/subscribeForPersistedEvents"), value={})
-    created = party.until("created")[-1]
+    requester.command(topic(f"lamp-{number}", "streaming/subscribeForPersistedEvents"), value={})
+    created = requester.until("created")[-1]
     subscription = created["value"]["subscriptionId"]
     demand = {"subscriptionId": subscription, "demand": 1_000_000}
-    party.command(topic(f"lamp-{number}", "streaming/request"), value=demand)
-    events = [answer["value"]["item"] for answer in party.until("complete") if answer["topic"].endswith("/next")]
+    requester.command(topic(f"lamp-{number}", "streaming/request"), value=demand)
+    events = [answer["value"]["item"] for answer in requester.until("complete") if answer["topic"].endswith("/next")]
     return [event["value"] if event["path"] != "/" else 0 for event in events]
 
 
@@ -121,10 +123,10 @@ def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answer
     with (
         ServiceProcess.start(tmp_path, [connection(mosquitto, source(name, OWNER))], **settings) as service,
         restored,
-        client(mosquitto, name) as party,
+        client(mosquitto, name) as requester,
     ):
         machine = Machine(tmp_path, {"stop": service.stop, "start": restored.start_again})
-        with Load(party) as load:
+        with Load(requester) as load:
             wait_until_sync(lambda: service.metric("connectivity_journal_trimmed_total") > 50, WITHIN)
             for command in commands("Backup"):
                 before = dict(load.answered)
@@ -140,10 +142,10 @@ def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answer
             machine.run(command)
         assert "the same" in machine.outputs[-1]
         for number in range(THINGS):
-            numbers = history(party, number)
+            numbers = history(requester, number)
             assert numbers == list(range(len(numbers))), "a change is missing, or is there twice"
             assert before[number] <= numbers[-1] <= load.answered[number]
-        answer = party.ask_for(topic("lamp-0", "commands/modify"), "/attributes/n", value="again")
+        answer = requester.ask_for(topic("lamp-0", "commands/modify"), "/attributes/n", value="again")
         assert answer["status"] == 204
         assert restored.metric("connectivity_journal_trimming_up") == 1
         if mode == "embedded":

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.bare_mqtt import Bystander
+from tests.support.clients.bare_mqtt import BareMqttClient
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, policy_for, source, topic
 from tests.support.dice import examples
@@ -65,8 +65,8 @@ def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def connected(service: ServiceProcess, broker: Mosquitto) -> Iterator[MqttClient]:
-    with client(broker, "b/fixed") as party:
-        yield party
+    with client(broker, "b/fixed") as requester:
+        yield requester
 
 
 @pytest.fixture
@@ -139,13 +139,13 @@ UNSAFE = {
 
 
 @pytest.fixture
-def heard(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[Bystander]]:
+def heard(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[BareMqttClient]]:
     """Whatever anybody publishes, under `$SYS` too, where this broker says nothing by itself."""
     with ExitStack() as stack:
-        yield [stack.enter_context(Bystander(broker.host, broker.port, topic)) for topic in ("#", "$SYS/#")]
+        yield [stack.enter_context(BareMqttClient(broker.host, broker.port, topic)) for topic in ("#", "$SYS/#")]
 
 
-def published(heard: list[Bystander]) -> list[str]:
+def published(heard: list[BareMqttClient]) -> list[str]:
     """The topics of what was heard, without what was sent to the service."""
     topics = [envelope.headers["mqtt.topic"] for listener in heard for envelope in listener.heard]
     return [topic for topic in topics if not topic.endswith("/ask")]
@@ -153,14 +153,14 @@ def published(heard: list[Bystander]) -> list[str]:
 
 @pytest.mark.parametrize("reply_to", UNSAFE.values(), ids=UNSAFE)
 def test_nothing_is_published_where_a_reply_address_is_unsafe(
-    service: ServiceProcess, broker: Mosquitto, heard: list[Bystander], reply_to: str
+    service: ServiceProcess, broker: Mosquitto, heard: list[BareMqttClient], reply_to: str
 ) -> None:
     failed, settled = sent(service, "failed", "out"), sent(service, "settled")
-    with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as party:
+    with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as requester:
         for command in (topic("vase-1", "commands/retrieve"), "nonsense"):
-            party.send(about(command, headers={"reply-to": reply_to}))
+            requester.send(about(command, headers={"reply-to": reply_to}))
         # Messages of one source leave in order: behind this answer there is nothing left of what came before.
-        party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": "b/back"})
+        requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": "b/back"})
         wait_until_sync(lambda: "b/back" in published(heard))
         assert set(published(heard)) == {"b/back"}
         assert sent(service, "failed", "out") == failed + 2
@@ -169,23 +169,23 @@ def test_nothing_is_published_where_a_reply_address_is_unsafe(
 
 @pytest.mark.parametrize("part", UNSAFE.values(), ids=UNSAFE)
 def test_a_part_of_an_address_is_judged_too(
-    service: ServiceProcess, broker: Mosquitto, heard: list[Bystander], part: str
+    service: ServiceProcess, broker: Mosquitto, heard: list[BareMqttClient], part: str
 ) -> None:
-    with MqttClient(broker.host, broker.port, ask="b/inside/ask", answers="b/at/safe/end") as party:
-        party.send(about(topic("vase-1", "commands/retrieve"), headers={"part": part}))
-        party.ask_for(topic("vase-1", "commands/retrieve"), headers={"part": "safe"})
+    with MqttClient(broker.host, broker.port, ask="b/inside/ask", answers="b/at/safe/end") as requester:
+        requester.send(about(topic("vase-1", "commands/retrieve"), headers={"part": part}))
+        requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"part": "safe"})
         wait_until_sync(lambda: "b/at/safe/end" in published(heard))
         assert set(published(heard)) == {"b/at/safe/end"}
 
 
 @pytest.mark.parametrize("elsewhere", UNSAFE.values(), ids=UNSAFE)
 def test_a_mapped_topic_is_judged_too(
-    service: ServiceProcess, broker: Mosquitto, heard: list[Bystander], elsewhere: str
+    service: ServiceProcess, broker: Mosquitto, heard: list[BareMqttClient], elsewhere: str
 ) -> None:
     """The header `mqtt.topic` takes the place of the address, so a client's value is judged there as well."""
-    with MqttClient(broker.host, broker.port, ask="b/mapped/ask", answers="b/mapped/answers") as party:
-        party.send(about(topic("vase-1", "commands/retrieve"), headers={"elsewhere": elsewhere}))
-        party.ask_for(topic("vase-1", "commands/retrieve"))
+    with MqttClient(broker.host, broker.port, ask="b/mapped/ask", answers="b/mapped/answers") as requester:
+        requester.send(about(topic("vase-1", "commands/retrieve"), headers={"elsewhere": elsewhere}))
+        requester.ask_for(topic("vase-1", "commands/retrieve"))
         wait_until_sync(lambda: "b/mapped/answers" in published(heard))
         assert set(published(heard)) == {"b/mapped/answers"}
 
@@ -195,9 +195,9 @@ def test_a_command_without_a_reply_address_is_carried_out_and_acknowledged(
 ) -> None:
     """Case 50 of the connection cases, and its fortunate brother: nothing is published, the delivery is settled."""
     unresolved, settled = sent(service, "address_unresolved", "out"), sent(service, "settled")
-    with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as party:
-        party.send(about(topic("vase-1", "commands/modify"), "/attributes/quiet", value=1))
-        party.send(b"no JSON")
+    with MqttClient(broker.host, broker.port, ask="b/chosen/ask", answers="b/back") as requester:
+        requester.send(about(topic("vase-1", "commands/modify"), "/attributes/quiet", value=1))
+        requester.send(b"no JSON")
         wait_until_sync(lambda: sent(service, "settled") >= settled + 2)
     assert sent(service, "address_unresolved", "out") == unresolved + 2
     assert fixed.ask_for(topic("vase-1", "commands/retrieve"), "/attributes/quiet")["value"] == 1
@@ -263,16 +263,16 @@ def mutated(draw: st.DrawFn) -> bytes:
 def test_a_storm_of_mutated_messages_harms_nothing(service: ServiceProcess, broker: Mosquitto) -> None:
     """After every handful a command is answered as usual; at the end nothing has failed inside, and memory is bounded."""
     process = psutil.Process(service.pid)
-    with client(broker, "b/fixed") as party:
+    with client(broker, "b/fixed") as requester:
         statuses: set[int] = set()
 
         @STORM
         @given(st.lists(mutated() | st.binary(max_size=50), min_size=1, max_size=10))
         def storm(messages: list[bytes]) -> None:
             for message in messages:
-                party.send(message, wait=False)
-            correlation = party.command(topic("vase-0", "commands/retrieve"))
-            while (answer := party.next())["headers"].get("correlation-id") != correlation:
+                requester.send(message, wait=False)
+            correlation = requester.command(topic("vase-0", "commands/retrieve"))
+            while (answer := requester.next())["headers"].get("correlation-id") != correlation:
                 statuses.add(answer.get("status", 0))
             assert answer["status"] == 404
 
@@ -289,14 +289,14 @@ def test_a_storm_of_mutated_messages_harms_nothing(service: ServiceProcess, brok
 
 def test_what_was_bad_is_not_delivered_again(service: ServiceProcess, broker: Mosquitto) -> None:
     """Settled is settled: after a restart of the service the broker has nothing left for it."""
-    with client(broker, "b/fixed") as party:
+    with client(broker, "b/fixed") as requester:
         for payload, *_ in BAD.values():
-            party.send(payload, wait=False)
+            requester.send(payload, wait=False)
         for _ in BAD:
-            party.next()
+            requester.next()
         wait_until_sync(lambda: sent(service, "settled") >= len(BAD))
         assert service.stop()[0] == 0
         service.start_again()
-        assert party.ask_for(topic("vase-1", "commands/retrieve"))["status"] == 200
+        assert requester.ask_for(topic("vase-1", "commands/retrieve"))["status"] == 200
         wait_until_sync(lambda: sent(service, "settled") == 1)
         assert sent(service, "malformed") == 0

@@ -24,7 +24,7 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.connection_documents import policy_for, topic
 from tests.support.four_sources import (
     KINDS,
@@ -72,7 +72,7 @@ def service(all_four: dict[str, FourSources], tmp_path_factory: pytest.TempPathF
     documents = [four.document() for four in all_four.values()]
     folder = tmp_path_factory.mktemp("odd")
     with ServiceProcess.start(folder, documents, limits={"payload": MOST_BYTES}) as running:
-        with all_four["mqtt"].party("fixed") as maker:
+        with all_four["mqtt"].requester("fixed") as maker:
             made = maker.ask_for(topic("vase-1", "commands/create"), value={"_policy": policy_for(OWNER)})
             assert made["status"] == 201, made
         yield running
@@ -84,16 +84,18 @@ def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> Fo
 
 
 @pytest.fixture(scope="module")
-def parties(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[Callable[[FourSources, str], Party]]:
+def parties(
+    all_four: dict[str, FourSources], service: ServiceProcess
+) -> Iterator[Callable[[FourSources, str], BrokerClient]]:
     """The party that speaks through a source, made when it is first wanted."""
-    made: dict[tuple[str, str], Party] = {}
+    made: dict[tuple[str, str], BrokerClient] = {}
 
-    def party(four: FourSources, source: str) -> Party:
+    def requester(four: FourSources, source: str) -> BrokerClient:
         if (four.kind, source) not in made:
-            made[four.kind, source] = four.party(source)
+            made[four.kind, source] = four.requester(source)
         return made[four.kind, source]
 
-    yield party
+    yield requester
     for each in made.values():
         each.close()
 
@@ -121,17 +123,17 @@ PAYLOADS = {
 
 
 def test_bad_payloads_are_answered_in_order_and_acknowledged(
-    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
+    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    party, settled = parties(four, "fixed"), sent(service, four, "settled")
+    requester, settled = parties(four, "fixed"), sent(service, four, "settled")
     for payload, *_ in PAYLOADS.values():
-        party.send(payload, wait=False)
-    party.send(RETRIEVE.ljust(MOST_BYTES))
-    answers = {name: status_and_error(party.next()) for name in (*PAYLOADS, "as large as may be")}
+        requester.send(payload, wait=False)
+    requester.send(RETRIEVE.ljust(MOST_BYTES))
+    answers = {name: status_and_error(requester.next()) for name in (*PAYLOADS, "as large as may be")}
     expected = {name: (status, error) for name, (_, status, error) in PAYLOADS.items()}
     assert answers == {**expected, "as large as may be": (200, None)}
     wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(answers))
-    party.assert_nothing_came("vase-1")
+    requester.assert_nothing_came("vase-1")
 
 
 # --- each broker's own --------------------------------------------------------------------------------------------------
@@ -214,12 +216,12 @@ ODD: dict[str, dict[str, tuple[dict[str, Any], str | None]]] = {
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in ODD.items() for name in rows])
 def test_odd_things_around_a_command_do_not_keep_it_from_being_served(
-    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party], kind: str, name: str
+    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient], kind: str, name: str
 ) -> None:
     around, expected = ODD[kind][name]
-    party = parties(all_four[kind], "fixed")
-    party.send(RETRIEVE, **around)
-    answer = party.next()
+    requester = parties(all_four[kind], "fixed")
+    requester.send(RETRIEVE, **around)
+    answer = requester.next()
     assert status_and_error(answer) == (200, None)
     assert answer["headers"].get("custom") == expected
     assert answer["headers"]["ditto-originator"] == OWNER
@@ -256,41 +258,41 @@ REFUSED: dict[str, dict[str, tuple[bytes | None, dict[str, Any], int, str]]] = {
 def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
     service: ServiceProcess,
     all_four: dict[str, FourSources],
-    parties: Callable[[FourSources, str], Party],
+    parties: Callable[[FourSources, str], BrokerClient],
     kind: str,
     name: str,
 ) -> None:
     payload, around, *expected = REFUSED[kind][name]
-    party, settled = parties(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
-    party.send(payload, **around)
-    answer = party.next()
+    requester, settled = parties(all_four[kind], "fixed"), sent(service, all_four[kind], "settled")
+    requester.send(payload, **around)
+    answer = requester.next()
     assert status_and_error(answer) == tuple(expected)
     assert len(json.dumps(answer)) < 4000, "an answer must not grow with what it answers"
-    party.send(RETRIEVE)
-    assert status_and_error(party.next()) == (200, None)
+    requester.send(RETRIEVE)
+    assert status_and_error(requester.next()) == (200, None)
     wait_until_sync(lambda: sent(service, all_four[kind], "settled") >= settled + 2)
 
 
 def test_a_record_with_a_header_name_that_is_no_text_is_served_without_its_headers(
-    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party]
+    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """The client library cannot hand its headers over, and ends the process of whoever looks at what it returns instead,
     once the interpreter calls it in its fast way."""
     four = all_four["kafka"]
-    party = parties(four, "fixed")
+    requester = parties(four, "fixed")
     assert isinstance(four, KafkaFourSources)
     for _ in range(CALLED_OFTEN):
-        party.send(RETRIEVE, wait=False)
-    assert [status_and_error(party.next()) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
-    produce_with_bytes_for_a_name(four.broker, party, b"\xff\xfe", RETRIEVE)
-    assert status_and_error(party.next()) == (200, None)
+        requester.send(RETRIEVE, wait=False)
+    assert [status_and_error(requester.next()) for _ in range(CALLED_OFTEN)] == [(200, None)] * CALLED_OFTEN
+    produce_with_bytes_for_a_name(four.broker, requester, b"\xff\xfe", RETRIEVE)
+    assert status_and_error(requester.next()) == (200, None)
     [line] = [line for line in service.records() if line["event"].startswith("record headers ignored")]
     assert (line["level"], line["address"], line["partition"]) == ("warning", four.place("fixed", "ask"), 0)
 
 
-def produce_with_bytes_for_a_name(broker: Kafka, party: Party, name: bytes, payload: bytes) -> None:
+def produce_with_bytes_for_a_name(broker: Kafka, requester: BrokerClient, name: bytes, payload: bytes) -> None:
     """Send one record. The Python client takes only text for the names of headers, so the C library under it is called."""
-    assert isinstance(party, KafkaClient)
+    assert isinstance(requester, KafkaClient)
     [file] = Path(confluent_kafka.__file__).parents[1].glob("confluent_kafka*/librdkafka*.so*")
     library, words = ctypes.CDLL(str(file)), ctypes.create_string_buffer(512)
     pointer, text, size = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t
@@ -303,7 +305,7 @@ def produce_with_bytes_for_a_name(broker: Kafka, party: Party, name: bytes, payl
     library.rd_kafka_header_add(headers, text(name), ctypes.c_ssize_t(len(name)), text(b"x"), ctypes.c_ssize_t(1))
     # Kinds of arguments, as rdkafka.h numbers them: the topic, flags ("copy the value"), the value, the headers, the end.
     ended = library.rd_kafka_producev(
-        producer, 1, text(party.ask.encode()), 7, 2, 4, text(payload), size(len(payload)), 10, headers, 0
+        producer, 1, text(requester.ask.encode()), 7, 2, 4, text(payload), size(len(payload)), 10, headers, 0
     )
     assert ended == 0
     assert library.rd_kafka_flush(producer, ctypes.c_int(int(PATIENCE * 1000))) == 0
@@ -353,22 +355,22 @@ def onlooking(four: FourSources) -> FourSources:
 
 
 def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
-    service: ServiceProcess, onlooking: FourSources, parties: Callable[[FourSources, str], Party]
+    service: ServiceProcess, onlooking: FourSources, parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """A command and an unreadable message for each: both settled, neither answered anywhere, both told in the log."""
-    four, party = onlooking, parties(onlooking, "chosen")
+    four, requester = onlooking, parties(onlooking, "chosen")
     places = {**UNSAFE, **UNFIT.get(four.kind, {})}
     settled, failed = sent(service, four, "settled"), sent(service, four, "failed", "out")
     ids = []
     for number, place in enumerate(places.values()):
-        reply_to = place.format(answers=party.answers)
+        reply_to = place.format(answers=requester.answers)
         for what, document in (("good", topic("vase-1", "commands/retrieve")), ("bad", f"nonsense/{SECRET}")):
             ids.append(f"{four.name}-{what}-{number}")
-            party.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
+            requester.send(about(document, headers={"reply-to": reply_to, "correlation-id": ids[-1]}))
     wait_until_sync(lambda: sent(service, four, "settled") >= settled + len(ids))
-    assert party.assert_nothing_came("vase-1")["status"] == 200
+    assert requester.assert_nothing_came("vase-1")["status"] == 200
     # The onlooker hears of messages in their order: behind this answer there is nothing left of what came before.
-    reachable = four.reply_address(party.answers)
+    reachable = four.reply_address(requester.answers)
     wait_until_sync(lambda: reachable in four.published())
     # RabbitMQ is told of a queue that is not there, and gives the message back: nobody has it.
     vain = {four.reply_address("nobody-is-here")}
@@ -383,27 +385,27 @@ def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
 
 
 def test_a_reply_address_around_a_message_is_judged_too(
-    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party]
+    all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """Where the transport takes such a text at all."""
     for kind in ("amqp-091", "kafka"):
-        four, party = all_four[kind], parties(all_four[kind], "chosen")
+        four, requester = all_four[kind], parties(all_four[kind], "chosen")
         four.look_on()
         for place in UNSAFE.values():
-            party.send(RETRIEVE, **four.carried(reply_to=place))
-        party.send(RETRIEVE, **four.carried(reply_to=party.answers))
-        assert status_and_error(party.next()) == (200, None)
-        reachable = four.reply_address(party.answers)
+            requester.send(RETRIEVE, **four.carried(reply_to=place))
+        requester.send(RETRIEVE, **four.carried(reply_to=requester.answers))
+        assert status_and_error(requester.next()) == (200, None)
+        reachable = four.reply_address(requester.answers)
         wait_until_sync(partial(has_published, four, reachable))
         assert four.published() == {reachable}
 
 
 def test_an_answer_to_the_source_itself_comes_to_rest(
-    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
+    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """The answer is no command, and the error about that is no command either."""
-    party = parties(four, "chosen")
-    asked = party.command(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.ask})
+    requester = parties(four, "chosen")
+    asked = requester.command(topic("vase-1", "commands/retrieve"), headers={"reply-to": requester.ask})
 
     def refusals() -> int:
         lines = service.records()
@@ -412,7 +414,7 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
     wait_until_sync(refusals)
     # The error about the answer lies before these in the queue: had it been answered too, that would have been refused.
     for _ in range(2):
-        answer = party.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": party.answers})
+        answer = requester.ask_for(topic("vase-1", "commands/retrieve"), headers={"reply-to": requester.answers})
         assert answer["status"] == 200
     assert refusals() == 1
 
@@ -421,9 +423,9 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
 
 
 def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent(
-    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], Party]
+    service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
-    party = parties(four, "fixed")
+    requester = parties(four, "fixed")
     for document, error in (
         (about(f"nonsense/{SECRET}", headers={"correlation-id": "a-1"}), "protocoladapter:unknown.topicpath"),
         (
@@ -431,9 +433,9 @@ def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent
             "things:thing.notfound",
         ),
     ):
-        party.send(document)
+        requester.send(document)
         correlation = json.loads(document)["headers"]["correlation-id"]
-        assert status_and_error(party.next())[1] == error
+        assert status_and_error(requester.next())[1] == error
         mine = [
             line
             for line in service.records()
@@ -442,7 +444,9 @@ def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent
         [line] = mine
         assert line["event"] in ("delivery refused", "command refused")
         assert (line["level"], line["source"], line["error"]) == ("info", 0, error)
-        assert line["address"] == (party.ask if not isinstance(party, MqttClient) else four.place("fixed", "ask"))
+        assert line["address"] == (
+            requester.ask if not isinstance(requester, MqttClient) else four.place("fixed", "ask")
+        )
 
 
 def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: ServiceProcess) -> None:
@@ -455,15 +459,15 @@ def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: Service
 
 
 def test_what_was_odd_is_not_delivered_again(
-    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], Party]
+    service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """Settled is settled: the brokers have nothing left for the service."""
     assert service.stop()[0] == 0
     assert {kind: four.left() for kind, four in all_four.items()} == dict.fromkeys(KINDS, 0)
     service.start_again()
     for four in all_four.values():
-        party = parties(four, "fixed")
-        party.send(RETRIEVE)
-        assert status_and_error(party.next()) == (200, None)
+        requester = parties(four, "fixed")
+        requester.send(RETRIEVE)
+        assert status_and_error(requester.next()) == (200, None)
         wait_until_sync(partial(has_settled, service, four, 1))
         assert sent(service, four, "malformed") == 0

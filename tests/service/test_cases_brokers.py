@@ -17,7 +17,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import READ, Reader, policy_for, topic
 from tests.support.four_sources import (
     KINDS,
@@ -39,7 +39,7 @@ MERGE_PATCH = "application/merge-patch+json"
 SMALL = 20_000
 """Bytes of the largest message that the narrow places take."""
 
-Parties = Callable[[FourSources, str], Party]
+Parties = Callable[[FourSources, str], BrokerClient]
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +91,19 @@ def service(
 @pytest.fixture(scope="module")
 def parties(all_four: dict[str, FourSources], service: ServiceProcess) -> Iterator[Parties]:
     """The party that speaks through a source, made when it is first wanted. Each broker has a thing of its own."""
-    made: dict[tuple[str, str], Party] = {}
+    made: dict[tuple[str, str], BrokerClient] = {}
 
-    def party(four: FourSources, source: str) -> Party:
+    def requester(four: FourSources, source: str) -> BrokerClient:
         if (four.kind, source) not in made:
-            made[four.kind, source] = four.party(source)
+            made[four.kind, source] = four.requester(source)
         return made[four.kind, source]
 
     assert service.get("/health/ready")[0] == 200
     for four in all_four.values():
         value = {"_policy": policy_for(OWNER, acme_reader={"thing:/": READ}), "attributes": {"n": 0}}
-        answer = party(four, "fixed").ask_for(topic(thing(four), "commands/create"), value=value)
+        answer = requester(four, "fixed").ask_for(topic(thing(four), "commands/create"), value=value)
         assert answer["status"] == 201, answer
-    yield party
+    yield requester
     for each in made.values():
         each.close()
 
@@ -117,9 +117,9 @@ def four(request: pytest.FixtureRequest, all_four: dict[str, FourSources]) -> Fo
     return all_four[request.param]
 
 
-def exchange(party: Party, document: dict[str, Any], **around: Any) -> dict[str, Any]:
-    party.send({"path": "/", **document}, **around)
-    answer: dict[str, Any] = party.next()
+def exchange(requester: BrokerClient, document: dict[str, Any], **around: Any) -> dict[str, Any]:
+    requester.send({"path": "/", **document}, **around)
+    answer: dict[str, Any] = requester.next()
     return answer
 
 
@@ -130,8 +130,8 @@ def test_case_01_02_an_answer_has_the_correlation_id_and_comes_to_the_reply_targ
     retrieve = topic(thing(four), "commands/retrieve")
     assert fixed.ask_for(retrieve)["status"] == 200
     assert chosen.ask_for(retrieve, headers={"reply-to": chosen.answers})["status"] == 200
-    for party in (fixed, chosen):
-        party.assert_nothing_came(thing(four))
+    for requester in (fixed, chosen):
+        requester.assert_nothing_came(thing(four))
 
 
 def test_case_09_a_path_with_an_empty_part_is_an_error(four: FourSources, parties: Parties) -> None:
@@ -140,14 +140,14 @@ def test_case_09_a_path_with_an_empty_part_is_an_error(four: FourSources, partie
 
 
 def test_case_10_events_have_the_order_of_the_commands(four: FourSources, parties: Parties) -> None:
-    party, name = parties(four, "fixed"), f"order-{four.name}"
-    assert party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})["status"] == 201
+    requester, name = parties(four, "fixed"), f"order-{four.name}"
+    assert requester.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})["status"] == 201
     modify = {"topic": topic(name, "commands/modify"), "path": "/attributes/n"}
     for number in range(100):
-        party.send({**modify, "value": number}, wait=False)
-    revisions = [party.next()["headers"]["entity-revision"] for _ in range(100)]
+        requester.send({**modify, "value": number}, wait=False)
+    revisions = [requester.next()["headers"]["entity-revision"] for _ in range(100)]
     assert revisions == list(range(2, 102))
-    items = Reader(party, name, {"fromHistoricalRevision": 2}).all()
+    items = Reader(requester, name, {"fromHistoricalRevision": 2}).all()
     assert [item["value"] for item in items] == list(range(100))
 
 
@@ -156,21 +156,21 @@ def test_case_11_12_13_14_the_sender_speaks_for_the_entity_that_the_transport_na
     four: FourSources, parties: Parties, group: str
 ) -> None:
     """By a header, or over MQTT 3.1.1 by the topic that the message arrived on."""
-    party, name = parties(four, "bound"), thing(four)
+    requester, name = parties(four, "bound"), thing(four)
     ask = {"topic": topic(name, "commands/retrieve", group), "headers": {"correlation-id": "c-1"}}
-    answer = exchange(party, ask, **four.speak_for(party, "somebody-else"))
+    answer = exchange(requester, ask, **four.speak_for(requester, "somebody-else"))
     assert (answer["topic"], status_and_error(answer)) == (topic(name, "errors", group), (400, ENFORCED))
     assert answer["headers"]["correlation-id"] == "c-1"
-    answer = exchange(party, ask, **four.speak_for(party, name))
+    answer = exchange(requester, ask, **four.speak_for(requester, name))
     assert answer["status"] == 200
     if four.has_headers:
-        assert status_and_error(exchange(party, ask, **four.carried())) == (400, "placeholder:unresolved")
+        assert status_and_error(exchange(requester, ask, **four.carried())) == (400, "placeholder:unresolved")
 
 
 def test_case_11_a_command_for_somebody_else_changes_nothing(four: FourSources, parties: Parties) -> None:
-    party = parties(four, "bound")
+    requester = parties(four, "bound")
     modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/stolen", "value": 1}
-    assert status_and_error(exchange(party, modify, **four.speak_for(party, "thief"))) == (400, ENFORCED)
+    assert status_and_error(exchange(requester, modify, **four.speak_for(requester, "thief"))) == (400, ENFORCED)
     found = parties(four, "fixed").ask_for(topic(thing(four), "commands/retrieve"), "/attributes/stolen")
     assert status_and_error(found) == (404, "things:attribute.notfound")
 
@@ -178,12 +178,12 @@ def test_case_11_a_command_for_somebody_else_changes_nothing(four: FourSources, 
 def test_case_15_the_subject_comes_from_a_header(all_four: dict[str, FourSources], parties: Parties) -> None:
     for kind in ("mqtt-5", "amqp-091", "kafka"):
         four = all_four[kind]
-        party = parties(four, "subject")
+        requester = parties(four, "subject")
         modify = {"topic": topic(thing(four), "commands/modify"), "path": "/attributes/n", "value": 2}
-        assert exchange(party, modify, **four.carried(who=OWNER))["status"] == 204
-        refused = exchange(party, modify, **four.carried(who="acme:reader"))
+        assert exchange(requester, modify, **four.carried(who=OWNER))["status"] == 204
+        refused = exchange(requester, modify, **four.carried(who="acme:reader"))
         assert status_and_error(refused) == (403, "things:attribute.notmodifiable")
-        assert status_and_error(exchange(party, modify, **four.carried())) == (400, "placeholder:unresolved")
+        assert status_and_error(exchange(requester, modify, **four.carried())) == (400, "placeholder:unresolved")
 
 
 def test_case_19_a_mapped_header_comes_back_with_the_correlation_id(
@@ -197,35 +197,35 @@ def test_case_19_a_mapped_header_comes_back_with_the_correlation_id(
 
 
 def test_case_26_28_31_32_streaming_is_the_same_everywhere(four: FourSources, parties: Parties) -> None:
-    party, name = parties(four, "fixed"), thing(four)
-    subscription = Reader(party, name, {"toHistoricalRevision": 1})
+    requester, name = parties(four, "fixed"), thing(four)
+    subscription = Reader(requester, name, {"toHistoricalRevision": 1})
     subscription.request(1)
-    first, complete = party.until("complete")
+    first, complete = requester.until("complete")
     assert first["value"]["item"]["revision"] == 1
     assert complete["topic"] == topic(name, "streaming/complete")
     subscription.id = "nobody-has-this"
     subscription.request(1)
-    assert party.next()["value"]["error"]["status"] == 404
-    unknown = Reader(party, "never-there")
+    assert requester.next()["value"]["error"]["status"] == 404
+    unknown = Reader(requester, "never-there")
     unknown.request(1)
-    failed = party.next()
+    failed = requester.next()
     assert failed["topic"].endswith("/failed")
     assert failed["value"]["error"]["error"] == "things:thing.notfound"
-    malformed = party.ask_for(topic(name, "streaming/request"), value={"demand": 1})
+    malformed = requester.ask_for(topic(name, "streaming/request"), value={"demand": 1})
     assert (malformed["topic"], malformed["status"]) == (topic(name, "errors"), 400)
 
 
 def test_case_42_a_condition_that_does_not_hold_and_one_that_is_invalid(four: FourSources, parties: Parties) -> None:
-    party, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
+    requester, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
     for condition, status in (("eq(attributes/n,-1)", 412), ("eq(attributes/n", 400)):
-        answer = party.ask_for(modify, "/attributes/n", 3, headers={"condition": condition})
+        answer = requester.ask_for(modify, "/attributes/n", 3, headers={"condition": condition})
         assert answer["status"] == status
 
 
 def test_case_43_a_merge_says_that_it_is_one(four: FourSources, parties: Parties) -> None:
-    party, merge = parties(four, "fixed"), topic(thing(four), "commands/merge")
+    requester, merge = parties(four, "fixed"), topic(thing(four), "commands/merge")
     for content_type, status in ((MERGE_PATCH, 204), ("application/json", 415)):
-        answer = party.ask_for(merge, "/attributes", {"merged": 1}, headers={"content-type": content_type})
+        answer = requester.ask_for(merge, "/attributes", {"merged": 1}, headers={"content-type": content_type})
         assert answer["status"] in (status, 201 if status == 204 else status)
 
 
@@ -236,29 +236,29 @@ def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_and_coun
         labels = {"connection": four.name, "direction": direction, "outcome": outcome}
         return service.metric("connectivity_deliveries_total", **labels)
 
-    party = parties(four, "chosen")
+    requester = parties(four, "chosen")
     settled, malformed, unresolved = (
         count("settled", "in"),
         count("malformed", "in"),
         count("address_unresolved", "out"),
     )
-    party.send(b"no JSON", **four.carried())
+    requester.send(b"no JSON", **four.carried())
     wait_until_sync(lambda: count("settled", "in") >= settled + 1)
     assert count("malformed", "in") == malformed + 1
     assert count("address_unresolved", "out") == unresolved + 1
 
 
 def test_case_52_things_and_headers_have_a_largest_size(four: FourSources, parties: Parties) -> None:
-    party, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
-    assert party.ask_for(modify, "/attributes/large", "x" * 110_000)["status"] == 413
-    assert party.ask_for(modify, "/attributes/n", 1, headers={"big": "x" * 6000})["status"] == 431
-    assert party.ask_for(modify, "/attributes/n", 1)["status"] == 204
+    requester, modify = parties(four, "fixed"), topic(thing(four), "commands/modify")
+    assert requester.ask_for(modify, "/attributes/large", "x" * 110_000)["status"] == 413
+    assert requester.ask_for(modify, "/attributes/n", 1, headers={"big": "x" * 6000})["status"] == 431
+    assert requester.ask_for(modify, "/attributes/n", 1)["status"] == 204
 
 
 # --- what a broker does not carry ---------------------------------------------------------------------------------------
 
 
-def speak(four: FourSources) -> Party:
+def speak(four: FourSources) -> BrokerClient:
     ask, answers = four.place("narrow", "ask"), four.place("narrow", "answers")
     if isinstance(four, KafkaFourSources):
         return KafkaClient(four.broker, ask=ask, answers=answers)
@@ -271,11 +271,11 @@ def large(all_four: dict[str, FourSources], parties: Parties) -> tuple[FourSourc
     """A thing with more in it than the narrow place takes: its third event is alone too large."""
     four = all_four["kafka"]
     name = f"large-{four.name}"
-    party = parties(four, "fixed")
-    party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})
+    requester = parties(four, "fixed")
+    requester.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER)})
     for value in ("small", "x" * SMALL, "small again"):
-        assert party.ask_for(topic(name, "commands/modify"), "/attributes/a", value)["status"] in (201, 204)
-    party.ask_for(topic(name, "commands/modify"), "/attributes/large", "x" * SMALL)
+        assert requester.ask_for(topic(name, "commands/modify"), "/attributes/a", value)["status"] in (201, 204)
+    requester.ask_for(topic(name, "commands/modify"), "/attributes/large", "x" * SMALL)
     return four, name
 
 
@@ -283,10 +283,10 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error(
     service: ServiceProcess, large: tuple[FourSources, str]
 ) -> None:
     four, name = large
-    with speak(four) as party:
-        answer = party.ask_for(topic(name, "commands/retrieve"))
+    with speak(four) as requester:
+        answer = requester.ask_for(topic(name, "commands/retrieve"))
         assert status_and_error(answer) == (413, "connectivity:message.sending.failed")
-        assert party.ask_for(topic(name, "commands/retrieve"), "/attributes/a")["value"] == "small again"
+        assert requester.ask_for(topic(name, "commands/retrieve"), "/attributes/a")["value"] == "small again"
     labels = {"connection": f"{four.name}-narrow", "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **labels) >= 1
     assert any(line["event"] == "message not published" for line in service.records())
@@ -296,11 +296,11 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error(
 def test_a_stream_ends_at_an_event_that_is_too_large(large: tuple[FourSources, str]) -> None:
     """Better no more than a gap that nobody sees."""
     four, name = large
-    with speak(four) as party:
-        Reader(party, name).request(100)
-        answers = [party.next()]
+    with speak(four) as requester:
+        Reader(requester, name).request(100)
+        answers = [requester.next()]
         while answers[-1]["topic"].endswith("/next"):
-            answers.append(party.next())
+            answers.append(requester.next())
         assert answers[-1]["topic"].endswith("/failed")
         assert answers[-1]["value"]["error"]["status"] == 413
         assert 3 not in [answer["value"]["item"]["revision"] for answer in answers[:-1]]
@@ -311,10 +311,10 @@ def test_headers_that_no_frame_of_the_broker_holds_cost_their_answer_alone(
 ) -> None:
     """AMQP has all properties of a message in one frame, and 4096 bytes were agreed upon."""
     four = all_four["amqp-091"]
-    with speak(four) as party:
+    with speak(four) as requester:
         headers = {"long": "x" * 4000, "correlation-id": "too-long"}
-        party.command(topic(thing(four), "commands/retrieve"), headers=headers)
-        assert party.assert_nothing_came(thing(four))["status"] == 200
+        requester.command(topic(thing(four), "commands/retrieve"), headers=headers)
+        assert requester.assert_nothing_came(thing(four))["status"] == 200
     parties(four, "fixed").assert_nothing_came(thing(four))
     [line] = [line for line in service.records() if line.get("correlation_id") == "too-long"]
     assert (line["event"], line["connection"]) == ("message not published", f"{four.name}-narrow")

@@ -198,19 +198,21 @@ def test_a_refusal_is_tried_again_with_the_longest_pause_from_the_start(service:
 # --- what comes back ----------------------------------------------------------------------------------------------------
 
 
-def make(party: MqttClient, name: str, changes: int = 0) -> None:
+def make(requester: MqttClient, name: str, changes: int = 0) -> None:
     """A thing with `changes` + 1 revisions."""
-    answer = party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}})
+    answer = requester.ask_for(
+        topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+    )
     assert answer["status"] == 201, answer
     for number in range(changes):
-        party.send({"topic": topic(name, "commands/modify"), "path": "/attributes/n", "value": number}, wait=False)
+        requester.send({"topic": topic(name, "commands/modify"), "path": "/attributes/n", "value": number}, wait=False)
     for _ in range(changes):
-        assert party.next()["status"] == 204
+        assert requester.next()["status"] == 204
 
 
 def test_a_connection_recovers_when_its_broker_comes_back(service: ServiceProcess, broker: Mosquitto) -> None:
-    with client(broker, "c") as party:
-        make(party, "fan-1")
+    with client(broker, "c") as requester:
+        make(requester, "fan-1")
     for end in (broker.kill, broker.stop):
         end()
         wait_until_sync(lambda: service.status("site")["status"] in ("failed", "misconfigured"))
@@ -220,39 +222,39 @@ def test_a_connection_recovers_when_its_broker_comes_back(service: ServiceProces
         broker.start_again()
         wait_until_sync(lambda: service.status("site") == {"status": "open", "details": "connected"})
         assert service.metric("connectivity_connection_up", connection="site") == 1
-        with client(broker, "c") as party:
-            assert party.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
+        with client(broker, "c") as requester:
+            assert requester.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
 
 
 def test_what_was_sent_while_the_service_was_away_is_served_though_the_broker_starts_later(
     service: ServiceProcess, broker: Mosquitto
 ) -> None:
     """The broker keeps the session, so a device need not know whether the service runs."""
-    with client(broker, "c", keeps_session=True) as party:
-        make(party, "fan-2")
+    with client(broker, "c", keeps_session=True) as requester:
+        make(requester, "fan-2")
         service.stop()
-        sent = [party.command(topic("fan-2", "commands/modify"), "/attributes/n", number) for number in range(20)]
+        sent = [requester.command(topic("fan-2", "commands/modify"), "/attributes/n", number) for number in range(20)]
         broker.stop()
         service.start_again()
         assert service.status("site")["details"].startswith("connection refused: ")
         broker.start_again()
         wait_until_sync(lambda: service.status("site")["details"] == "connected")
-        answers = [party.next() for _ in sent]
+        answers = [requester.next() for _ in sent]
         assert [answer["headers"]["correlation-id"] for answer in answers] == sent
         assert [answer["headers"]["entity-revision"] for answer in answers] == list(range(2, 22))
 
 
-def restart(broker: Mosquitto, party: MqttClient) -> None:
+def restart(broker: Mosquitto, requester: MqttClient) -> None:
     """Restart the broker, and wait until the client is there again."""
-    links = party.links
+    links = requester.links
     broker.restart()
-    wait_until_sync(lambda: party.links > links)
+    wait_until_sync(lambda: requester.links > links)
 
 
-def once_each(party: MqttClient, events: list[dict[str, Any]]) -> list[int]:
+def once_each(requester: MqttClient, events: list[dict[str, Any]]) -> list[int]:
     """The revisions in the order in which each came first; whatever came again was the same, byte for byte."""
     first: dict[int, bytes] = {}
-    for message in party.messages:
+    for message in requester.messages:
         document = json.loads(message.payload)
         if document["topic"].endswith("/next"):
             revision = document["value"]["item"]["revision"]
@@ -266,21 +268,21 @@ def test_a_running_replay_and_its_subscription_outlive_restarts_of_the_broker(
 ) -> None:
     """Events go on in their order and without a gap; what is repeated is the same."""
     count = 3000
-    with client(broker, "c", keeps_session=True) as party:
-        make(party, "fan-3", count - 1)
-        party.messages.clear()
-        subscription = Reader(party, "fan-3")
+    with client(broker, "c", keeps_session=True) as requester:
+        make(requester, "fan-3", count - 1)
+        requester.messages.clear()
+        subscription = Reader(requester, "fan-3")
         seen: list[dict[str, Any]] = []
         for last in (count // 3, count // 3 * 2):
             subscription.request(count // 3)
-            seen += [party.next() for _ in range(100)]
-            restart(broker, party)
+            seen += [requester.next() for _ in range(100)]
+            restart(broker, requester)
             while seen[-1]["value"]["item"]["revision"] != last:
-                seen.append(party.next())
+                seen.append(requester.next())
         assert service.metric("connectivity_demand", connection="site") == 0
         subscription.request(count)
-        seen += party.until("complete")[:-1]
-        assert once_each(party, seen) == list(range(1, count + 1))
+        seen += requester.until("complete")[:-1]
+        assert once_each(requester, seen) == list(range(1, count + 1))
 
 
 def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(
@@ -291,28 +293,28 @@ def test_a_replay_through_a_link_that_is_cut_again_and_again_has_no_gap(
     with (
         ProxyThread(broker.host, broker.port) as proxy,
         added(service, connection(proxy, source("cut", OWNER), id="cut")),
-        client(broker, "cut") as party,
+        client(broker, "cut") as requester,
     ):
-        make(party, "fan-4", count - 1)
-        party.messages.clear()
-        subscription = Reader(party, "fan-4")
+        make(requester, "fan-4", count - 1)
+        requester.messages.clear()
+        subscription = Reader(requester, "fan-4")
         proxy.cut_every(60_000, cuts)
         subscription.request(count)
-        events = party.until("complete")[:-1]
-        assert once_each(party, events) == list(range(1, count + 1))
+        events = requester.until("complete")[:-1]
+        assert once_each(requester, events) == list(range(1, count + 1))
         assert len(proxy.attempts) == 1 + cuts
         assert service.get("/health/ready")[0] == 200
 
 
 def test_a_subscription_waits_for_its_broker(service: ServiceProcess, broker: Mosquitto) -> None:
     """Created before the broker ends, asked after it is back; one that is new then works beside it."""
-    with client(broker, "c", keeps_session=True) as party:
-        make(party, "fan-5", 4)
-        subscription = Reader(party, "fan-5")
-        restart(broker, party)
+    with client(broker, "c", keeps_session=True) as requester:
+        make(requester, "fan-5", 4)
+        subscription = Reader(requester, "fan-5")
+        restart(broker, requester)
         wait_until_sync(lambda: service.status("site")["details"] == "connected")
         assert [item["revision"] for item in subscription.all()] == [1, 2, 3, 4, 5]
-        assert [item["revision"] for item in Reader(party, "fan-5").all()] == [1, 2, 3, 4, 5]
+        assert [item["revision"] for item in Reader(requester, "fan-5").all()] == [1, 2, 3, 4, 5]
 
 
 # --- what a broker will not take ----------------------------------------------------------------------------------------
@@ -321,37 +323,41 @@ PACKET = 20_000
 """The largest packet that the broker takes. One of MQTT 3.1.1 says so by hanging up; with 5 it is known beforehand."""
 
 
-class Narrow(NamedTuple):
+class SmallPacketConnection(NamedTuple):
     """A connection to a broker for small packets, who speaks through it, and a thing that is larger than those."""
 
     connection: str
-    party: MqttClient
+    requester: MqttClient
     thing: str
 
 
 @pytest.fixture(scope="module", params=["mqtt", "mqtt-5"])
-def narrow(request: pytest.FixtureRequest, own_service: ServiceProcess, own_broker: Mosquitto) -> Iterator[Narrow]:
+def narrow(
+    request: pytest.FixtureRequest, own_service: ServiceProcess, own_broker: Mosquitto
+) -> Iterator[SmallPacketConnection]:
     """The thing's seventh event is the only large one."""
     name = f"narrow-{request.param}"
     with (
         Mosquitto.start(config_lines=[f"max_packet_size {PACKET}"]) as small,
         added(running(own_service), connection(small, source(name, OWNER), id=name, connectionType=request.param)),
         client(own_broker, "c") as maker,
-        client(small, name) as party,
+        client(small, name) as requester,
     ):
         make(maker, name, 5)
         answer = maker.ask_for(topic(name, "commands/modify"), "/attributes/large", "x" * PACKET)
         assert answer["status"] == 201
         for number in range(5):
             maker.ask_for(topic(name, "commands/modify"), "/attributes/n", number)
-        yield Narrow(name, party, name)
+        yield SmallPacketConnection(name, requester, name)
 
 
-def test_an_answer_that_the_broker_will_not_take_is_given_up(service: ServiceProcess, narrow: Narrow) -> None:
+def test_an_answer_that_the_broker_will_not_take_is_given_up(
+    service: ServiceProcess, narrow: SmallPacketConnection
+) -> None:
     """An error comes in its place; it neither blocks what comes after it nor breaks the connection for ever."""
-    answer = narrow.party.ask_for(topic(narrow.thing, "commands/retrieve"))
+    answer = narrow.requester.ask_for(topic(narrow.thing, "commands/retrieve"))
     assert (answer["status"], answer["value"]["error"]) == (413, "connectivity:message.sending.failed")
-    answer = narrow.party.ask_for(topic(narrow.thing, "commands/retrieve"), "/attributes/n")
+    answer = narrow.requester.ask_for(topic(narrow.thing, "commands/retrieve"), "/attributes/n")
     assert answer["value"] == 4
     failed = {"connection": narrow.connection, "direction": "out", "outcome": "failed"}
     assert service.metric("connectivity_deliveries_total", **failed) == 1
@@ -360,12 +366,12 @@ def test_an_answer_that_the_broker_will_not_take_is_given_up(service: ServicePro
     assert service.status(narrow.connection)["details"] == "connected"
 
 
-def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: Narrow) -> None:
+def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: SmallPacketConnection) -> None:
     """Better no more than a gap that nobody sees: `failed` is the end, and never `complete`."""
-    Reader(narrow.party, narrow.thing).request(100)
-    answers = [narrow.party.next()]
+    Reader(narrow.requester, narrow.thing).request(100)
+    answers = [narrow.requester.next()]
     while answers[-1]["topic"].endswith("/next"):
-        answers.append(narrow.party.next())
+        answers.append(narrow.requester.next())
     assert answers[-1]["topic"].endswith("/failed")
     assert answers[-1]["value"]["error"]["status"] == 413
     found = [answer["value"]["item"]["revision"] for answer in answers[:-1]]
@@ -378,8 +384,8 @@ def test_a_replay_fails_at_an_event_that_the_broker_will_not_take(narrow: Narrow
 
 def test_files_are_followed_while_the_service_runs(service: ServiceProcess, broker: Mosquitto) -> None:
     """A new file opens a connection, a broken one leaves it as it was, a removed one closes it; others go on."""
-    with client(broker, "c") as party:
-        make(party, "fan-6")
+    with client(broker, "c") as requester:
+        make(requester, "fan-6")
         file = service.folder / "connections" / "second.json"
         second = connection(broker, source("d", OWNER), id="second")
         file.write_text(json.dumps(second), encoding="utf-8")
@@ -391,4 +397,4 @@ def test_files_are_followed_while_the_service_runs(service: ServiceProcess, brok
             assert other.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200
         file.unlink()
         wait_until_sync(lambda: not service.status("second"))
-        assert party.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200
+        assert requester.ask_for(topic("fan-6", "commands/retrieve"))["status"] == 200

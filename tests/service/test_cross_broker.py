@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import Reader, policy_for, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE
@@ -36,7 +37,9 @@ def setups(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[Broke
 
 
 @pytest.fixture(scope="module")
-def sites(setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[Party]]]:
+def sites(
+    setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, list[BrokerClient]]]:
     """Three connections on three brokers, each with two sources; a thing with a past. Kind → the two parties."""
     with ExitStack() as stack:
         parties = {setup.kind: [stack.enter_context(setup.client(name)) for name in ("a", "b")] for setup in setups}
@@ -46,44 +49,44 @@ def sites(setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory) -
         yield parties
 
 
-def make(party: Party, name: str, changes: int) -> None:
+def make(requester: BrokerClient, name: str, changes: int) -> None:
     """A thing that has changed so many times."""
     value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
-    assert party.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
+    assert requester.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
     for number in range(1, changes + 1):
-        party.command(topic(name, "commands/modify"), "/attributes/n", number, wait=False)
-    assert [party.next()["status"] for _ in range(changes)] == [204] * changes
+        requester.command(topic(name, "commands/modify"), "/attributes/n", number, wait=False)
+    assert [requester.next()["status"] for _ in range(changes)] == [204] * changes
 
 
 def kind_of(message: dict[str, Any]) -> str:
     return str(message["topic"].rpartition("/")[2])
 
 
-def replay(party: Party, name: str, demand: int, total: int) -> None:
+def replay(requester: BrokerClient, name: str, demand: int, total: int) -> None:
     """A whole history in portions: never more events than were asked for, each once, in order, then the end."""
-    reader = Reader(party, name)
+    reader = Reader(requester, name)
     revisions: list[int] = []
     while len(revisions) < total:
         wanted = min(demand, total - len(revisions))
         reader.request(demand)
-        events = [party.next() for _ in range(wanted)]
+        events = [requester.next() for _ in range(wanted)]
         assert [kind_of(event) for event in events] == ["next"] * wanted
         revisions += [event["value"]["item"]["revision"] for event in events]
         if wanted == demand and len(revisions) < total:
-            party.assert_nothing_came(name)
+            requester.assert_nothing_came(name)
     assert revisions == list(range(1, total + 1))
     if total % demand == 0:
         # The end comes at once, or with the next request.
         reader.request(1)
-    last = party.next()
+    last = requester.next()
     assert (kind_of(last), last["value"]["subscriptionId"]) == ("complete", reader.id)
-    drain(party)
+    drain(requester)
 
 
-def drain(party: Party) -> None:
+def drain(requester: BrokerClient) -> None:
     """Behind the answer to a command there is nothing of what came before it."""
-    correlation = party.command(topic(THING, "commands/retrieve"))
-    while party.next()["headers"]["correlation-id"] != correlation:
+    correlation = requester.command(topic(THING, "commands/retrieve"))
+    while requester.next()["headers"]["correlation-id"] != correlation:
         pass
 
 
@@ -108,12 +111,12 @@ def side_by_side(works: list[Callable[[], None]]) -> None:
 
 
 def test_three_connections_on_three_brokers_replay_the_same_at_the_same_time_each_at_its_own_pace(
-    sites: dict[str, list[Party]],
+    sites: dict[str, list[BrokerClient]],
 ) -> None:
     demands = {"mqtt-5": 7, "amqp-091": 50, "kafka": 1000}
     side_by_side(
         [
-            lambda party=parties[0], kind=kind: replay(party, THING, demands[kind], CHANGES + 1)  # type: ignore[misc]
+            lambda requester=parties[0], kind=kind: replay(requester, THING, demands[kind], CHANGES + 1)  # type: ignore[misc]
             for kind, parties in sites.items()
         ]
     )
@@ -121,7 +124,7 @@ def test_three_connections_on_three_brokers_replay_the_same_at_the_same_time_eac
 
 @pytest.mark.parametrize("kind", ["mqtt-5", "amqp-091", "kafka"])
 def test_case_28_a_subscription_of_one_connection_does_not_exist_for_another(
-    sites: dict[str, list[Party]], kind: str
+    sites: dict[str, list[BrokerClient]], kind: str
 ) -> None:
     mine = sites[kind][0]
     reader = Reader(mine, THING)
@@ -141,7 +144,7 @@ def test_case_28_a_subscription_of_one_connection_does_not_exist_for_another(
 
 @pytest.mark.parametrize("kind", ["mqtt-5", "amqp-091", "kafka"])
 def test_case_30_events_go_to_the_source_that_asked_last_with_its_correlation_id(
-    sites: dict[str, list[Party]], kind: str
+    sites: dict[str, list[BrokerClient]], kind: str
 ) -> None:
     a, b = sites[kind]
     reader = Reader(a, THING)
@@ -177,11 +180,9 @@ def test_twenty_connections_in_one_service_talk_at_the_same_time(
         # All replay one thing, which the first one makes, and a thing of their own.
         make(parties[0], THING, 20)
 
-        def talk(party: Party, number: int) -> None:
-            make(party, f"lamp-{number}", 10)
-            replay(party, f"lamp-{number}", 4, 11)
-            replay(party, THING, number + 1, 21)
+        def talk(requester: BrokerClient, number: int) -> None:
+            make(requester, f"lamp-{number}", 10)
+            replay(requester, f"lamp-{number}", 4, 11)
+            replay(requester, THING, number + 1, 21)
 
-        side_by_side(
-            [lambda party=party, number=number: talk(party, number) for number, party in enumerate(parties)]  # type: ignore[misc]
-        )
+        side_by_side([partial(talk, requester, number) for number, requester in enumerate(parties)])

@@ -18,7 +18,7 @@ from mappings.reactive_streams_io.events import Completed
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.clients.reactive_streams_io import Client
 from tests.support.connection_documents import EVERYTHING, READ, Reader, policy_for, topic
 from tests.support.in_process.streamr import KEY, definition, policy
@@ -64,11 +64,11 @@ class Stage(NamedTuple):
 class Cast(NamedTuple):
     """Who speaks: two of the Ditto protocol, one of each other, and the audience of a target."""
 
-    writer: Party
-    reader: Party
-    pump: Party
+    writer: BrokerClient
+    reader: BrokerClient
+    pump: BrokerClient
     watch: Client
-    audience: Party
+    audience: BrokerClient
 
 
 @pytest.fixture(scope="module")
@@ -101,21 +101,21 @@ def cast(request: pytest.FixtureRequest, stages: dict[str, Stage]) -> Iterator[C
         watch = Client(request.param, rsio.client("one"))
         stack.callback(watch.close)
         writer, reader, pump, audience = (
-            stack.enter_context(party)
-            for party in (streamr.operator(), rsio.operator(), streamr.client("one"), streamr.listener())
+            stack.enter_context(requester)
+            for requester in (streamr.operator(), rsio.operator(), streamr.client("one"), streamr.listener())
         )
         yield Cast(writer, reader, pump, watch, audience)
 
 
-def asks(party: Party, type: str, stream: str, **more: Any) -> None:
-    party.send({"type": type, "stream": stream, "authKey": KEY, **more}, wait=False)
+def asks(requester: BrokerClient, type: str, stream: str, **more: Any) -> None:
+    requester.send({"type": type, "stream": stream, "authKey": KEY, **more}, wait=False)
 
 
 def modify(name: str, path: str, value: Any) -> dict[str, Any]:
     return {"topic": topic(name, "commands/modify"), "headers": {}, "path": path, "value": value}
 
 
-def resent(pump: Party, stream: str, number: int) -> list[Any]:
+def resent(pump: BrokerClient, stream: str, number: int) -> list[Any]:
     """All messages of a stream, so many, as frames of a resend."""
     asks(pump, "resend", stream, sub="all", resend_all=True)
     first, *again, last = (pump.next() for _ in range(number + 2))
@@ -123,7 +123,7 @@ def resent(pump: Party, stream: str, number: int) -> list[Any]:
     return list(again)
 
 
-def heard_of(name: str, audience: Party) -> dict[str, Any]:
+def heard_of(name: str, audience: BrokerClient) -> dict[str, Any]:
     """The next event of this thing; a queue holds those of others too."""
     event: dict[str, Any] = audience.next()
     while f"/{name}/" not in event["topic"]:

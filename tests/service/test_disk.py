@@ -61,10 +61,10 @@ def lamp() -> str:
 
 @pytest.fixture
 def writer(service: ServiceProcess, mosquitto: Mosquitto, lamp: str) -> Iterator[MqttClient]:
-    with client(mosquitto, "disk") as party:
-        answer = party.ask_for(topic(lamp, "commands/create"), value={"_policy": policy_for(WRITER)})
+    with client(mosquitto, "disk") as requester:
+        answer = requester.ask_for(topic(lamp, "commands/create"), value={"_policy": policy_for(WRITER)})
         assert answer["status"] == 201, answer
-        yield party
+        yield requester
 
 
 def fill_disk(service: ServiceProcess) -> None:

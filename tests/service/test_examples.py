@@ -338,7 +338,7 @@ def test_frames_are_reported_in_words() -> None:
     assert list(in_words(frames)) == [*told, "cancel", "goodbye ok"]
 
 
-class Told(Serving):
+class StubService(Serving):
     """A service that says always the same."""
 
     def get(self, path: str) -> str:
@@ -347,10 +347,10 @@ class Told(Serving):
 
 def test_a_lake_that_nobody_fills_any_more_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer, match=r"\(7\); it is stopped: found no Java"):
-        lake.wait_until_filled(Told(tmp_path, tmp_path), print)
+        lake.wait_until_filled(StubService(tmp_path, tmp_path), print)
 
 
-class Telling:
+class RecordingService:
     """A service that tells of a connection what it is given."""
 
     def __init__(self, live_status: str, inbound: dict[str, Any], outbound: dict[str, Any]) -> None:
@@ -370,7 +370,7 @@ def counted(**levels: int) -> dict[str, Any]:
 def test_a_connection_is_looked_at_with_what_it_has_counted() -> None:
     inbound = {"consumed": counted(success=7, failure=0), "mapped": counted(success=6, failure=1)}
     outbound = {"published": counted(success=5), "dispatched": counted(failure=2)}
-    looked = look_at(Telling("open", inbound, outbound), "back-end")
+    looked = look_at(RecordingService("open", inbound, outbound), "back-end")
     assert looked == Looked("back-end", "open", "2030-01-15T07:30:00Z", taken=7, sent=5, failures=3)
 
 
@@ -378,7 +378,7 @@ def test_a_connection_is_looked_at_with_what_it_has_counted() -> None:
     ("live_status", "taken", "sent"), [("failed", 1, 1), ("open", 0, 1), ("open", 1, 0)], ids=["failed", "deaf", "mute"]
 )
 def test_a_connection_that_is_not_open_and_in_use_is_not_as_guaranteed(live_status: str, taken: int, sent: int) -> None:
-    told = Telling(
+    told = RecordingService(
         live_status, {"consumed": counted(success=taken)}, {"published": counted(success=sent)} if sent else {}
     )
     with pytest.raises(NotAsPromised, match="expected open and in use"):

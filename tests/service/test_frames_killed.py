@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.dice import dice
-from tests.support.kill_series.stream_trial import FRAMES, OCTETS, StreamTrial
-from tests.support.kill_series.trial_broker import AmqpTrialBroker, Mqtt5TrialBroker, TrialBroker
+from tests.support.kill_series.stream_trial import FRAMES, OCTETS, StreamKillSeries
+from tests.support.kill_series.trial_broker import AmqpKillSeriesBroker, KillSeriesBroker, Mqtt5KillSeriesBroker
 
 ROUNDS = 12
 
-Start = Callable[[type[TrialBroker]], TrialBroker]
+Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 
-def planted(trial: StreamTrial, reader: str, place: int, folder: Path) -> tuple[Path, Path]:
+def planted(trial: StreamKillSeries, reader: str, place: int, folder: Path) -> tuple[Path, Path]:
     """The log of a reader with a repeat, and with a gap, at the message of this number."""
     lines = trial.log_of(reader).read_text(encoding="utf-8").splitlines(keepends=True)
     at = [number for number, line in enumerate(lines) if line.startswith('{"read"')][place]
@@ -32,10 +32,10 @@ def planted(trial: StreamTrial, reader: str, place: int, folder: Path) -> tuple[
     return logs
 
 
-def kill(folder: Path, trial_broker: TrialBroker, rounds: int) -> None:
+def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
     """Kill service and broker in turn, while links are cut; then judge, and see whether the judge is awake."""
     chances = dice("frames", trial_broker.kind)
-    with StreamTrial(folder, trial_broker, FRAMES, OCTETS) as trial:
+    with StreamKillSeries(folder, trial_broker, FRAMES, OCTETS) as trial:
         for _ in range(rounds):
             trial.kill_service_after(chances.randrange(10, 60))
             trial.restart_broker_after(chances.randrange(10, 60))
@@ -45,7 +45,7 @@ def kill(folder: Path, trial_broker: TrialBroker, rounds: int) -> None:
             found = trial.sessions(reader)
             assert found["begun"] + found["not resumed"] > 1, found
         trial.wait_for_sessions(OCTETS, "resumed", 2)
-        if not isinstance(trial_broker, AmqpTrialBroker):
+        if not isinstance(trial_broker, AmqpKillSeriesBroker):
             # A queue keeps what comes while its reader is away, so that nothing may be missing there.
             trial.wait_for_sessions(FRAMES, "resumed", 1)
         print(trial.decision())
@@ -58,9 +58,9 @@ def kill(folder: Path, trial_broker: TrialBroker, rounds: int) -> None:
 
 
 @pytest.mark.soak(shard="kills-streams")
-@pytest.mark.parametrize("kind", [AmqpTrialBroker, Mqtt5TrialBroker])
+@pytest.mark.parametrize("kind", [AmqpKillSeriesBroker, Mqtt5KillSeriesBroker])
 def test_what_is_read_in_frames_comes_once_and_in_order_through_kills_and_cuts(
-    killed_broker: Start, kind: type[TrialBroker], tmp_path: Path
+    killed_broker: Start, kind: type[KillSeriesBroker], tmp_path: Path
 ) -> None:
     """One kill of each is in `test_streams_killed`."""
     kill(tmp_path, killed_broker(kind), ROUNDS)

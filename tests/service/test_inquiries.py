@@ -14,7 +14,7 @@ import pytest
 from tests.support.api.canned_server import PROGRAM
 from tests.support.broker_setup import MqttSetup
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import READ, policy_for
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE
@@ -31,17 +31,17 @@ LAMPS = 30
 BY_ROOM = {"groupBy": {"room": "attributes/room"}, "measures": {"all": {"sum": "attributes/n"}}}
 
 
-def rows(party: Party, aggregation: Any) -> list[Any]:
+def rows(requester: BrokerClient, aggregation: Any) -> list[Any]:
     """What an aggregation comes to, asked for a page of two rows at a time."""
     topic = "_/_/things/twin/search"
     value = {"aggregation": aggregation, "options": "size(2)", "namespaces": ["acme.count"]}
-    created = party.ask_for(f"{topic}/subscribe", value=value)
+    created = requester.ask_for(f"{topic}/subscribe", value=value)
     found: list[Any] = []
     end = time.monotonic() + PATIENCE
     demand = {"subscriptionId": created["value"]["subscriptionId"], "demand": 9}
-    party.command(f"{topic}/request", value=demand, wait=False)
+    requester.command(f"{topic}/request", value=demand, wait=False)
     while time.monotonic() < end:
-        event = party.next()
+        event = requester.next()
         if event["topic"].endswith("/complete"):
             return found
         assert event["topic"].endswith("/next"), event

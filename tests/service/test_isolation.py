@@ -16,7 +16,7 @@ import pytest
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5Setup, MqttSetup
 from tests.support.brokers.proxy import ProxyThread
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import Reader, policy_for, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -53,8 +53,8 @@ def proxy_of(setup: BrokerSetup) -> ProxyThread:
     return ProxyThread(setup.broker.host, setup.broker.port)
 
 
-def counter_of(party: Party) -> int:
-    answer = party.ask_for(topic("slow", "commands/retrieve"), "/attributes/n")
+def counter_of(requester: BrokerClient) -> int:
+    answer = requester.ask_for(topic("slow", "commands/retrieve"), "/attributes/n")
     assert answer["status"] == 200, answer
     return int(answer["value"])
 
@@ -75,9 +75,9 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
         ]
         settings = {"reconnect": {"min": "0.1s", "max": "0.5s"}}
         service = stack.enter_context(ServiceProcess.start(tmp_path, documents, **settings))
-        for name, party in (("slow", slow), ("quick", quick)):
+        for name, requester in (("slow", slow), ("quick", quick)):
             value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
-            assert party.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
+            assert requester.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
         for number in range(EVENTS):
             quick.command(topic("quick", "commands/modify"), "/attributes/pad", f"{number}{PADDING}", wait=False)
         for _ in range(EVENTS):
@@ -112,13 +112,13 @@ def test_a_reply_broker_that_stalls_stops_its_own_connection_alone(
         assert counter_of(quick) == COMMANDS
 
 
-def in_order_of_first_arrival(party: Party) -> tuple[list[int], list[int]]:
+def in_order_of_first_arrival(requester: BrokerClient) -> tuple[list[int], list[int]]:
     """The commands that were answered, and the revisions that were replayed. What was unconfirmed may come again."""
     answers: dict[int, None] = {}
     revisions: dict[int, None] = {}
     is_complete = False
     while len(answers) < COMMANDS or not is_complete:
-        message = party.next()
+        message = requester.next()
         if "status" in message:
             answers.setdefault(int(message["headers"]["correlation-id"]))
         elif message["topic"].endswith("/next"):

@@ -70,8 +70,8 @@ def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str,
     answer = made["plain"].ask_for(topic(METER, "commands/create"), value={"_policy": policy_for(OWNER)})
     assert answer["status"] == 201, answer
     yield made
-    for party in made.values():
-        party.close()
+    for requester in made.values():
+        requester.close()
 
 
 def attribute(parties: dict[str, MqttClient], name: str) -> Any:
@@ -116,20 +116,20 @@ def test_the_past_is_replayed_through_an_outgoing_script_in_order(parties: dict[
     for _ in range(20):
         parties["device"].next()
     revisions = len(Reader(parties["plain"], METER).all())
-    party: Any = parties["table"]
-    party.send({"topic": topic(METER, "streaming/subscribeForPersistedEvents"), "path": "/", "value": {}})
-    created = party.next()
+    requester: Any = parties["table"]
+    requester.send({"topic": topic(METER, "streaming/subscribeForPersistedEvents"), "path": "/", "value": {}})
+    created = requester.next()
     assert created[:2] == ["streaming", "created"]
     demand = {"subscriptionId": created[3]["subscriptionId"], "demand": 1000}
-    party.send({"topic": topic(METER, "streaming/request"), "path": "/", "value": demand})
-    rows = [party.next() for _ in range(revisions + 1)]
+    requester.send({"topic": topic(METER, "streaming/request"), "path": "/", "value": demand})
+    rows = [requester.next() for _ in range(revisions + 1)]
     assert [row[1] for row in rows] == ["next"] * revisions + ["complete"]
     assert [row[3]["item"]["value"] for row in rows[-21:-1]] == [f"row {number}" for number in range(20)]
 
 
-def read(party: MqttClient, feature: str) -> Any:
+def read(requester: MqttClient, feature: str) -> Any:
     path = f"/features/{feature}/properties/value"
-    return party.ask_for("demo/s-1/things/twin/commands/retrieve", path)["value"]
+    return requester.ask_for("demo/s-1/things/twin/commands/retrieve", path)["value"]
 
 
 def test_the_example_connection_maps_sensors(mosquitto: Mosquitto, tmp_path: Path) -> None:
@@ -140,15 +140,15 @@ def test_the_example_connection_maps_sensors(mosquitto: Mosquitto, tmp_path: Pat
     plain = connection(mosquitto, source("js/demo", "demo:devices"), id="demo")
     with (
         ServiceProcess.start(tmp_path, [document, plain]),
-        client(mosquitto, "js/demo") as party,
+        client(mosquitto, "js/demo") as requester,
         MqttClient(mosquitto.host, mosquitto.port, ask="sensors/s-1/raw", answers="sensors/none") as sensor,
     ):
         features: dict[str, dict[str, dict[str, Any]]] = {
             name: {"properties": {}} for name in ("temperature", "pressure")
         }
         value = {"_policy": policy_for("demo:devices"), "features": features}
-        assert party.ask_for("demo/s-1/things/twin/commands/create", value=value)["status"] == 201
+        assert requester.ask_for("demo/s-1/things/twin/commands/create", value=value)["status"] == 201
         sensor.send(b"\x08\xbd\x02\xf8")
         sensor.send(b"temperature=21.5")
-        wait_until_sync(lambda: read(party, "temperature") == 21.5, 60)
-        assert read(party, "pressure") == 760
+        wait_until_sync(lambda: read(requester, "temperature") == 21.5, 60)
+        assert read(requester, "pressure") == 760

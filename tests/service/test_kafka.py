@@ -61,8 +61,8 @@ def service(
 @pytest.fixture(scope="module")
 def client(kafka: Kafka, topics: tuple[str, str]) -> Iterator[KafkaClient]:
     ask, answers = topics
-    with KafkaClient(kafka, ask=ask, answers=answers) as party:
-        yield party
+    with KafkaClient(kafka, ask=ask, answers=answers) as requester:
+        yield requester
 
 
 def make(client: KafkaClient, name: str) -> None:

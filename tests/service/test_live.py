@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.bare_amqp import BareAmqpClient
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import connection, policy_for, source, topic
 from tests.support.service_process import ServiceProcess
@@ -32,28 +32,28 @@ OWNER, STRANGER = "acme:owner", "acme:stranger"
 LIVE = "things/live"
 
 
-class Field:
+class LiveSetup:
     """One service with a back end, a device, one who may read nothing, and one who takes diverted answers."""
 
-    def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, bystander: AmqpBystander) -> None:
+    def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, bare_client: BareAmqpClient) -> None:
         number = uuid4().hex[:8]
-        self.desk, self.device = f"desk-{number}", f"device-{number}"
+        self.operator, self.device = f"desk-{number}", f"device-{number}"
         self.blind, self.taker = f"blind-{number}", f"taker-{number}"
         self.said, self.hears, self.noticed = f"{number}-said", f"{number}-heard", f"{number}-noticed"
-        self.bystander = bystander
-        self.keeper: AmqpBystander
+        self.bare_client = bare_client
+        self.keeper: BareAmqpClient
         self.service: ServiceProcess
         self._read = 0
-        nacks = {"address": f"{self.desk}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
+        nacks = {"address": f"{self.operator}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
         divert = {"divert-response-to-connection": self.taker}
         amqp = {"connectionType": "amqp-091", "connectionStatus": "open", "uri": rabbitmq.uri()}
         self.documents = [
             connection(
                 mosquitto,
-                source(self.desk, OWNER, replyTarget=nacks),
-                source(f"{self.desk}/aside", OWNER, headerMapping=divert, replyTarget=nacks),
-                source(f"{self.desk}/strange", STRANGER, replyTarget=nacks),
-                id=self.desk,
+                source(self.operator, OWNER, replyTarget=nacks),
+                source(f"{self.operator}/aside", OWNER, headerMapping=divert, replyTarget=nacks),
+                source(f"{self.operator}/strange", STRANGER, replyTarget=nacks),
+                id=self.operator,
                 specificConfig={"is-diversion-source": "true"},
             ),
             {
@@ -76,7 +76,7 @@ class Field:
                 "targets": [{**self._target(self.hears, OWNER, self.taker), "topics": []}],
                 "specificConfig": {
                     "is-diversion-target": "true",
-                    "authorized-connections-as-sources": self.desk,
+                    "authorized-connections-as-sources": self.operator,
                 },
             },
         ]
@@ -106,7 +106,7 @@ class Field:
 
     async def heard(self) -> dict[str, Any]:
         """The next thing that the device hears, or whoever takes what is diverted."""
-        messages = self.bystander.messages
+        messages = self.bare_client.messages
         await wait_until(lambda: len(messages) > self._read)
         self._read += 1
         found: dict[str, Any] = json.loads(messages[self._read - 1].body)
@@ -114,44 +114,44 @@ class Field:
 
     def subject(self) -> object:
         """The header `subject` of what was heard last."""
-        return self.bystander.messages[self._read - 1].headers.get("subject")
+        return self.bare_client.messages[self._read - 1].headers.get("subject")
 
     async def says(self, document: dict[str, Any]) -> None:
-        await self.bystander.send(self.said, [json.dumps(document).encode()])
+        await self.bare_client.send(self.said, [json.dumps(document).encode()])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def field(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, tmp_path_factory: pytest.TempPathFactory
-) -> AsyncIterator[Field]:
+) -> AsyncIterator[LiveSetup]:
     """A running service."""
-    async with AmqpBystander(rabbitmq.uri()) as bystander:
-        made = Field(mosquitto, rabbitmq, bystander)
-        await bystander.queue(made.said)
-        await bystander.listen(made.hears)
+    async with BareAmqpClient(rabbitmq.uri()) as bare_client:
+        made = LiveSetup(mosquitto, rabbitmq, bare_client)
+        await bare_client.queue(made.said)
+        await bare_client.listen(made.hears)
         folder = tmp_path_factory.mktemp("live")
-        async with AmqpBystander(rabbitmq.uri()) as made.keeper:
+        async with BareAmqpClient(rabbitmq.uri()) as made.keeper:
             await made.keeper.listen(made.noticed)
             with await asyncio.to_thread(ServiceProcess.start, folder, made.documents) as made.service:
                 yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def desk(field: Field, mosquitto: Mosquitto) -> AsyncIterator[MqttClient]:
+async def operator(field: LiveSetup, mosquitto: Mosquitto) -> AsyncIterator[MqttClient]:
     """The back end, which has made a lamp."""
-    with await asyncio.to_thread(client, mosquitto, field.desk) as party:
+    with await asyncio.to_thread(client, mosquitto, field.operator) as requester:
         created = {"topic": topic("lamp-1", "commands/create"), "value": {"_policy": policy_for(OWNER)}}
-        answer = await asyncio.to_thread(party.ask_for, **created)
+        answer = await asyncio.to_thread(requester.ask_for, **created)
         assert answer["status"] == 201, answer
-        yield party
+        yield requester
 
 
 def client(broker: Mosquitto, name: str) -> MqttClient:
     return MqttClient(broker.host, broker.port, ask=f"{name}/ask", answers=f"{name.split('/', maxsplit=1)[0]}/answers")
 
 
-async def next_of(desk: MqttClient) -> dict[str, Any]:
-    return await asyncio.to_thread(desk.next, PATIENCE)
+async def next_of(operator: MqttClient) -> dict[str, Any]:
+    return await asyncio.to_thread(operator.next, PATIENCE)
 
 
 def message(subject: str = "blink", *, more: dict[str, Any] | None = None, **headers: Any) -> dict[str, Any]:
@@ -163,104 +163,108 @@ def message(subject: str = "blink", *, more: dict[str, Any] | None = None, **hea
     }
 
 
-async def test_case_07_a_message_is_answered_by_its_device(field: Field, desk: MqttClient) -> None:
-    correlation = desk.command(**message(mine="x"))
+async def test_case_07_a_message_is_answered_by_its_device(field: LiveSetup, operator: MqttClient) -> None:
+    correlation = operator.command(**message(mine="x"))
     heard = await field.heard()
     assert (heard["topic"], heard["value"]) == (topic("lamp-1", "messages/blink", LIVE), {"times": 3})
     assert (heard["headers"]["correlation-id"], heard["headers"]["mine"]) == (correlation, "x")
     assert field.subject() == "blink"
     await field.says({**heard, "value": "done", "status": 200, "headers": {"correlation-id": correlation}})
-    answer = await next_of(desk)
+    answer = await next_of(operator)
     assert (answer["topic"], answer["status"], answer["value"]) == (heard["topic"], 200, "done")
     assert (answer["headers"]["correlation-id"], answer["headers"]["mine"]) == (correlation, "x")
 
 
 async def test_case_58_a_live_command_is_answered_though_its_answer_wants_no_response(
-    field: Field, desk: MqttClient
+    field: LiveSetup, operator: MqttClient
 ) -> None:
     read = topic("lamp-1", "commands/retrieve", LIVE)
-    correlation = desk.command(read, "/attributes/on")
+    correlation = operator.command(read, "/attributes/on")
     assert (await field.heard())["topic"] == read
     headers = {"correlation-id": correlation, "response-required": False}
     await field.says({"topic": read, "path": "/attributes/on", "value": True, "status": 200, "headers": headers})
-    answer = await next_of(desk)
+    answer = await next_of(operator)
     assert (answer["topic"], answer["status"], answer["value"]) == (read, 200, True)
-    twin = await asyncio.to_thread(desk.ask_for, topic("lamp-1", "commands/retrieve"), "/attributes")
+    twin = await asyncio.to_thread(operator.ask_for, topic("lamp-1", "commands/retrieve"), "/attributes")
     assert twin["status"] == 404, "nothing of it is in the twin"
 
 
-async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(field: Field, desk: MqttClient) -> None:
+async def test_live_events_pass_a_filter_on_their_topic_and_get_extra_fields(
+    field: LiveSetup, operator: MqttClient
+) -> None:
     """The one that the filter keeps comes first; fields that the thing has not are left out."""
     for action in ("merged", "modified"):
-        desk.command(topic("lamp-1", f"events/{action}", LIVE), "/attributes/on", value=True)
+        operator.command(topic("lamp-1", f"events/{action}", LIVE), "/attributes/on", value=True)
     heard = await field.heard()
     assert (heard["topic"], heard["value"]) == (topic("lamp-1", "events/modified", LIVE), True)
     assert list(heard["extra"]) == ["policyId"]
 
 
-async def test_case_08_a_message_without_an_answer_is_reported_408(field: Field, desk: MqttClient) -> None:
-    correlation = desk.command(**message(timeout="2s"))
+async def test_case_08_a_message_without_an_answer_is_reported_408(field: LiveSetup, operator: MqttClient) -> None:
+    correlation = operator.command(**message(timeout="2s"))
     await field.heard()
-    answer = await next_of(desk)
+    answer = await next_of(operator)
     assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
     assert answer["headers"]["correlation-id"] == correlation
 
 
-async def test_case_39_what_a_target_has_sent_it_acknowledges(field: Field, desk: MqttClient) -> None:
+async def test_case_39_what_a_target_has_sent_it_acknowledges(field: LiveSetup, operator: MqttClient) -> None:
     """Together with a label that the device acknowledges itself."""
     sent, seen = f"{field.device}:sent", f"{field.device}:seen"
-    correlation = desk.command(**message(more={"requested-acks": [sent, seen]}))
+    correlation = operator.command(**message(more={"requested-acks": [sent, seen]}))
     assert (await field.heard())["headers"]["requested-acks"] == [sent, seen]
     ack = {"topic": topic("lamp-1", f"acks/{seen}", LIVE), "path": "/", "status": 204}
     await field.says({**ack, "headers": {"correlation-id": correlation}})
-    answer = await next_of(desk)
+    answer = await next_of(operator)
     assert (answer["topic"], answer["status"]) == (topic("lamp-1", "acks", LIVE), 200)
     assert {label: each["status"] for label, each in answer["value"].items()} == {sent: 200, seen: 204}
     assert answer["value"][sent]["headers"]["ditto-connection-id"] == field.device
 
 
 async def test_case_36_and_37_who_may_not_read_answers_weakly_and_whom_nobody_knows_times_out(
-    field: Field, desk: MqttClient
+    field: LiveSetup, operator: MqttClient
 ) -> None:
     weak, nobody = f"{field.blind}:sent", "nobody:there"
-    correlation = desk.command(**message(more={"requested-acks": [weak, nobody], "timeout": "2s"}))
+    correlation = operator.command(**message(more={"requested-acks": [weak, nobody], "timeout": "2s"}))
     assert (await field.heard())["headers"]["correlation-id"] == correlation, "the device may read it"
-    answer = await next_of(desk)
+    answer = await next_of(operator)
     assert answer["status"] == 424
     assert {label: each["status"] for label, each in answer["value"].items()} == {weak: 200, nobody: 408}
     assert answer["value"][weak]["headers"]["ditto-weak-ack"] is True
 
 
-async def test_case_38_an_undeclared_label_is_refused(field: Field) -> None:
+async def test_case_38_an_undeclared_label_is_refused(field: LiveSetup) -> None:
     ack = {"topic": topic("lamp-1", f"acks/{field.device}:unseen"), "path": "/", "status": 200}
     await field.says({**ack, "headers": {"correlation-id": "c-1"}})
     answer = await field.heard()
     assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
 
 
-async def test_who_may_not_write_a_message_is_reported(field: Field, desk: MqttClient, mosquitto: Mosquitto) -> None:
-    with await asyncio.to_thread(client, mosquitto, f"{field.desk}/strange") as strange:
+async def test_who_may_not_write_a_message_is_reported(
+    field: LiveSetup, operator: MqttClient, mosquitto: Mosquitto
+) -> None:
+    with await asyncio.to_thread(client, mosquitto, f"{field.operator}/strange") as strange:
         correlation = strange.command(**message())
-        answer = await next_of(desk)
+        answer = await next_of(operator)
     assert (answer["status"], answer["value"]["error"]) == (403, "messages:send.notallowed")
     assert answer["headers"]["correlation-id"] == correlation
 
 
 async def test_case_57_an_answer_is_diverted_to_another_broker(
-    field: Field, desk: MqttClient, mosquitto: Mosquitto
+    field: LiveSetup, operator: MqttClient, mosquitto: Mosquitto
 ) -> None:
     """The other connection takes it from those that it lists; the source's own reply-target gets nothing."""
-    with await asyncio.to_thread(client, mosquitto, f"{field.desk}/aside") as aside:
+    with await asyncio.to_thread(client, mosquitto, f"{field.operator}/aside") as aside:
         read = topic("lamp-1", "commands/retrieve")
         correlations = [aside.command(read), aside.command(topic("lamp-2", "commands/retrieve"))]
         answers = [await field.heard() for _ in correlations]
     assert [answer["headers"]["correlation-id"] for answer in answers] == correlations
     assert [answer["status"] for answer in answers] == [200, 404]
-    assert {answer["headers"]["diverted-response-from-connection"] for answer in answers} == {field.desk}
-    await asyncio.to_thread(desk.assert_nothing_came, "lamp-1")
+    assert {answer["headers"]["diverted-response-from-connection"] for answer in answers} == {field.operator}
+    await asyncio.to_thread(operator.assert_nothing_came, "lamp-1")
 
 
-async def test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_closes(field: Field) -> None:
+async def test_case_21_and_56_a_connection_announces_that_it_opens_and_that_it_closes(field: LiveSetup) -> None:
     """The last test here: it ends the service. The announcements are mapped like any signal."""
     await asyncio.to_thread(field.service.stop)
     heard = field.keeper.messages

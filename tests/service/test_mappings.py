@@ -15,7 +15,7 @@ import yaml
 
 from mappings.model.envelope import Envelope
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.bare_mqtt import Bystander
+from tests.support.clients.bare_mqtt import BareMqttClient
 from tests.support.connection_documents import connection, policy_for, topic
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
@@ -62,8 +62,8 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 class Device:
     """A party at one topic that hears another one."""
 
-    def __init__(self, bystander: Bystander, address: str) -> None:
-        self._bystander, self._address = bystander, address
+    def __init__(self, bare_client: BareMqttClient, address: str) -> None:
+        self._bystander, self._address = bare_client, address
         self._read = 0
 
     def send(self, payload: bytes, headers: Mapping[str, str] | None = None) -> None:
@@ -87,8 +87,8 @@ class Device:
 @pytest.fixture
 def plain(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[Device]:
     """Whoever asks without any mapping."""
-    with Bystander(mosquitto.host, mosquitto.port, "maps/plain/down", is_5=True) as bystander:
-        yield Device(bystander, "maps/plain/up")
+    with BareMqttClient(mosquitto.host, mosquitto.port, "maps/plain/down", is_5=True) as bare_client:
+        yield Device(bare_client, "maps/plain/up")
 
 
 @pytest.fixture
@@ -115,8 +115,8 @@ def test_case_55_a_gateway_s_device_gets_its_thing_and_its_status(
     mosquitto: Mosquitto, plain: Device, name: str
 ) -> None:
     told = {"device_id": f"acme.site:{name}", "gateway_id": "g-1"}
-    with Bystander(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bystander:
-        device = Device(bystander, f"onboarding/{name}/up")
+    with BareMqttClient(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bare_client:
+        device = Device(bare_client, f"onboarding/{name}/up")
 
         def report(value: int, **more: str) -> dict[str, Any]:
             said = document(name, "modify", "/attributes/level", value)
@@ -155,8 +155,8 @@ def test_case_11_what_a_gateway_says_for_another_device_is_refused(
 ) -> None:
     plain.send(document(name, "create", value={"_policy": policy_for(OWNER), "attributes": {"level": 0}}))
     assert plain.answer()["status"] == 201
-    with Bystander(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bystander:
-        device = Device(bystander, f"onboarding/{name}/up")
+    with BareMqttClient(mosquitto.host, mosquitto.port, f"onboarding/{name}/down", is_5=True) as bare_client:
+        device = Device(bare_client, f"onboarding/{name}/up")
         said = document(name, "modify", "/attributes/level", 1)
         device.send(said, {"device_id": f"acme.site:{name}-2"})
         refused = device.answer()
@@ -167,8 +167,8 @@ def test_case_11_what_a_gateway_says_for_another_device_is_refused(
 @pytest.mark.usefixtures("service")
 def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words(mosquitto: Mosquitto, name: str) -> None:
     event = {"content-type": MESSAGE, "ce-specversion": "1.0", "ce-type": "t", "ce-source": "s", "ce-id": "e-1"}
-    with Bystander(mosquitto.host, mosquitto.port, "maps/both/down", is_5=True) as bystander:
-        device = Device(bystander, "maps/both/up")
+    with BareMqttClient(mosquitto.host, mosquitto.port, "maps/both/down", is_5=True) as bare_client:
+        device = Device(bare_client, "maps/both/up")
         made = document(name, "create", value={"_policy": policy_for(OWNER)}, **{"correlation-id": "own"})
         device.send(made, event)
         created, refused = device.next(), device.next()
@@ -186,8 +186,8 @@ def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words(mo
 
 @pytest.mark.usefixtures("service")
 def test_conditions_choose_what_is_read_and_what_is_answered(mosquitto: Mosquitto, name: str) -> None:
-    with Bystander(mosquitto.host, mosquitto.port, "maps/alarms/down", is_5=True) as bystander:
-        device = Device(bystander, "maps/alarms/up")
+    with BareMqttClient(mosquitto.host, mosquitto.port, "maps/alarms/down", is_5=True) as bare_client:
+        device = Device(bare_client, "maps/alarms/up")
         made = document(name, "create", value={"_policy": policy_for(OWNER)})
         device.send(made, {"kind": "report"})
         device.send(document(name, "modify", "/attributes/level", 1), {"kind": "alarm"})

@@ -71,7 +71,7 @@ class Operator:
         found = self.management.metrics(connection_id)[f"{kind}Metrics"]["addressMetrics"][address]
         return {type: both[level]["PT1M"] for type, both in found.items() if both[level]["PT1M"]}
 
-    async def party(self, name: str) -> MqttClient:
+    async def requester(self, name: str) -> MqttClient:
         return await asyncio.to_thread(client, self.broker, name)
 
     async def is_open(self, *connection_ids: str) -> None:
@@ -97,9 +97,9 @@ async def operator(tmp_path: Path, mosquitto: Mosquitto) -> AsyncIterator[Operat
     made = Operator(service, mosquitto)
     try:
         await made.is_open("inward", "outward")
-        with await made.party("in") as party:
+        with await made.requester("in") as requester:
             created = await asyncio.to_thread(
-                party.ask_for, topic("lamp", "commands/create"), value={"_policy": policy_for(OWNER)}
+                requester.ask_for, topic("lamp", "commands/create"), value={"_policy": policy_for(OWNER)}
             )
             assert created["status"] == 201
         yield made
@@ -110,9 +110,9 @@ async def operator(tmp_path: Path, mosquitto: Mosquitto) -> AsyncIterator[Operat
 async def test_case_49_the_log_follows_a_message_from_its_source_to_the_target(operator: Operator) -> None:
     for name in CONNECTIONS:
         assert ("connection", "other", "success") in operator.entries(name), "it was opened"
-    with await operator.party("in") as party:
-        asked = party.command(topic("lamp", "commands/modify"), "/attributes/on", True)
-        await asyncio.to_thread(party.next, PATIENCE)
+    with await operator.requester("in") as requester:
+        asked = requester.command(topic("lamp", "commands/modify"), "/attributes/on", True)
+        await asyncio.to_thread(requester.next, PATIENCE)
     await wait_until(lambda: ("source", "acknowledged", "success") in operator.entries("inward", asked))
     assert operator.entries("inward", asked) == {
         *(("source", step, "success") for step in ("consumed", "mapped", "acknowledged")),
@@ -130,8 +130,8 @@ async def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_an
     operator: Operator,
 ) -> None:
     await operator.management.reset_logs("outward", "ada")
-    with await operator.party("mute") as party:
-        party.send(b"no JSON")
+    with await operator.requester("mute") as requester:
+        requester.send(b"no JSON")
         await wait_until(lambda: ("source", "acknowledged", "success") in operator.entries("outward"))
     assert operator.entries("outward") == {
         ("source", "consumed", "success"),
@@ -150,8 +150,8 @@ async def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_an
 
 
 async def test_a_message_counts_under_the_filter_that_it_came_by(operator: Operator) -> None:
-    with await operator.party("wild/7") as party:
-        party.command(topic("lamp", "commands/retrieve"))
+    with await operator.requester("wild/7") as requester:
+        requester.command(topic("lamp", "commands/retrieve"))
         await wait_until(lambda: operator.counted("inward", "source", "wild/+/ask").get("acknowledged"))
     assert operator.counted("inward", "source", "wild/+/ask") == {"consumed": 1, "mapped": 1, "acknowledged": 1}
 

@@ -120,8 +120,8 @@ def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str,
     )
     assert answer["status"] == 201, answer
     yield made
-    for party in made.values():
-        party.close()
+    for requester in made.values():
+        requester.close()
 
 
 def command(topic: str, path: str = "/", **more: Any) -> dict[str, Any]:
@@ -136,11 +136,11 @@ def headers_beside(message: MQTTMessage) -> dict[str, str]:
     return headers_of(message.properties)
 
 
-def exchange(party: MqttClient, document: Any, **properties: Any) -> tuple[dict[str, Any], dict[str, str]]:
+def exchange(requester: MqttClient, document: Any, **properties: Any) -> tuple[dict[str, Any], dict[str, str]]:
     """Send, and return the answer with the headers that MQTT carried beside it."""
-    party.send(document, **properties)
-    answer = party.next()
-    found = headers_beside(party.messages[-1])
+    requester.send(document, **properties)
+    answer = requester.next()
+    found = headers_beside(requester.messages[-1])
     return answer, found
 
 
@@ -149,9 +149,9 @@ def exchange(party: MqttClient, document: Any, **properties: Any) -> tuple[dict[
 
 def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(parties: dict[str, MqttClient]) -> None:
     """Connection model, defaults of reply-targets: address, correlation id and content type come from the command."""
-    party = parties["plain"]
+    requester = parties["plain"]
     answer, found = exchange(
-        party, RETRIEVE, ResponseTopic=party.answers, CorrelationData=b"c-\xc3\xa4-1", ContentType=MESSAGE
+        requester, RETRIEVE, ResponseTopic=requester.answers, CorrelationData=b"c-\xc3\xa4-1", ContentType=MESSAGE
     )
     assert (answer["status"], answer["headers"]["correlation-id"]) == (200, "c-ä-1")
     assert found["correlation-id"] == "c-ä-1"
@@ -160,19 +160,19 @@ def test_an_answer_goes_to_the_response_topic_with_the_correlation_data(parties:
 
 def test_the_headers_of_a_message_come_before_those_around_it(parties: dict[str, MqttClient]) -> None:
     """The source's header mapping fills gaps only."""
-    party = parties["plain"]
-    document = {**RETRIEVE, "headers": {"correlation-id": "inner", "reply-to": party.answers}}
-    answer, found = exchange(party, document, ResponseTopic="five/never", CorrelationData=b"outer")
+    requester = parties["plain"]
+    document = {**RETRIEVE, "headers": {"correlation-id": "inner", "reply-to": requester.answers}}
+    answer, found = exchange(requester, document, ResponseTopic="five/never", CorrelationData=b"outer")
     assert (answer["headers"]["correlation-id"], found["correlation-id"]) == ("inner", "inner")
 
 
 def test_a_command_without_response_topic_is_acknowledged_and_not_answered(
     service: ServiceProcess, parties: dict[str, MqttClient]
 ) -> None:
-    party = parties["plain"]
-    party.send(command(topic("kiln-1", "commands/modify"), "/attributes/quiet", value=1))
+    requester = parties["plain"]
+    requester.send(command(topic("kiln-1", "commands/modify"), "/attributes/quiet", value=1))
     answer, _ = exchange(
-        party, command(topic("kiln-1", "commands/retrieve"), "/attributes/quiet"), ResponseTopic=party.answers
+        requester, command(topic("kiln-1", "commands/retrieve"), "/attributes/quiet"), ResponseTopic=requester.answers
     )
     assert answer["value"] == 1
     assert (
@@ -185,25 +185,25 @@ def test_a_command_without_response_topic_is_acknowledged_and_not_answered(
 
 @pytest.mark.parametrize("reply_to", ["$SYS/broker/x", "five//x", "/five/x"])
 def test_an_unsafe_response_topic_is_never_published_to(parties: dict[str, MqttClient], reply_to: str) -> None:
-    party = parties["plain"]
-    party.send(RETRIEVE, ResponseTopic=reply_to)
-    answer, _ = exchange(party, RETRIEVE, ResponseTopic=party.answers, CorrelationData=b"safe")
+    requester = parties["plain"]
+    requester.send(RETRIEVE, ResponseTopic=reply_to)
+    answer, _ = exchange(requester, RETRIEVE, ResponseTopic=requester.answers, CorrelationData=b"safe")
     assert answer["headers"]["correlation-id"] == "safe"
 
 
 def test_what_cannot_be_read_is_answered_to_the_response_topic_too(parties: dict[str, MqttClient]) -> None:
-    party = parties["plain"]
-    answer, found = exchange(party, b"\xff", ResponseTopic=party.answers, CorrelationData=b"c-2")
+    requester = parties["plain"]
+    answer, found = exchange(requester, b"\xff", ResponseTopic=requester.answers, CorrelationData=b"c-2")
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.invalid")
     assert found["correlation-id"] == "c-2"
 
 
 def test_case_43_the_content_type_of_a_merge_may_stand_around_it(parties: dict[str, MqttClient]) -> None:
-    party = parties["plain"]
+    requester = parties["plain"]
     merge = command(topic("kiln-1", "commands/merge"), "/attributes", value={"merged": 1})
     for content_type, status in ((MERGE_PATCH, 204), (MESSAGE, 415), (None, 415)):
         properties = {"ContentType": content_type} if content_type else {}
-        answer, _ = exchange(party, merge, ResponseTopic=party.answers, **properties)
+        answer, _ = exchange(requester, merge, ResponseTopic=requester.answers, **properties)
         assert answer["status"] == status
         assert answer["status"] == 204 or answer["value"]["error"] == "mediatype.unsupported"
 
@@ -221,9 +221,9 @@ def test_an_explicit_address_gets_the_plain_headers(parties: dict[str, MqttClien
 
 
 def test_case_19_20_user_properties_and_headers_are_mapped_both_ways(parties: dict[str, MqttClient]) -> None:
-    party = parties["mapped"]
+    requester = parties["mapped"]
     answer, found = exchange(
-        party,
+        requester,
         {**RETRIEVE, "headers": {"correlation-id": "c-4", "expiry": "60"}},
         UserProperty=[("device_id", "kiln-1"), ("private", "stays here")],
     )
@@ -253,9 +253,9 @@ def test_an_expiry_that_is_invalid_is_a_failure_that_is_seen_and_harms_nothing(
         return service.metric("connectivity_deliveries_total", connection="five-0", outcome="failed", direction="out")
 
     before = failed()
-    party = parties["mapped"]
-    party.send({**RETRIEVE, "headers": {"correlation-id": "lost", "expiry": "soon"}})
-    answer, _ = exchange(party, {**RETRIEVE, "headers": {"correlation-id": "c-5"}})
+    requester = parties["mapped"]
+    requester.send({**RETRIEVE, "headers": {"correlation-id": "lost", "expiry": "soon"}})
+    answer, _ = exchange(requester, {**RETRIEVE, "headers": {"correlation-id": "c-5"}})
     assert answer["headers"]["correlation-id"] == "c-5"
     wait_until_sync(lambda: failed() == before + 1)
 
@@ -276,12 +276,12 @@ def test_case_24_a_mapping_sets_topic_qos_and_retain(mosquitto: Mosquitto, parti
 def test_a_reply_target_that_is_off_publishes_nothing(
     service: ServiceProcess, mosquitto: Mosquitto, parties: dict[str, MqttClient]
 ) -> None:
-    party = parties["off"]
+    requester = parties["off"]
     with MqttClient(mosquitto.host, mosquitto.port, ask="x", answers="five/off-back", version=MQTTv5) as back:
-        party.send(
+        requester.send(
             command(topic("kiln-1", "commands/modify"), "/attributes/off", value=1), ResponseTopic="five/off-back"
         )
-        party.send(b"no JSON", ResponseTopic="five/off-back")
+        requester.send(b"no JSON", ResponseTopic="five/off-back")
         wait_until_sync(
             lambda: service.metric("connectivity_deliveries_total", connection="five-0", outcome="no_reply_target") == 2
         )
@@ -291,10 +291,10 @@ def test_a_reply_target_that_is_off_publishes_nothing(
 
 
 def test_errors_are_published_only_where_they_are_expected(parties: dict[str, MqttClient]) -> None:
-    party = parties["responses"]
-    party.send(command(topic("nowhere", "commands/retrieve"), headers={"correlation-id": "error"}))
-    party.send(b"no JSON")
-    answer, _ = exchange(party, {**RETRIEVE, "headers": {"correlation-id": "response"}})
+    requester = parties["responses"]
+    requester.send(command(topic("nowhere", "commands/retrieve"), headers={"correlation-id": "error"}))
+    requester.send(b"no JSON")
+    answer, _ = exchange(requester, {**RETRIEVE, "headers": {"correlation-id": "response"}})
     assert answer["headers"]["correlation-id"] == "response"
 
 
@@ -303,13 +303,13 @@ def test_case_27_events_of_subscriptions_pass_whatever_responses_are_expected(
 ) -> None:
     """`failed` is an event and no error response: even an empty list of expected types lets it through."""
     for name in ("responses", "nothing"):
-        party = parties[name]
-        party.send({**RETRIEVE, "headers": {"correlation-id": "x"}})
+        requester = parties[name]
+        requester.send({**RETRIEVE, "headers": {"correlation-id": "x"}})
         if name == "responses":
-            assert party.next()["status"] == 200
-        subscription = Reader(party, "never-there")
+            assert requester.next()["status"] == 200
+        subscription = Reader(requester, "never-there")
         subscription.request(1)
-        assert party.next()["value"]["error"]["status"] == 404
+        assert requester.next()["value"]["error"]["status"] == 404
 
 
 def test_case_02_each_source_answers_at_its_own_address(parties: dict[str, MqttClient]) -> None:
@@ -317,8 +317,8 @@ def test_case_02_each_source_answers_at_its_own_address(parties: dict[str, MqttC
         answer, _ = exchange(parties[name], {**RETRIEVE, "headers": {"correlation-id": name}})
         assert answer["headers"]["correlation-id"] == name
     # Some of these sources answer nobody; `plain` answers wherever it is asked to.
-    for party in parties.values():
-        party.assert_nothing_came("kiln-1", to=parties["plain"].ask, ResponseTopic=party.answers)
+    for requester in parties.values():
+        requester.assert_nothing_came("kiln-1", to=parties["plain"].ask, ResponseTopic=requester.answers)
 
 
 def test_case_26_30_events_carry_the_headers_of_the_latest_command(parties: dict[str, MqttClient]) -> None:
@@ -347,14 +347,14 @@ def test_case_26_30_events_carry_the_headers_of_the_latest_command(parties: dict
 def test_case_11_12_13_the_sender_is_bound_to_its_entity_by_a_header(
     parties: dict[str, MqttClient], name: str, group: str
 ) -> None:
-    party = parties["by-header"]
+    requester = parties["by-header"]
     ask = command(topic(name, "commands/retrieve", group))
-    answer, _ = exchange(party, ask, UserProperty=[("device_id", "acme.site:other")])
+    answer, _ = exchange(requester, ask, UserProperty=[("device_id", "acme.site:other")])
     assert answer["topic"] == topic(name, "errors", group)
     assert (answer["status"], answer["value"]["error"]) == (400, "connectivity:connection.id.enforcement.failed")
-    answer, _ = exchange(party, ask)
+    answer, _ = exchange(requester, ask)
     assert (answer["status"], answer["value"]["error"]) == (400, "placeholder:unresolved")
-    answer, _ = exchange(party, ask, UserProperty=[("device_id", f"acme.site:{name}")])
+    answer, _ = exchange(requester, ask, UserProperty=[("device_id", f"acme.site:{name}")])
     assert answer["status"] == (200 if name == "kiln-1" else 404)
 
 
@@ -367,34 +367,34 @@ def test_case_117_a_command_for_somebody_else_changes_nothing(parties: dict[str,
 
 
 def test_streaming_is_enforced_too(parties: dict[str, MqttClient]) -> None:
-    party = parties["by-header"]
+    requester = parties["by-header"]
     subscribe = command(topic("kiln-1", "streaming/subscribeForPersistedEvents"))
-    answer, _ = exchange(party, subscribe, UserProperty=[("device_id", "acme.site:other")])
+    answer, _ = exchange(requester, subscribe, UserProperty=[("device_id", "acme.site:other")])
     assert answer["value"]["error"] == "connectivity:connection.id.enforcement.failed"
-    answer, _ = exchange(party, subscribe, UserProperty=[("device_id", "acme.site:kiln-1")])
+    answer, _ = exchange(requester, subscribe, UserProperty=[("device_id", "acme.site:kiln-1")])
     assert answer["topic"].endswith("/created")
 
 
 def test_case_14_over_mqtt_311_the_topic_says_who_speaks(service: ServiceProcess, mosquitto: Mosquitto) -> None:
     """The address that the message arrived on, against the entity that it is about; the answer finds its address by it."""
-    with MqttClient(mosquitto.host, mosquitto.port, ask="fleet/van-1/ask", answers="fleet/+/answers") as party:
+    with MqttClient(mosquitto.host, mosquitto.port, ask="fleet/van-1/ask", answers="fleet/+/answers") as requester:
         create = topic("van-1", "commands/create")
-        assert party.ask_for(create, value={"_policy": policy_for(WRITER)})["status"] == 201
-        answer = party.ask_for(topic("van-2", "commands/create"), value={"_policy": policy_for(WRITER)})
+        assert requester.ask_for(create, value={"_policy": policy_for(WRITER)})["status"] == 201
+        answer = requester.ask_for(topic("van-2", "commands/create"), value={"_policy": policy_for(WRITER)})
         assert (answer["topic"], answer["value"]["error"]) == (
             topic("van-2", "errors"),
             "connectivity:connection.id.enforcement.failed",
         )
-        assert party.messages[-1].topic == "fleet/van-2/answers"
-        assert party.ask_for(topic("van-1", "commands/retrieve"))["status"] == 200
+        assert requester.messages[-1].topic == "fleet/van-2/answers"
+        assert requester.ask_for(topic("van-1", "commands/retrieve"))["status"] == 200
 
 
 def test_case_15_the_subject_comes_from_a_header(parties: dict[str, MqttClient]) -> None:
-    party = parties["by-subject"]
+    requester = parties["by-subject"]
     modify = command(topic("kiln-1", "commands/modify"), "/attributes/n", value=2)
     for who, status in ((WRITER, 204), ("acme:reader", 403), (None, 400)):
         properties = {"UserProperty": [("who", who)]} if who else {}
-        answer, _ = exchange(party, modify, **properties)
+        answer, _ = exchange(requester, modify, **properties)
         assert answer["status"] == status
         error = {204: None, 403: "things:attribute.notmodifiable", 400: "placeholder:unresolved"}[status]
         assert answer.get("value", {}).get("error") == error
@@ -410,13 +410,13 @@ def test_an_answer_that_may_not_be_published_is_counted_and_its_delivery_acknowl
         document = connection(broker, *sources, connectionType="mqtt-5")
         with (
             ServiceProcess.start(tmp_path_factory.mktemp("listed"), [document]) as service,
-            MqttClient(broker.host, broker.port, ask="open/2/ask", answers="open/answers", version=MQTTv5) as party,
+            MqttClient(broker.host, broker.port, ask="open/2/ask", answers="open/answers", version=MQTTv5) as requester,
         ):
-            party.send({**RETRIEVE, "headers": {"where": "answers"}})
+            requester.send({**RETRIEVE, "headers": {"where": "answers"}})
             outcome = {"connection": "site", "direction": "out", "outcome": "failed"}
             wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **outcome) == 1)
             settled = {"connection": "site", "direction": "in", "outcome": "settled"}
             wait_until_sync(lambda: service.metric("connectivity_deliveries_total", **settled) == 1)
-            party.ask = "open/ask"
-            answer, _ = exchange(party, {**RETRIEVE, "headers": {"where": "answers"}})
+            requester.ask = "open/ask"
+            answer, _ = exchange(requester, {**RETRIEVE, "headers": {"where": "answers"}})
             assert answer["status"] == 404

@@ -18,11 +18,11 @@ from tests.support.kill_series.checker import Entry, findings
 from tests.support.kill_series.log import Item, Log, Replay
 from tests.support.kill_series.trial import Trial
 from tests.support.kill_series.trial_broker import (
-    AmqpTrialBroker,
-    KafkaTrialBroker,
-    Mqtt5TrialBroker,
-    MqttTrialBroker,
-    TrialBroker,
+    AmqpKillSeriesBroker,
+    KafkaKillSeriesBroker,
+    KillSeriesBroker,
+    Mqtt5KillSeriesBroker,
+    MqttKillSeriesBroker,
 )
 from tests.support.wait import wait_until_sync
 
@@ -36,14 +36,14 @@ SENT, ANSWERED = {0: "device-0", 5: "device-0"}, {0: {2}, 5: {3}}
 EACH = pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(MqttTrialBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt"),
-        pytest.param(Mqtt5TrialBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt-5"),
-        pytest.param(AmqpTrialBroker, marks=pytest.mark.soak(shard="kills-amqp"), id="amqp"),
-        pytest.param(KafkaTrialBroker, marks=pytest.mark.soak(shard="kills-kafka"), id="kafka"),
+        pytest.param(MqttKillSeriesBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt"),
+        pytest.param(Mqtt5KillSeriesBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt-5"),
+        pytest.param(AmqpKillSeriesBroker, marks=pytest.mark.soak(shard="kills-amqp"), id="amqp"),
+        pytest.param(KafkaKillSeriesBroker, marks=pytest.mark.soak(shard="kills-kafka"), id="kafka"),
     ],
 )
 
-Start = Callable[[type[TrialBroker]], TrialBroker]
+Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 
 # ── the checker ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -159,7 +159,7 @@ def test_the_checker_catches_an_event_that_the_history_reports_otherwise() -> No
 def test_the_checker_process_catches_a_fault_planted_in_the_journal(
     shared_broker: Start, tmp_path: Path, statement: str, expected: str
 ) -> None:
-    with Trial(tmp_path, shared_broker(MqttTrialBroker)) as trial:
+    with Trial(tmp_path, shared_broker(MqttKillSeriesBroker)) as trial:
         trial.wait_for(50)
         trial.decision()
         trial.service.stop()
@@ -174,7 +174,7 @@ def test_the_checker_process_catches_a_fault_planted_in_the_journal(
         assert expected in checked.stdout
 
 
-ALL: list[type[TrialBroker]] = [MqttTrialBroker, AmqpTrialBroker, KafkaTrialBroker]
+ALL: list[type[KillSeriesBroker]] = [MqttKillSeriesBroker, AmqpKillSeriesBroker, KafkaKillSeriesBroker]
 
 
 # ── the service is killed ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,7 +194,7 @@ def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker
 
 @EACH
 def test_a_hundred_kills_of_the_service_lose_nothing_and_repeat_nothing(
-    shared_broker: Start, tmp_path: Path, kind: type[TrialBroker]
+    shared_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     moments = dice("kills", kind.kind)
     with Trial(tmp_path, shared_broker(kind)) as trial:
@@ -206,7 +206,7 @@ def test_a_hundred_kills_of_the_service_lose_nothing_and_repeat_nothing(
 # ── the broker is killed ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def restart_broker(folder: Path, trial_broker: TrialBroker, restarts: int, most: int) -> None:
+def restart_broker(folder: Path, trial_broker: KillSeriesBroker, restarts: int, most: int) -> None:
     """Each after at most so many answers."""
     moments = dice("restarts", trial_broker.kind)
     with Trial(folder, trial_broker, is_keyed=trial_broker.client_resends) as trial:
@@ -225,12 +225,12 @@ def restart_broker(folder: Path, trial_broker: TrialBroker, restarts: int, most:
 def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_is_killed(
     killed_broker: Start, tmp_path: Path
 ) -> None:
-    restart_broker(tmp_path, killed_broker(AmqpTrialBroker), 1, 50)
+    restart_broker(tmp_path, killed_broker(AmqpKillSeriesBroker), 1, 50)
 
 
 @EACH
 def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_is_killed_twenty_times(
-    killed_broker: Start, tmp_path: Path, kind: type[TrialBroker]
+    killed_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     restart_broker(tmp_path, killed_broker(kind), RESTARTS, 400)
 
@@ -240,7 +240,7 @@ def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_is_killed_twen
 
 @EACH
 def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
-    shared_broker: Start, tmp_path: Path, kind: type[TrialBroker]
+    shared_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     """Reset, or silent in one direction or in both until the service makes a new link. What a silent link held back comes
     late then, or never."""

@@ -15,20 +15,20 @@ import pytest
 
 from tests.support.dice import dice
 from tests.support.kill_series.checker import Entry, findings
-from tests.support.kill_series.log import Heard, Log
+from tests.support.kill_series.log import Log, ReceivedEvent
 from tests.support.kill_series.trial import Trial
-from tests.support.kill_series.trial_broker import AmqpTrialBroker, MqttTrialBroker, TrialBroker
+from tests.support.kill_series.trial_broker import AmqpKillSeriesBroker, KillSeriesBroker, MqttKillSeriesBroker
 
 ROUNDS = 20
 
-Start = Callable[[type[TrialBroker]], TrialBroker]
+Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3, "/attributes/n", 10)]}
 
 
 def found_in(*heard: tuple[int, int | None], promised: tuple[int, ...] = ()) -> list[str]:
     log = Log(sent={5: "device-0", 10: "device-0"}, promised=set(promised))
-    log.heard = [Heard("device-0", revision, n) for revision, n in heard]
+    log.heard = [ReceivedEvent("device-0", revision, n) for revision, n in heard]
     return findings(log, HISTORY, {"device-0": 10})
 
 
@@ -53,7 +53,7 @@ def test_the_checker_catches_a_fault_at_a_target(
     assert any(expected in finding for finding in found_in(*heard, promised=promised))
 
 
-def kill_all(folder: Path, load: TrialBroker, target: TrialBroker, rounds: int) -> str:
+def kill_all(folder: Path, load: KillSeriesBroker, target: KillSeriesBroker, rounds: int) -> str:
     """Kill the service while all is well, and while the target's broker is away: what was stored then is heard later."""
     chances = dice("targets")
     with Trial(folder, load, hearer=target) as trial:
@@ -65,7 +65,7 @@ def kill_all(folder: Path, load: TrialBroker, target: TrialBroker, rounds: int) 
         return trial.decision()
 
 
-def kill_while_away(trial: Trial, target: TrialBroker, chances: random.Random, most: int) -> None:
+def kill_while_away(trial: Trial, target: KillSeriesBroker, chances: random.Random, most: int) -> None:
     """Kill the service while the target's broker is away, after fewer than `most` answers; then start both in turn."""
     target.knock_down()
     trial.wait_for(chances.randrange(1, most))
@@ -84,8 +84,8 @@ def kill_while_away(trial: Trial, target: TrialBroker, chances: random.Random, m
 def test_what_was_stored_is_received_in_order_and_what_was_acknowledged_too(
     shared_broker: Start, killed_broker: Start, tmp_path: Path
 ) -> None:
-    target = killed_broker(MqttTrialBroker)
-    with Trial(tmp_path, shared_broker(MqttTrialBroker), hearer=target) as trial:
+    target = killed_broker(MqttKillSeriesBroker)
+    with Trial(tmp_path, shared_broker(MqttKillSeriesBroker), hearer=target) as trial:
         trial.wait_for(20)
         kill_while_away(trial, target, dice("targets"), 10)
         trial.wait_for(20)
@@ -94,4 +94,4 @@ def test_what_was_stored_is_received_in_order_and_what_was_acknowledged_too(
 
 @pytest.mark.soak(shard="kills-amqp")
 def test_the_same_through_many_kills(shared_broker: Start, killed_broker: Start, tmp_path: Path) -> None:
-    print(kill_all(tmp_path, shared_broker(AmqpTrialBroker), killed_broker(MqttTrialBroker), ROUNDS))
+    print(kill_all(tmp_path, shared_broker(AmqpKillSeriesBroker), killed_broker(MqttKillSeriesBroker), ROUNDS))

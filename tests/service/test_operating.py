@@ -89,8 +89,8 @@ def test_case_46_a_connection_is_made_by_put_serves_and_is_changed_commanded_and
     assert (made.status_code, made.headers["etag"], made.headers["location"]) == (201, '"rev:1"', f"{ALL}/made")
     assert PASSWORD not in made.text
     wait_until_sync(lambda: wim.get(f"{ALL}/made/status").json()["liveStatus"] == "open", 60)
-    with client(mosquitto, "made") as party:
-        answer = party.ask_for(topic("made-lamp", "commands/create"), value={"_policy": policy_for(OWNER)})
+    with client(mosquitto, "made") as requester:
+        answer = requester.ask_for(topic("made-lamp", "commands/create"), value={"_policy": policy_for(OWNER)})
         assert answer["status"] == 201
     shown = made.json()
     changed = wim.put(f"{ALL}/made", json={**shown, "name": "Made"}, headers={"if-match": '"rev:1"'})

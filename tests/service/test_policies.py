@@ -45,9 +45,9 @@ def written_before(folder: Path) -> None:
     journal.close()
 
 
-def ask(party: MqttClient, name: str, verb: str, path: str = "/", value: Any = None, **more: Any) -> dict[str, Any]:
+def ask(requester: MqttClient, name: str, verb: str, path: str = "/", value: Any = None, **more: Any) -> dict[str, Any]:
     group = more.pop("group", "policies")
-    return party.ask_for(topic(name, f"commands/{verb}", group), path, value, **more)
+    return requester.ask_for(topic(name, f"commands/{verb}", group), path, value, **more)
 
 
 def refused(answer: dict[str, Any], status: int, error: str) -> None:

@@ -36,8 +36,8 @@ class Device:
     sessions is known by its keys.
     """
 
-    def __init__(self, party: AmqpClient, thing: str, *, has_keys: bool = True) -> None:
-        self._party = party
+    def __init__(self, requester: AmqpClient, thing: str, *, has_keys: bool = True) -> None:
+        self._party = requester
         self._has_keys = has_keys
         self._thing = thing
         self._heard = 0
@@ -145,9 +145,9 @@ class IngestingService:
         self.service = ServiceProcess.start(folder, [self._document()])
 
     def _party(self, ask: str, answers: str) -> AmqpClient:
-        party = AmqpClient(self._uri, ask=f"{self._name}.{ask}", answers=f"{self._name}.{answers}")
-        self._parties.append(party)
-        return party
+        requester = AmqpClient(self._uri, ask=f"{self._name}.{ask}", answers=f"{self._name}.{answers}")
+        self._parties.append(requester)
+        return requester
 
     def _document(self) -> dict[str, Any]:
         shared = {
@@ -181,8 +181,8 @@ class IngestingService:
 
     def __exit__(self, *_: object) -> None:
         self.service.__exit__(None, None, None)
-        for party in self._parties:
-            party.close()
+        for requester in self._parties:
+            requester.close()
 
 
 @pytest.fixture

@@ -62,26 +62,26 @@ def raw(written: list[str], tokens: dict[str, bytes]) -> bytes:
     )
 
 
-def expect(desk: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
+def expect(operator: Desk, written: list[str], tokens: dict[str, bytes]) -> None:
     """These octets come next. A token that is not known yet is what stands in its place."""
     for place, part in enumerate(written):
         if is_token(part) and part not in tokens:
             before = raw(written[:place], tokens)
-            wait_for(desk, len(before) + TOKEN)
-            tokens[part] = desk.heard[len(before) :][:TOKEN]
+            wait_for(operator, len(before) + TOKEN)
+            tokens[part] = operator.heard[len(before) :][:TOKEN]
     expected = raw(written, tokens)
-    wait_for(desk, len(expected))
-    assert desk.heard.startswith(expected), f"{desk.heard.hex(' ')}, the page says {expected.hex(' ')}"
-    desk.heard = desk.heard[len(expected) :]
+    wait_for(operator, len(expected))
+    assert operator.heard.startswith(expected), f"{operator.heard.hex(' ')}, the page says {expected.hex(' ')}"
+    operator.heard = operator.heard[len(expected) :]
 
 
 def at_topics(mosquitto: Mosquitto, name: str) -> MqttClient:
     return MqttClient(mosquitto.host, mosquitto.port, ask=f"rsio/{name}/up", answers=f"rsio/{name}/down")
 
 
-def wait_for(desk: Desk, length: int) -> None:
-    while len(desk.heard) < length:
-        desk.heard += desk.client.received.get(timeout=PATIENCE)
+def wait_for(operator: Desk, length: int) -> None:
+    while len(operator.heard) < length:
+        operator.heard += operator.client.received.get(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -176,19 +176,19 @@ def converse(mosquitto: Mosquitto) -> None:
             arrows: Desk(stack.enter_context(at_topics(mosquitto, name)))
             for arrows, name in {1: "desk", 2: "again"}.items()
         }
-        for desk in handlers.values():
-            desk.client.read = bytes
+        for operator in handlers.values():
+            operator.client.read = bytes
         for line in lines:
             arrows, _, written = line.partition(" ")
-            desk = handlers[len(arrows)]
+            operator = handlers[len(arrows)]
             if set(arrows) == {">"}:
-                assert desk.heard == b"", f"more than the page says, before: {line}"
-                desk.client.send(raw(parts(written), tokens))
+                assert operator.heard == b"", f"more than the page says, before: {line}"
+                operator.client.send(raw(parts(written), tokens))
             else:
                 assert set(arrows) == {"<"}
-                expect(desk, parts(written), tokens)
+                expect(operator, parts(written), tokens)
         # After all goodbyes each may begin again, and hears nothing else before the answer.
         hello, _, answer = (raw(parts(line.partition(" ")[2]), {}) for line in lines[:3])
-        for desk in handlers.values():
-            assert desk.heard == b""
-            desk.client.assert_next_answers(hello, lambda message: message == answer)
+        for operator in handlers.values():
+            assert operator.heard == b""
+            operator.client.assert_next_answers(hello, lambda message: message == answer)

@@ -17,7 +17,7 @@ from tests.support.broker_setup import AmqpSetup, BrokerSetup, KafkaSetup, Mqtt5
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import READ, policy_for
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE
@@ -34,12 +34,12 @@ OPTION, RQL = "thing-search:search.option.invalid", "rql.expression.invalid"
 class Searcher:
     """One client of searches; `namespace` is where its things are."""
 
-    def __init__(self, party: Party, namespace: str) -> None:
-        self.party, self.namespace = party, namespace
+    def __init__(self, requester: BrokerClient, namespace: str) -> None:
+        self.requester, self.namespace = requester, namespace
         self.heard: list[dict[str, Any]] = []
 
     def say(self, action: str, value: Any = None, correlation: str = "req", **envelope: Any) -> None:
-        self.party.command(f"{TOPIC}/{action}", value=value, headers={"correlation-id": correlation}, **envelope)
+        self.requester.command(f"{TOPIC}/{action}", value=value, headers={"correlation-id": correlation}, **envelope)
 
     def subscribe(self, filter: str | None = None, options: str | None = None, **more: Any) -> str:
         fields = {"fields": more.pop("fields")} if "fields" in more else {}
@@ -55,7 +55,7 @@ class Searcher:
         """The next message that is wanted; all are kept."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            self.heard.append(self.party.next())
+            self.heard.append(self.requester.next())
             if wanted(self.heard[-1]):
                 return self.heard[-1]
         raise AssertionError(f"nothing of that in {self.heard}")
@@ -132,8 +132,10 @@ def furnish(owner: Searcher) -> None:
             attributes["counter"] = 10 - number
         readers = {"acme_guest": NO_SECRET} if number == 3 else {}
         value = {"_policy": policy_for(OWNER, **readers), "attributes": attributes}
-        owner.party.command(f"{owner.namespace}/lamp-{number:02}/things/twin/commands/create", value=value, wait=False)
-    assert [owner.party.next()["status"] for _ in range(30)] == [201] * 30
+        owner.requester.command(
+            f"{owner.namespace}/lamp-{number:02}/things/twin/commands/create", value=value, wait=False
+        )
+    assert [owner.requester.next()["status"] for _ in range(30)] == [201] * 30
 
 
 @pytest.fixture(params=KINDS)
@@ -178,9 +180,9 @@ def test_cases_77_to_80_85_86_and_89_what_is_wrong_is_reported(site: Searchers) 
         assert owner.fails(key) == (400, code)
     assert owner.fails(owner.subscribe(), -3) == (400, "thing-search:subscription.protocol.error")
     for channel in ("live", "none"):
-        answer = owner.party.ask_for(f"_/_/things/{channel}/search/subscribe", value={})
+        answer = owner.requester.ask_for(f"_/_/things/{channel}/search/subscribe", value={})
         assert answer["value"]["error"] == "protocoladapter:unknown.topicpath"
-    answer = owner.party.ask_for(f"{TOPIC}/request", value={"demand": 1})
+    answer = owner.requester.ask_for(f"{TOPIC}/request", value={"demand": 1})
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.field.missing")
 
 
@@ -212,12 +214,12 @@ def test_cases_87_90_and_91_searches_at_the_same_time(site: Searchers) -> None:
     ]
     key = owner.subscribe("ge(attributes/n,26)", "size(2)")
     owner.request(key, 1)
-    gone = owner.party.ask_for(f"{owner.namespace}/lamp-28/things/twin/commands/delete")
+    gone = owner.requester.ask_for(f"{owner.namespace}/lamp-28/things/twin/commands/delete")
     assert gone["status"] == 204
     pages = owner.request(key, 5)
     assert [thing["attributes"]["n"] for page in pages for thing in page] == [26, 27, 29]
     topic = f"{owner.namespace}/lamp-00/things/twin/streaming/request"
-    other = owner.party.ask_for(topic, value={"subscriptionId": owner.subscribe(), "demand": 1})
+    other = owner.requester.ask_for(topic, value={"subscriptionId": owner.subscribe(), "demand": 1})
     assert other["value"]["error"]["error"] == "streaming.subscription.not.found"
 
 
@@ -225,7 +227,7 @@ def test_every_write_that_was_answered_is_found(site: Searchers) -> None:
     owner = site.owner
     for number in range(25):
         modify = f"{owner.namespace}/lamp-20/things/twin/commands/modify"
-        assert owner.party.ask_for(modify, "/attributes/written", number)["status"] in (201, 204)
+        assert owner.requester.ask_for(modify, "/attributes/written", number)["status"] in (201, 204)
         assert owner.found(f"eq(attributes/written,{number})") == lamps(20)
         named = f'and(eq(thingId,"{owner.namespace}:lamp-20"),eq(attributes/written,{number}))'
         assert owner.found(named) == lamps(20)

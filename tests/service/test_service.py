@@ -71,14 +71,16 @@ def service(own_service: ServiceProcess, proxy: ProxyThread) -> ServiceProcess:
     return started
 
 
-def make(party: MqttClient, name: str, changes: int = 0) -> None:
+def make(requester: MqttClient, name: str, changes: int = 0) -> None:
     """A thing with `changes` + 1 revisions."""
-    answer = party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}})
+    answer = requester.ask_for(
+        topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+    )
     assert answer["status"] == 201, answer
     for number in range(changes):
-        party.send(modify(name, number), wait=False)
+        requester.send(modify(name, number), wait=False)
     for _ in range(changes):
-        assert party.next()["status"] == 204
+        assert requester.next()["status"] == 204
 
 
 def modify(name: str, number: int, **headers: Any) -> dict[str, Any]:
@@ -97,8 +99,8 @@ def modify(name: str, number: int, **headers: Any) -> dict[str, Any]:
 class Load:
     """A thread that keeps a few dozen modifies in flight; what it was answered, by number."""
 
-    def __init__(self, party: MqttClient, name: str) -> None:
-        self.party, self.name = party, name
+    def __init__(self, requester: MqttClient, name: str) -> None:
+        self.requester, self.name = requester, name
         self.sent = 0
         self.answers: dict[int, list[tuple[int, Any]]] = {}
         self._room = threading.Semaphore(50)
@@ -115,13 +117,13 @@ class Load:
     def _send(self) -> None:
         while not self._stopped.is_set():
             if self._room.acquire(timeout=0.1):
-                self.party.send(modify(self.name, self.sent), wait=False)
+                self.requester.send(modify(self.name, self.sent), wait=False)
                 self.sent += 1
 
     def _listen(self) -> None:
         while not (self._all_sent.is_set() and len(self.answers) == self.sent):
             try:
-                answer = self.party.received.get(timeout=0.1)
+                answer = self.requester.received.get(timeout=0.1)
             except queue.Empty:
                 continue
             number = int(answer["headers"]["correlation-id"])
@@ -148,10 +150,10 @@ def test_sigterm_under_load_drains_and_loses_nothing(service: ServiceProcess, br
     """Exit code 0 within ten seconds; every answer is in the history, at the revision that it named, and nothing is
     answered twice in two ways. Case 33: a subscription does not outlive the service."""
     name, earlier = f"clock-{stops}", len(service.records())
-    with client(broker, "quick") as party, client(broker, "beside") as beside:
-        make(party, name)
+    with client(broker, "quick") as requester, client(broker, "beside") as beside:
+        make(requester, name)
         subscription = Reader(beside, name)
-        with Load(party, name) as load:
+        with Load(requester, name) as load:
             for _ in range(stops):
                 load.wait_for(500)
                 code, seconds = service.stop()
@@ -163,7 +165,7 @@ def test_sigterm_under_load_drains_and_loses_nothing(service: ServiceProcess, br
         assert all(len(set(said)) == 1 for said in load.answers.values())
         answered = {said[0][1]: number for number, said in load.answers.items()}
         assert {said[0][0] for said in load.answers.values()} == {204}
-        history = {item["revision"]: item["value"] for item in Reader(party, name).all()[1:]}
+        history = {item["revision"]: item["value"] for item in Reader(requester, name).all()[1:]}
         assert history == answered
         records = service.records()[earlier:]
         assert [line["event"] for line in records].count("stopped") == stops
@@ -226,12 +228,12 @@ METRICS = {
 def test_metrics_have_the_names_and_labels_that_dashboards_rely_on(service: ServiceProcess, broker: Mosquitto) -> None:
     with (
         added(service, connection(broker, source("count", OWNER), id="count")),
-        client(broker, "count") as party,
+        client(broker, "count") as requester,
     ):
-        make(party, "counted", 4)
-        subscription = Reader(party, "counted")
+        make(requester, "counted", 4)
+        subscription = Reader(requester, "counted")
         subscription.request(3)
-        assert [party.next()["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]
+        assert [requester.next()["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]
         found: dict[str, set[str]] = {}
         for line in service.get("/metrics")[1].decode().splitlines():
             if not line.startswith("#"):
@@ -272,12 +274,12 @@ def test_logs_are_json_lines_without_secrets(tmp_path: Path, monkeypatch: pytest
         with ServiceProcess.start(
             tmp_path, documents, api={"token": "s3cret-token"}, log={"format": "json", "level": "debug"}
         ) as service:
-            with client(broker, "log", username="ada", password="s3cret-password") as party:
-                make(party, "clock-1")
-                party.send(b"no JSON")
-                assert party.next()["status"] == 400
-            with client(broker, "log2", username="dev", password="s3cret-device") as party:
-                assert party.ask_for(topic("clock-1", "commands/retrieve"))["status"] == 200
+            with client(broker, "log", username="ada", password="s3cret-password") as requester:
+                make(requester, "clock-1")
+                requester.send(b"no JSON")
+                assert requester.next()["status"] == 400
+            with client(broker, "log2", username="dev", password="s3cret-device") as requester:
+                assert requester.ask_for(topic("clock-1", "commands/retrieve"))["status"] == 200
             assert service.status("wrong")["details"].startswith("bad credentials")
             broker.restart()
             wait_until_sync(lambda: service.status("site")["details"] == "connected")

@@ -17,9 +17,9 @@ import pytest
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.bare_amqp import BareAmqpClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.connection_documents import added, connection, policy_for, source, topic, while_added
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, TimedOut, wait_until, wait_until_sync
@@ -36,8 +36,10 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess
         yield started
 
 
-def made(party: Party, name: str) -> None:
-    answer = party.ask_for(topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}})
+def made(requester: BrokerClient, name: str) -> None:
+    answer = requester.ask_for(
+        topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+    )
     assert answer["status"] == 201, answer
 
 
@@ -57,7 +59,7 @@ def acknowledgement(name: str, label: str, status: int) -> dict[str, Any]:
     return {"topic": topic(name, f"acks/{label}"), "path": "/", "status": status, "headers": headers}
 
 
-def acknowledged(sender: Party, receiver: Party, name: str, label: str, status: int) -> dict[str, Any]:
+def acknowledged(sender: BrokerClient, receiver: BrokerClient, name: str, label: str, status: int) -> dict[str, Any]:
     """Acknowledge until there is an answer: what comes while the service does not wait is nobody's."""
 
     def try_again() -> bool:
@@ -73,9 +75,9 @@ def acknowledged(sender: Party, receiver: Party, name: str, label: str, status: 
     return received
 
 
-def revisions(party: Party, name: str) -> int:
+def revisions(requester: BrokerClient, name: str) -> int:
     """How many changes a thing has seen."""
-    answer = party.ask_for(topic(name, "commands/retrieve"), fields="_revision")
+    answer = requester.ask_for(topic(name, "commands/retrieve"), fields="_revision")
     return int(answer["value"]["_revision"])
 
 
@@ -145,8 +147,8 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, ser
 class Queues:
     """A connection with a queue for commands, whose dead letters have a queue too, and one for acknowledgements."""
 
-    def __init__(self, broker: RabbitMQ, bystander: AmqpBystander) -> None:
-        self._bystander = bystander
+    def __init__(self, broker: RabbitMQ, bare_client: BareAmqpClient) -> None:
+        self._bystander = bare_client
         self.name = f"settle-{uuid4().hex[:8]}"
         self.ask, self.acks, self.answers, self.dead = (f"{self.name}-{part}" for part in ("c", "a", "answers", "dead"))
         reply = {"address": f"/{self.answers}", "expectedResponseTypes": NACKS}
@@ -168,12 +170,12 @@ class Queues:
         self._read = 0
 
     async def declare(self) -> None:
-        bystander = self._bystander
-        await bystander.queue(self.dead)
+        bare_client = self._bystander
+        await bare_client.queue(self.dead)
         dead_letters: dict[str, Any] = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": self.dead}
-        await bystander.queue(self.ask, **dead_letters)
-        await bystander.queue(self.acks)
-        await bystander.listen(self.answers)
+        await bare_client.queue(self.ask, **dead_letters)
+        await bare_client.queue(self.acks)
+        await bare_client.listen(self.answers)
 
     async def send(self, document: Any, queue: str | None = None) -> None:
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -214,8 +216,8 @@ class Queues:
 async def test_case_35_amqp_requeues_and_the_command_is_not_carried_out_again(
     rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
-    async with AmqpBystander(rabbitmq.uri()) as bystander:
-        queues = Queues(rabbitmq, bystander)
+    async with BareAmqpClient(rabbitmq.uri()) as bare_client:
+        queues = Queues(rabbitmq, bare_client)
         await queues.declare()
         async with while_added(service, queues.document):
             await queues.make("lamp-amqp")
@@ -237,8 +239,8 @@ async def test_3_9_amqp_sends_what_is_requeued_for_good_to_the_dead_letters(
     rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
     """A command that is refused, and one whose acknowledgement is negative; neither what cannot be read nor a condition."""
-    async with AmqpBystander(rabbitmq.uri()) as bystander:
-        queues = Queues(rabbitmq, bystander)
+    async with BareAmqpClient(rabbitmq.uri()) as bare_client:
+        queues = Queues(rabbitmq, bare_client)
         await queues.declare()
         async with while_added(service, queues.document):
             await queues.make("lamp-dead")
@@ -249,8 +251,8 @@ async def test_3_9_amqp_sends_what_is_requeued_for_good_to_the_dead_letters(
             nacked = modify("lamp-dead", 1, f"{queues.name}:seen")
             await queues.send(nacked)
             assert (await queues.acknowledged("lamp-dead", 400))["status"] == 424
-        answers = len(bystander.messages)
-        await bystander.listen(queues.dead)
-        await wait_until(lambda: len(bystander.messages) - answers == len((refused, nacked)))
-        assert [json.loads(message.body) for message in bystander.messages[answers:]] == [refused, nacked]
-        assert (await bystander.queue(queues.acks)).declaration_result.message_count == 0
+        answers = len(bare_client.messages)
+        await bare_client.listen(queues.dead)
+        await wait_until(lambda: len(bare_client.messages) - answers == len((refused, nacked)))
+        assert [json.loads(message.body) for message in bare_client.messages[answers:]] == [refused, nacked]
+        assert (await bare_client.queue(queues.acks)).declaration_result.message_count == 0

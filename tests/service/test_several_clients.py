@@ -24,7 +24,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import Reader, added, policy_for, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE, wait_until_sync
@@ -65,15 +65,15 @@ def made(name: str, broker: Mosquitto | RabbitMQ | Kafka) -> BrokerSetup:
 class Work:
     """Commands on several things, and what came back: answers about each in the order of their arrival."""
 
-    def __init__(self, party: Party, things: int) -> None:
-        self.party = party
+    def __init__(self, requester: BrokerClient, things: int) -> None:
+        self.requester = requester
         self.names = [f"lamp-{number}-{uuid4().hex[:8]}" for number in range(things)]
         self.sent = 0
         self.answered: dict[str, list[int]] = defaultdict(list)
         self._open: set[int] = set()
         for name in self.names:
             value = {"_policy": policy_for(OWNER), "attributes": {"n": -1}}
-            assert party.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
+            assert requester.ask_for(topic(name, "commands/create"), value=value)["status"] == 201
 
     def send(self, rounds: int) -> None:
         """Change each thing so many times, without waiting for answers."""
@@ -83,12 +83,12 @@ class Work:
                 self._open.add(number)
                 modify = topic(name, "commands/modify")
                 headers = {"correlation-id": f"{name}:{number}"}
-                self.party.command(modify, "/attributes/n", number, headers, wait=False)
+                self.requester.command(modify, "/attributes/n", number, headers, wait=False)
 
     def finish(self) -> None:
         """Wait for every answer. One that comes again counts where it came first."""
         while self._open:
-            answer = self.party.next()
+            answer = self.requester.next()
             name, _, number = answer["headers"]["correlation-id"].rpartition(":")
             if not name:
                 continue  # what was asked before a cut may be answered again
@@ -107,11 +107,11 @@ class Work:
 
     def _replayed(self, name: str) -> list[dict[str, Any]]:
         """The history of a thing. After a cut, answers to earlier commands may come again in between."""
-        reader = Reader(self.party, name)
+        reader = Reader(self.requester, name)
         reader.request(1_000_000)
         items: list[dict[str, Any]] = []
         while True:
-            message = self.party.next()
+            message = self.requester.next()
             if message["topic"].endswith("/next"):
                 items.append(message["value"]["item"])
             elif message["topic"].endswith("/complete"):
@@ -131,22 +131,22 @@ def of_connection(service: ServiceProcess, connection_id: str) -> list[dict[str,
 def test_case_10_order_per_entity_is_kept_by_two_clients_with_so_many_consumers(
     setup: BrokerSetup, service: ServiceProcess, consumers: int
 ) -> None:
-    with setup.client("line") as party:
+    with setup.client("line") as requester:
         document = setup.connection("site", setup.source("line", OWNER, consumerCount=consumers), clientCount=2)
         with added(service, document):
             assert service.status(document["id"]) == {"status": "open", "details": "connected"}
             assert connected_clients(service, document["id"]) == {0, 1}
-            wait_until_sync(lambda: consumers_of(setup, document, party) in (None, 2 * consumers))
-            work = Work(party, 8)
+            wait_until_sync(lambda: consumers_of(setup, document, requester) in (None, 2 * consumers))
+            work = Work(requester, 8)
             work.send(25)
             work.finish()
             work.check()
 
 
-def consumers_of(setup: BrokerSetup, document: dict[str, Any], party: Party) -> int | None:
+def consumers_of(setup: BrokerSetup, document: dict[str, Any], requester: BrokerClient) -> int | None:
     """How many consumers the broker sees; None for one that does not say."""
-    if isinstance(party, AmqpClient):
-        return party.consumers()
+    if isinstance(requester, AmqpClient):
+        return requester.consumers()
     if isinstance(setup, KafkaSetup):
         group = setup.broker.admin.describe_consumer_groups([document["id"]])[document["id"]]
         return len(group.result(PATIENCE).members)
@@ -158,10 +158,10 @@ def test_one_of_two_links_is_cut_and_nothing_is_lost_repeated_or_reordered(
 ) -> None:
     with ExitStack() as stack:
         cut = cutting(setup, stack)
-        party = stack.enter_context(setup.client("line"))
+        requester = stack.enter_context(setup.client("line"))
         document = setup.connection("site", setup.source("line", OWNER, consumerCount=2), clientCount=2)
         stack.enter_context(added(service, document))
-        work = Work(party, 6)
+        work = Work(requester, 6)
         for _ in range(3):
             wait_until_sync(lambda: service.status(document["id"])["status"] == "open")
             lost = len(losses(service, document["id"]))
@@ -211,12 +211,12 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
 ) -> None:
     setup = made(broker, request.getfixturevalue(broker))
     assert isinstance(setup, MqttSetup | AmqpSetup)
-    with ProxyThread(setup.broker.host, setup.broker.port) as proxy, setup.client("line") as party:
+    with ProxyThread(setup.broker.host, setup.broker.port) as proxy, setup.client("line") as requester:
         setup.proxied = proxy.host, proxy.port
         document = setup.connection("site", setup.source("line", OWNER), clientCount=2)
         with added(service, document):
-            work = Work(party, 6)
-            reader = Reader(party, work.names[0])
+            work = Work(requester, 6)
+            reader = Reader(requester, work.names[0])
             proxy.cut_one(refusing=True)
             wait_until_sync(lambda: "(1 of 2 clients connected)" in service.status(document["id"])["details"])
             assert service.metric("connectivity_connection_up", connection=document["id"]) == 0
@@ -225,7 +225,7 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
                 work.send(30)
                 work.finish()
                 reader.request(1)
-                assert party.until("next")[-1]["value"]["item"]["revision"] == 1
+                assert requester.until("next")[-1]["value"]["item"]["revision"] == 1
             proxy.admit()
             wait_until_sync(lambda: service.status(document["id"])["status"] == "open")
             work.send(5)
@@ -237,7 +237,7 @@ def test_while_one_link_cannot_be_made_again_the_other_does_the_work(
 
 
 @pytest.fixture
-def four(setup: BrokerSetup, service: ServiceProcess) -> Iterator[list[Party]]:
+def four(setup: BrokerSetup, service: ServiceProcess) -> Iterator[list[BrokerClient]]:
     """Four parties, each with a source and a reply-target of its own in one connection with several clients."""
     names = ["north", "east", "south", "west"]
     with ExitStack() as stack:
@@ -247,23 +247,25 @@ def four(setup: BrokerSetup, service: ServiceProcess) -> Iterator[list[Party]]:
         yield parties
 
 
-def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[Party]) -> None:
+def test_case_2_each_of_four_sources_answers_at_its_own_reply_target(four: list[BrokerClient]) -> None:
     lamp, value = f"lamp-{uuid4().hex[:8]}", {"_policy": policy_for(OWNER)}
-    for number, party in enumerate(four):
-        assert party.ask_for(topic(f"{lamp}-{number}", "commands/create"), value=value)["status"] == 201
+    for number, requester in enumerate(four):
+        assert requester.ask_for(topic(f"{lamp}-{number}", "commands/create"), value=value)["status"] == 201
     asked = [
-        {party.command(topic(f"{lamp}-{number}", "commands/retrieve"), wait=False) for _ in range(30)}
-        for number, party in enumerate(four)
+        {requester.command(topic(f"{lamp}-{number}", "commands/retrieve"), wait=False) for _ in range(30)}
+        for number, requester in enumerate(four)
     ]
-    for correlations, party in zip(asked, four, strict=True):
-        answers = [party.next() for _ in range(30)]
+    for correlations, requester in zip(asked, four, strict=True):
+        answers = [requester.next() for _ in range(30)]
         assert {answer["headers"]["correlation-id"] for answer in answers} == correlations, json.dumps(answers[:1])
-    for party in four:
+    for requester in four:
         for number in range(len(four)):
-            party.assert_nothing_came(f"{lamp}-{number}")
+            requester.assert_nothing_came(f"{lamp}-{number}")
 
 
-def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_one_order(four: list[Party]) -> None:
+def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_one_order(
+    four: list[BrokerClient],
+) -> None:
     """Each party's answers follow the order of the history, and all of them together are the history."""
     first, lamp = four[0], f"lamp-{uuid4().hex[:8]}"
     value = {"_policy": policy_for(OWNER), "attributes": {"n": -1}}
@@ -271,7 +273,7 @@ def test_case_10_one_thing_is_changed_through_four_sources_and_its_history_has_o
     for number in range(200):
         headers = {"correlation-id": str(number)}
         four[number % 4].command(topic(lamp, "commands/modify"), "/attributes/n", number, headers, wait=False)
-    answered = [[int(party.next()["headers"]["correlation-id"]) for _ in range(50)] for party in four]
+    answered = [[int(requester.next()["headers"]["correlation-id"]) for _ in range(50)] for requester in four]
     items = Reader(first, lamp).all()
     values = [item["value"] for item in items[1:]]
     assert sorted(values) == list(range(200))

@@ -45,8 +45,8 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
     made = {name: client(mosquitto, f"s/{name}") for name in ("writer", "reader", "stranger", "second", "other")}
     yield made
-    for party in made.values():
-        party.close()
+    for requester in made.values():
+        requester.close()
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +56,9 @@ def writer(parties: dict[str, MqttClient]) -> MqttClient:
 
 @pytest.fixture
 def reader(parties: dict[str, MqttClient]) -> MqttClient:
-    party = parties["reader"]
-    party.assert_nothing_came()
-    return party
+    requester = parties["reader"]
+    requester.assert_nothing_came()
+    return requester
 
 
 def make(writer: MqttClient, name: str, *, readable: dict[str, Any] | None = None, **thing: Any) -> None:
@@ -366,12 +366,12 @@ def test_case_56_57_an_unknown_id_is_not_found(reader: MqttClient, lamp: str) ->
 
 @pytest.mark.parametrize("party", ["stranger", "other"])
 def test_case_58_59_nobody_else_can_use_or_end_my_subscription(
-    parties: dict[str, MqttClient], reader: MqttClient, lamp: str, party: str
+    parties: dict[str, MqttClient], reader: MqttClient, lamp: str, requester: str
 ) -> None:
     """Another subject on the same connection, and the same subject on another connection."""
     subscription = Reader(reader, lamp)
     for action in ("request", "cancel"):
-        answer = parties[party].ask_for(
+        answer = parties[requester].ask_for(
             topic(lamp, f"streaming/{action}"), value={"subscriptionId": subscription.id, "demand": 1}
         )
         assert answer["value"]["error"]["error"] == "streaming.subscription.not.found"
@@ -427,10 +427,10 @@ def test_too_many_subscriptions_are_refused(mosquitto: Mosquitto, tmp_path: Path
     site = connection(mosquitto, source("limit/writer", WRITER))
     with (
         ServiceProcess.start(tmp_path, [site], subscriptions={"max_per_connection": 2}),
-        client(mosquitto, "limit/writer") as party,
+        client(mosquitto, "limit/writer") as requester,
     ):
         subscribe = topic("lamp-1", "streaming/subscribeForPersistedEvents")
-        answers = [party.ask_for(subscribe) for _ in range(3)]
+        answers = [requester.ask_for(subscribe) for _ in range(3)]
         assert [answer["topic"].rsplit("/", 1)[1] for answer in answers] == ["created", "created", "errors"]
         assert answers[-1]["value"]["error"] == "streaming.subscription.limit"
         assert answers[-1]["status"] == 429

@@ -15,7 +15,7 @@ import pytest
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import topic
 from tests.support.in_process.streamr import (
     KEY,
@@ -45,8 +45,8 @@ class Client:
         "amqp-091": lambda text: {"correlation_id": text},
     }
 
-    def __init__(self, kind: str, party: Party) -> None:
-        self._kind, self._party = kind, party
+    def __init__(self, kind: str, requester: BrokerClient) -> None:
+        self._kind, self._party = kind, requester
 
     def say(self, *requests: Any, correlation_id: str | None = None, answer_at: str | None = None) -> None:
         for request in requests:

@@ -14,12 +14,12 @@ import pytest
 from tests.support.dice import dice
 from tests.support.kill_series.stream_checker import Known, Message, findings
 from tests.support.kill_series.stream_load import Reader
-from tests.support.kill_series.stream_trial import FRAMES, OCTETS, READ, StreamTrial
-from tests.support.kill_series.trial_broker import AmqpTrialBroker, Mqtt5TrialBroker, TrialBroker
+from tests.support.kill_series.stream_trial import FRAMES, OCTETS, READ, StreamKillSeries
+from tests.support.kill_series.trial_broker import AmqpKillSeriesBroker, KillSeriesBroker, Mqtt5KillSeriesBroker
 
 KILLS = 20
 
-Start = Callable[[type[TrialBroker]], TrialBroker]
+Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 STORED = [Message(1, None, 5, "a"), Message(2, 1, 6, "b"), Message(3, 2, 7, "c")]
 
@@ -88,10 +88,10 @@ def test_the_reader_asks_for_a_hole_until_it_is_filled_and_hands_on_in_order() -
 # ── kills ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def kill(folder: Path, trial_broker: TrialBroker, rounds: int, *readers: str, most: int = 120) -> str:
+def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int, *readers: str, most: int = 120) -> str:
     """Kill service and broker in turn, each after fewer than `most` messages, and both at once."""
     chances = dice("streams", trial_broker.kind)
-    with StreamTrial(folder, trial_broker, *readers) as trial:
+    with StreamKillSeries(folder, trial_broker, *readers) as trial:
         for _ in range(rounds):
             trial.kill_service_after(chances.randrange(20, most))
             trial.restart_broker_after(chances.randrange(20, most))
@@ -109,15 +109,15 @@ def kill(folder: Path, trial_broker: TrialBroker, rounds: int, *readers: str, mo
 @pytest.mark.broker("mosquitto")
 def test_what_was_published_is_stored_once_and_read_in_order(killed_broker: Start, tmp_path: Path) -> None:
     """By a client of Streamr, and in frames of reactive-streams-io over the broker."""
-    print(kill(tmp_path, killed_broker(Mqtt5TrialBroker), 1, READ, FRAMES, most=40))
+    print(kill(tmp_path, killed_broker(Mqtt5KillSeriesBroker), 1, READ, FRAMES, most=40))
 
 
 @pytest.mark.soak(shard="kills-streams")
 def test_the_same_through_a_tcp_listener_too(killed_broker: Start, tmp_path: Path) -> None:
-    print(kill(tmp_path, killed_broker(AmqpTrialBroker), 1, READ, FRAMES, OCTETS))
+    print(kill(tmp_path, killed_broker(AmqpKillSeriesBroker), 1, READ, FRAMES, OCTETS))
 
 
 @pytest.mark.soak(shard="kills-streams")
-@pytest.mark.parametrize("kind", [AmqpTrialBroker, Mqtt5TrialBroker])
-def test_the_same_through_many_kills(killed_broker: Start, kind: type[TrialBroker], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [AmqpKillSeriesBroker, Mqtt5KillSeriesBroker])
+def test_the_same_through_many_kills(killed_broker: Start, kind: type[KillSeriesBroker], tmp_path: Path) -> None:
     print(kill(tmp_path, killed_broker(kind), KILLS, READ))

@@ -75,8 +75,11 @@ def owner(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Ite
         connection(mosquitto, id="cases-ears", targets=TARGETS, mappingDefinitions={"several": script}),
         connection(mosquitto, id="cases-more", targets=ENRICHED),
     ]
-    with ServiceProcess.start(tmp_path_factory.mktemp("cases"), documents), client(mosquitto, "cases-desk") as party:
-        yield party
+    with (
+        ServiceProcess.start(tmp_path_factory.mktemp("cases"), documents),
+        client(mosquitto, "cases-desk") as requester,
+    ):
+        yield requester
 
 
 @pytest.fixture(scope="module")

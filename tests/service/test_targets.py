@@ -19,7 +19,7 @@ from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.connection_documents import READ, connection, policy_for, source, topic
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -30,22 +30,22 @@ OWNER, VIEWER = "acme:owner", "acme:viewer"
 EVENTS = "_/_/things/twin/events"
 
 
-class Yard:
+class TargetsSetup:
     """One service: a desk that writes (MQTT); a hall that hears and acknowledges (AMQP); an archive (Kafka); a bench of
     targets with filters (MQTT), one of which may read little."""
 
     def __init__(self, mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, proxy: ProxyThread) -> None:
         number = uuid4().hex[:8]
-        self.desk, self.hall, self.archive, self.bench = (
+        self.operator, self.hall, self.archive, self.bench = (
             f"{name}-{number}" for name in ("desk", "hall", "arch", "bench")
         )
-        nacks = {"address": f"{self.desk}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
+        nacks = {"address": f"{self.operator}/answers", "expectedResponseTypes": ["response", "error", "nack"]}
         self.documents: list[dict[str, Any]] = [
             connection(
                 mosquitto,
-                source(self.desk, OWNER, replyTarget=nacks),
-                id=self.desk,
-                targets=[self._target(f"{self.desk}/answers", OWNER)],
+                source(self.operator, OWNER, replyTarget=nacks),
+                id=self.operator,
+                targets=[self._target(f"{self.operator}/answers", OWNER)],
             ),
             {
                 "id": self.hall,
@@ -104,20 +104,26 @@ class People:
     """The service, and one party of each kind."""
 
     def __init__(
-        self, yard: Yard, service: ServiceProcess, desk: Party, hall: Party, archive: Party, bench: Bench
+        self,
+        yard: TargetsSetup,
+        service: ServiceProcess,
+        operator: BrokerClient,
+        hall: BrokerClient,
+        archive: BrokerClient,
+        bench: Bench,
     ) -> None:
         self.yard, self.service = yard, service
-        self.desk, self.hall, self.archive, self.bench = desk, hall, archive, bench
+        self.operator, self.hall, self.archive, self.bench = operator, hall, archive, bench
 
     def make(self, name: str, namespace: str = "acme.site", **readers: Any) -> None:
         created = {
             "topic": f"{namespace}/{name}/things/twin/commands/create",
             "value": {"_policy": policy_for(OWNER, **readers)},
         }
-        assert self.desk.ask_for(**created)["status"] == 201
+        assert self.operator.ask_for(**created)["status"] == 201
 
     def write(self, name: str, path: str, value: Any, **headers: Any) -> str:
-        return self.desk.command(topic(name, "commands/modify"), path, value, headers)
+        return self.operator.command(topic(name, "commands/modify"), path, value, headers)
 
 
 class Bench:
@@ -148,13 +154,13 @@ def people(
     proxy: ProxyThread,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[People]:
-    yard = Yard(mosquitto, rabbitmq, kafka, proxy)
+    yard = TargetsSetup(mosquitto, rabbitmq, kafka, proxy)
     kafka.create(yard.archive)
     with contextlib.ExitStack() as stack:
         hall = stack.enter_context(AmqpClient(rabbitmq.uri(), ask=f"{yard.hall}.said", answers=f"{yard.hall}.heard"))
         archive = stack.enter_context(KafkaClient(kafka, ask=yard.archive, answers=yard.archive))
-        desk = stack.enter_context(
-            MqttClient(mosquitto.host, mosquitto.port, ask=f"{yard.desk}/ask", answers=f"{yard.desk}/answers")
+        operator = stack.enter_context(
+            MqttClient(mosquitto.host, mosquitto.port, ask=f"{yard.operator}/ask", answers=f"{yard.operator}/answers")
         )
         bench = stack.enter_context(
             MqttClient(mosquitto.host, mosquitto.port, ask="nothing", answers=f"{yard.bench}/heard/#")
@@ -164,14 +170,14 @@ def people(
                 tmp_path_factory.mktemp("targets"), yard.documents, reconnect={"min": "0.1s", "max": "1s"}
             )
         )
-        yield People(yard, service, desk, hall, archive, Bench(bench))
+        yield People(yard, service, operator, hall, archive, Bench(bench))
 
 
-def heard_of(party: Party, name: str, number: int) -> list[dict[str, Any]]:
+def heard_of(requester: BrokerClient, name: str, number: int) -> list[dict[str, Any]]:
     """The next so many events of a thing at somebody who hears everything."""
     found: list[dict[str, Any]] = []
     while len(found) < number:
-        event = party.next()
+        event = requester.next()
         if event["topic"].split("/")[1] == name and "/events/" in event["topic"]:
             found.append(event)
     return found
@@ -188,11 +194,11 @@ def test_cases_106_107_111_114_115_116_who_receives_of_what(people: People) -> N
     for number in range(1, 21):
         people.write("lamp-1", "/attributes/c", number)
     for _ in range(20):
-        assert people.desk.next()["topic"].endswith(("commands/create", "commands/modify"))
-    people.desk.assert_nothing_came("lamp-1")
+        assert people.operator.next()["topic"].endswith(("commands/create", "commands/modify"))
+    people.operator.assert_nothing_came("lamp-1")
     # 115, on two more brokers: in order, without a gap.
-    for party in (people.hall, people.archive):
-        (first, *events) = heard_of(party, "lamp-1", 22)
+    for requester in (people.hall, people.archive):
+        (first, *events) = heard_of(requester, "lamp-1", 22)
         assert first["topic"] == topic("lamp-1", "events/created")
         inside = [event for event in events if event["topic"].startswith("acme.site/")]
         assert revisions(inside) == list(range(2, 22))
@@ -212,7 +218,7 @@ def test_cases_106_107_111_114_115_116_who_receives_of_what(people: People) -> N
     assert newest["extra"] == {"attributes": {"place": "hall N"}}
     assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
     assert not {"condition", "etag"} & set(newest["headers"])
-    assert people.desk.next()["status"] == 201
+    assert people.operator.next()["status"] == 201
 
 
 def test_case_112_a_viewer_receives_what_it_may_read(people: People) -> None:
@@ -225,7 +231,7 @@ def test_case_112_a_viewer_receives_what_it_may_read(people: People) -> None:
     assert created[0] == "/"
     assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
     for _ in range(3):
-        people.desk.next()
+        people.operator.next()
 
 
 def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: People) -> None:
@@ -238,7 +244,7 @@ def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: Pe
     assert event["headers"]["requested-acks"] == [sent, seen, viewer]
     ack = {"topic": topic("lamp-3", f"acks/{seen}"), "path": "/", "value": {"x": 1}, "status": 208}
     people.hall.send({**ack, "headers": {"correlation-id": correlation}})
-    answer = people.desk.next()
+    answer = people.operator.next()
     assert (answer["topic"], answer["status"]) == (topic("lamp-3", "acks"), 200)
     assert {label: each["status"] for label, each in answer["value"].items()} == {
         "twin-persisted": 201,
@@ -264,9 +270,9 @@ def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_receives_o
     proxy.cut()
     wait_until_sync(lambda: people.service.status(people.yard.hall)["status"] != "open")
     for number in range(1100):
-        people.desk.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
+        people.operator.command(topic("lamp-4", "commands/modify"), "/attributes/n", number, wait=False)
     for _ in range(1100):
-        assert people.desk.next()["status"] in (201, 204)
+        assert people.operator.next()["status"] in (201, 204)
     details = people.service.status(people.yard.hall)["details"]
     assert "targets[0] is 1100 events behind" in details, details
     assert people.service.metric("connectivity_target_lag_events", **labels) == 1100

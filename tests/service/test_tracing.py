@@ -74,7 +74,7 @@ def test_a_trace_goes_in_over_mqtt_5_and_out_over_mqtt_5_amqp_and_kafka(
             }
             sender.send(made, UserProperty=[("traceparent", CONTEXT), ("tracestate", "acme=7")])
             assert sender.next()["status"] == 201
-            heard = [party.next() for party in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
+            heard = [requester.next() for requester in (by_mqtt_5, by_mqtt, by_amqp, by_kafka)]
             lost = {"topic": topic("lamp-2", "commands/retrieve"), "headers": {"correlation-id": "c-2"}, "path": "/"}
             sender.send(lost, UserProperty=[("traceparent", CONTEXT)])
             assert sender.next()["status"] == 404
@@ -122,14 +122,14 @@ def test_a_collector_that_is_away_keeps_no_answer_back(mosquitto: Mosquitto, tmp
     with collector() as spans:
         """Its port is free again."""
     with (
-        setup.client("a") as party,
+        setup.client("a") as requester,
         ServiceProcess.start(
             tmp_path, [setup.connection("site", setup.source("a", OWNER))], tracing={"endpoint": spans.address}
         ) as service,
     ):
         for number in range(600):
-            party.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False)
-        assert [party.next()["status"] for _ in range(600)] == [404] * 600
+            requester.command(topic(f"lamp-{number}", "commands/retrieve"), wait=False)
+        assert [requester.next()["status"] for _ in range(600)] == [404] * 600
         wait_until_sync(lambda: "spans are lost" in service.log_file.read_text(encoding="utf-8"))
         code, seconds = service.stop()
         assert (code, seconds < 10) == (0, True)

@@ -68,7 +68,7 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     folder = tmp_path_factory.mktemp("operating")
     with ServiceProcess.start(folder, [], reconnect={"min": "0.1s", "max": "0.5s"}) as service:
         made = Desk(service)
@@ -121,40 +121,42 @@ def said(answer: Any) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]
 
 
-def test_case_16_a_target_that_issues_a_label_may_be_tried_out(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
-    before = desk.ids()
-    answer = desk.tries(mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": f"{name}:delivered"}]))
+def test_case_16_a_target_that_issues_a_label_may_be_tried_out(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+    before = operator.ids()
+    answer = operator.tries(
+        mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": f"{name}:delivered"}])
+    )
     assert (answer.status_code, answer.json()["connection"]) == (200, "open"), answer.text
     assert [each["status"] for each in answer.json()["sources"]] == ["open"]
-    assert desk.ids() == before
+    assert operator.ids() == before
 
 
-def test_case_22_what_mqtt_3_1_1_has_no_header_for_is_refused(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_case_22_what_mqtt_3_1_1_has_no_header_for_is_refused(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
     document = mqtt(mosquitto, name)
     document["sources"][0]["headerMapping"] = {"x-line": "{{ header:line }}"}
-    refused = desk.put(name, {**document, "connectionType": "mqtt"})
+    refused = operator.put(name, {**document, "connectionType": "mqtt"})
     assert refused.status_code == 400
     assert refused.json()["problems"][0]["path"].startswith("sources[0].headerMapping")
-    assert name not in desk.ids()
-    assert desk.put(name, document).status_code == 201
+    assert name not in operator.ids()
+    assert operator.put(name, document).status_code == 201
 
 
-def test_case_44_45_47_labels_and_announcements(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_case_44_45_47_labels_and_announcements(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
     labelled = {**TARGET, "issuedAcknowledgementLabel": f"{name}:a"}
     twice = mqtt(mosquitto, name, targets=[labelled, {**labelled, "address": "other"}])
-    assert said(desk.put(name, twice)) == (409, "acknowledgement:label.not.unique")
+    assert said(operator.put(name, twice)) == (409, "acknowledgement:label.not.unique")
     foreign = mqtt(mosquitto, name, targets=[{**TARGET, "issuedAcknowledgementLabel": "another:a"}])
-    assert said(desk.put(name, foreign)) == (400, "acknowledgement:label.invalid")
+    assert said(operator.put(name, foreign)) == (400, "acknowledgement:label.invalid")
     announced = {**TARGET, "topics": ["_/_/connections/announcements"]}
     both = mqtt(mosquitto, name, clientCount=2, targets=[announced])
-    assert said(desk.put(name, both)) == (400, "connectivity:connection.configuration.invalid")
-    assert name not in desk.ids()
+    assert said(operator.put(name, both)) == (400, "connectivity:connection.configuration.invalid")
+    assert name not in operator.ids()
 
 
-def test_case_46_a_put_on_a_fresh_id_creates(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
-    assert desk.put(name, mqtt(mosquitto, name)).status_code == 201
-    assert desk.put(name, mqtt(mosquitto, name, tags=["again"])).status_code == 204
-    assert name in desk.ids()
+def test_case_46_a_put_on_a_fresh_id_creates(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+    assert operator.put(name, mqtt(mosquitto, name)).status_code == 201
+    assert operator.put(name, mqtt(mosquitto, name, tags=["again"])).status_code == 204
+    assert name in operator.ids()
 
 
 @pytest.fixture(scope="module")
@@ -166,10 +168,10 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Mosquitt
 
 
 def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
-    desk: Desk, mosquitto: Mosquitto, guarded: tuple[Mosquitto, Certificates], name: str
+    operator: Desk, mosquitto: Mosquitto, guarded: tuple[Mosquitto, Certificates], name: str
 ) -> None:
     broker, certificates = guarded
-    before = desk.ids()
+    before = operator.ids()
     secure = {"uri": f"ssl://localhost:{broker.tls_port}"}
     ca = certificates.ca.read_text(encoding="utf-8")
     for change, expected, details in (
@@ -178,7 +180,7 @@ def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
         (secure, FAILED, "certificate"),
         ({**secure, "ca": ca}, UNAVAILABLE, "certificate"),
     ):
-        refused = desk.tries(mqtt(mosquitto, name, **change))
+        refused = operator.tries(mqtt(mosquitto, name, **change))
         assert said(refused) == expected, refused.text
         assert refused.json()["report"]["clients"][0]["details"].startswith(details), refused.text
         assert details in refused.json()["message"]
@@ -187,15 +189,15 @@ def test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored(
         "cert": certificates.client_certificate.read_text(encoding="utf-8"),
         "key": certificates.client_key_pkcs8(),
     }
-    assert desk.tries(mqtt(mosquitto, name, **secure, ca=ca, credentials=own)).status_code == 200
-    assert desk.ids() == before
+    assert operator.tries(mqtt(mosquitto, name, **secure, ca=ca, credentials=own)).status_code == 200
+    assert operator.ids() == before
 
 
-def test_a_sample_is_mapped_with_the_broker_and_without(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_a_sample_is_mapped_with_the_broker_and_without(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
     payload = {"topic": topic("lamp-7", "commands/delete"), "path": "/", "headers": {"correlation-id": "c-7"}}
     sample = {"payload": json.dumps(payload), "headers": {}, "source": 0}
-    found = desk.tries(mqtt(mosquitto, name), sample).json()
-    away = desk.tries(mqtt(mosquitto, name, uri=f"tcp://127.0.0.1:{free_port()}"), sample).json()["report"]
+    found = operator.tries(mqtt(mosquitto, name), sample).json()
+    away = operator.tries(mqtt(mosquitto, name, uri=f"tcp://127.0.0.1:{free_port()}"), sample).json()["report"]
     for report in (found, away):
         [signal] = report["sample"]["signals"]
         assert signal["topic"] == payload["topic"]
@@ -203,67 +205,67 @@ def test_a_sample_is_mapped_with_the_broker_and_without(desk: Desk, mosquitto: M
         assert (message["address"], message["payload"]["status"]) == (f"{name}/answers", 204)
 
 
-def test_a_connection_that_runs_may_be_tried_out_and_serves_on(desk: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_a_connection_that_runs_may_be_tried_out_and_serves_on(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
     document = mqtt(mosquitto, name, connectionStatus="open")
-    assert desk.put(name, document).status_code == 201
-    desk.becomes(name, "open")
-    with MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=f"{name}/answers") as party:
-        made = party.ask_for(
+    assert operator.put(name, document).status_code == 201
+    operator.becomes(name, "open")
+    with MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=f"{name}/answers") as requester:
+        made = requester.ask_for(
             topic(name, "commands/create"), value={"_policy": policy_for(OWNER), "attributes": {"n": 0}}
         )
         assert made["status"] == 201
         for number in range(20):
-            party.command(topic(name, "commands/modify"), "/attributes/n", value=number, wait=False)
+            requester.command(topic(name, "commands/modify"), "/attributes/n", value=number, wait=False)
             if number % 5 == 0:
-                assert desk.tries(document).status_code == 200
-        assert [party.next()["status"] for _ in range(20)] == [204] * 20
-    assert desk.status(name)["liveStatus"] == "open"
+                assert operator.tries(document).status_code == 200
+        assert [requester.next()["status"] for _ in range(20)] == [204] * 20
+    assert operator.status(name)["liveStatus"] == "open"
 
 
 def test_7_8_a_missing_queue_shows_when_it_is_opened_and_is_found_when_it_is_there(
-    desk: Desk, rabbitmq: RabbitMQ, name: str
+    operator: Desk, rabbitmq: RabbitMQ, name: str
 ) -> None:
     """POST → 201; `open` → 504 with the reason; the status says it; tried again until the queue is there."""
     document = amqp(rabbitmq, name)
-    tried = desk.tries(document)
+    tried = operator.tries(document)
     assert said(tried) == FAILED
     assert tried.json()["report"]["sources"][0]["details"].startswith("missing address: ")
-    created = desk.ask("POST", ALL, {key: value for key, value in document.items() if key != "id"})
+    created = operator.ask("POST", ALL, {key: value for key, value in document.items() if key != "id"})
     assert created.status_code == 201
     made = created.json()["id"]
-    opened = desk.command(made, "open")
+    opened = operator.command(made, "open")
     assert said(opened) == FAILED
     assert f"{name}.in" in opened.text
-    desk.becomes(made, "misconfigured")
+    operator.becomes(made, "misconfigured")
     with AmqpClient(rabbitmq.uri(), ask=f"{name}.in", answers=f"{name}.out"):
-        desk.becomes(made, "open")
-        assert desk.tries(document).status_code == 200
-    assert desk.ask("DELETE", f"{ALL}/{made}").status_code == 204
+        operator.becomes(made, "open")
+        assert operator.tries(document).status_code == 200
+    assert operator.ask("DELETE", f"{ALL}/{made}").status_code == 204
 
 
 @pytest.mark.parametrize(
     ("user", "details"), [("service:wrong", "bad credentials"), ("stranger:known", "not authorized")]
 )
 def test_7_8_wrong_credentials_are_reported_and_tried_again(
-    desk: Desk, rabbitmq: RabbitMQ, name: str, user: str, details: str
+    operator: Desk, rabbitmq: RabbitMQ, name: str, user: str, details: str
 ) -> None:
     document = amqp(rabbitmq, name, uri=f"amqp://{user}@{rabbitmq.host}:{rabbitmq.port}/fleet")
-    answer = desk.put(name, document)
+    answer = operator.put(name, document)
     assert answer.status_code in (201, 504), answer.text
-    opened = desk.command(name, "open")
+    opened = operator.command(name, "open")
     assert said(opened) == FAILED
     assert details in opened.text
-    desk.becomes(name, "misconfigured")
-    assert desk.ask("DELETE", f"{ALL}/{name}").status_code == 204
+    operator.becomes(name, "misconfigured")
+    assert operator.ask("DELETE", f"{ALL}/{name}").status_code == 204
 
 
-def test_7_8_a_missing_exchange_costs_its_target_alone(desk: Desk, rabbitmq: RabbitMQ, name: str) -> None:
+def test_7_8_a_missing_exchange_costs_its_target_alone(operator: Desk, rabbitmq: RabbitMQ, name: str) -> None:
     target = {"address": f"{name}.ex/key", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}
     document = amqp(rabbitmq, name, targets=[target])
     with AmqpClient(rabbitmq.uri(), ask=f"{name}.in", answers=f"{name}.out"):
-        tried = desk.tries(document)
+        tried = operator.tries(document)
         assert tried.status_code == 200
         assert [each["status"] for each in tried.json()["targets"]] == ["misconfigured"]
-        assert desk.put(name, document).status_code == 201
-        wait_until_sync(lambda: desk.status(name)["clientStatus"][0]["status"] == "open")
-        assert desk.ask("DELETE", f"{ALL}/{name}").status_code == 204
+        assert operator.put(name, document).status_code == 201
+        wait_until_sync(lambda: operator.status(name)["clientStatus"][0]["status"] == "open")
+        assert operator.ask("DELETE", f"{ALL}/{name}").status_code == 204

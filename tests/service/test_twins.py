@@ -47,8 +47,8 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
 def parties(service: ServiceProcess, mosquitto: Mosquitto) -> Iterator[dict[str, MqttClient]]:
     made = {name: client(mosquitto, f"t/{name}") for name in ("owner", "partial", "stranger")}
     yield made
-    for party in made.values():
-        party.close()
+    for requester in made.values():
+        requester.close()
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +79,9 @@ def box(owner: MqttClient, name: str) -> str:
     return name
 
 
-def ask(party: MqttClient, name: str, verb: str, path: str = "/", value: Any = None, **more: Any) -> dict[str, Any]:
+def ask(requester: MqttClient, name: str, verb: str, path: str = "/", value: Any = None, **more: Any) -> dict[str, Any]:
     group = more.pop("group", "things/twin")
-    return party.ask_for(topic(name, f"commands/{verb}", group), path, value, **more)
+    return requester.ask_for(topic(name, f"commands/{verb}", group), path, value, **more)
 
 
 def refused(answer: dict[str, Any], status: int, error: str) -> None:
@@ -179,11 +179,11 @@ def test_case_88_metadata_is_read_where_it_is_asked_for(owner: MqttClient, parti
     answer = ask(owner, box, "modify", "/attributes", {"public": {"hall": 7}, "private": "x"}, headers=put)
     assert (answer["status"], set(put) & set(answer["headers"])) == (204, set())
     public = {"public": {"hall": {"unit": "m"}}}
-    for party, said in ((owner, {**public, "private": {"unit": "m"}}), (partial, public)):
-        assert ask(party, box, "retrieve", fields="_metadata")["value"] == {"_metadata": {"attributes": said}}
-        found = ask(party, box, "retrieve", "/attributes/public", headers={"get-metadata": "*/unit"})
+    for requester, said in ((owner, {**public, "private": {"unit": "m"}}), (partial, public)):
+        assert ask(requester, box, "retrieve", fields="_metadata")["value"] == {"_metadata": {"attributes": said}}
+        found = ask(requester, box, "retrieve", "/attributes/public", headers={"get-metadata": "*/unit"})
         assert found["headers"]["ditto-metadata"] == {"hall": {"unit": "m"}}
-        assert "_metadata" not in ask(party, box, "retrieve")["value"]
+        assert "_metadata" not in ask(requester, box, "retrieve")["value"]
     assert ask(owner, box, "delete", "/attributes/public")["status"] == 204
     was = ask(owner, box, "retrieve", headers={"at-historical-revision": 2}, fields="_metadata/attributes/public")
     assert was["value"] == {"_metadata": {"attributes": public}}

@@ -13,22 +13,31 @@ from pathlib import Path
 import pytest
 
 from tests.support.dice import dice
-from tests.support.kill_series.connection_churn import Churn
+from tests.support.kill_series.connection_churn import ConnectionChurn
 from tests.support.kill_series.trial import Trial
-from tests.support.kill_series.trial_broker import AmqpTrialBroker, KafkaTrialBroker, MqttTrialBroker, TrialBroker
+from tests.support.kill_series.trial_broker import (
+    AmqpKillSeriesBroker,
+    KafkaKillSeriesBroker,
+    KillSeriesBroker,
+    MqttKillSeriesBroker,
+)
 
 STEPS, MANY_STEPS = 6, 200
 
 
 @pytest.fixture
-def trial_brokers(shared_broker: Callable[[type[TrialBroker]], TrialBroker]) -> list[TrialBroker]:
-    return [shared_broker(MqttTrialBroker), shared_broker(AmqpTrialBroker), shared_broker(KafkaTrialBroker)]
+def trial_brokers(shared_broker: Callable[[type[KillSeriesBroker]], KillSeriesBroker]) -> list[KillSeriesBroker]:
+    return [
+        shared_broker(MqttKillSeriesBroker),
+        shared_broker(AmqpKillSeriesBroker),
+        shared_broker(KafkaKillSeriesBroker),
+    ]
 
 
-def operate(folder: Path, trial_brokers: list[TrialBroker], steps: int) -> str:
+def operate(folder: Path, trial_brokers: list[KillSeriesBroker], steps: int) -> str:
     with Trial(folder, *trial_brokers) as trial:
         trial.wait_for(50)
-        churn = Churn(trial.service, trial_brokers, dice("churn"), f"churn-{secrets.token_hex(4)}")
+        churn = ConnectionChurn(trial.service, trial_brokers, dice("churn"), f"churn-{secrets.token_hex(4)}")
         for _ in range(steps):
             churn.step()
         trial.wait_for(50)
@@ -47,14 +56,14 @@ def operate(folder: Path, trial_brokers: list[TrialBroker], steps: int) -> str:
 @pytest.mark.slow(reason="an operator waits for each change beside a load")
 @pytest.mark.broker("mosquitto")
 def test_operators_harm_no_other_connection(
-    shared_broker: Callable[[type[TrialBroker]], TrialBroker], tmp_path: Path
+    shared_broker: Callable[[type[KillSeriesBroker]], KillSeriesBroker], tmp_path: Path
 ) -> None:
-    print(operate(tmp_path, [shared_broker(MqttTrialBroker)], STEPS))
+    print(operate(tmp_path, [shared_broker(MqttKillSeriesBroker)], STEPS))
 
 
 @pytest.mark.soak(shard="kills-operators")
 @pytest.mark.broker("mosquitto")
 @pytest.mark.broker("rabbitmq")
 @pytest.mark.broker("kafka")
-def test_the_same_through_200_changes(trial_brokers: list[TrialBroker], tmp_path: Path) -> None:
+def test_the_same_through_200_changes(trial_brokers: list[KillSeriesBroker], tmp_path: Path) -> None:
     print(operate(tmp_path, trial_brokers, MANY_STEPS))

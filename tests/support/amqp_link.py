@@ -15,7 +15,7 @@ from connectivity.transports.base import Link
 from mappings.model.envelope import Envelope
 from tests.support.brokers.proxy import Proxy
 from tests.support.brokers.rabbitmq import RabbitMQ
-from tests.support.clients.bare_amqp import AmqpBystander
+from tests.support.clients.bare_amqp import BareAmqpClient
 
 
 class AmqpWorld:
@@ -26,11 +26,11 @@ class AmqpWorld:
     absent = "nobody.made.this"
     marks_what_has_waited = False
 
-    def __init__(self, broker: RabbitMQ, proxy: Proxy, bystander: AmqpBystander, vhost: str = "/") -> None:
+    def __init__(self, broker: RabbitMQ, proxy: Proxy, bare_client: BareAmqpClient, vhost: str = "/") -> None:
         name = uuid4().hex
         self.source, self.inbox = f"{name}.in", f"{name}.out"
         self.out = f"/{self.inbox}"
-        self.broker, self.proxy, self.bystander = broker, proxy, bystander
+        self.broker, self.proxy, self.bare_client = broker, proxy, bare_client
         self.document: dict[str, Any] = {
             "id": name,
             "connectionType": "amqp-091",
@@ -43,10 +43,10 @@ class AmqpWorld:
     @asynccontextmanager
     async def at(cls, broker: RabbitMQ, vhost: str = "/") -> AsyncIterator[Self]:
         """A world whose queues are declared."""
-        async with Proxy.to(broker.host, broker.port) as proxy, AmqpBystander(broker.uri(vhost=vhost)) as bystander:
-            world = cls(broker, proxy, bystander, vhost)
-            await bystander.queue(world.source)
-            await bystander.listen(world.inbox)
+        async with Proxy.to(broker.host, broker.port) as proxy, BareAmqpClient(broker.uri(vhost=vhost)) as bare_client:
+            world = cls(broker, proxy, bare_client, vhost)
+            await bare_client.queue(world.source)
+            await bare_client.listen(world.inbox)
             yield world
 
     def sources(self, *queues: Sequence[str], **more: Any) -> None:
@@ -72,10 +72,10 @@ class AmqpWorld:
         return await connect(Connection.model_validate({**self.document, "clientCount": clients}), client)
 
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, Any] | None = None, **more: Any) -> None:
-        await self.bystander.send(self.source, payloads, headers, **more)
+        await self.bare_client.send(self.source, payloads, headers, **more)
 
     def heard(self) -> list[Envelope]:
-        return self.bystander.heard
+        return self.bare_client.heard
 
     async def cut(self) -> None:
         self.proxy.cut()

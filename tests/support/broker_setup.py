@@ -21,7 +21,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 
 
 class BrokerSetup(ABC):
@@ -71,7 +71,7 @@ class BrokerSetup(ABC):
     def uri(self) -> str: ...
 
     @abstractmethod
-    def client(self, name: str) -> Party:
+    def client(self, name: str) -> BrokerClient:
         """Makes the addresses where they have to be made: before the service connects."""
 
 
@@ -90,7 +90,7 @@ class MqttSetup(BrokerSetup):
         host, port = self.proxied or (self.broker.host, self.broker.port)
         return f"tcp://{host}:{port}"
 
-    def client(self, name: str) -> Party:
+    def client(self, name: str) -> BrokerClient:
         version = MQTTv5 if self.kind == "mqtt-5" else MQTTv311
         return MqttClient(
             self.broker.host, self.broker.port, ask=self.ask(name), answers=self.answers(name), version=version
@@ -145,7 +145,7 @@ class KafkaSetup(BrokerSetup):
         }
         return {**super().connection(connection_id, *sources, **more), "specificConfig": options}
 
-    def client(self, name: str) -> Party:
+    def client(self, name: str) -> BrokerClient:
         if name not in self._made:
             self._made.add(name)
             self.broker.create(self.ask(name), partitions=4)

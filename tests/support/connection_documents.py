@@ -11,7 +11,7 @@ import yaml
 
 from connectivity.connections.model import Connection
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -132,7 +132,9 @@ def topic(name: str, rest: str, group: str = "things/twin") -> str:
 class Reader:
     """One subscriber's side of a streaming subscription."""
 
-    def __init__(self, client: Party, name: str, value: Any = None, group: str = "things/twin", **more: Any) -> None:
+    def __init__(
+        self, client: BrokerClient, name: str, value: Any = None, group: str = "things/twin", **more: Any
+    ) -> None:
         self.client, self.name, self.group = client, name, group
         self.created = client.ask_for(topic(name, "streaming/subscribeForPersistedEvents", group), value=value, **more)
         self.id: str = self.created["value"]["subscriptionId"]

@@ -28,9 +28,9 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
-from tests.support.clients.bare_mqtt import Bystander
+from tests.support.clients.bare_mqtt import BareMqttClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 
 OWNER = "acme:owner"
 SOURCES = ("fixed", "chosen", "bound", "subject")
@@ -103,7 +103,7 @@ class FourSources(ABC):
         source["enforcement"] = {"input": "{{ header:device_id }}", "filters": ["{{ thing:id }}", "{{ policy:id }}"]}
 
     @abstractmethod
-    def party(self, source: str) -> Party:
+    def requester(self, source: str) -> BrokerClient:
         """Somebody who speaks through a source."""
 
     def carried(self, **headers: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class FourSources(ABC):
             headers["device_id"] = headers.pop("device-id")
         return headers
 
-    def speak_for(self, party: Party, device: str) -> dict[str, Any]:
+    def speak_for(self, requester: BrokerClient, device: str) -> dict[str, Any]:
         """How a party says, around the message, that it is the device `acme.site:<device>`."""
         return self.carried(device_id=f"acme.site:{device}")
 
@@ -145,7 +145,7 @@ class MqttFourSources(FourSources):
         """The broker should say nothing by itself (`sys_interval 0`)."""
         super().__init__()
         self.broker = broker
-        self._onlookers: list[Bystander] = []
+        self._onlookers: list[BareMqttClient] = []
 
     @property
     def uri(self) -> str:
@@ -163,18 +163,18 @@ class MqttFourSources(FourSources):
     def place(self, source: str, end: str) -> str:
         return f"{self.name}/answers/bound" if (source, end) == ("bound", "answers") else super().place(source, end)
 
-    def party(self, source: str) -> MqttClient:
+    def requester(self, source: str) -> MqttClient:
         ask, answers = self.place(source, "ask"), self.place(source, "answers")
         return MqttClient(self.broker.host, self.broker.port, ask=ask, answers=answers, version=self.version)
 
-    def speak_for(self, party: Party, device: str) -> dict[str, Any]:
-        assert isinstance(party, MqttClient)
-        party.ask = f"{self.name}/bound/{device}"
+    def speak_for(self, requester: BrokerClient, device: str) -> dict[str, Any]:
+        assert isinstance(requester, MqttClient)
+        requester.ask = f"{self.name}/bound/{device}"
         return {}
 
     def look_on(self) -> None:
         if not self._onlookers:
-            made = [Bystander(self.broker.host, self.broker.port, topic) for topic in ("#", "$SYS/#")]
+            made = [BareMqttClient(self.broker.host, self.broker.port, topic) for topic in ("#", "$SYS/#")]
             self._onlookers = [self.open.enter_context(each) for each in made]
         for each in self._onlookers:
             each.heard.clear()
@@ -224,7 +224,7 @@ class AmqpFourSources(FourSources):
         self._onlooker: _Tracer | None = None
         # The sources' queues have to be there before the service is.
         for source in SOURCES:
-            self.party(source).close()
+            self.requester(source).close()
 
     @property
     def uri(self) -> str:
@@ -233,7 +233,7 @@ class AmqpFourSources(FourSources):
     def reply_address(self, place: str) -> str:
         return f"/{place}"
 
-    def party(self, source: str) -> AmqpClient:
+    def requester(self, source: str) -> AmqpClient:
         ask, answers = self.place(source, "ask"), self.place(source, "answers")
         return AmqpClient(self.uri, ask=ask, answers=answers, says_where=False)
 
@@ -292,7 +292,7 @@ class KafkaFourSources(FourSources):
     def options(self) -> dict[str, Any]:
         return {"specificConfig": {"bootstrapServers": self.broker.bootstrap, "consumerOffsetReset": "earliest"}}
 
-    def party(self, source: str) -> KafkaClient:
+    def requester(self, source: str) -> KafkaClient:
         return KafkaClient(self.broker, ask=self.place(source, "ask"), answers=self.place(source, "answers"))
 
     def table(self, headers: dict[str, str]) -> Any:

@@ -18,7 +18,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 
 KINDS = ("mqtt", "mqtt-5", "amqp-091", "kafka")
 OPERATOR = "acme:operator"
@@ -80,7 +80,7 @@ class Place:
     def _written(self, address: str) -> str:
         return f"/{address}" if self.kind == "amqp-091" else address
 
-    def party(self, ask: str, answers: str) -> Party:
+    def requester(self, ask: str, answers: str) -> BrokerClient:
         if self.is_mqtt:
             version = MQTTv311 if self.kind == "mqtt" else MQTTv5
             broker = self._mosquitto
@@ -96,18 +96,18 @@ class Place:
             self._kafka.create(self.address("operator", "ask"), self.address("operator", "answers"))
             self._kafka.create(self.address("all", "req"), *ends)
         elif self.kind == "amqp-091":
-            self.party(self.address("operator", "ask"), self.address("operator", "answers")).close()
+            self.requester(self.address("operator", "ask"), self.address("operator", "answers")).close()
             for name in ("one", "audience"):
-                self.party(self.address("all", "req"), self.address(name, "res")).close()
+                self.requester(self.address("all", "req"), self.address(name, "res")).close()
 
-    def operator(self) -> Party:
-        return self.party(self.address("operator", "ask"), self.address("operator", "answers"))
+    def operator(self) -> BrokerClient:
+        return self.requester(self.address("operator", "ask"), self.address("operator", "answers"))
 
-    def listener(self) -> Party:
-        return self.party(self.address("audience", "ask"), self.address("audience", "res"))
+    def listener(self) -> BrokerClient:
+        return self.requester(self.address("audience", "ask"), self.address("audience", "res"))
 
-    def client(self, name: str) -> Party:
-        return self.party(self.address(name if self.is_mqtt else "all", "req"), self.address(name, "res"))
+    def client(self, name: str) -> BrokerClient:
+        return self.requester(self.address(name if self.is_mqtt else "all", "req"), self.address(name, "res"))
 
 
 def prepared(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> dict[str, Place]:

@@ -16,7 +16,7 @@ from spark_store.records import Snapshot
 from tests.support.journal_entries import timestamp
 
 
-class Happening(NamedTuple):
+class RandomChange(NamedTuple):
     action: str
     path: str
     value: Any
@@ -44,21 +44,23 @@ _PATHS = st.sampled_from(
     ]
 )
 _SAID = st.sampled_from([b"{}", b"{}", b'{"_metadata":[["/attributes/a/unit","W"]]}', b'{"source":"s"}'])
-_SETS = st.builds(Happening, st.sampled_from(["modified", "created"]), _PATHS, _VALUES, _SAID)
+_SETS = st.builds(RandomChange, st.sampled_from(["modified", "created"]), _PATHS, _VALUES, _SAID)
 _CHANGES = st.one_of(
     _SETS,
-    st.builds(Happening, st.just("merged"), st.just("/attributes"), st.dictionaries(_KEYS, _VALUES, max_size=2), _NONE),
-    st.builds(Happening, st.just("deleted"), _PATHS, st.none(), _NONE),
-    st.builds(Happening, st.just("modified"), st.just("/"), THINGS, _NONE),
-    st.just(Happening("deleted", "/", None)),
+    st.builds(
+        RandomChange, st.just("merged"), st.just("/attributes"), st.dictionaries(_KEYS, _VALUES, max_size=2), _NONE
+    ),
+    st.builds(RandomChange, st.just("deleted"), _PATHS, st.none(), _NONE),
+    st.builds(RandomChange, st.just("modified"), st.just("/"), THINGS, _NONE),
+    st.just(RandomChange("deleted", "/", None)),
 )
-CREATED = st.builds(Happening, st.just("created"), st.just("/"), THINGS, _NONE)
-HISTORIES: st.SearchStrategy[list[Happening]] = st.one_of(
+CREATED = st.builds(RandomChange, st.just("created"), st.just("/"), THINGS, _NONE)
+HISTORIES: st.SearchStrategy[list[RandomChange]] = st.one_of(
     st.lists(_SETS, max_size=8), st.lists(_CHANGES, max_size=12)
 ).flatmap(lambda later: CREATED.map(lambda first: [first, *later]))
 
 
-def lived(entity: EntityId, happenings: Sequence[Happening], seconds: Sequence[int]) -> list[tuple[Event, Snapshot]]:
+def lived(entity: EntityId, happenings: Sequence[RandomChange], seconds: Sequence[int]) -> list[tuple[Event, Snapshot]]:
     """Each event with the state after it; a thing that has gone can only come again."""
     states: list[tuple[Event, Snapshot]] = []
     snapshot: Snapshot | None = None

@@ -13,7 +13,7 @@ from spark_store.search import candidates, read_view, scan
 from spark_store.search.index import LARGE, LONGEST
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support import random_searches as searches
-from tests.support.oracles.search import Given, Partly
+from tests.support.oracles.search import Given, PartialReader
 
 
 def drawn(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int) -> Iterator[list[SearchHit]]:
@@ -41,7 +41,7 @@ IDS = st.builds(
     st.sampled_from(["acme.site", "acme.lab", "acme", ""]),
     st.sampled_from([*"abcdefg", "Ä 'x'", "💡", "\uff21"]),
 )
-ACCESSES = st.dictionaries(searches.IDS, st.builds(Partly, searches.rights(), st.booleans()), min_size=3)
+ACCESSES = st.dictionaries(searches.IDS, st.builds(PartialReader, searches.rights(), st.booleans()), min_size=3)
 NAMESPACES = st.frozensets(st.sampled_from(["acme.site", "acme.lab", "acme", "nobody", ""]), max_size=2)
 BOUNDS = st.fixed_dictionaries(
     {

@@ -39,7 +39,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Says:
+class Reply:
     """One answer: a document or bytes; `raw` is everything after the question, instead."""
 
     document: Any = None
@@ -56,16 +56,16 @@ class Says:
         return b"" if self.document is None else json.dumps(self.document).encode()
 
 
-HTML = Says(body=b"<html><h1>Welcome to nginx!</h1></html>", content_type="text/html")
+HTML = Reply(body=b"<html><h1>Welcome to nginx!</h1></html>", content_type="text/html")
 """What another server says."""
 
 
-def fault(status: int, error: str, message: str, **more: Any) -> Says:
+def fault(status: int, error: str, message: str, **more: Any) -> Reply:
     """An error of the service."""
-    return Says({"status": status, "error": error, "message": message, **more}, status)
+    return Reply({"status": status, "error": error, "message": message, **more}, status)
 
 
-Answers: TypeAlias = Says | list[Says] | Callable[[Asked], Says]
+Answers: TypeAlias = Reply | list[Reply] | Callable[[Asked], Reply]
 """What a line is answered with: the same each time, one after the other with the last for ever, or as it comes."""
 
 
@@ -96,7 +96,7 @@ class Canned:
         self._server.server_close()
         self._thread.join()
 
-    def _answer(self, asked: Asked) -> Says:
+    def _answer(self, asked: Asked) -> Reply:
         self.asked.append(asked)
         found = self.table.get(asked.line)
         if found is None:

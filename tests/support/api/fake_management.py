@@ -45,7 +45,7 @@ def owned_by_file(connection_id: str) -> OperationRefused:
 
 
 @dataclass
-class Desk:
+class FakeManagement:
     """Keeps every revision, what was asked, and what it was told to refuse."""
 
     kept: dict[str, list[Definition]] = field(default_factory=dict)
@@ -191,9 +191,9 @@ class Desk:
         return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]
 
 
-def furnished(*, by_file: bool = False, connection_id: str = "site") -> Desk:
+def furnished(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:
     """One connection; with `by_file` a file owns it."""
-    desk = Desk()
+    desk = FakeManagement()
     found = desk._store({**DOCUMENT, "id": connection_id})
     if by_file:
         desk.kept[connection_id] = [replace(found, owner=Owner.FILE)]
@@ -201,7 +201,7 @@ def furnished(*, by_file: bool = False, connection_id: str = "site") -> Desk:
 
 
 def app_of(
-    desk: Desk | None = None,
+    desk: FakeManagement | None = None,
     erasures: Erasures | None = None,
     *,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -209,7 +209,7 @@ def app_of(
     **settings: Any,
 ) -> FastAPI:
     """The application. `settings` are those of `api`."""
-    found = desk or Desk()
+    found = desk or FakeManagement()
     return application(
         PrometheusRegistry(),
         readiness,
@@ -231,7 +231,7 @@ class _Relay:
     """Hands everything on to the desk of the test that asks."""
 
     def __init__(self) -> None:
-        self.desk: ContextVar[Desk] = ContextVar("desk")
+        self.desk: ContextVar[FakeManagement] = ContextVar("desk")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.desk.get(), name)
@@ -242,7 +242,7 @@ _RELAY = _Relay()
 
 def shared_app(**settings: Any) -> FastAPI:
     """An application for many tests, each with its own desk (`ask`): to make one takes longer than most tests."""
-    return app_of(cast(Desk, _RELAY), **settings)
+    return app_of(cast(FakeManagement, _RELAY), **settings)
 
 
 @cache
@@ -250,9 +250,11 @@ def _open_app() -> FastAPI:
     return shared_app()
 
 
-async def ask(desk: Desk | None, method: str, path: str, app: FastAPI | None = None, **more: Any) -> httpx.Response:
+async def ask(
+    desk: FakeManagement | None, method: str, path: str, app: FastAPI | None = None, **more: Any
+) -> httpx.Response:
     """One request, by default where no token is needed. `more` is what httpx takes."""
-    token = _RELAY.desk.set(desk or Desk())
+    token = _RELAY.desk.set(desk or FakeManagement())
     try:
         async with client_of(app or _open_app()) as client:
             return await client.request(method, path, **more)

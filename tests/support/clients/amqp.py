@@ -15,7 +15,7 @@ import aio_pika
 import aiormq
 from aio_pika.abc import AbstractExchange, AbstractIncomingMessage, AbstractQueue
 
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.wait import PATIENCE
 
 # A broker that is down is what this client is for.
@@ -26,7 +26,7 @@ T = TypeVar("T")
 GONE = (aiormq.AMQPError, aio_pika.exceptions.AMQPException, OSError, RuntimeError, TimeoutError)
 
 
-class AmqpClient(Party):
+class AmqpClient(BrokerClient):
     """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; both are made, durable.
 
     A message that the broker has not confirmed is sent again on the next link, under the same message id. An answer is

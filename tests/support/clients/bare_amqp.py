@@ -21,7 +21,7 @@ from mappings.model.envelope import Envelope
 PROPERTIES = {"content-type": "content_type", "correlation-id": "correlation_id", "reply-to": "reply_to"}
 
 
-class AmqpBystander:
+class BareAmqpClient:
     """Declares queues, sends to them, hears everything that comes into one of them. `heard` grows by itself."""
 
     def __init__(self, uri: str) -> None:

@@ -18,7 +18,7 @@ def text_headers(message: Message) -> dict[str, str]:
     return {name: value.decode() for name, value in cast(list[tuple[str, bytes]], message.headers() or [])}
 
 
-class Onlooker:
+class BareKafkaClient:
     """Hears everything in one topic from its beginning, and sends. `heard` and `messages` grow by themselves."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:

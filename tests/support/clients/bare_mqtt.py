@@ -18,7 +18,7 @@ from tests.support.wait import PATIENCE
 WINDOW = 100
 
 
-class Bystander:
+class BareMqttClient:
     """Hears everything at one topic, and sends. `heard` grows by itself."""
 
     def __init__(self, host: str, port: int, topic: str, *, is_5: bool = False, qos: int = 2) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.support.clients.bare_kafka import text_headers
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.wait import PATIENCE
 
 Headers = Sequence[tuple[str, str | bytes | None]]
@@ -23,7 +23,7 @@ class Reachable(Protocol):
     def bootstrap(self) -> str: ...
 
 
-class KafkaClient(Party):
+class KafkaClient(BrokerClient):
     """Publishes to the topic `ask`, receives everything that comes to the topic `answers` from now on.
 
     Each message is published once and each answer received once through restarts of the broker.

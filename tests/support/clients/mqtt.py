@@ -34,7 +34,7 @@ def answer_at_once(_client: Client, _userdata: Any, link: SocketLike) -> None:
     link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-class Party(ABC):
+class BrokerClient(ABC):
     """One who sends commands over some broker and waits for what comes back. `received` grows by itself."""
 
     ask: str
@@ -125,7 +125,7 @@ class Party(ABC):
         self.close()
 
 
-class MqttClient(Party):
+class MqttClient(BrokerClient):
     """One party: publishes to `ask`, receives everything on `answers`."""
 
     def __init__(

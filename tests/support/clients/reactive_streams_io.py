@@ -9,16 +9,16 @@ from typing import Any
 
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import ElementsReceived, Event, StreamFailed
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.wait import PATIENCE
 
 
 class Client:
     """One who speaks reactive-streams-io."""
 
-    def __init__(self, kind: str, party: Party) -> None:
-        self.kind, self._party = kind, party
-        party.read = bytes
+    def __init__(self, kind: str, requester: BrokerClient) -> None:
+        self.kind, self._party = kind, requester
+        requester.read = bytes
         self.told: list[Event] = []
         self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
 

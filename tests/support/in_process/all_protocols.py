@@ -29,7 +29,7 @@ class Gate:
         self.opened = asyncio.Event()
 
 
-class Pier(ConnectionHarness):
+class AllProtocolsSetup(ConnectionHarness):
     """A lamp, and sources at which its owner and a stranger speak each wire protocol."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, is_searched: bool = False) -> None:

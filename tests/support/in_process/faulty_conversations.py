@@ -25,11 +25,11 @@ from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import Interrupted
 from mappings.reactive_streams_io.frames import Extension, Goodbye, Seq
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, source, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, source, subscribe
 from tests.support.in_process.service import LAMP, pause, turn, until
-from tests.support.reactive_streams_io.conversation import Party
+from tests.support.reactive_streams_io.conversation import EndpointClient
 from tests.support.reactive_streams_io.examples import decoder
-from tests.support.reactive_streams_io.faulty_wire import Slip, Wire, slips
+from tests.support.reactive_streams_io.faulty_wire import Wire, WireFault, slips
 
 NAMES = [
     f"{HISTORY}?from=-5",
@@ -77,8 +77,8 @@ class Plan(NamedTuple):
 
     extensions: frozenset[Extension]
     steps: list[Step]
-    forth: list[list[Slip]]
-    back: list[list[Slip]]
+    forth: list[list[WireFault]]
+    back: list[list[WireFault]]
 
 
 ACTS = (
@@ -112,29 +112,31 @@ plans = st.builds(
 )
 
 
-class Visitor:
+class RoamingClient:
     """A client, at one address after the other."""
 
-    def __init__(self, quay: Quay, name: str, extensions: frozenset[Extension], forth: Wire, back: Wire) -> None:
-        self.quay = quay
+    def __init__(
+        self, rsio_harness: RsioHarness, name: str, extensions: frozenset[Extension], forth: Wire, back: Wire
+    ) -> None:
+        self.rsio_harness = rsio_harness
         self.name = name
         self.extensions = extensions
         self.forth, self.back = forth, back
         self.places: list[str] = []
-        self.party: Party
+        self.requester: EndpointClient
         self.come()
 
     def __repr__(self) -> str:
-        return f"<Visitor {self.name} at {self.places[-1]}, {self.party}>"
+        return f"<Visitor {self.name} at {self.places[-1]}, {self.requester}>"
 
     def come(self, ticket: Any = None, *, stays: bool = False) -> None:
         """A new client: at the same address, or at another one, with a session to go on with or without."""
         if not stays or not self.places:
             self.places.append(f"{self.name}/{len(self.places)}")
             self.heard = 0
-        self.party = Party(
+        self.requester = EndpointClient(
             EndpointRole.CLIENT,
-            self.quay.clock,
+            self.rsio_harness.clock,
             30,
             has_messages=True,
             extensions=self.extensions,
@@ -143,34 +145,34 @@ class Visitor:
         )
 
     def speak(self) -> bool:
-        said, place, former = self.party.messages(), self.places[-1], None
+        said, place, former = self.requester.messages(), self.places[-1], None
         for message in self.forth.carry(said):
             # Of what comes twice the broker marks some.
             again = message == former and len(message) % 2 == 1
             former = message
-            self.quay.handle(
-                self.quay.delivery(message, f"{place}-{crc32(message)}", redelivered=again, reply_to=place)
+            self.rsio_harness.handle(
+                self.rsio_harness.delivery(message, f"{place}-{crc32(message)}", redelivered=again, reply_to=place)
             )
         return bool(said)
 
     def listen(self) -> bool:
-        messages = self.quay.messages(self.places[-1])
+        messages = self.rsio_harness.messages(self.places[-1])
         said, self.heard = messages[self.heard :], len(messages)
         for message in self.back.carry(said):
-            self.party.react(self.party.endpoint.receive(message, self.quay.clock.now()))
+            self.requester.react(self.requester.endpoint.receive(message, self.rsio_harness.clock.now()))
         return bool(said)
 
     def gone(self) -> None:
-        self.quay.dispatcher.reader("site", self.places[-1], ReaderStatus.GONE)
-        self.party.react(self.party.endpoint.lose(self.quay.clock.now()))
+        self.rsio_harness.dispatcher.reader("site", self.places[-1], ReaderStatus.GONE)
+        self.requester.react(self.requester.endpoint.lose(self.rsio_harness.clock.now()))
 
 
-class Harbour:
+class ConversationService:
     """A desk, and the loop that it runs in."""
 
     def __init__(self) -> None:
         self._runner = asyncio.Runner()
-        self._quay: Quay | None = None
+        self._quay: RsioHarness | None = None
         self.held = 0
         self._faults: list[Any] = []
 
@@ -194,7 +196,7 @@ class Harbour:
 
     async def _hold(self, plan: Plan) -> None:
         if self._quay is None:
-            self._quay = await Quay.filled(
+            self._quay = await RsioHarness.filled(
                 source(), source("in2", "acme:stranger"), revisions=4, options={"elementLimit": ELEMENT}
             )
         try:
@@ -214,37 +216,39 @@ class Harbour:
 class Conversation:
     """One plan at a quay that has no sessions."""
 
-    def __init__(self, quay: Quay, plan: Plan) -> None:
-        self.quay = quay
+    def __init__(self, rsio_harness: RsioHarness, plan: Plan) -> None:
+        self.rsio_harness = rsio_harness
         self.plan = plan
         self.visitors = [
-            Visitor(quay, f"c{number}", plan.extensions, Wire(plan.forth[number]), Wire(plan.back[number]))
+            RoamingClient(
+                rsio_harness, f"c{number}", plan.extensions, Wire(plan.forth[number]), Wire(plan.back[number])
+            )
             for number in range(VISITORS)
         ]
         self.waited = 0.0
 
     async def hold(self) -> None:
-        quay = self.quay
-        delivered = quay._number
-        quay.say("well", H, subscribe("tck/range?n=4", 1, 2))
+        rsio_harness = self.rsio_harness
+        delivered = rsio_harness._number
+        rsio_harness.say("well", H, subscribe("tck/range?n=4", 1, 2))
         await self.exchange()
         for step in self.plan.steps:
             await self.do(step)
             await self.exchange(step.rounds)
-        quay.link.refuses = None
+        rsio_harness.link.refuses = None
         self.go_on()
         await self.exchange()
-        quay.say("well", "12 01 05")
-        await quay.heard("well", f"{NEIGHBOUR} 82 01 01 33 82 01 01 34 86 01")
-        quay.say("well", "03 00")
+        rsio_harness.say("well", "12 01 05")
+        await rsio_harness.heard("well", f"{NEIGHBOUR} 82 01 01 33 82 01 01 34 86 01")
+        rsio_harness.say("well", "03 00")
         await self.leave()
         self.check()
-        assert len(quay.outcomes) == quay._number - delivered
-        quay.forget()
+        assert len(rsio_harness.outcomes) == rsio_harness._number - delivered
+        rsio_harness.forget()
 
     async def do(self, step: Step) -> None:
-        quay, visitor = self.quay, self.visitors[step.visitor]
-        endpoint = visitor.party.endpoint
+        rsio_harness, visitor = self.rsio_harness, self.visitors[step.visitor]
+        endpoint = visitor.requester.endpoint
         streams = endpoint.session.subscribing.streams
         demand = DEMANDS[step.much % len(DEMANDS)]
         match step.what:
@@ -263,34 +267,34 @@ class Conversation:
             case "restart":
                 visitor.come(stays=True)
             case "elsewhere":
-                visitor.party.react(endpoint.lose(quay.clock.now()))
+                visitor.requester.react(endpoint.lose(rsio_harness.clock.now()))
                 visitor.come(self._ticket(visitor))
             case "turn":
                 # A lane that waits for confirms holds the answer too.
-                if quay.link.confirms and quay.link.refuses is None:
-                    await quay.tell(turn(step.much))
+                if rsio_harness.link.confirms and rsio_harness.link.refuses is None:
+                    await rsio_harness.tell(turn(step.much))
             case "refuse":
-                quay.link.refuses = PublishFailed("too large", status=413) if step.which % 2 else None
+                rsio_harness.link.refuses = PublishFailed("too large", status=413) if step.which % 2 else None
             case "stall":
-                quay.link.confirms = False
+                rsio_harness.link.confirms = False
             case "go on":
                 self.go_on()
             case "stranger":
-                quay.say(visitor.places[-1], "12 01 01" if step.which % 2 else H, source=1)
+                rsio_harness.say(visitor.places[-1], "12 01 01" if step.which % 2 else H, source=1)
             case "part":
-                visitor.party.react(endpoint.close(quay.clock.now()))
+                visitor.requester.react(endpoint.close(rsio_harness.clock.now()))
 
     def go_on(self) -> None:
-        self.quay.link.confirms = True
-        self.quay.link.confirm()
+        self.rsio_harness.link.confirms = True
+        self.rsio_harness.link.confirm()
 
     def wait(self, seconds: float) -> None:
         self.waited += seconds
-        self.quay.clock.advance(seconds)
-        self.quay.dispatcher.sweep()
-        self.quay.streams.sweep()
+        self.rsio_harness.clock.advance(seconds)
+        self.rsio_harness.dispatcher.sweep()
+        self.rsio_harness.streams.sweep()
         for visitor in self.visitors:
-            visitor.party.react(visitor.party.endpoint.tick(self.quay.clock.now()))
+            visitor.requester.react(visitor.requester.endpoint.tick(self.rsio_harness.clock.now()))
 
     async def exchange(self, rounds: int = ROUNDS) -> None:
         """Carry what is said until everybody is silent, or for so many rounds."""
@@ -306,11 +310,11 @@ class Conversation:
         """Everybody goes, and nobody comes back in time."""
         for visitor in self.visitors:
             for place in visitor.places:
-                self.quay.dispatcher.reader("site", place, ReaderStatus.GONE)
+                self.rsio_harness.dispatcher.reader("site", place, ReaderStatus.GONE)
         for _ in range(4):
-            self.quay.clock.advance(700)
-            self.quay.dispatcher.sweep()
-            self.quay.streams.sweep()
+            self.rsio_harness.clock.advance(700)
+            self.rsio_harness.dispatcher.sweep()
+            self.rsio_harness.streams.sweep()
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
     def check(self) -> None:
@@ -319,8 +323,8 @@ class Conversation:
             # A session that goes on elsewhere has begun its streams before.
             sizes = dict.fromkeys(range(1, 100), 0)
             for place in visitor.places:
-                self._check_said(self.quay.messages(place), sizes)
-        assert left(self.quay) == []
+                self._check_said(self.rsio_harness.messages(place), sizes)
+        assert left(self.rsio_harness) == []
 
     def _check_said(self, messages: Sequence[bytes], sizes: dict[int, int]) -> None:
         for message in messages:
@@ -333,14 +337,14 @@ class Conversation:
             if found and isinstance(found[-1], Goodbye):
                 assert found[-1].reason.startswith((*errors.GOODBYES, "413 ", "503 ")), found[-1]
 
-    def _ticket(self, visitor: Visitor) -> Any:
-        return visitor.party.endpoint.ticket() if visitor.party.told(Interrupted) else None
+    def _ticket(self, visitor: RoamingClient) -> Any:
+        return visitor.requester.endpoint.ticket() if visitor.requester.told(Interrupted) else None
 
 
-def left(quay: Quay) -> list[object]:
+def left(rsio_harness: RsioHarness) -> list[object]:
     """What is still kept at a quay without clients."""
-    desk: Any = quay.handlers.of("reactive_streams_io")
-    found: list[object] = [*quay.streams, *quay.streams._scopes, *quay.following._lines]
+    desk: Any = rsio_harness.handlers.of("reactive_streams_io")
+    found: list[object] = [*rsio_harness.streams, *rsio_harness.streams._scopes, *rsio_harness.following._lines]
     if len(desk._reader_access._all):
         found.append(desk._reader_access)
     for room in desk._registries.values():
@@ -348,6 +352,6 @@ def left(quay: Quay) -> list[object]:
         resumables = room._resumables
         found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._abandoned]
         found += [room._connection_budget] if room._connection_budget.used_bytes else []
-    if len(quay.outbox):
-        found.append(quay.outbox)
+    if len(rsio_harness.outbox):
+        found.append(rsio_harness.outbox)
     return found

@@ -42,7 +42,7 @@ def interest(
 
 
 @dataclass
-class Plant:
+class DecisionWorld:
     """A world of decisions as the present of events."""
 
     world: TwinWorld = field(default_factory=a_world)

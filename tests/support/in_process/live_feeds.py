@@ -37,7 +37,7 @@ class Reads(Disk):
         return super().latest(entity)
 
 
-class FollowedSite:
+class FollowedStore:
     """A store, who follows what is stored there, and an engine over it."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class FollowedSite:
 class LiveSubscriber:
     """One session that is subscribed to one entity."""
 
-    def __init__(self, site: FollowedSite, query: LiveQuery, demand: int) -> None:
+    def __init__(self, site: FollowedStore, query: LiveQuery, demand: int) -> None:
         self.site = site
         self.reply = KeepingReply(terminal_needs_request=False)
         self.peer = Subscriber(self.reply, ("acme:reader",), object(), has_session=True)

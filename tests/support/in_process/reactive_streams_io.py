@@ -67,7 +67,7 @@ def trial(parameters: str, subscriber: int = 1, demand: int = 0) -> bytes:
     return raw(subscribe(f"tck/{parameters}", subscriber, demand))
 
 
-class Quay(ConnectionHarness):
+class RsioHarness(ConnectionHarness):
     """A connection of clients, each of them known by the address at which it is answered."""
 
     def __init__(self, *sources: dict[str, Any], **more: Any) -> None:
@@ -78,13 +78,13 @@ class Quay(ConnectionHarness):
     @classmethod
     async def filled(cls, *sources: dict[str, Any], revisions: int = 0, **more: Any) -> Self:
         """With a lamp of so many revisions: its creation, then `/attributes/on` is 2, 3, 4 …"""
-        quay = cls(*sources, **more)
+        rsio_harness = cls(*sources, **more)
         if revisions:
-            assert (await quay.tell(creation()))["status"] == 201
+            assert (await rsio_harness.tell(creation()))["status"] == 201
         for number in range(2, revisions + 1):
-            assert (await quay.tell(turn(number)))["status"] in (201, 204)
-        quay.forget()
-        return quay
+            assert (await rsio_harness.tell(turn(number)))["status"] in (201, 204)
+        rsio_harness.forget()
+        return rsio_harness
 
     async def tell(self, payload: bytes) -> dict[str, Any]:
         """The answer to a command of the lamp's owner."""

@@ -24,7 +24,7 @@ from spark_store.search.planner import AccessPath, QueryPlan, shown_order
 from spark_store.search.point_lookup import thing_of
 
 
-class Looked(NamedTuple):
+class RequestedPage(NamedTuple):
     """One page that was asked for."""
 
     after: Place | None
@@ -41,7 +41,7 @@ class SlowSearch:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self.pages: list[Looked] = []
+        self.pages: list[RequestedPage] = []
         self.slice: int | None = None
         """So many things are found at once at most, as if more took too long."""
         self.error: StoreUnavailable | BudgetExceeded | None = None
@@ -69,7 +69,7 @@ class SlowSearch:
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
     ) -> ThingPage:
-        self.pages.append(Looked(after, limit, threading.current_thread().name))
+        self.pages.append(RequestedPage(after, limit, threading.current_thread().name))
         assert self.gate.wait(60)
         if self.error is not None:
             raise self.error

@@ -1,4 +1,4 @@
-"""A site whose sources speak the Streamr protocol: a stream `tank`, its policy, its clients.
+"""A site whose sources speak the Streamr protocol: a stream `streamr_harness`, its policy, its clients.
 
 tank = await Tank.filled()
 tank.ask("a", subscribe())
@@ -17,7 +17,7 @@ from mappings.streams.stream_id import partition_id
 from tests.support.in_process.service import ConnectionHarness, command, document, pause, until
 
 KEY, WRITER, OTHER = "K", "W", "O"
-"""The keys of one who may read and write `tank`, of one who may only write it, and of one who may nothing."""
+"""The keys of one who may read and write `streamr_harness`, of one who may only write it, and of one who may nothing."""
 
 OPERATOR = "acme:operator"
 PUBLIC = "commons"
@@ -76,7 +76,7 @@ def source(address: str = "in", *subjects: str, **more: Any) -> dict[str, Any]:
 OWNER_SOURCE = {"addresses": ["ditto"], "authorizationContext": [OPERATOR], "replyTarget": {"address": "out"}}
 
 
-class Tank(ConnectionHarness):
+class StreamrHarness(ConnectionHarness):
     """A connection of clients, each of them known by the address at which it is answered."""
 
     def __init__(self, *sources: dict[str, Any], **more: Any) -> None:
@@ -86,15 +86,15 @@ class Tank(ConnectionHarness):
 
     @classmethod
     async def filled(cls, *sources: dict[str, Any], messages: int = 0, **more: Any) -> Self:
-        """With its policy, and so many messages in `tank`: `{"n":1}`, `{"n":2}` …"""
-        tank = cls(*sources, **more)
-        made = await tank.ask_ditto(
+        """With its policy, and so many messages in `streamr_harness`: `{"n":1}`, `{"n":2}` …"""
+        streamr_harness = cls(*sources, **more)
+        made = await streamr_harness.ask_ditto(
             command("create", value=policy(), name="tanks").replace(b"things/twin", b"policies")
         )
         assert made["status"] == 201, made
-        await tank.publish(messages)
-        tank.forget()
-        return tank
+        await streamr_harness.publish(messages)
+        streamr_harness.forget()
+        return streamr_harness
 
     async def ask_ditto(self, payload: bytes) -> dict[str, Any]:
         """The answer to a command of the operator, whoever else is sent something meanwhile."""

@@ -61,7 +61,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.streamr.frames import FrameType
-from tests.support.in_process.all_protocols import KEY, OTHER_KEY, Pier
+from tests.support.in_process.all_protocols import KEY, OTHER_KEY, AllProtocolsSetup
 from tests.support.in_process.service import LAMP, OWNER, pause, searching, streaming, until
 
 UNBOUNDED = 2**63 - 1
@@ -115,7 +115,7 @@ class ProtocolSubscriber(ABC):
     answers_late: ClassVar[bool] = False
     """Whether a request that comes too late is answered with a failure of its own."""
 
-    def __init__(self, pier: Pier, address: str, number: int, subject: str) -> None:
+    def __init__(self, pier: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
         """`number` is what the subscription is called, on the wire too where its client has a name for it."""
         self.pier = pier
         self.address = address
@@ -251,7 +251,7 @@ class Engine(ProtocolSubscriber):
     protocol = "engine"
     answers_late = True
 
-    def __init__(self, pier: Pier, address: str, number: int, subject: str) -> None:
+    def __init__(self, pier: AllProtocolsSetup, address: str, number: int, subject: str) -> None:
         super().__init__(pier, address, number, subject)
         self.connection_id = pier.connection.id
         self.terminal_needs_request = False
@@ -539,7 +539,7 @@ PROTOCOLS: dict[str, type[ProtocolSubscriber]] = {
 
 
 def somebody(
-    pier: Pier, protocol: str, beside: ProtocolSubscriber | None = None, subject: str = OWNER
+    pier: AllProtocolsSetup, protocol: str, beside: ProtocolSubscriber | None = None, subject: str = OWNER
 ) -> ProtocolSubscriber:
     """Somebody new, at an address of his own, or in the session of somebody else."""
     number = pier.next_number()

@@ -19,7 +19,7 @@ from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.brokers import free_port
-from tests.support.in_process.reactive_streams_io import Quay, definition, raw
+from tests.support.in_process.reactive_streams_io import RsioHarness, definition, raw
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, OWNER
 from tests.support.wait import PATIENCE, wait_until
@@ -146,18 +146,18 @@ def squeeze(transport: asyncio.BaseTransport) -> None:
     own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
 
-class Landing:
+class TcpService:
     """A service with one door for streams. The site's clock is that of the sessions."""
 
-    def __init__(self, quay: Quay, **more: Any) -> None:
-        self.quay = quay
+    def __init__(self, rsio_harness: RsioHarness, **more: Any) -> None:
+        self.rsio_harness = rsio_harness
         self.connection = Connection.model_validate(document(free_port(), **more))
         self.port = self.connection.broker_uri.port
         self.supervisor = Supervisor(
             self.connection,
-            quay.dispatcher,
-            quay.store,
-            quay.monitor,
+            rsio_harness.dispatcher,
+            rsio_harness.store,
+            rsio_harness.monitor,
             pauses=AT_ONCE,
             # A piece of a stream is no message: the bound on those does not count.
             max_payload=1000,
@@ -202,7 +202,9 @@ class Landing:
 
     @property
     def _registries(self) -> list[RsioSessions]:
-        return list(cast(RsioHandler, self.quay.dispatcher.handlers.of("reactive_streams_io"))._registries.values())
+        return list(
+            cast(RsioHandler, self.rsio_harness.dispatcher.handlers.of("reactive_streams_io"))._registries.values()
+        )
 
     def keeps_little(self) -> None:
         """Let the system keep little of what those who are there have not read."""
@@ -212,20 +214,20 @@ class Landing:
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock of the sessions, and do what is due then."""
-        self.quay.clock.advance(seconds)
-        self.quay.dispatcher.handlers.sweep()
+        self.rsio_harness.clock.advance(seconds)
+        self.rsio_harness.dispatcher.handlers.sweep()
 
     async def close(self) -> None:
         # Who is still there would be waited for.
         for caller in self._callers:
             await caller.leave()
         await self.supervisor.close()
-        await self.quay.close()
+        await self.rsio_harness.close()
 
 
 @asynccontextmanager
-async def landing(quay: Quay | None = None, **more: Any) -> AsyncIterator[Landing]:
-    made = Landing(quay or Quay(), **more)
+async def landing(rsio_harness: RsioHarness | None = None, **more: Any) -> AsyncIterator[TcpService]:
+    made = TcpService(rsio_harness or RsioHarness(), **more)
     try:
         await made.open()
         yield made

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.support.in_process.reactive_streams_io import Quay, source
-from tests.support.in_process.streamr import Tank
+from tests.support.in_process.reactive_streams_io import RsioHarness, source
+from tests.support.in_process.streamr import StreamrHarness
 
 
-async def quay_beside(tank: Tank) -> Quay:
+async def quay_beside(streamr_harness: StreamrHarness) -> RsioHarness:
     """Clients of the same streams, who may read them."""
-    return Quay(source("in", "streamr:pump"), options={"streams": tank_streams()}, beside=tank)
+    return RsioHarness(source("in", "streamr:pump"), options={"streams": tank_streams()}, beside=streamr_harness)
 
 
 def tank_streams() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from connectivity.transports.listener.link import ListenerLink
 from connectivity.transports.listener.timeouts import SocketTimes
 from connectivity.transports.websocket.link import WebSocketLink
 from mappings.model.envelope import Envelope
-from tests.contract.link import Publishing, Taker
+from tests.contract.link import DeliveryCollector, Publishing
 from tests.support.brokers import free_port
 from tests.support.wait import PATIENCE
 
@@ -81,16 +81,16 @@ def door(port: int, *paths: str, options: dict[str, str] | None = None, **more: 
     return Connection.model_validate(document)
 
 
-class Doorway:
+class OpenListener:
     """An open door, who takes its deliveries, and the clients that were made."""
 
     def __init__(self, link: WebSocketLink, connection: Connection) -> None:
         self.link, self.connection = link, connection
-        self.takers = [Taker(link, index) for index in range(len(connection.sources))]
+        self.takers = [DeliveryCollector(link, index) for index in range(len(connection.sources))]
         self._clients: list[ClientConnection] = []
 
     @property
-    def taker(self) -> Taker:
+    def taker(self) -> DeliveryCollector:
         return self.takers[0]
 
     @property
@@ -139,13 +139,13 @@ def peer_of(delivery: Delivery) -> str:
 
 
 @asynccontextmanager
-async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Doorway]:
+async def opened(*paths: str, options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[OpenListener]:
     connection = door(free_port(), *paths, options=options, **more)
     connect_link = load_connection_type("websocket").connect
     assert connect_link is not None
     link = await connect_link(connection)
     assert isinstance(link, WebSocketLink)
-    way = Doorway(link, connection)
+    way = OpenListener(link, connection)
     try:
         yield way
     finally:

@@ -17,7 +17,7 @@ from tests.support.in_process.websocket_listener import door
 from tests.support.wait import PATIENCE, wait_until
 
 
-class House:
+class WebSocketService:
     """A service with one door. `site` has another connection, by which twins can be changed without it."""
 
     def __init__(self, site: ConnectionHarness, **more: Any) -> None:

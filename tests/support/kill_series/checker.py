@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.load import NAMESPACE, THINGS, streaming
 from tests.support.kill_series.log import Log, Replay
@@ -115,7 +115,7 @@ def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[s
     yield from (f"target: {number} was acknowledged and not heard of" for number in sorted(log.promised - numbers))
 
 
-def replay(client: Party, thing: str) -> list[Entry]:
+def replay(client: BrokerClient, thing: str) -> list[Entry]:
     """The whole history of a thing, as a client gets it."""
     created = client.ask_for(streaming(thing, "subscribeForPersistedEvents"))
     client.command(streaming(thing, "request"), value={**created["value"], "demand": 10_000_000})

@@ -7,14 +7,14 @@ from urllib.parse import urlsplit
 
 from tests.support.clients.amqp import AmqpClient
 from tests.support.clients.kafka import KafkaClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 
 
 class _Address(NamedTuple):
     bootstrap: str
 
 
-def join(uri: str, ask: str, answers: str) -> Party:
+def join(uri: str, ask: str, answers: str) -> BrokerClient:
     """A client at `tcp://` (MQTT), `amqp://` or `kafka://`. Raises ValueError for another scheme."""
     parts = urlsplit(uri)
     if parts.scheme == "tcp":

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.kill_series.trial_broker import TrialBroker
+from tests.support.kill_series.trial_broker import KillSeriesBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -28,11 +28,11 @@ FEWEST, MOST = 2, 8
 DONE_WITHIN = 60.0
 
 
-class Churn:
+class ConnectionChurn:
     """`steps`: what was done, how often."""
 
     def __init__(
-        self, service: ServiceProcess, trial_brokers: Sequence[TrialBroker], dice: random.Random, trial: str
+        self, service: ServiceProcess, trial_brokers: Sequence[KillSeriesBroker], dice: random.Random, trial: str
     ) -> None:
         self._service, self._trial_brokers, self._dice, self._connection_test = service, trial_brokers, dice, trial
         self._made = 0

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.log import LogWriter
 from tests.support.kill_series.replays import Replaying
@@ -52,8 +52,10 @@ def streaming(thing: str, what: str) -> str:
 class Load:
     """What one party sends and is told."""
 
-    def __init__(self, party: Party, log: LogWriter, first: int, *, is_keyed: bool, label: str | None = None) -> None:
-        self._party, self._log, self._is_keyed = party, log, is_keyed
+    def __init__(
+        self, requester: BrokerClient, log: LogWriter, first: int, *, is_keyed: bool, label: str | None = None
+    ) -> None:
+        self._party, self._log, self._is_keyed = requester, log, is_keyed
         self._label = label
         self._run = f"{os.getpid()}-{first}"
         self._next = first
@@ -145,14 +147,14 @@ def what_came(received: queue.Queue[dict[str, Any]]) -> list[dict[str, Any]]:
     return came
 
 
-def run(load: Load, party: Party, stopping: threading.Event) -> None:
+def run(load: Load, requester: BrokerClient, stopping: threading.Event) -> None:
     """Raises AssertionError where nothing comes for a long time."""
     heard = looked = time.monotonic()
     while not stopping.is_set() or not load.is_done:
         if not stopping.is_set():
             load.fill()
         load.flush()
-        for document in what_came(party.received):
+        for document in what_came(requester.received):
             load.take(document)
             heard = time.monotonic()
         if time.monotonic() - looked > LOOKS:
@@ -168,8 +170,8 @@ def main(
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     log = LogWriter(log_path)
-    with join(uri, ask, answers) as party:
-        run(Load(party, log, first, is_keyed=is_keyed, label=label), party, stopping)
+    with join(uri, ask, answers) as requester:
+        run(Load(requester, log, first, is_keyed=is_keyed, label=label), requester, stopping)
     log.close()
     return 0
 

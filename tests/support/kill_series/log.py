@@ -56,7 +56,7 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedEvent:
     """An event that came at a target."""
 
     thing: str
@@ -76,7 +76,7 @@ class Log:
     refused: dict[int, int] = field(default_factory=dict)
     replays: dict[str, Replay] = field(default_factory=dict)
     promised: set[int] = field(default_factory=set)
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[ReceivedEvent] = field(default_factory=list)
 
     @classmethod
     def read(cls, *paths: Path) -> Log:
@@ -98,7 +98,7 @@ class Log:
         elif "promised" in line:
             self.promised.add(line["promised"])
         elif "heard" in line:
-            self.heard.append(Heard(line["heard"], line["revision"], line["n"]))
+            self.heard.append(ReceivedEvent(line["heard"], line["revision"], line["n"]))
         elif "answered" in line and line["status"] < 300:
             self.answered.setdefault(line["answered"], set()).add(line["revision"])
         elif "answered" in line:

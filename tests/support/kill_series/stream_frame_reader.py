@@ -50,7 +50,7 @@ from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import ResumeToken
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.clients.amqp import AmqpClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.dice import dice
 from tests.support.kill_series.log import LogWriter
 from tests.support.kill_series.stream_load import PARTITIONS, STREAM, line_of
@@ -113,7 +113,7 @@ class BrokerWay(Way):
         """Raises Lost."""
         parts = urlsplit(uri)
         try:
-            self._party: Party = (
+            self._party: BrokerClient = (
                 AmqpClient(uri, ask=ask, answers=answers)
                 if parts.scheme == "amqp"
                 else ImpatientClient(
@@ -145,7 +145,7 @@ class BrokerWay(Way):
             self._party.close()
 
 
-class DoorWay(Way):
+class SocketPath(Way):
     """A socket."""
 
     has_messages = False
@@ -192,7 +192,7 @@ class Ways:
     def open(self) -> Way:
         """Raises Lost."""
         if self._uri.scheme == "rsio":
-            return DoorWay(self.proxy.host, self.proxy.port)
+            return SocketPath(self.proxy.host, self.proxy.port)
         login, at, _ = self._uri.netloc.rpartition("@")
         netloc = f"{login}{at}{self.proxy.host}:{self.proxy.port}"
         separator = "/" if "/" in self._answers else "."

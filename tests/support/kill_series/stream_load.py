@@ -32,7 +32,7 @@ from typing import Any
 from paho.mqtt.client import MQTTv5
 
 from tests.support.clients.amqp import AmqpClient
-from tests.support.clients.mqtt import MqttClient, Party
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.log import LogWriter
 
@@ -155,27 +155,27 @@ class Reader:
             self.partitions[payload.get("partition") or 0].answered(kind, payload.get("sub"), now)
 
 
-def frames_of(party: Party) -> list[list[Any]]:
+def frames_of(requester: BrokerClient) -> list[list[Any]]:
     """What is there already, or comes in a moment; often nothing."""
     came: list[Any] = []
     with contextlib.suppress(queue.Empty):
-        came.append(party.received.get(timeout=LOOKS))
+        came.append(requester.received.get(timeout=LOOKS))
         while True:
-            came.append(party.received.get_nowait())
+            came.append(requester.received.get_nowait())
     return came
 
 
-def read(party: Party, log_path: Path, stopping: threading.Event, *, recalls: bool) -> None:
+def read(requester: BrokerClient, log_path: Path, stopping: threading.Event, *, recalls: bool) -> None:
     """Raises AssertionError where what was asked for does not come."""
     lines: list[dict[str, Any]] = []
-    reader = Reader(lambda request: party.send(request, wait=False), lines.append, recalls=recalls)
+    reader = Reader(lambda request: requester.send(request, wait=False), lines.append, recalls=recalls)
     log = LogWriter(log_path)
     end = time.monotonic() + ANSWERED_WITHIN
     while not stopping.is_set() and not (recalls and reader.is_done):
         now = time.monotonic()
         assert not recalls or now < end, f"not everything came within {ANSWERED_WITHIN} s: {reader}"
         reader.look(now)
-        for frame in frames_of(party):
+        for frame in frames_of(requester):
             reader.take(frame, time.monotonic())
         if lines:
             log.write(*lines)
@@ -183,7 +183,7 @@ def read(party: Party, log_path: Path, stopping: threading.Event, *, recalls: bo
     log.close()
 
 
-def write(party: Party, log_path: Path, stopping: threading.Event) -> None:
+def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) -> None:
     """Publish until told to stop. The client's library goes on until the broker has everything."""
     enough = threading.Event()
     signal.signal(signal.SIGUSR1, lambda *_: enough.set())
@@ -195,25 +195,25 @@ def write(party: Party, log_path: Path, stopping: threading.Event) -> None:
         number += 1
         log.write({"published": number})
         message = {"type": "publish", "stream": STREAM, "pkey": f"k{number % SPREAD}", "msg": json.dumps({"n": number})}
-        if isinstance(party, AmqpClient):
-            party.send(message, wait=False, correlation_id=f"key-{number}")
-        elif isinstance(party, MqttClient):
-            party.send(message, wait=False, CorrelationData=f"key-{number}".encode())
+        if isinstance(requester, AmqpClient):
+            requester.send(message, wait=False, correlation_id=f"key-{number}")
+        elif isinstance(requester, MqttClient):
+            requester.send(message, wait=False, CorrelationData=f"key-{number}".encode())
         # What comes back is for the reader to judge.
         with contextlib.suppress(queue.Empty):
             while True:
-                party.received.get_nowait()
+                requester.received.get_nowait()
     log.close()
     while not stopping.is_set():
         time.sleep(PACE)
 
 
-def writer(uri: str, ask: str, answers: str) -> Party:
+def writer(uri: str, ask: str, answers: str) -> BrokerClient:
     """A client that can say which message is the same as another one."""
-    party = join(uri, ask, answers)
-    if not isinstance(party, MqttClient):
-        return party
-    party.close()
+    requester = join(uri, ask, answers)
+    if not isinstance(requester, MqttClient):
+        return requester
+    requester.close()
     host, _, port = uri.removeprefix("tcp://").rpartition(":")
     return MqttClient(host, int(port), ask=ask, answers=answers, version=MQTTv5)
 
@@ -221,11 +221,11 @@ def writer(uri: str, ask: str, answers: str) -> Party:
 def main(what: str, uri: str, ask: str, answers: str, log_path: Path) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    with writer(uri, ask, answers) if what == "write" else join(uri, ask, answers) as party:
+    with writer(uri, ask, answers) if what == "write" else join(uri, ask, answers) as requester:
         if what == "write":
-            write(party, log_path, stopping)
+            write(requester, log_path, stopping)
         else:
-            read(party, log_path, stopping, recalls=what == "recall")
+            read(requester, log_path, stopping, recalls=what == "recall")
     return 0
 
 

@@ -23,7 +23,7 @@ from tests.support.kill_series.clients import join
 from tests.support.kill_series.stream_checker import Known
 from tests.support.kill_series.stream_load import PARTITIONS, STREAM
 from tests.support.kill_series.trial import PATIENCE, PAUSES
-from tests.support.kill_series.trial_broker import SUBJECT, TrialBroker
+from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -44,7 +44,7 @@ POLICY = {
 }
 
 
-def connection(trial_broker: TrialBroker, name: str, *readers: str) -> dict[str, Any]:
+def connection(trial_broker: KillSeriesBroker, name: str, *readers: str) -> dict[str, Any]:
     """A source for each party of the stream that comes by this broker."""
     parties = [WRITE, RECALL, *(reader for reader in readers if reader != OCTETS)]
     document = trial_broker.connection(name, *parties)
@@ -56,9 +56,9 @@ def connection(trial_broker: TrialBroker, name: str, *readers: str) -> dict[str,
             "options": {"streams": _STREAMS, "replyAddressPattern": meant},
         },
     }
-    for party, source in zip(parties, document["sources"], strict=True):
+    for requester, source in zip(parties, document["sources"], strict=True):
         source["payloadMapping"] = ["tanks"]
-        if party == FRAMES:
+        if requester == FRAMES:
             # Each session has an address of its own.
             source["payloadMapping"] = ["frames"]
             source["replyTarget"] = {"address": trial_broker.reply_address("{{ header:reply-to }}")}
@@ -77,10 +77,10 @@ def door(name: str, port: int) -> dict[str, Any]:
     }
 
 
-class StreamTrial:
+class StreamKillSeries:
     """Where things are killed while a stream is written and read."""
 
-    def __init__(self, folder: Path, trial_broker: TrialBroker, *readers: str) -> None:
+    def __init__(self, folder: Path, trial_broker: KillSeriesBroker, *readers: str) -> None:
         """`readers`: READ, FRAMES, OCTETS."""
         self.trial_broker = trial_broker
         self.readers = readers

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.support.clients.mqtt import Party
+from tests.support.clients.mqtt import BrokerClient
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.load import what_came
 from tests.support.kill_series.log import LogWriter
@@ -24,19 +24,19 @@ def line_of(event: dict[str, Any]) -> dict[str, Any]:
     return {"heard": event["topic"].split("/")[1], "revision": event["revision"], "n": event.get("value")}
 
 
-def listen(party: Party, log: LogWriter, stopping: threading.Event) -> None:
+def listen(requester: BrokerClient, log: LogWriter, stopping: threading.Event) -> None:
     while not stopping.is_set():
-        if came := what_came(party.received):
+        if came := what_came(requester.received):
             log.write(*map(line_of, came))
 
 
 def main(uri: str, address: str, log_path: Path) -> int:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    with join(uri, f"{address}-none", address) as party:
+    with join(uri, f"{address}-none", address) as requester:
         # Whoever sees the log knows that somebody listens.
         log = LogWriter(log_path)
-        listen(party, log, stopping)
+        listen(requester, log, stopping)
         log.close()
     return 0
 

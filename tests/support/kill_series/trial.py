@@ -23,7 +23,7 @@ from tests.support.connection_documents import policy_for
 from tests.support.kill_series.clients import join
 from tests.support.kill_series.load import NAMESPACE, THINGS
 from tests.support.kill_series.log import Log
-from tests.support.kill_series.trial_broker import SUBJECT, TrialBroker, hearing
+from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker, hearing
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -46,10 +46,10 @@ class Trial:
     def __init__(
         self,
         folder: Path,
-        *trial_brokers: TrialBroker,
-        proxies: Mapping[TrialBroker, ProxyThread] | None = None,
+        *trial_brokers: KillSeriesBroker,
+        proxies: Mapping[KillSeriesBroker, ProxyThread] | None = None,
         is_keyed: bool = False,
-        hearer: TrialBroker | None = None,
+        hearer: KillSeriesBroker | None = None,
     ) -> None:
         self.trial_brokers = trial_brokers
         self.hearer = hearer
@@ -110,11 +110,11 @@ class Trial:
                     subprocess.Popen([sys.executable, "-m", "tests.support.kill_series.load", *command], stderr=words)
                 )
 
-    def answers(self, trial_broker: TrialBroker) -> int:
+    def answers(self, trial_broker: KillSeriesBroker) -> int:
         log = self._logs[trial_broker]
         return log.read_bytes().count(b'"answered"') if log.exists() else 0
 
-    def wait_for(self, more: int, *trial_brokers: TrialBroker) -> None:
+    def wait_for(self, more: int, *trial_brokers: KillSeriesBroker) -> None:
         """Wait until so many further answers, or more, are in the log of each of these (or of all)."""
         targets = {each: self.answers(each) + more for each in trial_brokers or self.trial_brokers}
         wait_until_sync(lambda: all(self.answers(each) >= target for each, target in targets.items()))
@@ -125,7 +125,7 @@ class Trial:
         self.service.kill()
         self.service.start_again(ready=False)
 
-    def restart_broker_after(self, more: int, trial_broker: TrialBroker) -> None:
+    def restart_broker_after(self, more: int, trial_broker: KillSeriesBroker) -> None:
         """Knock the broker down as soon as `more` further answers have come over it; then start it again."""
         self.wait_for(more, trial_broker)
         trial_broker.knock_down()

@@ -18,7 +18,7 @@ from tests.support.kill_series.clients import join
 SUBJECT = "acme:load"
 
 
-class TrialBroker(ABC):
+class KillSeriesBroker(ABC):
     """A broker, and the names of one trial's addresses there."""
 
     kind: str
@@ -92,7 +92,7 @@ class TrialBroker(ABC):
         }
 
 
-def hearing(trial_broker: TrialBroker, trial: str, address: str) -> dict[str, Any]:
+def hearing(trial_broker: KillSeriesBroker, trial: str, address: str) -> dict[str, Any]:
     """A connection with a target for everything, which says what its broker has confirmed."""
     document = trial_broker.connection(f"{trial}-heard")
     target = {
@@ -105,7 +105,7 @@ def hearing(trial_broker: TrialBroker, trial: str, address: str) -> dict[str, An
     return {**document, "targets": [target]}
 
 
-class MqttTrialBroker(TrialBroker):
+class MqttKillSeriesBroker(KillSeriesBroker):
     kind = "mqtt"
     server = "mosquitto"
     _separator = "/"
@@ -128,13 +128,13 @@ class MqttTrialBroker(TrialBroker):
         self.broker.stop()
 
 
-class Mqtt5TrialBroker(MqttTrialBroker):
+class Mqtt5KillSeriesBroker(MqttKillSeriesBroker):
     """The service speaks MQTT 5, the others MQTT 3.1.1."""
 
     kind = "mqtt-5"
 
 
-class AmqpTrialBroker(TrialBroker):
+class AmqpKillSeriesBroker(KillSeriesBroker):
     kind = "amqp-091"
     server = "rabbitmq"
     _separator = "."
@@ -164,7 +164,7 @@ class AmqpTrialBroker(TrialBroker):
         return document
 
 
-class KafkaTrialBroker(TrialBroker):
+class KafkaKillSeriesBroker(KillSeriesBroker):
     kind = "kafka"
     server = "kafka"
     client_resends = False

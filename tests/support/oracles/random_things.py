@@ -94,7 +94,7 @@ def text_of(filter: Filter) -> str:
     return f"{operator}({','.join(text_of(part) if isinstance(part, tuple) else str(part) for part in parts)})"
 
 
-class Obvious:
+class ReferenceThing:
     """One thing as somebody sees it, by the rules as they are written down."""
 
     def __init__(self, thing: dict[str, Any], policy: Policy, subjects: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ _TABLES = ("paths", "values", "declared", "large", "subjects", "imports")
 HIDDEN = ("_revision", "_created", "_modified")
 
 
-class Shelf:
+class StateDatabase:
     """A journal's file with current states only. It may lose them in a power cut, and is written fast."""
 
     def __init__(self, path: Path) -> None:
@@ -93,7 +93,7 @@ class Shelf:
         self.connection.execute("COMMIT")
 
 
-class Partly:
+class PartialReader:
     """Somebody who may read the places that `allows` says."""
 
     def __init__(self, allows: Callable[[Sequence[str]], bool], is_whole: bool) -> None:
@@ -142,7 +142,7 @@ def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> li
     return sorted(found, key=lambda each: key(each[0]))
 
 
-def with_rights(named: Mapping[str, Any], shelf: Shelf) -> Given:
+def with_rights(named: Mapping[str, Any], database: StateDatabase) -> Given:
     """These accesses by policy, named in the shelf."""
-    shelf.name("reader", named)
+    database.name("reader", named)
     return Given(named)

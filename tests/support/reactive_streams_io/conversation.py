@@ -52,7 +52,7 @@ class Feed:
         return page[:most]
 
 
-class Party:
+class EndpointClient:
     """An endpoint and its application. `hears` gives it octets and returns what it says because of them.
 
     `pages` bounds what the test publishers offer in all, whatever is asked for.
@@ -69,7 +69,7 @@ class Party:
         self.cancelled: list[int] = []
 
     def __repr__(self) -> str:
-        return f"<Party {self.endpoint}, {self.events[-5:]}>"
+        return f"<EndpointClient {self.endpoint}, {self.events[-5:]}>"
 
     def hears(self, text: str | bytes) -> bytes:
         """What it says after these octets, given as hex or as they are."""
@@ -157,20 +157,20 @@ class Party:
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def greeted(**options: Any) -> Party:
+def greeted(**options: Any) -> EndpointClient:
     """A server after a handshake without extensions."""
-    party = Party(**options)
-    party.hears(H)
-    return party
+    requester = EndpointClient(**options)
+    requester.hears(H)
+    return requester
 
 
-def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[Party, list[int]]:
+def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[EndpointClient, list[int]]:
     """A client after a handshake without extensions, which has asked for these, with ids from 1."""
-    party = Party(EndpointRole.CLIENT, **{"extensions": (), **options})
-    party.hears("02 00 00")
-    streams = [party.endpoint.subscribe(publisher, demand) for publisher in publishers]
-    party.says()
-    return party, streams
+    requester = EndpointClient(EndpointRole.CLIENT, **{"extensions": (), **options})
+    requester.hears("02 00 00")
+    streams = [requester.endpoint.subscribe(publisher, demand) for publisher in publishers]
+    requester.says()
+    return requester, streams
 
 
 def is_goodbye(said: bytes, reason: str = "protocol error") -> bool:
@@ -186,7 +186,7 @@ def _is_one(said: bytes, reason: str) -> bool:
     return len(frames) == 1 and isinstance(frames[0], Goodbye) and frames[0].reason.startswith(reason)
 
 
-def pipe(one: Party, other: Party, *, piece: int = 1 << 20) -> None:
+def pipe(one: EndpointClient, other: EndpointClient, *, piece: int = 1 << 20) -> None:
     """Carry octets between two until both are silent."""
     while True:
         forth, back = one.says(), other.says()

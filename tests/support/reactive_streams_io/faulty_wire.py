@@ -88,7 +88,7 @@ STRAY = [
 """What neither end has said, and what may yet come: right in some places, wrong in others."""
 
 
-class Slip(NamedTuple):
+class WireFault(NamedTuple):
     """A mistake of the wire with the piece that it carries as the `number`-th, counted from 0."""
 
     number: int
@@ -99,7 +99,11 @@ class Slip(NamedTuple):
 
 slips = st.lists(
     st.builds(
-        Slip, st.integers(0, 40), st.sampled_from(OF_OCTETS + OF_PIECES), st.integers(0, 1 << 16), st.integers(0, 255)
+        WireFault,
+        st.integers(0, 40),
+        st.sampled_from(OF_OCTETS + OF_PIECES),
+        st.integers(0, 1 << 16),
+        st.integers(0, 255),
     ),
     max_size=3,
 )
@@ -138,7 +142,7 @@ def pieces(said: bytes, sizes: Sequence[int]) -> list[bytes]:
 class Wire:
     """One direction. `sizes` cuts what it carries up; without them it carries messages as they are."""
 
-    def __init__(self, slips: Iterable[Slip], sizes: Sequence[int] = ()) -> None:
+    def __init__(self, slips: Iterable[WireFault], sizes: Sequence[int] = ()) -> None:
         self._slips = sorted(slips, key=lambda slip: slip.number)
         self._sizes = sizes
         self._carried = 0

@@ -39,7 +39,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
-from tests.support.reactive_streams_io.conversation import Party
+from tests.support.reactive_streams_io.conversation import EndpointClient
 from tests.support.reactive_streams_io.examples import decoder, raw
 from tests.support.reactive_streams_io.faulty_wire import OF_EITHER, OF_OCTETS, changed, pieces
 
@@ -126,9 +126,9 @@ def frames_of(said: bytes) -> list[Frame]:
     return found
 
 
-def is_bounded(party: Party) -> bool:
+def is_bounded(requester: EndpointClient) -> bool:
     """Whether what is kept for the peer, and of it, stays below what the limits allow."""
-    session = party.endpoint.session
+    session = requester.endpoint.session
     kept = session.held_bytes - sum(each.waiting_bytes for each in session.publishing.values())
     bound = LIMITS.copies + 3 * LIMITS.backlog + LIMITS.incomplete_elements
     return kept <= bound and len(session.publishing) <= LIMITS.subscriptions
@@ -138,35 +138,35 @@ def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     """Hear a conversation, and hold what is said and told against the promises."""
     role, has_messages, heard = conversation
     options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is EndpointRole.SERVER else {}
-    party = Party(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
-    own = [party.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
-    said = party.says()
+    requester = EndpointClient(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
+    own = [requester.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
+    said = requester.says()
     for number, piece in enumerate(heard):
-        said += party.hears(piece)
-        assert is_bounded(party)
-        if number == 20 and party.endpoint.session.cancel(own[1]):
+        said += requester.hears(piece)
+        assert is_bounded(requester)
+        if number == 20 and requester.endpoint.session.cancel(own[1]):
             own.remove(own[1])
-            said += party.says()
+            said += requester.says()
     found = frames_of(said)
-    closed = party.told(Closed)
-    if party.endpoint.is_closed and not party.endpoint.ticket():
+    closed = requester.told(Closed)
+    if requester.endpoint.is_closed and not requester.endpoint.ticket():
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
         assert found[-1:] == goodbyes
         assert goodbyes[0].reason.startswith(errors.GOODBYES)
         assert len(closed) == 1
-    elif not party.endpoint.is_closed:
+    elif not requester.endpoint.is_closed:
         assert not closed
-    assert party.hears(b"") == b""
-    party.react(party.endpoint.lose(party.clock.now()))
-    party.react(party.endpoint.close(party.clock.now()))
-    all_end_once(party, own)
+    assert requester.hears(b"") == b""
+    requester.react(requester.endpoint.lose(requester.clock.now()))
+    requester.react(requester.endpoint.close(requester.clock.now()))
+    all_end_once(requester, own)
 
 
-def all_end_once(party: Party, own: list[int]) -> None:
+def all_end_once(requester: EndpointClient, own: list[int]) -> None:
     """Streams begin before they have elements, end once, and have nothing behind their end."""
     over: set[int] = set()
     begun: set[int] = set()
-    for event in party.events:
+    for event in requester.events:
         if isinstance(event, SubscribeReceived | StreamAccepted):
             assert event.stream not in begun | over
             begun.add(event.stream)
@@ -176,5 +176,5 @@ def all_end_once(party: Party, own: list[int]) -> None:
         elif isinstance(event, ElementsReceived):
             assert event.stream in begun - over
             assert event.stream != own[0]
-    if party.told(Closed):
-        assert set(own) <= over | {own[-1]} or party.endpoint.ticket()
+    if requester.told(Closed):
+        assert set(own) <= over | {own[-1]} or requester.endpoint.ticket()

@@ -32,9 +32,9 @@ from mappings.reactive_streams_io.frames import Extension, Frame, Goodbye
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
-from tests.support.reactive_streams_io.conversation import Feed, Party
+from tests.support.reactive_streams_io.conversation import EndpointClient, Feed
 from tests.support.reactive_streams_io.examples import decoder
-from tests.support.reactive_streams_io.faulty_wire import Slip, Wire, sizes, slips
+from tests.support.reactive_streams_io.faulty_wire import Wire, WireFault, sizes, slips
 
 LIMITS = EndpointLimits(
     frame=4096,
@@ -84,8 +84,8 @@ class Plan(NamedTuple):
 
     extensions: frozenset[Extension]
     steps: list[Step]
-    forth: list[Slip]
-    back: list[Slip]
+    forth: list[WireFault]
+    back: list[WireFault]
     sizes: list[int]
     """Empty where the transport has messages."""
 
@@ -114,11 +114,16 @@ def _is_reused(stream: int, events: Sequence[Event]) -> bool:
     return any(isinstance(event, SubscribeReceived) and event.stream == stream for event in events)
 
 
-class Side(Party):
+class Side(EndpointClient):
     """One end of one transport. `feeds_of` has the feeds of all sessions of its role, `ledger` what was asked for."""
 
     def __init__(
-        self, role: EndpointRole, clock: Clock, feeds_of: dict[int, dict[int, Feed]], ledger: Ledger, **options: object
+        self,
+        role: EndpointRole,
+        clock: Clock,
+        feeds_of: dict[int, dict[int, Feed]],
+        ledger: StreamLedger,
+        **options: object,
     ) -> None:
         super().__init__(role, clock, PAGES, **options)
         self.feeds_of = feeds_of
@@ -181,7 +186,7 @@ class Side(Party):
         return kept <= BOUND and len(session.publishing) <= LIMITS.subscriptions
 
 
-class Ledger:
+class StreamLedger:
     """The streams that one role has asked for in all its sessions: each begins before it has elements and ends once."""
 
     def __init__(self) -> None:
@@ -207,7 +212,7 @@ class Ledger:
         self.open.discard((session, stream))
 
 
-class Talk:
+class Dialog:
     """A client and a server, with all their transports."""
 
     def __init__(self, plan: Plan) -> None:
@@ -219,7 +224,7 @@ class Talk:
             EndpointRole.SERVER: Wire(plan.back, plan.sizes),
         }
         self.feeds_of: dict[EndpointRole, dict[int, dict[int, Feed]]] = {role: {} for role in EndpointRole}
-        self.ledgers = {role: Ledger() for role in EndpointRole}
+        self.ledgers = {role: StreamLedger() for role in EndpointRole}
         self.sides: list[Side] = []
         self.connect()
 
@@ -326,9 +331,9 @@ class Talk:
             )
 
 
-def held(plan: Plan) -> Talk:
+def held(plan: Plan) -> Dialog:
     """Carry a plan out, and hold everything against the promises."""
-    talk = Talk(plan)
+    talk = Dialog(plan)
     talk.exchange()
     for step in plan.steps:
         talk.do(step)
@@ -339,6 +344,8 @@ def held(plan: Plan) -> Talk:
     return talk
 
 
-def plan(*steps: Step, forth: Iterable[Slip] = (), back: Iterable[Slip] = (), sizes: Sequence[int] = ()) -> Plan:
+def plan(
+    *steps: Step, forth: Iterable[WireFault] = (), back: Iterable[WireFault] = (), sizes: Sequence[int] = ()
+) -> Plan:
     """A plan by hand, with all extensions."""
     return Plan(frozenset(Extension), list(steps), list(forth), list(back), list(sizes))

@@ -64,7 +64,7 @@ def begun(connection: Connection) -> None:
         max_payload=1,
         now=lambda: NOW,
     )
-    assert connection.id in repr(supervisor)
+    assert supervisor.connection is connection
 
 
 def check(document: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from connectivity.subscriptions.manager import ActiveSubscription
 from tests.support.dice import dice
-from tests.support.in_process.all_protocols import STRANGER, Pier
+from tests.support.in_process.all_protocols import STRANGER, AllProtocolsSetup
 from tests.support.in_process.service import pause, until
 from tests.support.in_process.subscribers import BEGUN, COMPLETE, PROTOCOLS, UNBOUNDED, Sign, Told, elements, somebody
 
@@ -80,16 +80,16 @@ where_it_is_endless = pytest.mark.parametrize("protocol", ENDLESS)
 
 
 @pytest.fixture
-async def pier(sites: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: str) -> Pier:
+async def pier(sites: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: str) -> AllProtocolsSetup:
     """With a lamp of ten revisions, or ten lamps where the protocol is asked to search."""
-    return await Pier.filled(monkeypatch, 10, is_searched=protocol.endswith("search"))
+    return await AllProtocolsSetup.filled(monkeypatch, 10, is_searched=protocol.endswith("search"))
 
 
 # What a publisher must do.
 
 
 @over_all
-async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: Pier, protocol: str) -> None:
+async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     for last in (3, 6, 9):
         await subscriber.heard(BEGUN, *elements(*range(1, last + 1)))
@@ -101,7 +101,7 @@ async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: Pier, p
 
 
 @over_all
-async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: Pier, protocol: str) -> None:
+async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.has(10)
     await subscriber.ended()
@@ -109,7 +109,9 @@ async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: Pi
 
 
 @over_all
-async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(pier: Pier, protocol: str) -> None:
+async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     """Three in one session and one of another; whoever asks next is drawn by lot."""
     first = somebody(pier, protocol)
     await first.subscribe(demand=2)
@@ -130,7 +132,9 @@ async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(p
 
 
 @over_all
-async def test_spec_1_04_a_failure_is_notified_once_behind_what_came_before_it(pier: Pier, protocol: str) -> None:
+async def test_spec_1_04_a_failure_is_notified_once_behind_what_came_before_it(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     pier.fail_behind(4)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
@@ -141,7 +145,7 @@ async def test_spec_1_04_a_failure_is_notified_once_behind_what_came_before_it(p
 
 
 @over_all
-async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: Pier, protocol: str) -> None:
+async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: AllProtocolsSetup, protocol: str) -> None:
     """No request is needed behind the last one."""
     subscriber = await somebody(pier, protocol).subscribe(demand=10)
     await subscriber.has(10)
@@ -150,7 +154,7 @@ async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: Pier, p
 
 
 @over_all
-async def test_spec_1_05_what_is_empty_is_complete(pier: Pier, protocol: str) -> None:
+async def test_spec_1_05_what_is_empty_is_complete(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=5, first=11)
     await subscriber.ended()
     await subscriber.heard(*[BEGUN] * subscriber.begins_refused, COMPLETE)
@@ -158,7 +162,9 @@ async def test_spec_1_05_what_is_empty_is_complete(pier: Pier, protocol: str) ->
 
 @over_all
 @pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
-async def test_spec_1_06_an_end_is_the_end_of_the_subscription(pier: Pier, protocol: str, ends: Sign) -> None:
+async def test_spec_1_06_an_end_is_the_end_of_the_subscription(
+    pier: AllProtocolsSetup, protocol: str, ends: Sign
+) -> None:
     if ends is Sign.FAILED:
         pier.fail_behind(9)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
@@ -169,7 +175,7 @@ async def test_spec_1_06_an_end_is_the_end_of_the_subscription(pier: Pier, proto
 
 @over_all
 @pytest.mark.parametrize("ends", [Sign.COMPLETE, Sign.FAILED])
-async def test_spec_1_07_nothing_comes_after_the_end(pier: Pier, protocol: str, ends: Sign) -> None:
+async def test_spec_1_07_nothing_comes_after_the_end(pier: AllProtocolsSetup, protocol: str, ends: Sign) -> None:
     if ends is Sign.FAILED:
         pier.fail_behind(9)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
@@ -182,7 +188,7 @@ async def test_spec_1_07_nothing_comes_after_the_end(pier: Pier, protocol: str, 
 
 
 @over_all
-async def test_spec_1_08_a_cancel_stops_the_elements(pier: Pier, protocol: str) -> None:
+async def test_spec_1_08_a_cancel_stops_the_elements(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     await subscriber.heard(BEGUN, *elements(1, 2, 3))
     subscriber.ask(3)
@@ -198,7 +204,7 @@ async def test_spec_1_08_a_cancel_stops_the_elements(pier: Pier, protocol: str) 
 @over_all
 @pytest.mark.parametrize("demand", [0, 5])
 async def test_spec_1_09_who_is_refused_is_notified_that_it_starts_and_why_it_ends(
-    pier: Pier, protocol: str, demand: int
+    pier: AllProtocolsSetup, protocol: str, demand: int
 ) -> None:
     stranger = somebody(pier, protocol, subject=STRANGER)
     await stranger.refused(demand)
@@ -211,7 +217,7 @@ async def test_spec_1_09_who_is_refused_is_notified_that_it_starts_and_why_it_en
 
 
 @over_all
-async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: Pier, protocol: str) -> None:
+async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=UNBOUNDED)
     await subscriber.has(10)
     await subscriber.ended()
@@ -220,7 +226,7 @@ async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: Pier, pr
 
 
 @over_all
-async def test_spec_1_10_who_subscribes_again_has_a_subscription_more(pier: Pier, protocol: str) -> None:
+async def test_spec_1_10_who_subscribes_again_has_a_subscription_more(pier: AllProtocolsSetup, protocol: str) -> None:
     first = await somebody(pier, protocol).subscribe(demand=3)
     second = await somebody(pier, protocol, first).subscribe(demand=3)
     for each in (first, second):
@@ -232,7 +238,7 @@ async def test_spec_1_10_who_subscribes_again_has_a_subscription_more(pier: Pier
 
 
 @over_all
-async def test_spec_1_11_every_subscriber_has_every_element(pier: Pier, protocol: str) -> None:
+async def test_spec_1_11_every_subscriber_has_every_element(pier: AllProtocolsSetup, protocol: str) -> None:
     subscribers = [somebody(pier, protocol) for _ in range(4)]
     for pace, each in enumerate(subscribers, 1):
         await each.subscribe(demand=pace)
@@ -246,7 +252,9 @@ async def test_spec_1_11_every_subscriber_has_every_element(pier: Pier, protocol
 
 
 @over_all
-async def test_spec_2_03_a_request_and_a_cancel_after_the_end_do_no_harm(pier: Pier, protocol: str) -> None:
+async def test_spec_2_03_a_request_and_a_cancel_after_the_end_do_no_harm(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
     told = subscriber.told
@@ -260,7 +268,7 @@ async def test_spec_2_03_a_request_and_a_cancel_after_the_end_do_no_harm(pier: P
 
 
 @where_demand_is_said
-async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: Pier, protocol: str) -> None:
+async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: AllProtocolsSetup, protocol: str) -> None:
     with_one = await somebody(pier, protocol).subscribe(demand=1, first=11)
     await with_one.heard(BEGUN, COMPLETE)
     without = await somebody(pier, protocol).subscribe(first=11)
@@ -271,7 +279,7 @@ async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: Pier,
 
 
 @where_demand_is_said
-async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: Pier, protocol: str) -> None:
+async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: AllProtocolsSetup, protocol: str) -> None:
     with_one = await somebody(pier, protocol).subscribe(demand=1, thing="nothing")
     await with_one.ended()
     assert with_one.signs == [Sign.BEGUN, Sign.FAILED]
@@ -288,7 +296,7 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: Pier, pr
 
 
 @over_all
-async def test_spec_3_01_nobody_else_requests_and_cancels(pier: Pier, protocol: str) -> None:
+async def test_spec_3_01_nobody_else_requests_and_cancels(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     await subscriber.heard(BEGUN, *elements(1, 2, 3))
     stranger = somebody(pier, protocol, subject=STRANGER)
@@ -301,7 +309,7 @@ async def test_spec_3_01_nobody_else_requests_and_cancels(pier: Pier, protocol: 
 
 
 @over_all
-async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: Pier, protocol: str) -> None:
+async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: AllProtocolsSetup, protocol: str) -> None:
     """Each is said within the call that brings the element before it."""
     subscriber = somebody(pier, protocol)
     subscriber.request_one_upon_each()
@@ -311,7 +319,7 @@ async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: Pi
 
 
 @over_all
-async def test_spec_3_03_the_stack_does_not_grow_with_the_elements(pier: Pier, protocol: str) -> None:
+async def test_spec_3_03_the_stack_does_not_grow_with_the_elements(pier: AllProtocolsSetup, protocol: str) -> None:
     """Requests from within signals, over a history that is deeper than the stack may be."""
     await pier.grow(80)
     subscriber = somebody(pier, protocol)
@@ -333,7 +341,7 @@ def _depth() -> int:
 
 
 @over_all
-async def test_spec_3_04_a_request_that_takes_long_holds_nobody_up(pier: Pier, protocol: str) -> None:
+async def test_spec_3_04_a_request_that_takes_long_holds_nobody_up(pier: AllProtocolsSetup, protocol: str) -> None:
     slow, quick = somebody(pier, protocol), somebody(pier, protocol)
     gate = pier.hold_next_page()
     await slow.subscribe(demand=3)
@@ -346,7 +354,7 @@ async def test_spec_3_04_a_request_that_takes_long_holds_nobody_up(pier: Pier, p
 
 
 @over_all
-async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: Pier, protocol: str) -> None:
+async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     await subscriber.heard(BEGUN, *elements(1, 2, 3))
     told = subscriber.told
@@ -358,7 +366,7 @@ async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: Pie
 
 
 @over_all
-async def test_spec_3_06_a_request_after_a_cancel_brings_no_element(pier: Pier, protocol: str) -> None:
+async def test_spec_3_06_a_request_after_a_cancel_brings_no_element(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     await subscriber.heard(BEGUN, *elements(1, 2, 3))
     await subscriber.cancel()
@@ -369,7 +377,7 @@ async def test_spec_3_06_a_request_after_a_cancel_brings_no_element(pier: Pier, 
 
 
 @where_demand_is_said
-async def test_spec_3_08_requests_add_up(pier: Pier, protocol: str) -> None:
+async def test_spec_3_08_requests_add_up(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe()
     for demand in (2, 1, 3):
         subscriber.ask(demand)
@@ -379,7 +387,7 @@ async def test_spec_3_08_requests_add_up(pier: Pier, protocol: str) -> None:
 @pytest.mark.parametrize("demanded", [0, 3], ids=["at first", "later"])
 @pytest.mark.parametrize(("protocol", "demand"), NOTHING_OR_LESS)
 async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
-    pier: Pier, protocol: str, demanded: int, demand: int
+    pier: AllProtocolsSetup, protocol: str, demanded: int, demand: int
 ) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=demanded)
     await subscriber.has(demanded)
@@ -392,7 +400,7 @@ async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
 
 
 @where_it_is_endless
-async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: Pier, protocol: str) -> None:
+async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100, follow=True)
     await subscriber.heard(BEGUN)
     await subscriber.confirmed()
@@ -409,7 +417,7 @@ async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: Pier, protocol: st
 
 @over_all
 @pytest.mark.usefixtures("small_heap")
-async def test_spec_3_13_after_a_cancel_nobody_holds_the_subscriber(pier: Pier, protocol: str) -> None:
+async def test_spec_3_13_after_a_cancel_nobody_holds_the_subscriber(pier: AllProtocolsSetup, protocol: str) -> None:
     for _ in range(20):
         subscriber = await somebody(pier, protocol).subscribe(demand=3)
         await subscriber.has(3)
@@ -427,7 +435,7 @@ def small_heap() -> None:
     gc.freeze()
 
 
-def _lives(pier: Pier) -> list[ActiveSubscription]:
+def _lives(pier: AllProtocolsSetup) -> list[ActiveSubscription]:
     """What is in memory of subscriptions of a pier."""
     gc.collect()
     return [
@@ -444,7 +452,7 @@ def _lives(pier: Pier) -> list[ActiveSubscription]:
     ids=["at once", "together", "more", "much more", "in between"],
 )
 async def test_spec_3_17_demand_reaches_its_cap_and_none_is_too_much(
-    pier: Pier, protocol: str, demands: tuple[int, ...]
+    pier: AllProtocolsSetup, protocol: str, demands: tuple[int, ...]
 ) -> None:
     subscriber = await somebody(pier, protocol).subscribe()
     for demand in demands:

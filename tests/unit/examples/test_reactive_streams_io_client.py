@@ -38,7 +38,7 @@ from tests.support.brokers.proxy import Proxy
 from tests.support.clock import Clock
 from tests.support.dice import dice
 from tests.support.paths import ROOT
-from tests.support.reactive_streams_io.conversation import Feed, Party
+from tests.support.reactive_streams_io.conversation import EndpointClient, Feed
 from tests.support.table import each_row
 from tests.support.wait import PATIENCE, wait_until
 
@@ -61,7 +61,7 @@ class Door:
         window: int = 0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self.parties: list[Party] = []
+        self.parties: list[EndpointClient] = []
         self.stores = False
         self.asked: list[int] = []
         self._lengths = iter(lengths)
@@ -108,7 +108,7 @@ class Door:
         self._writers.append(writer)
         if self._tls is not None:
             self.protocols.append(writer.get_extra_info("ssl_object").selected_alpn_protocol())
-        party = Party(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
+        party = EndpointClient(clock=Clock(), resumables=self._resumables if self._remembers else Resumables())
         if self._remembers:
             # What is read goes on with its session.
             party.feeds = self._feeds
@@ -120,7 +120,9 @@ class Door:
         with suppress(OSError):
             await writer.wait_closed()
 
-    async def _converse(self, party: Party, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(
+        self, party: EndpointClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         left = next(self._lengths, 1 << 30)
         said = party.says()
         while True:
@@ -137,7 +139,7 @@ class Door:
             self._want(party, party.events[before:])
             said = party.says()
 
-    def _want(self, party: Party, events: Sequence[Event]) -> None:
+    def _want(self, party: EndpointClient, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, SessionOpened) and self._window:
                 self.asked.append(party.endpoint.subscribe(self._wants, self._window))

@@ -37,7 +37,7 @@ SECOND = 1_000_000_000
 NEIGHBOUR = EntityId(EntityType.THING, "acme.site", "lamp-8")
 
 
-class Border(NamedTuple):
+class TrimmedHistory(NamedTuple):
     """A journal and a lake that together have everything."""
 
     journal: Journal
@@ -51,7 +51,7 @@ def trim(journal: Journal, last: int) -> None:
         journal.commit()
 
 
-def read(border: Border, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
+def read(border: TrimmedHistory, query: HistoryQuery, limit: int = 500, size: int = MUCH) -> list[Event]:
     """All pages. A page with the last event says that it is the last one."""
     range = open_range(border.journal, query)
     position, found = 0, []
@@ -69,7 +69,7 @@ def read(border: Border, query: HistoryQuery, limit: int = 500, size: int = MUCH
 
 
 @pytest.fixture
-def border(tmp_path: Path) -> Iterator[Border]:
+def border(tmp_path: Path) -> Iterator[TrimmedHistory]:
     """Revisions 1 to 101 of the lamp, one a second, the first 40 of them in the lake alone."""
     journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(LAMP, revision) for revision in range(1, 102)])
@@ -78,7 +78,7 @@ def border(tmp_path: Path) -> Iterator[Border]:
     append_events(lake, list(enumerate(events[:30], 1)), rows=10)
     append_events(lake, list(enumerate(events[30:60], 31)), rows=10)
     trim(journal, 40)
-    yield Border(journal, LakeHistory(lake), lake)
+    yield TrimmedHistory(journal, LakeHistory(lake), lake)
     journal.close()
 
 
@@ -87,7 +87,7 @@ def nanoseconds(text: str) -> int:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 40, 500])
-def test_a_replay_runs_across_the_border(border: Border, limit: int) -> None:
+def test_a_replay_runs_across_the_border(border: TrimmedHistory, limit: int) -> None:
     found = read(border, HistoryQuery(LAMP), limit)
     assert revisions(found) == span(1, 101)
     assert [one.value for one in found] == [str(revision - 1).encode() for revision in span(1, 101)]
@@ -95,7 +95,7 @@ def test_a_replay_runs_across_the_border(border: Border, limit: int) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
-def test_the_messages_of_a_stream_are_read_across_the_border(border: Border, limit: int) -> None:
+def test_the_messages_of_a_stream_are_read_across_the_border(border: TrimmedHistory, limit: int) -> None:
     """Offsets, contents and times are those that were published, and of the other partition there is nothing."""
     other = partition_entity("acme.site:hall/tank/1")
     wanted: list[Event] = []
@@ -111,14 +111,14 @@ def test_the_messages_of_a_stream_are_read_across_the_border(border: Border, lim
 
 
 @pytest.mark.parametrize("limit", [1, 30, 500])
-def test_a_filter_works_across_the_border(border: Border, limit: int) -> None:
+def test_a_filter_works_across_the_border(border: TrimmedHistory, limit: int) -> None:
     assert revisions(read(border, HistoryQuery(LAMP, filter="ge(attributes/counter,30)"), limit)) == span(31, 101)
     assert (
         revisions(read(border, HistoryQuery(LAMP, filter='like(attributes/counter,"*7")'), limit)) == span(8, 98)[::10]
     )
 
 
-def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: Border) -> None:
+def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: TrimmedHistory) -> None:
     for last in (20, 40):
         range = open_range(border.journal, HistoryQuery(LAMP, 1, last))
         first = page(border.journal, range, 0, last, MUCH)
@@ -127,7 +127,7 @@ def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: Bor
         assert not cold_page(border.cold, range, first.trimmed, last - 1, MUCH, 40).ended
 
 
-def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
+def test_case_20_what_retention_took_away_is_not_missed(border: TrimmedHistory) -> None:
     forget(border.lake, "revision <= 20")
     assert revisions(read(border, HistoryQuery(LAMP))) == span(21, 101)
     assert revisions(read(border, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
@@ -148,7 +148,7 @@ def test_case_20_what_retention_took_away_is_not_missed(border: Border) -> None:
     ids=["all", "filter", "to", "before"],
 )
 def test_a_replay_that_has_started_is_not_disturbed_by_retention_compaction_and_vacuum(
-    border: Border, asked: HistoryQuery, expected: list[int], limit: int
+    border: TrimmedHistory, asked: HistoryQuery, expected: list[int], limit: int
 ) -> None:
     """Not by several of them either, while the files stay that retention has deleted rows of."""
     found, deletions = [], iter(["revision <= 20", "revision <= 30", "revision <= 40"])
@@ -172,7 +172,7 @@ def test_a_replay_that_has_started_is_not_disturbed_by_retention_compaction_and_
     assert 1 not in revisions(read(border, asked))
 
 
-def test_a_replay_whose_files_are_removed_fails_rather_than_to_leave_out_events(border: Border) -> None:
+def test_a_replay_whose_files_are_removed_fails_rather_than_to_leave_out_events(border: TrimmedHistory) -> None:
     border.cold.reaches()
     range = open_range(border.journal, HistoryQuery(LAMP))
     forget(border.lake, "revision <= 20")
@@ -183,7 +183,7 @@ def test_a_replay_whose_files_are_removed_fails_rather_than_to_leave_out_events(
         cold_page(border.cold, range, later.trimmed, 5, MUCH, 40)
 
 
-def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: Border) -> None:
+def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events(border: TrimmedHistory) -> None:
     """Where the reader was started anew meanwhile."""
     range = open_range(border.journal, HistoryQuery(LAMP))
     forget(border.lake, "revision <= 20")
@@ -206,7 +206,7 @@ def test_a_replay_that_retention_overtakes_fails_rather_than_to_leave_out_events
     ids=["all", "filter", "after", "before"],
 )
 def test_events_that_the_lake_has_lost_after_others_are_reported(
-    border: Border, limit: int, condition: str, asked: HistoryQuery
+    border: TrimmedHistory, limit: int, condition: str, asked: HistoryQuery
 ) -> None:
     forget(border.lake, condition)
     with pytest.raises(
@@ -215,7 +215,7 @@ def test_events_that_the_lake_has_lost_after_others_are_reported(
         read(border, asked, limit)
 
 
-def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_reported(border: Border) -> None:
+def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_reported(border: TrimmedHistory) -> None:
     """What follows them is not passed over."""
     border = border._replace(cold=LakeHistory(border.lake))
     forget(border.lake, "revision >= 9 AND revision <= 12")
@@ -229,7 +229,7 @@ def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_re
             read(border, HistoryQuery(LAMP), 10)
 
 
-def test_a_replay_that_retention_overtakes_wholly_fails_too(border: Border) -> None:
+def test_a_replay_that_retention_overtakes_wholly_fails_too(border: TrimmedHistory) -> None:
     """At the beginning of a range it is the beginning that has gone, and nothing is missed."""
     asked = open_range(border.journal, HistoryQuery(LAMP))
     forget(border.lake, "revision <= 60")
@@ -243,13 +243,13 @@ def test_a_replay_that_retention_overtakes_wholly_fails_too(border: Border) -> N
                 cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40)
 
 
-def test_a_lake_that_lacks_what_was_trimmed_is_reported(border: Border) -> None:
+def test_a_lake_that_lacks_what_was_trimmed_is_reported(border: TrimmedHistory) -> None:
     trim(border.journal, 70)
     with pytest.raises(HistoryUnavailable, match="up to number 70, found none after 60"):
         read(border, HistoryQuery(LAMP))
 
 
-def test_a_filter_that_matches_the_last_cold_event_knows_the_end(border: Border) -> None:
+def test_a_filter_that_matches_the_last_cold_event_knows_the_end(border: TrimmedHistory) -> None:
     asked = HistoryQuery(LAMP, 1, 40, filter="ge(attributes/counter,30)")
     range = open_range(border.journal, asked)
     first = page(border.journal, range, 0, 10, MUCH)
@@ -260,7 +260,7 @@ def test_a_filter_that_matches_the_last_cold_event_knows_the_end(border: Border)
     assert (revisions(found.events), found.ended) == (span(31, 40), True)
 
 
-def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(border: Border) -> None:
+def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(border: TrimmedHistory) -> None:
     range = open_range(border.journal, HistoryQuery(LAMP, before=nanoseconds(timestamp(8))))
     first = page(border.journal, range, 0, 7, MUCH)
     assert first.trimmed is not None
@@ -270,7 +270,7 @@ def test_case_35_the_last_event_before_a_cold_instant_is_known_as_the_last(borde
     assert (revisions(found.events), found.ended) == (span(1, 6), False)
 
 
-def test_compaction_between_two_pages_does_not_disturb(border: Border) -> None:
+def test_compaction_between_two_pages_does_not_disturb(border: TrimmedHistory) -> None:
     range = open_range(border.journal, HistoryQuery(LAMP))
     position, found = 0, []
     while not (one := page(border.journal, range, position, 3, MUCH)).ended:
@@ -331,7 +331,7 @@ def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: Jou
     lake = Lake(tmp_path)
     append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
     trim(again, 8)
-    border = Border(again, LakeHistory(lake), lake)
+    border = TrimmedHistory(again, LakeHistory(lake), lake)
     found = page(again, open_range(again, HistoryQuery(LAMP)), 0, 10, MUCH)
     assert found.trimmed == Trimmed(6, 8, False, 6)
     assert revisions(read(border, HistoryQuery(LAMP))) == span(6, 11)
@@ -417,6 +417,6 @@ def test_a_trimmed_journal_and_its_lake_answer_as_the_whole_journal_does(
             journal.append(history.changes)
         trim(trimmed, history.trimmed)
         cold = LakeHistory(lake)
-        assert read(Border(trimmed, cold, lake), asked, limit, size) == read(
-            Border(whole, cold, lake), asked, limit, size
+        assert read(TrimmedHistory(trimmed, cold, lake), asked, limit, size) == read(
+            TrimmedHistory(whole, cold, lake), asked, limit, size
         )

@@ -19,7 +19,7 @@ from connectivity.api.authentication import (
     check_query_token,
 )
 from connectivity.config.settings import ApiSettings, TokenRole
-from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished, shared_app
+from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished, shared_app
 from tests.support.clock import Clock
 from tests.support.table import each_row
 from tests.support.wait import wait_until
@@ -276,7 +276,7 @@ async def test_of_several_tokens_none_counts() -> None:
 
 async def test_a_right_token_never_waits() -> None:
     sleeper = Sleeper()
-    async with client_of(app_of(Desk(), token="secret", sleep=sleeper)) as client:
+    async with client_of(app_of(FakeManagement(), token="secret", sleep=sleeper)) as client:
         for _ in range(3):
             assert (await client.get("/metrics", headers={"authorization": "Bearer secret"})).status_code == 200
             assert (await client.get("/metrics")).status_code == 401

@@ -11,7 +11,7 @@ import pytest
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import RevisionSelector, SampleMessage
 from mappings.errors import Fault
-from tests.support.api.fake_management import DOCUMENT, START, Desk, ask, furnished
+from tests.support.api.fake_management import DOCUMENT, START, FakeManagement, ask, furnished
 from tests.support.table import each_row
 
 ALL = "/api/2/connections"
@@ -21,7 +21,7 @@ SHOWN = {**DOCUMENT, "uri": "tcp://fleet:*****@broker.acme.example:1883"}
 NEW = {name: value for name, value in DOCUMENT.items() if name != "id"}
 
 
-async def sends(desk: Desk | None, method: str, path: str, body: Any, **headers: str) -> Any:
+async def sends(desk: FakeManagement | None, method: str, path: str, body: Any, **headers: str) -> Any:
     """A request with this body as JSON."""
     given = {"content-type": "application/json", **headers}
     return await ask(desk, method, path, content=json.dumps(body), headers=given)
@@ -63,7 +63,7 @@ async def test_a_list_that_is_asked_for_in_unknown_words_is_refused(query: str, 
 
 
 async def test_a_connection_is_created_and_notified_where_it_is() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await sends(desk, "POST", ALL, NEW)
     assert answer.status_code == 201
     assert (answer.headers["location"], answer.headers["etag"]) == (f"{ALL}/made-1", '"rev:1"')
@@ -77,7 +77,7 @@ async def test_an_id_that_is_taken_is_a_conflict() -> None:
 
 
 async def test_every_problem_of_a_document_is_reported_at_once() -> None:
-    answer = await sends(Desk(), "POST", ALL, {**NEW, "uri": "nowhere", "clientCount": 0})
+    answer = await sends(FakeManagement(), "POST", ALL, {**NEW, "uri": "nowhere", "clientCount": 0})
     told = answer.json()
     assert (answer.status_code, told["status"]) == (400, 400)
     assert {it["path"] for it in told["problems"]} == {"uri", "clientCount"}
@@ -85,7 +85,7 @@ async def test_every_problem_of_a_document_is_reported_at_once() -> None:
 
 
 async def test_case_46_a_connection_is_created_by_put_on_a_fresh_id() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await sends(desk, "PUT", ONE, NEW)
     assert (answer.status_code, answer.headers["location"], answer.headers["etag"]) == (201, ONE, '"rev:1"')
     assert answer.json() == SHOWN
@@ -191,7 +191,7 @@ async def test_a_connection_is_deleted() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_what_is_not_there_is_not_found(method: str) -> None:
-    answer = await ask(Desk(), method, f"{ALL}/none")
+    answer = await ask(FakeManagement(), method, f"{ALL}/none")
     assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:connection.notfound")
 
 
@@ -200,14 +200,14 @@ async def test_what_a_connection_does_is_shown_by_its_id(below: str) -> None:
     answer = await ask(furnished(), "GET", f"{ONE}/{below}")
     assert answer.status_code == 200
     assert below == "revisions" or answer.json()["connectionId"] == "site"
-    answer = await ask(Desk(), "GET", f"{ALL}/none/{below}")
+    answer = await ask(FakeManagement(), "GET", f"{ALL}/none/{below}")
     assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:connection.notfound")
 
 
 @each_row("connection_id", ["ä", "a b", "a" * 101, "a%0a", "%00"])
 @each_row(("method", "below"), [("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/status")])
 async def test_an_id_that_none_can_have_is_refused(connection_id: str, method: str, below: str) -> None:
-    answer = await sends(Desk(), method, f"{ALL}/{connection_id}{below}", NEW)
+    answer = await sends(FakeManagement(), method, f"{ALL}/{connection_id}{below}", NEW)
     assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:connection.id.invalid")
 
 
@@ -256,7 +256,7 @@ async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
 
 
 async def test_case_48_what_a_dry_run_met_is_reported_and_nothing_is_stored() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     desk.refuses["test"] = OperationRefused(
         Fault(504, "connectivity:connection.failed", "connection refused"), report={"sources": []}
     )
@@ -267,7 +267,7 @@ async def test_case_48_what_a_dry_run_met_is_reported_and_nothing_is_stored() ->
 
 
 async def test_a_connection_is_tried_as_it_is() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await sends(desk, "POST", ALL + "?dry-run=true", DOCUMENT)
     assert (answer.status_code, answer.json()) == (200, {"status": "open"})
     assert (desk.asked, desk.kept) == ([("test", DOCUMENT, None)], {})
@@ -286,7 +286,7 @@ async def test_a_connection_is_tried_as_it_is() -> None:
     ],
 )
 async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: SampleMessage | None) -> None:
-    desk = Desk()
+    desk = FakeManagement()
     trial = {"connection": DOCUMENT, "sample": sample}
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
     assert (answer.status_code, desk.asked) == (200, [("test", DOCUMENT, expected)])
@@ -311,7 +311,7 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
     ],
 )
 async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
     assert desk.asked == []
@@ -320,19 +320,19 @@ async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any
 @pytest.mark.parametrize(("method", "path"), [("PUT", ONE), ("POST", ALL + "?dry-run=true")], ids=["PUT", "dry run"])
 async def test_what_is_missing_is_named_all_at_once(method: str, path: str) -> None:
     """Only where POST makes a connection may it be left open whether it is to be open."""
-    answer = await sends(Desk(), method, path, {"sources": []})
+    answer = await sends(FakeManagement(), method, path, {"sources": []})
     assert answer.status_code == 400
     assert {it["path"] for it in answer.json()["problems"]} >= {"connectionType", "connectionStatus", "uri"}
 
 
 async def test_a_sample_without_a_dry_run_creates_nothing() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await sends(desk, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": TRIAL})
     assert (answer.status_code, desk.asked) == (415, [])
 
 
 async def test_a_misspelt_dry_run_creates_nothing() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await sends(desk, "POST", ALL + "?dryrun=true", NEW)
     assert (answer.status_code, desk.asked) == (400, [])
     assert "did you mean dry-run?" in answer.json()["description"]

@@ -10,14 +10,14 @@ from fastapi import FastAPI
 
 from mappings.ids import EntityId, EntityType
 from tests.support.api.fake_erasures import Erasures
-from tests.support.api.fake_management import Desk, app_of, ask, client_of
+from tests.support.api.fake_management import FakeManagement, app_of, ask, client_of
 from tests.support.table import each_row
 
 SUBSCRIPTIONS = "/api/2/connectivity/subscriptions"
 
 
 async def test_open_subscriptions_are_listed() -> None:
-    answer = await ask(Desk(), "GET", SUBSCRIPTIONS)
+    answer = await ask(FakeManagement(), "GET", SUBSCRIPTIONS)
     assert (answer.status_code, [it["id"] for it in answer.json()]) == (200, ["abcd"])
 
 
@@ -25,14 +25,14 @@ async def test_open_subscriptions_are_listed() -> None:
 async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_all_is_reported(
     query: str, limit: int
 ) -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await ask(desk, "GET", f"{SUBSCRIPTIONS}{query}")
     assert (answer.headers["x-total-count"], desk.asked) == ("5", [("subscriptions", limit)])
     assert (await ask(desk, "GET", f"{SUBSCRIPTIONS}?limit=0")).status_code == 400
 
 
 async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/ab")
     assert (answer.status_code, desk.asked) == (204, [("cancel", "ab", "api")])
     answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/x")
@@ -41,21 +41,21 @@ async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> No
 
 @pytest.mark.parametrize("prefix", ["x" * 201, "%00", "a%20b", "ä"])
 async def test_what_starts_no_id_is_not_looked_for(prefix: str) -> None:
-    desk = Desk()
+    desk = FakeManagement()
     assert (await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
     assert desk.asked == []
 
 
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=7", 7), ("?limit=10000", 10_000)])
 async def test_the_audit_log_is_shown_up_to_a_limit(query: str, limit: int) -> None:
-    desk = Desk()
+    desk = FakeManagement()
     answer = await ask(desk, "GET", f"/api/2/audit{query}")
     assert (answer.status_code, answer.json()[0]["by"], desk.asked) == (200, "anna", [("audit", limit)])
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "10001", "9" * 40, "x", ""])
 async def test_a_limit_that_is_invalid_is_refused(limit: str) -> None:
-    answer = await ask(Desk(), "GET", f"/api/2/audit?limit={limit}")
+    answer = await ask(FakeManagement(), "GET", f"/api/2/audit?limit={limit}")
     assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
     assert answer.json()["problems"][0]["path"] == "limit"
 

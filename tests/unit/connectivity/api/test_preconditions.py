@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 
 from connectivity.api.preconditions import PreconditionFailed, parse_revision_selector, precondition_of
 from connectivity.errors import OperationRefused
-from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished
+from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished
 from tests.support.table import each_row
 
 ONE = "/api/2/connections/site"
@@ -120,4 +120,4 @@ async def test_a_delete_of_another_revision_deletes_nothing() -> None:
 async def test_who_only_wants_to_create_changes_nothing() -> None:
     headers = {**JSON, "if-none-match": "*"}
     assert (await ask(furnished(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 412
-    assert (await ask(Desk(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 201
+    assert (await ask(FakeManagement(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 201

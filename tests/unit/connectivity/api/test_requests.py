@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.api.fake_management import DOCUMENT, Desk, app_of, ask, client_of, furnished
+from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -38,19 +38,19 @@ async def test_odd_json_is_refused_as_in_a_connection_file(content: bytes, metho
 
 @pytest.mark.parametrize("content", [b"[]", b"7", b"null", b'"text"'])
 async def test_json_that_is_no_object_is_refused(content: bytes) -> None:
-    answer = await ask(Desk(), "POST", ALL, content=content, headers=JSON)
+    answer = await ask(FakeManagement(), "POST", ALL, content=content, headers=JSON)
     assert (answer.status_code, answer.json()["error"]) == (400, "api:body.invalid")
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "json", "multipart/form-data"])
 async def test_another_media_type_is_refused(kind: str) -> None:
-    answer = await ask(Desk(), "POST", ALL, content=b"{}", headers={"content-type": kind})
+    answer = await ask(FakeManagement(), "POST", ALL, content=b"{}", headers={"content-type": kind})
     assert (answer.status_code, answer.json()["error"]) == (415, "api:contenttype.unsupported")
 
 
 async def test_a_media_type_may_have_parameters_and_any_case() -> None:
     headers = {"content-type": " Application/JSON ; charset=utf-8"}
-    assert (await ask(Desk(), "POST", ALL, content=json.dumps(DOCUMENT), headers=headers)).status_code == 201
+    assert (await ask(FakeManagement(), "POST", ALL, content=json.dumps(DOCUMENT), headers=headers)).status_code == 201
 
 
 async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
@@ -71,7 +71,7 @@ async def test_a_body_beyond_the_bound_is_too_large_whether_or_not_it_says_so(is
 
 
 async def test_by_default_a_body_may_have_a_mebibyte() -> None:
-    answer = await ask(Desk(), "POST", ALL, content=b" " * (1024 * 1024 + 1), headers=JSON)
+    answer = await ask(FakeManagement(), "POST", ALL, content=b" " * (1024 * 1024 + 1), headers=JSON)
     assert answer.status_code == 413
 
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from connectivity.errors import OperationRefused
 from connectivity.subscriptions.search_requests import HttpSearch
 from mappings.errors import Fault
-from tests.support.api.fake_management import Desk, ask, shared_app
+from tests.support.api.fake_management import FakeManagement, ask, shared_app
 
 THINGS, COUNT = "/api/2/search/things", "/api/2/search/things/count"
 BOTH = pytest.mark.parametrize("path", [THINGS, COUNT])
@@ -29,16 +29,18 @@ def guarded() -> FastAPI:
     return shared_app(tokens=TOKENS)
 
 
-async def search(path: str, who: str = "bert", desk: Desk | None = None, **query: Any) -> tuple[httpx.Response, Desk]:
+async def search(
+    path: str, who: str = "bert", desk: FakeManagement | None = None, **query: Any
+) -> tuple[httpx.Response, FakeManagement]:
     """What one of the token's bearers is answered, and what was asked for it."""
-    desk = desk or Desk()
+    desk = desk or FakeManagement()
     token = next(it["token"] for it in TOKENS if it["name"] == who)
     given = {"as" if name == "as_" else name: value for name, value in query.items()}
     headers = {"authorization": f"Bearer {token}"}
     return await ask(desk, "GET", path, guarded(), params=given, headers=headers), desk
 
 
-def asked(desk: Desk) -> HttpSearch:
+def asked(desk: FakeManagement) -> HttpSearch:
     ((_, inquiry),) = desk.asked
     assert isinstance(inquiry, HttpSearch)
     return inquiry
@@ -138,10 +140,10 @@ async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_to
 
 @BOTH
 async def test_where_no_token_is_needed_anyone_who_asks_says_in_whose_name(path: str) -> None:
-    desk = Desk()
+    desk = FakeManagement()
     assert (await ask(desk, "GET", f"{path}?as=acme:bert")).status_code == 200
     assert asked(desk).subjects == ("acme:bert",)
-    assert (await ask(Desk(), "GET", path)).status_code == 403
+    assert (await ask(FakeManagement(), "GET", path)).status_code == 403
 
 
 # --- what is refused
@@ -181,7 +183,7 @@ async def test_what_cannot_be_understood_is_asked_of_nobody(query: dict[str, Any
 )
 @BOTH
 async def test_what_the_search_refuses_is_reported(path: str, fault: Fault) -> None:
-    desk = Desk(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
+    desk = FakeManagement(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
     answer, _ = await search(path, desk=desk)
     assert (answer.status_code, answer.json()["error"]) == (fault.status, fault.error)
 
@@ -193,5 +195,7 @@ async def test_an_empty_selector_selects_everything() -> None:
 
 @BOTH
 async def test_things_are_only_looked_at(path: str) -> None:
-    answer = await ask(Desk(), "POST", path, guarded(), headers={"authorization": f"Bearer {TOKENS[0]['token']}"})
+    answer = await ask(
+        FakeManagement(), "POST", path, guarded(), headers={"authorization": f"Bearer {TOKENS[0]['token']}"}
+    )
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")

@@ -15,7 +15,7 @@ A, B = policy("acme:a"), policy("acme:b")
 LAMP = thing("acme:lamp")
 
 
-class Court(AccessRevalidation[str]):
+class BanRegistry(AccessRevalidation[str]):
     """Somebody is forgotten who is banned."""
 
     def __init__(self, authorities: PolicyChangeNotifier) -> None:
@@ -51,11 +51,11 @@ def authorities() -> PolicyChangeNotifier:
 
 
 @pytest.fixture
-def court(authorities: PolicyChangeNotifier) -> Court:
-    return Court(authorities)
+def court(authorities: PolicyChangeNotifier) -> BanRegistry:
+    return BanRegistry(authorities)
 
 
-def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChangeNotifier, court: Court) -> None:
+def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
     assert repr(authorities) == "<Authorities, watched by 0>"
     court.come("ada", A)
     court.come("eve", A)
@@ -66,7 +66,7 @@ def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChang
     assert repr(authorities) == "<Authorities, watched by 0>"
 
 
-def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, court: Court) -> None:
+def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
     court.come("ada", A)
     court.come("eve", B)
     authorities.tell([], [A])
@@ -78,7 +78,7 @@ def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChange
 
 
 def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
-    authorities: PolicyChangeNotifier, court: Court
+    authorities: PolicyChangeNotifier, court: BanRegistry
 ) -> None:
     court.come("ada", LAMP, A)
     authorities.tell([], [LAMP])
@@ -90,7 +90,7 @@ def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
     assert court.judged == ["ada"]
 
 
-def test_everybody_is_judged_in_a_round(court: Court) -> None:
+def test_everybody_is_judged_in_a_round(court: BanRegistry) -> None:
     for number in range(90):
         court.come(str(number), A)
     for _ in range(ROUND):
@@ -98,7 +98,9 @@ def test_everybody_is_judged_in_a_round(court: Court) -> None:
     assert set(court.judged) == set(map(str, range(90)))
 
 
-def test_what_could_not_be_judged_is_judged_with_the_next_ones(authorities: PolicyChangeNotifier, court: Court) -> None:
+def test_what_could_not_be_judged_is_judged_with_the_next_ones(
+    authorities: PolicyChangeNotifier, court: BanRegistry
+) -> None:
     for who in ("ada", "eve", "joe"):
         court.come(who, LAMP, A)
     court.is_unreadable = True

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from tests.support.api.canned_server import Canned, Says, canned, fault
+from tests.support.api.canned_server import Canned, Reply, canned, fault
 
 SECRET = "s3cr3t-word"
 LIST = "GET /api/2/connections?fields=id%2C_owner%2C_file%2C_revision"
@@ -38,12 +38,12 @@ def owned(name: str, revision: int = 3, file: str | None = None) -> dict[str, An
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canned]:
     """A service that has `depot` and `site`."""
     table = {
-        LIST: Says([owned("depot"), owned("site", 1)]),
-        "GET /api/2/connections/depot": Says(document("depot"), headers={"etag": '"rev:3"'}),
-        "GET /api/2/connections/site": Says(document("site"), headers={"etag": '"rev:1"'}),
-        **{f"PUT /api/2/connections/{name}": Says(status=204) for name in ("depot", "site")},
-        "PUT /api/2/connections/fresh": Says({}, 201),
-        "DELETE /api/2/connections/site": Says(status=204),
+        LIST: Reply([owned("depot"), owned("site", 1)]),
+        "GET /api/2/connections/depot": Reply(document("depot"), headers={"etag": '"rev:3"'}),
+        "GET /api/2/connections/site": Reply(document("site"), headers={"etag": '"rev:1"'}),
+        **{f"PUT /api/2/connections/{name}": Reply(status=204) for name in ("depot", "site")},
+        "PUT /api/2/connections/fresh": Reply({}, 201),
+        "DELETE /api/2/connections/site": Reply(status=204),
     }
     with canned(table) as server:
         monkeypatch.setenv("CONNECTIVITY_URL", server.url)
@@ -136,7 +136,7 @@ def test_what_is_stored_and_cannot_be_opened_gets_an_error(server: Canned, folde
 
 
 def test_what_a_file_of_the_service_owns_stops_everything_and_is_named(server: Canned, folder: Path) -> None:
-    server.table[LIST] = Says([owned("depot", file="connections/depot.yaml")])
+    server.table[LIST] = Reply([owned("depot", file="connections/depot.yaml")])
     for more in (["--yes"], ["--plan"], ["--yes", "--json"]):
         result = run("apply", folder, *more)
         assert (result.exit_code, changing(server)) == (1, [])
@@ -146,7 +146,7 @@ def test_what_a_file_of_the_service_owns_stops_everything_and_is_named(server: C
 
 def test_secrets_that_cannot_be_compared_are_sent_when_asked(server: Canned, tmp_path: Path) -> None:
     stored = document("depot", uri="tcp://u:*****@h:1883")
-    server.table["GET /api/2/connections/depot"] = Says(stored, headers={"etag": '"rev:3"'})
+    server.table["GET /api/2/connections/depot"] = Reply(stored, headers={"etag": '"rev:3"'})
     write(tmp_path, document("depot", uri=f"tcp://u:{SECRET}@h:1883"))
     result = run("apply", tmp_path, "--yes")
     assert (result.exit_code, changing(server)) == (0, [])
@@ -199,16 +199,16 @@ ODD: list[Any] = [None, {}, 7, [7], [None], "x", [{"id": 7}], [{}]]
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
 def test_an_answer_of_another_shape_is_no_traceback(odd: Any, server: Canned, folder: Path) -> None:
-    server.table[LIST] = Says(odd)
+    server.table[LIST] = Reply(odd)
     assert run("apply", folder, "--plan").exit_code in (3, 5)
-    server.table[LIST] = Says([owned("depot")])
-    server.table["GET /api/2/connections/depot"] = Says(odd)
+    server.table[LIST] = Reply([owned("depot")])
+    server.table["GET /api/2/connections/depot"] = Reply(odd)
     assert run("apply", folder, "--plan").exit_code in (3, 5)
 
 
 def test_a_document_that_is_nested_without_end_is_no_traceback(server: Canned, folder: Path) -> None:
     deep = b'{"tags":' + b"[" * 500 + b"]" * 500 + b"}"
-    server.table["GET /api/2/connections/depot"] = Says(body=deep)
+    server.table["GET /api/2/connections/depot"] = Reply(body=deep)
     result = run("apply", folder, "--plan")
     assert (result.exit_code, result.stdout) == (5, "")
 
@@ -248,7 +248,7 @@ REPORT: dict[str, Any] = {
 
 
 def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server: Canned, folder: Path) -> None:
-    server.table[TRY] = Says(REPORT)
+    server.table[TRY] = Reply(REPORT)
     (folder / "sample.json").write_text('{"on": true}')
     more = ["--sample", folder / "sample.json", "--header", "correlation-id=c-1", "--header", "a=b=c", "--source", "0"]
     result = run("test", folder / "depot.json", *more, "--address", "depot/cmd")
@@ -278,14 +278,14 @@ def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server
 
 
 def test_a_connection_test_without_a_sample_is_the_document_alone(server: Canned, folder: Path) -> None:
-    server.table[TRY] = Says({"connection": "open"})
+    server.table[TRY] = Reply({"connection": "open"})
     assert run("test", folder / "depot.json").exit_code == 0
     assert server.asked[-1].headers["content-type"] == "application/json"
     assert server.asked[-1].document["id"] == "depot"
 
 
 def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_input(server: Canned, folder: Path) -> None:
-    server.table[TRY] = Says(REPORT)
+    server.table[TRY] = Reply(REPORT)
     assert run("test", folder / "depot.json", "--sample", "-", input=b"\xff\x00").exit_code == 0
     sample = server.asked[-1].document["sample"]
     assert (sample["encoding"], base64.b64decode(sample["payload"])) == ("base64", b"\xff\x00")
@@ -295,16 +295,18 @@ def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_inpu
     ("found", "told"),
     [
         (
-            Says(REPORT | {"targets": [{"index": 0, "address": "q", "status": "misconfigured", "details": "missing"}]}),
+            Reply(
+                REPORT | {"targets": [{"index": 0, "address": "q", "status": "misconfigured", "details": "missing"}]}
+            ),
             "",
         ),
-        (Says({"sample": {"error": {"error": "json.invalid", "message": "no JSON"}}}), ""),
+        (Reply({"sample": {"error": {"error": "json.invalid", "message": "no JSON"}}}), ""),
         (fault(504, "connectivity:connection.failed", "refused", report=REPORT | {"connection": "failed"}), "refused"),
         (fault(400, "connectivity:connection.configuration.invalid", "The connection has problems."), "problems"),
     ],
 )
 def test_a_connection_test_that_finds_a_problem_ends_with_1_and_shows_what_it_found(
-    found: Says, told: str, server: Canned, folder: Path
+    found: Reply, told: str, server: Canned, folder: Path
 ) -> None:
     server.table[TRY] = found
     result = run("test", folder / "depot.json")
@@ -330,7 +332,7 @@ def test_what_cannot_be_tried_ends_with_2(more: list[str], server: Canned, folde
 
 
 def test_of_several_connections_one_is_named(server: Canned, folder: Path) -> None:
-    server.table[TRY] = Says(REPORT)
+    server.table[TRY] = Reply(REPORT)
     several = run("test", folder)
     assert (several.exit_code, "found the connections depot, fresh" in several.stderr) == (2, True)
     assert run("test", folder, "--id", "fresh").exit_code == 0

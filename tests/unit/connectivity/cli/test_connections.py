@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from tests.support.api.canned_server import HTML, PROGRAM, Answers, Canned, Says, canned, fault
+from tests.support.api.canned_server import HTML, PROGRAM, Answers, Canned, Reply, canned, fault
 from tests.support.api.metrics_page import METRICS, STATUS
 from tests.support.brokers import free_port
 from tests.support.terminal import at_terminal
@@ -33,16 +33,16 @@ BAD = {"timestamp": "T2", "level": "failure", "category": "source", "type": "map
 LOGS = {"connectionId": "depot", "connectionLogs": [ENTRY, BAD], "enabledSince": "T0"}
 
 TABLE: dict[str, Answers] = {
-    LISTED: Says([ROW]),
-    "GET /api/2/connections": Says([DOCUMENT]),
-    IDS: Says(["depot", "site"]),
-    f"GET {DEPOT}": Says(DOCUMENT, headers={"etag": '"rev:3"'}),
-    f"DELETE {DEPOT}": Says(status=204),
-    f"POST {DEPOT}/command": Says(),
-    f"GET {DEPOT}/status": Says(STATUS),
-    f"GET {DEPOT}/metrics": Says(METRICS),
-    f"GET {DEPOT}/logs": Says(LOGS),
-    f"GET {DEPOT}/revisions": Says([{"revision": 3, "modified": "T", "by": "ops", "action": "modified"}]),
+    LISTED: Reply([ROW]),
+    "GET /api/2/connections": Reply([DOCUMENT]),
+    IDS: Reply(["depot", "site"]),
+    f"GET {DEPOT}": Reply(DOCUMENT, headers={"etag": '"rev:3"'}),
+    f"DELETE {DEPOT}": Reply(status=204),
+    f"POST {DEPOT}/command": Reply(),
+    f"GET {DEPOT}/status": Reply(STATUS),
+    f"GET {DEPOT}/metrics": Reply(METRICS),
+    f"GET {DEPOT}/logs": Reply(LOGS),
+    f"GET {DEPOT}/revisions": Reply([{"revision": 3, "modified": "T", "by": "ops", "action": "modified"}]),
     "GET /api/2/connections/owned": fault(404, "connectivity:connection.notfound", "found no connection owned"),
     "DELETE /api/2/connections/owned": fault(
         409, "connectivity:connection.conflict", "The connection owned belongs to the file connections/owned.yaml."
@@ -165,15 +165,15 @@ def test_metrics_are_a_table_of_what_was_counted(server: Canned) -> None:
 
 def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
     server.table |= {
-        LISTED: Says([]),
-        IDS: Says([]),
-        f"GET {DEPOT}/metrics": Says({}),
-        f"GET {DEPOT}/revisions": Says([]),
+        LISTED: Reply([]),
+        IDS: Reply([]),
+        f"GET {DEPOT}/metrics": Reply({}),
+        f"GET {DEPOT}/revisions": Reply([]),
     }
     assert run("list").stdout == run("status").stdout == "no connections\n"
     assert run("list", "--ids").stdout == "", "whoever reads ids line by line finds none"
     assert run("metrics", "depot").stdout == "depot: no metrics\n"
-    server.table[f"GET {DEPOT}/logs"] = Says(LOGS | {"connectionLogs": []})
+    server.table[f"GET {DEPOT}/logs"] = Reply(LOGS | {"connectionLogs": []})
     assert run("logs", "depot").stdout == "depot: no entries\n"
     assert run("revisions", "depot").stdout == "depot: no revisions\n"
     assert json.loads(run("status", "--json").stdout) == []
@@ -289,17 +289,17 @@ READING = (
     "logs depot",
     "revisions depot",
 )
-ANSWERS: dict[str, Says] = {
+ANSWERS: dict[str, Reply] = {
     "HTML": HTML,
-    "cut": Says(body=b'[{"id": "a"'),
-    "nothing": Says(),
-    "cut off": Says(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"),
-    "null": Says(body=b"null"),
-    "a number": Says(7),
-    "a text": Says("x"),
-    "an object": Says({"a": [1, {}], "connectionLogs": [{"level": 7, "message": {}}], "clientStatus": [{"type": []}]}),
-    "a list": Says([7, None, "x", [], {}, {"id": [1], "connectionType": {}}]),
-    "huge numbers": Says(body=b'{"connectionMetrics": {"inbound": {"x": {"success": {"PT1M": 1e999}}}}}'),
+    "cut": Reply(body=b'[{"id": "a"'),
+    "nothing": Reply(),
+    "cut off": Reply(raw=b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{"),
+    "null": Reply(body=b"null"),
+    "a number": Reply(7),
+    "a text": Reply("x"),
+    "an object": Reply({"a": [1, {}], "connectionLogs": [{"level": 7, "message": {}}], "clientStatus": [{"type": []}]}),
+    "a list": Reply([7, None, "x", [], {}, {"id": [1], "connectionType": {}}]),
+    "huge numbers": Reply(body=b'{"connectionMetrics": {"inbound": {"x": {"success": {"PT1M": 1e999}}}}}'),
 }
 
 
@@ -321,7 +321,7 @@ def environment(server: Canned, **variables: str) -> dict[str, str]:
 
 def test_following_prints_an_object_a_line_as_it_comes_and_ends_with_130(server: Canned) -> None:
     more = LOGS | {"connectionLogs": [ENTRY, BAD, ENTRY | {"timestamp": "T3"}]}
-    server.table[f"GET {DEPOT}/logs"] = [Says(LOGS), Says(raw=b""), Says(more)]
+    server.table[f"GET {DEPOT}/logs"] = [Reply(LOGS), Reply(raw=b""), Reply(more)]
     arguments = ["connections", "logs", "depot", "--follow", "--json", "--interval", "0.1"]
     with subprocess.Popen(
         [*PROGRAM, *arguments],
@@ -360,7 +360,7 @@ def on_terminal(server: Canned, *arguments: str, columns: int, **variables: str)
 
 def test_colours_are_for_terminals_and_no_color_is_respected(server: Canned) -> None:
     long = "depot-" + "x" * 34
-    server.table[LISTED] = Says([ROW | {"id": long}])
+    server.table[LISTED] = Reply([ROW | {"id": long}])
     shown = on_terminal(server, "connections", "list", columns=80)
     assert "\x1b[32m" in shown
     assert "\x1b[31m" not in shown, "what a name brings along is no colour"

@@ -10,7 +10,7 @@ import pytest
 
 from connectivity.cli.connections import RESTART_GRACE_SECONDS, PrintedEntries, follow_log
 from connectivity.cli.http_client import NotAllowed, ServiceClient, ServiceRefused, place_of
-from tests.support.api.canned_server import HTML, Canned, Says, canned, fault
+from tests.support.api.canned_server import HTML, Canned, Reply, canned, fault
 from tests.support.clock import Clock
 from tests.support.table import each_row
 
@@ -65,15 +65,15 @@ def following(server: Canned, told: list[str], clock: Clock) -> Iterator[str]:
 def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
     gone = fault(404, "connectivity:connection.notfound", "not yet")
     starting = fault(503, "api:store.unavailable", "soon")
-    answers: list[Says] = [
-        Says(logs(1)),
-        Says(raw=b""),
-        Says(raw=b""),
+    answers: list[Reply] = [
+        Reply(logs(1)),
+        Reply(raw=b""),
+        Reply(raw=b""),
         HTML,
         starting,
         gone,
-        Says(logs(2)),
-        Says(logs(2, 3)),
+        Reply(logs(2)),
+        Reply(logs(2, 3)),
     ]
     told: list[str] = []
     with canned({LOGS: answers}) as server:
@@ -88,8 +88,8 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
     ("answers", "kind"),
     [
         ([fault(404, "connectivity:connection.notfound", "no")], ServiceRefused),
-        ([Says(logs(1)), fault(404, "connectivity:connection.notfound", "no")], ServiceRefused),
-        ([Says(logs(1)), fault(401, "api:unauthorized", "no")], NotAllowed),
+        ([Reply(logs(1)), fault(404, "connectivity:connection.notfound", "no")], ServiceRefused),
+        ([Reply(logs(1)), fault(401, "api:unauthorized", "no")], NotAllowed),
     ],
 )
 def test_what_waiting_does_not_fix_ends_it(answers: list[Any], kind: type[Exception], clock: Clock) -> None:
@@ -100,6 +100,6 @@ def test_what_waiting_does_not_fix_ends_it(answers: list[Any], kind: type[Except
 def test_a_connection_that_does_not_come_back_with_its_service_is_gone(clock: Clock) -> None:
     started = clock.now()
     gone = fault(404, "connectivity:connection.notfound", "no")
-    with canned({LOGS: [Says(raw=b""), gone]}) as server, pytest.raises(ServiceRefused):
+    with canned({LOGS: [Reply(raw=b""), gone]}) as server, pytest.raises(ServiceRefused):
         list(following(server, [], clock))
     assert clock.now() >= started + RESTART_GRACE_SECONDS

@@ -21,7 +21,7 @@ from connectivity.cli.http_client import (
     reachable,
     read_token,
 )
-from tests.support.api.canned_server import HTML, SLOW, Canned, Says, canned, fault
+from tests.support.api.canned_server import HTML, SLOW, Canned, Reply, canned, fault
 from tests.support.brokers import free_port
 from tests.support.table import each_row
 
@@ -36,7 +36,7 @@ def service(server: Canned, seconds: float = 30.0) -> ServiceClient:
 
 def test_a_question_carries_token_and_body_and_the_answer_its_tag() -> None:
     put = "PUT /api/2/connections/a:b%2Fc?x=1+2"
-    with canned({put: Says({"id": "ä"}, 201, {"ETag": '"rev:3"'})}) as server:
+    with canned({put: Reply({"id": "ä"}, 201, {"ETag": '"rev:3"'})}) as server:
         answer = service(server).ask(
             "PUT", "connections", "a:b/c", query={"x": "1 2", "y": None}, body={"id": "ä"}, headers={"if-match": "*"}
         )
@@ -48,30 +48,30 @@ def test_a_question_carries_token_and_body_and_the_answer_its_tag() -> None:
 
 
 def test_an_answer_without_a_body_has_no_document() -> None:
-    with canned({"DELETE /api/2/connections/a": Says(status=204)}) as server:
+    with canned({"DELETE /api/2/connections/a": Reply(status=204)}) as server:
         assert service(server).ask("DELETE", "connections", "a").document is None
 
 
 ODD = {
     "another server's page": (HTML, "a body that is not JSON"),
-    "another server's error": (Says(b"", 502, body=b"<h1>Bad gateway</h1>", content_type="text/html"), "status 502"),
-    "a redirect": (Says(status=302, headers={"location": "http://127.0.0.1:9/"}), "status 302"),
-    "another API's error": (Says({"detail": "no"}, 404), "status 404 with an error that is not from this service"),
-    "an error that is a list": (Says([1], 500), "status 500"),
-    "JSON that is cut": (Says(body=b'[{"id": "a"'), "a body that is not JSON"),
-    "JSON without end": (Says(body=b"[" * 200_000), "a body that is not JSON"),
-    "bytes that are no text": (Says(body=b"\xff\xfe\x00"), "a body that is not JSON"),
-    "a body that is cut": (Says(raw=OK + b"content-length: 100\r\n\r\n[]"), "incomplete"),
-    "a chunk that is cut": (Says(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "incomplete"),
-    "another protocol": (Says(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "not HTTP"),
-    "binary": (Says(raw=bytes(range(256)) * 40), "not HTTP"),
-    "a line without end": (Says(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "not HTTP"),
-    "nothing": (Says(raw=b""), "not HTTP, or incomplete"),
+    "another server's error": (Reply(b"", 502, body=b"<h1>Bad gateway</h1>", content_type="text/html"), "status 502"),
+    "a redirect": (Reply(status=302, headers={"location": "http://127.0.0.1:9/"}), "status 302"),
+    "another API's error": (Reply({"detail": "no"}, 404), "status 404 with an error that is not from this service"),
+    "an error that is a list": (Reply([1], 500), "status 500"),
+    "JSON that is cut": (Reply(body=b'[{"id": "a"'), "a body that is not JSON"),
+    "JSON without end": (Reply(body=b"[" * 200_000), "a body that is not JSON"),
+    "bytes that are no text": (Reply(body=b"\xff\xfe\x00"), "a body that is not JSON"),
+    "a body that is cut": (Reply(raw=OK + b"content-length: 100\r\n\r\n[]"), "incomplete"),
+    "a chunk that is cut": (Reply(raw=OK + b"transfer-encoding: chunked\r\n\r\n5\r\n[]"), "incomplete"),
+    "another protocol": (Reply(raw=b"SSH-2.0-OpenSSH_9.2p1\r\n"), "not HTTP"),
+    "binary": (Reply(raw=bytes(range(256)) * 40), "not HTTP"),
+    "a line without end": (Reply(raw=b"HTTP/1.1 200 " + b"x" * 100_000), "not HTTP"),
+    "nothing": (Reply(raw=b""), "not HTTP, or incomplete"),
 }
 
 
 @each_row(("says", "reason"), ODD.values(), ids=ODD)
-def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -> None:
+def test_what_is_no_answer_of_this_service_is_said_so(says: Reply, reason: str) -> None:
     with canned({LIST: says}) as server, pytest.raises(ServiceUnreachable) as found:
         service(server).get("connections")
     assert reason in str(found.value)
@@ -82,7 +82,7 @@ def test_what_is_no_answer_of_this_service_is_said_so(says: Says, reason: str) -
 @pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", OK + b"\r\n[1, "], ids=["silent", "head", "body"])
 def test_an_answer_that_does_not_end_is_not_waited_for(start: bytes) -> None:
     with (
-        canned({LIST: Says(raw=start, status=SLOW)}) as server,
+        canned({LIST: Reply(raw=start, status=SLOW)}) as server,
         pytest.raises(ServiceUnreachable, match="no complete response"),
     ):
         service(server, 0.3).get("connections")
@@ -117,7 +117,7 @@ def test_an_answer_that_trickles_is_not_waited_for() -> None:
 def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_client, "MAX_RESPONSE_BYTES", 1000)
     with (
-        canned({LIST: Says(body=b" " * 2_000_000)}) as server,
+        canned({LIST: Reply(body=b" " * 2_000_000)}) as server,
         pytest.raises(ServiceUnreachable, match="more than 1000 bytes"),
     ):
         service(server).get("connections")

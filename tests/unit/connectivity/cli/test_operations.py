@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from tests.support.api.canned_server import Canned, Says, canned, fault
+from tests.support.api.canned_server import Canned, Reply, canned, fault
 
 OPEN = {"id": "Zk3v", "connection": "depot", "entity": "acme:lamp", "demand": 5, "sent": 12, "idle": 0.5}
 
@@ -17,8 +17,8 @@ OPEN = {"id": "Zk3v", "connection": "depot", "entity": "acme:lamp", "demand": 5,
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canned]:
     table = {
-        "GET /api/2/connectivity/subscriptions?limit=1000": Says([OPEN], headers={"x-total-count": "1"}),
-        "DELETE /api/2/connectivity/subscriptions/Zk3v": Says(status=204),
+        "GET /api/2/connectivity/subscriptions?limit=1000": Reply([OPEN], headers={"x-total-count": "1"}),
+        "DELETE /api/2/connectivity/subscriptions/Zk3v": Reply(status=204),
         "DELETE /api/2/connectivity/subscriptions/Z": fault(
             409, "connectivity:subscription.ambiguous", "2 subscriptions begin so."
         ),
@@ -37,13 +37,13 @@ def test_open_subscriptions_are_listed(server: Canned) -> None:
     assert heading.split() == list(OPEN)
     assert row.split() == [str(value) for value in OPEN.values()]
     assert json.loads(run("list", "--json").stdout) == [OPEN]
-    server.table["GET /api/2/connectivity/subscriptions?limit=1000"] = Says([], headers={"x-total-count": "0"})
+    server.table["GET /api/2/connectivity/subscriptions?limit=1000"] = Reply([], headers={"x-total-count": "0"})
     assert run("list").stdout == "no subscriptions\n"
 
 
 def test_more_than_are_wanted_are_counted(server: Canned) -> None:
     line = "GET /api/2/connectivity/subscriptions?limit=1"
-    server.table[line] = Says([OPEN], headers={"x-total-count": "100000"})
+    server.table[line] = Reply([OPEN], headers={"x-total-count": "100000"})
     listed = run("list", "--limit", "1", "--json")
     assert json.loads(listed.stdout) == [OPEN]
     assert listed.stderr == "1 of 100000 are listed; --limit accepts at most 10000\n"

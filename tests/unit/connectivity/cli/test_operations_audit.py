@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from connectivity.cli.main import app
-from tests.support.api.canned_server import Says, canned
+from tests.support.api.canned_server import Reply, canned
 
 FOUND: list[dict[str, str | int | None]] = [
     {"at": "T2", "by": "ops", "action": "deleted", "connection": "depot", "revision": None},
@@ -17,7 +17,7 @@ FOUND: list[dict[str, str | int | None]] = [
 
 
 def test_who_changed_what_is_said_with_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    with canned({"GET /api/2/audit?limit=2": Says(FOUND), "GET /api/2/audit?limit=100": Says([])}) as server:
+    with canned({"GET /api/2/audit?limit=2": Reply(FOUND), "GET /api/2/audit?limit=100": Reply([])}) as server:
         monkeypatch.setenv("CONNECTIVITY_URL", server.url)
         runner = CliRunner()
         heading, newest, oldest = runner.invoke(app, ["audit", "--limit", "2"]).stdout.splitlines()

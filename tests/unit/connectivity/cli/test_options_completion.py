@@ -12,7 +12,7 @@ import pytest
 
 from connectivity.cli import options
 from connectivity.cli.main import main
-from tests.support.api.canned_server import HTML, SLOW, Says, canned, fault
+from tests.support.api.canned_server import HTML, SLOW, Reply, canned, fault
 
 IDS = "GET /api/2/connections?ids-only=true"
 
@@ -58,7 +58,7 @@ def shell(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 
 def test_ids_are_completed_by_how_they_start(shell: Shell) -> None:
-    with canned({IDS: Says(["depot-7", "depot-8", "site", 7])}) as server:
+    with canned({IDS: Reply(["depot-7", "depot-8", "site", 7])}) as server:
         here = {"CONNECTIVITY_URL": server.url}
         assert shell.offers("connections open dep", here) == ["depot-7", "depot-8"]
         assert shell.offers("connections open depot-7 dep", here) == ["depot-8"], "not the same again"
@@ -69,7 +69,7 @@ def test_ids_are_completed_by_how_they_start(shell: Shell) -> None:
 
 def test_a_process_of_its_own_completes_ids() -> None:
     script = "import sys; sys.argv[0] = 'connectivity'; from connectivity.cli.main import main; main()"
-    with canned({IDS: Says(["depot-7", "site"])}) as server:
+    with canned({IDS: Reply(["depot-7", "site"])}) as server:
         ended = subprocess.run(
             [sys.executable, "-c", script],
             env={**os.environ, **asked("connections open dep", {"CONNECTIVITY_URL": server.url})},
@@ -83,15 +83,15 @@ def test_a_process_of_its_own_completes_ids() -> None:
 SILENT: dict[str, Any] = {
     "another server": HTML,
     "no right": fault(401, "api:unauthorized", "no"),
-    "an object": Says({"id": "depot"}),
-    "nothing": Says(raw=b""),
-    "no end": Says(raw=b"", status=SLOW),
+    "an object": Reply({"id": "depot"}),
+    "nothing": Reply(raw=b""),
+    "no end": Reply(raw=b"", status=SLOW),
 }
 
 
 @pytest.mark.parametrize("says", SILENT.values(), ids=SILENT)
 def test_what_cannot_be_asked_completes_nothing(
-    says: Says, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    says: Reply, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(options, "COMPLETION_TIMEOUT_SECONDS", 0.3)
     context: Any = type("Context", (), {"params": {}})()

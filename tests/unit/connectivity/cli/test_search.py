@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
-from tests.support.api.canned_server import Answers, Asked, Canned, Says, canned, fault
+from tests.support.api.canned_server import Answers, Asked, Canned, Reply, canned, fault
 
 LAMPS = [
     {"thingId": "acme:lamp-7", "attributes": {"room": "hall", "size": 4}},
@@ -20,11 +20,11 @@ LAMPS = [
 class Things(Canned):
     """A service that answers whatever is asked of a search with these, one after the other."""
 
-    def __init__(self, *answers: Says) -> None:
+    def __init__(self, *answers: Reply) -> None:
         super().__init__({})
         self._left = list(answers)
 
-    def _answer(self, asked: Asked) -> Says:
+    def _answer(self, asked: Asked) -> Reply:
         self.asked.append(asked)
         return self._left.pop(0)
 
@@ -47,11 +47,11 @@ def things(request: pytest.FixtureRequest) -> object:
     service.close()
 
 
-def answered(*answers: Says) -> pytest.MarkDecorator:
+def answered(*answers: Reply) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("things", [answers], indirect=True, ids=["things"])
 
 
-@answered(Says({"items": LAMPS}), Says({"items": LAMPS}), Says({"items": LAMPS}))
+@answered(Reply({"items": LAMPS}), Reply({"items": LAMPS}), Reply({"items": LAMPS}))
 def test_things_are_shown_as_a_table_of_members_or_of_the_fields_that_were_named(
     monkeypatch: pytest.MonkeyPatch, things: Things
 ) -> None:
@@ -71,7 +71,7 @@ def test_things_are_shown_as_a_table_of_members_or_of_the_fields_that_were_named
     ]
 
 
-@answered(Says({"items": [{"thingId": str(n)} for n in range(200)], "cursor": "abc"}), Says({"items": LAMPS}))
+@answered(Reply({"items": [{"thingId": str(n)} for n in range(200)], "cursor": "abc"}), Reply({"items": LAMPS}))
 def test_page_follows_page_to_the_end(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     result = run(monkeypatch, things, "--namespace", "acme", "--namespace", "b", "--as", "x", "--as", "y", "--json")
     assert (len(json.loads(result.stdout)), result.stderr) == (202, "")
@@ -79,7 +79,7 @@ def test_page_follows_page_to_the_end(monkeypatch: pytest.MonkeyPatch, things: T
     assert things.queries == [common | {"option": ["size(200)"]}, common | {"option": ["size(200),cursor(abc)"]}]
 
 
-@answered(Says({"items": LAMPS, "cursor": "abc"}), Says({"items": LAMPS[:1], "cursor": "abe"}))
+@answered(Reply({"items": LAMPS, "cursor": "abc"}), Reply({"items": LAMPS[:1], "cursor": "abe"}))
 def test_no_more_are_asked_for_than_wanted_and_it_is_notified_that_there_are_more(
     monkeypatch: pytest.MonkeyPatch, things: Things
 ) -> None:
@@ -90,13 +90,13 @@ def test_no_more_are_asked_for_than_wanted_and_it_is_notified_that_there_are_mor
     assert [query["option"] for query in things.queries] == [["size(3)"], ["size(1),cursor(abc)"]]
 
 
-@answered(Says({"items": []}), Says({"items": []}))
+@answered(Reply({"items": []}), Reply({"items": []}))
 def test_nothing_is_said_in_words_or_as_an_empty_list(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     assert run(monkeypatch, things).stdout == "no things\n"
     assert run(monkeypatch, things, "--json").stdout == "[]\n"
 
 
-@answered(Says(42), Says(42))
+@answered(Reply(42), Reply(42))
 def test_a_count_is_a_number(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     assert run(monkeypatch, things, "exists(attributes/room)", "--count", "--as", "x").stdout == "42\n"
     assert run(monkeypatch, things, "--count", "--json").stdout == "42\n"
@@ -106,7 +106,7 @@ def test_a_count_is_a_number(monkeypatch: pytest.MonkeyPatch, things: Things) ->
 PLAN = {"way": "along the ids", "text": "along the ids; 7 things, order +thingId\nevery thing"}
 
 
-@answered(Says(PLAN), Says(PLAN), Says({"way": "?"}))
+@answered(Reply(PLAN), Reply(PLAN), Reply({"way": "?"}))
 def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     result = run(monkeypatch, things, "exists(attributes/room)", "--sort", "thingId", "--explain")
     assert result.stdout == "along the ids; 7 things, order +thingId\nevery thing\n"
@@ -122,11 +122,11 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
         (fault(400, "rql.expression.invalid", "Invalid filter expression: eq("), 1, "Invalid filter expression: eq("),
         (fault(403, "api:subjects.missing", "Your token has no subjects."), 4, "Your token has no subjects."),
         (fault(503, "thing-search:budget.exceeded", "Too long."), 1, "thing-search:budget.exceeded: Too long."),
-        (Says(["x"]), 5, "unexpected response, not from this service"),
-        (Says({"items": [], "cursor": 7}), 5, "unexpected response, not from this service"),
+        (Reply(["x"]), 5, "unexpected response, not from this service"),
+        (Reply({"items": [], "cursor": 7}), 5, "unexpected response, not from this service"),
     ],
 )
-def test_what_is_in_the_way_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Says, code: int, told: str) -> None:
+def test_what_is_in_the_way_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Reply, code: int, told: str) -> None:
     table: dict[str, Answers] = {"GET /api/2/search/things?filter=eq%28&option=size%28200%29": answer}
     with canned(table) as service:
         result = run(monkeypatch, service, "eq(", code=code)

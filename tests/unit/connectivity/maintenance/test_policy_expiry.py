@@ -38,7 +38,7 @@ def named(name: str) -> EntityId:
 POLICY = named("pol-7")
 
 
-class House:
+class ExpirySetup:
     """A store, its clock, and what was announced."""
 
     def __init__(self, journal: Any) -> None:
@@ -72,91 +72,91 @@ class House:
 
 
 @pytest.fixture(params=["memory", "file"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    made = House(Disk() if request.param == "memory" else Journal.open(tmp_path / "journal.db"))
+async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[ExpirySetup]:
+    made = ExpirySetup(Disk() if request.param == "memory" else Journal.open(tmp_path / "journal.db"))
     yield made
     await made.store.close()
 
 
-async def test_case_60_a_subject_goes_at_its_time_with_an_event(house: House) -> None:
-    await house.write(announcement={"whenDeleted": True})
-    await house.expiry.look()
-    assert (len(house.history()), house.announced) == (1, [])
-    house.at(8, 0)
-    await house.expiry.look()
-    event = house.history()[-1]
+async def test_case_60_a_subject_goes_at_its_time_with_an_event(setup: ExpirySetup) -> None:
+    await setup.write(announcement={"whenDeleted": True})
+    await setup.expiry.look()
+    assert (len(setup.history()), setup.announced) == (1, [])
+    setup.at(8, 0)
+    await setup.expiry.look()
+    event = setup.history()[-1]
     assert (event.action, event.path, event.revision) == ("deleted", f"/entries/G/subjects/{GUEST}", 2)
     assert event.timestamp == "2030-01-15T08:00:00.000000Z"
-    assert house.told() == [EIGHT]
-    house.at(9, 0)
-    await house.expiry.look()
-    assert (len(house.history()), house.told()) == (2, [EIGHT])
+    assert setup.told() == [EIGHT]
+    setup.at(9, 0)
+    await setup.expiry.look()
+    assert (len(setup.history()), setup.told()) == (2, [EIGHT])
 
 
-async def test_who_is_reported_ahead_is_reported_once(house: House) -> None:
+async def test_who_is_reported_ahead_is_reported_once(setup: ExpirySetup) -> None:
     """Also when the policy changes meanwhile; another expiry is told anew."""
-    await house.write(announcement={"beforeExpiry": "20m"})
+    await setup.write(announcement={"beforeExpiry": "20m"})
     for minute in (30, 39):
-        house.at(7, minute)
-        await house.expiry.look()
-        assert house.announced == []
-    house.at(7, 40)
-    await house.expiry.look()
-    assert house.told() == [EIGHT]
-    await house.send("modify", "/entries/G/importable", "never")
-    house.at(7, 50)
-    await house.expiry.look()
-    await house.expiry.look()
-    assert house.told() == [EIGHT]
+        setup.at(7, minute)
+        await setup.expiry.look()
+        assert setup.announced == []
+    setup.at(7, 40)
+    await setup.expiry.look()
+    assert setup.told() == [EIGHT]
+    await setup.send("modify", "/entries/G/importable", "never")
+    setup.at(7, 50)
+    await setup.expiry.look()
+    await setup.expiry.look()
+    assert setup.told() == [EIGHT]
     later = {"type": "t", "expiry": "2030-01-15T09:00:00Z", "announcement": {"beforeExpiry": "2h"}}
-    await house.send("modify", f"/entries/G/subjects/{GUEST}", later)
-    await house.expiry.look()
-    assert house.told() == [EIGHT, "2030-01-15T09:00:00Z"]
-    house.at(8, 0)
-    await house.expiry.look()
-    assert [event.action for event in house.history()] == ["created", "modified", "modified"]
+    await setup.send("modify", f"/entries/G/subjects/{GUEST}", later)
+    await setup.expiry.look()
+    assert setup.told() == [EIGHT, "2030-01-15T09:00:00Z"]
+    setup.at(8, 0)
+    await setup.expiry.look()
+    assert [event.action for event in setup.history()] == ["created", "modified", "modified"]
 
 
-async def test_an_earlier_expiry_is_not_missed(house: House) -> None:
-    await house.write(expiry="2031-01-01T00:00:00Z")
-    await house.expiry.look()
-    await house.send("modify", f"/entries/G/subjects/{GUEST}", {"type": "t", "expiry": EIGHT})
-    house.at(8, 0)
-    await house.expiry.look()
-    assert house.history()[-1].action == "deleted"
+async def test_an_earlier_expiry_is_not_missed(setup: ExpirySetup) -> None:
+    await setup.write(expiry="2031-01-01T00:00:00Z")
+    await setup.expiry.look()
+    await setup.send("modify", f"/entries/G/subjects/{GUEST}", {"type": "t", "expiry": EIGHT})
+    setup.at(8, 0)
+    await setup.expiry.look()
+    assert setup.history()[-1].action == "deleted"
 
 
-async def test_a_policy_that_is_deleted_meanwhile_rests(house: House) -> None:
-    await house.write()
-    await house.send("delete", "/")
-    house.at(8, 0)
-    await house.expiry.look()
-    assert [event.action for event in house.history()] == ["created", "deleted"]
-    assert house.store.read(lambda it: statements.due(it, "9999", 10)) == []
+async def test_a_policy_that_is_deleted_meanwhile_rests(setup: ExpirySetup) -> None:
+    await setup.write()
+    await setup.send("delete", "/")
+    setup.at(8, 0)
+    await setup.expiry.look()
+    assert [event.action for event in setup.history()] == ["created", "deleted"]
+    assert setup.store.read(lambda it: statements.due(it, "9999", 10)) == []
 
 
-async def test_all_that_is_due_at_once_is_carried_out(house: House) -> None:
+async def test_all_that_is_due_at_once_is_carried_out(setup: ExpirySetup) -> None:
     """Expiries are rounded to whole hours, so many of them come together."""
     policies = [named(f"p{number}") for number in range(MOST_POLICIES + 3)]
-    await asyncio.gather(*(house.write(policy) for policy in policies))
-    await house.expiry.look()
-    house.at(8, 0)
-    await house.expiry.look()
-    assert {house.history(policy)[-1].action for policy in policies} == {"deleted"}
+    await asyncio.gather(*(setup.write(policy) for policy in policies))
+    await setup.expiry.look()
+    setup.at(8, 0)
+    await setup.expiry.look()
+    assert {setup.history(policy)[-1].action for policy in policies} == {"deleted"}
 
 
 async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path: Path) -> None:
     """Nothing but the journal's file knows of it; who was told is known as well."""
-    first = House(Journal.open(tmp_path / "journal.db"))
+    first = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
     await first.expiry.look()
     assert first.told() == [EIGHT]
     await first.store.close()
-    second = House(Journal.open(tmp_path / "journal.db"))
+    second = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await second.expiry.look()
     assert second.told() == []
     await second.store.close()
-    third = House(Journal.open(tmp_path / "journal.db"))
+    third = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     third.now = START + timedelta(days=3)
     await third.expiry.look()
     assert (third.history()[-1].action, third.told()) == ("deleted", [EIGHT])
@@ -165,52 +165,52 @@ async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path
 
 
 async def test_what_cannot_be_stored_is_due_until_it_can() -> None:
-    house = House(disk := Disk())
-    await house.write(announcement={"whenDeleted": True})
-    house.at(8, 0)
+    setup = ExpirySetup(disk := Disk())
+    await setup.write(announcement={"whenDeleted": True})
+    setup.at(8, 0)
     disk.full = True
     with capture_logs() as logs:
-        await house.expiry.look()
+        await setup.expiry.look()
     assert "policy expiry waits for the store" in [each["event"] for each in logs]
-    assert house.announced == []
-    await house.expiry.look()
-    assert house.announced == [], "nothing is tried while the store is away"
+    assert setup.announced == []
+    await setup.expiry.look()
+    assert setup.announced == [], "nothing is tried while the store is away"
     disk.full = False
-    await house.store.wait_available()
-    await house.expiry.look()
-    assert (len(house.history()), house.told()) == (2, [EIGHT])
-    await house.store.close()
+    await setup.store.wait_available()
+    await setup.expiry.look()
+    assert (len(setup.history()), setup.told()) == (2, [EIGHT])
+    await setup.store.close()
 
 
 async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    house = House(Disk())
-    await house.write(named("bad"), announcement={"whenDeleted": True})
-    await house.write()
-    house.at(8, 0)
-    write = house.journal.write
+    setup = ExpirySetup(Disk())
+    await setup.write(named("bad"), announcement={"whenDeleted": True})
+    await setup.write()
+    setup.at(8, 0)
+    write = setup.journal.write
 
     def refuse(changes: Any) -> None:
         if any(event.entity == named("bad") for change in changes for event in change.events):
             raise Unstorable("wrong in itself")
         write(changes)
 
-    monkeypatch.setattr(house.journal, "write", refuse)
+    monkeypatch.setattr(setup.journal, "write", refuse)
     with capture_logs() as logs:
-        await house.expiry.look()
+        await setup.expiry.look()
     assert "policy expiry failed" in [each["event"] for each in logs]
-    assert (len(house.history()), len(house.history(named("bad"))), house.announced) == (2, 1, [])
-    await house.store.close()
+    assert (len(setup.history()), len(setup.history(named("bad"))), setup.announced) == (2, 1, [])
+    await setup.store.close()
 
 
 async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As many as one round takes; they are looked at again a minute later."""
-    house = House(Disk())
+    setup = ExpirySetup(Disk())
     bad = [named(f"bad{number}") for number in range(MOST_POLICIES)]
-    await asyncio.gather(*(house.write(policy) for policy in [*bad, POLICY]))
-    await house.expiry.look()
-    house.at(8, 0)
+    await asyncio.gather(*(setup.write(policy) for policy in [*bad, POLICY]))
+    await setup.expiry.look()
+    setup.at(8, 0)
     tried: list[EntityId] = []
 
     def judged(policy: Snapshot, *more: Any) -> Any:
@@ -221,14 +221,14 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
 
     monkeypatch.setattr(module, "judge", judged)
     with capture_logs():
-        await house.expiry.look()
-        await house.expiry.look()
-        assert house.history()[-1].action == "deleted"
+        await setup.expiry.look()
+        await setup.expiry.look()
+        assert setup.history()[-1].action == "deleted"
         assert len(tried) == len(bad)
-        house.at(8, 1)
-        await house.expiry.look()
+        setup.at(8, 1)
+        await setup.expiry.look()
     assert len(tried) == 2 * len(bad)
-    await house.store.close()
+    await setup.store.close()
 
 
 @pytest.mark.parametrize(("turn", "commits", "turns"), [(60.0, 10, 0), (0.0, 60, 20)])
@@ -237,15 +237,15 @@ async def test_what_is_due_together_shares_its_commits_and_gives_others_their_tu
 ) -> None:
     """At most so many commits, and at least so many turns for others, for twenty policies."""
     monkeypatch.setattr(module, "TURN_SECONDS", turn)
-    house = House(disk := Disk())
-    await asyncio.gather(*(house.write(named(f"p{number}")) for number in range(20)))
-    await house.expiry.look()
-    house.at(8, 0)
+    setup = ExpirySetup(disk := Disk())
+    await asyncio.gather(*(setup.write(named(f"p{number}")) for number in range(20)))
+    await setup.expiry.look()
+    setup.at(8, 0)
     before, passed = disk.commits, 0
-    looking = asyncio.create_task(house.expiry.look())
+    looking = asyncio.create_task(setup.expiry.look())
     while not looking.done():
         await asyncio.sleep(0)
         passed += 1
     assert disk.commits - before < commits
     assert passed > turns
-    await house.store.close()
+    await setup.store.close()

@@ -22,7 +22,7 @@ LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 READER = ("acme:reader",)
 
 
-class Desk:
+class SubscriptionsSetup:
     """Streams over a long history, a subscriber on the connection `rabbit`, and an operator's table."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class Desk:
 
 
 async def test_no_more_are_listed_than_are_wanted_and_all_are_counted() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     first = desk.subscribe()
     desk.subscribe()
     assert [row["id"] for row in desk.table.subscriptions(1)] == [first[:SHOWN]]
@@ -74,7 +74,7 @@ async def test_no_more_are_listed_than_are_wanted_and_all_are_counted() -> None:
 
 
 async def test_a_row_says_whose_it_is_and_how_far_it_has_come() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     key = desk.subscribe()
     await desk.request(key, 30)
     await desk.request(key, 12)
@@ -91,7 +91,7 @@ async def test_a_row_says_whose_it_is_and_how_far_it_has_come() -> None:
 
 
 async def test_what_was_requested_and_cannot_leave_is_demand() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     desk.reply.is_stalled = True
     key = desk.subscribe()
     await desk.request(key, 150)
@@ -102,7 +102,7 @@ async def test_what_was_requested_and_cannot_leave_is_demand() -> None:
 
 
 async def test_a_demand_without_end_is_shown_as_the_greatest() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     desk.reply.is_stalled = True
     await desk.request(desk.subscribe(), UNBOUNDED)
     assert desk.rows()[0]["demand"] == UNBOUNDED
@@ -110,7 +110,7 @@ async def test_a_demand_without_end_is_shown_as_the_greatest() -> None:
 
 async def test_an_id_is_never_shown_whole() -> None:
     """Whoever knows it can use the subscription."""
-    desk = Desk()
+    desk = SubscriptionsSetup()
     key = desk.subscribe()
     assert len(key) > 2 * SHOWN
     with capture_logs() as logs:
@@ -122,14 +122,14 @@ async def test_an_id_is_never_shown_whole() -> None:
 
 
 async def test_what_has_ended_is_not_in_the_table() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     await desk.request(desk.subscribe(), UNBOUNDED)
     desk.subscribe()
     assert [row["sent"] for row in desk.rows()] == [0]
 
 
 async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     first, second = desk.subscribe(), desk.subscribe()
     await desk.request(first, 1)
     desk.cancel(first[:SHOWN])
@@ -151,7 +151,7 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported(
 
 async def test_one_that_nobody_has_asked_yet_ends_at_once_too() -> None:
     """Otherwise it would stay until its client says something."""
-    desk = Desk()
+    desk = SubscriptionsSetup()
     key = desk.subscribe()
     desk.cancel(key[:SHOWN])
     assert desk.reply.names == ["Created", "Failed"]
@@ -159,7 +159,7 @@ async def test_one_that_nobody_has_asked_yet_ends_at_once_too() -> None:
 
 
 async def test_what_the_broker_has_not_taken_of_a_cancelled_one_is_not_sent() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     desk.reply.is_stalled = True
     key = desk.subscribe()
     await desk.request(key, 150)
@@ -170,7 +170,7 @@ async def test_what_the_broker_has_not_taken_of_a_cancelled_one_is_not_sent() ->
 
 
 async def test_an_unknown_prefix_is_refused() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     key = desk.subscribe()
     assert (await desk.refusal("?"))[:2] == (404, "connectivity:subscription.notfound")
     assert (await desk.refusal(""))[:2] == (404, "connectivity:subscription.notfound")
@@ -179,7 +179,7 @@ async def test_an_unknown_prefix_is_refused() -> None:
 
 
 async def test_a_prefix_of_several_is_refused_and_ends_none() -> None:
-    desk = Desk()
+    desk = SubscriptionsSetup()
     desk.subscribe(key="stream-1"), desk.subscribe(key="stream-2")
     assert (await desk.refusal("stream"))[:2] == (409, "connectivity:subscription.conflict")
     assert len(desk.rows()) == 2

@@ -13,7 +13,7 @@ from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.management.client import Backoff
 from connectivity.targets import event_publisher
 from mappings.reactive_streams_io.frames import Goodbye, encode
-from tests.support.in_process import reactive_streams_io as quay
+from tests.support.in_process import reactive_streams_io as rsio_harness
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import ConnectionHarness, document, pause, source, streaming, target, turn, until
 from tests.support.temporary_journal import places
@@ -246,7 +246,7 @@ async def test_closing_waits_for_what_all_links_have_on_their_way() -> None:
 
 @pytest.mark.parametrize("answers", [True, False])
 async def test_closing_takes_leave_of_sessions_before_no_more_is_taken(answers: bool) -> None:
-    running = Running(quay.source(), mappingDefinitions=quay.definition())
+    running = Running(rsio_harness.source(), mappingDefinitions=rsio_harness.definition())
     running.supervisor.open()
     await running.open_again()
     running.send(bytes.fromhex("01 00 00"), reply_to="client")

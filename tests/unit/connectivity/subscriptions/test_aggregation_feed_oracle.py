@@ -23,7 +23,7 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search.aggregation import read_aggregation
 from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import flattened
-from tests.support.oracles.random_things import FIELDS, MAKERS, Obvious, a_filter, a_world, filled, text_of
+from tests.support.oracles.random_things import FIELDS, MAKERS, ReferenceThing, a_filter, a_world, filled, text_of
 from tests.support.random_policies import NOWS, SUBJECTS
 
 WORLDS, QUESTIONS = examples(30), 15 if THOROUGH else 6
@@ -32,7 +32,7 @@ NUMBERS = (*FIELDS, "features/*/properties/y", "_revision")
 Answered = TypeVar("Answered")
 
 
-class AtOnce:
+class InlineSearch:
     """Runs a search at once, without a thread."""
 
     def __init__(self, looking: SearchWorker) -> None:
@@ -45,7 +45,7 @@ class AtOnce:
 async def aggregated(
     looking: SearchWorker, question: ThingQuery, subjects: tuple[str, ...], aggregation: Any
 ) -> list[Any]:
-    everything = FullScan(cast(SearchService, AtOnce(looking)), question, subjects, 60.0)
+    everything = FullScan(cast(SearchService, InlineSearch(looking)), question, subjects, 60.0)
     feed = AggregationFeed(everything, read_aggregation(aggregation), 3)
     rows, position, then = [], 0, PageEnd.MORE
     while then is not PageEnd.END:
@@ -58,7 +58,7 @@ async def aggregated(
 # --- the simple evaluation
 
 
-def values(seen: Obvious, field: str) -> list[Any]:
+def values(seen: ReferenceThing, field: str) -> list[Any]:
     """Return the values of a field for comparison, for a subject that can see the thing."""
     path = field.split("/")
     if path[1:2] == ["*"]:
@@ -74,8 +74,10 @@ def standing(value: Any) -> tuple[int, Any]:
     return order.index(type(value)), 0 if value is None else value
 
 
-def obvious(found: Iterable[Obvious], groupings: dict[str, str], measures: dict[str, dict[str, str]]) -> list[Any]:
-    groups: dict[tuple[Any, ...], list[Obvious]] = {} if groupings else {(): []}
+def obvious(
+    found: Iterable[ReferenceThing], groupings: dict[str, str], measures: dict[str, dict[str, str]]
+) -> list[Any]:
+    groups: dict[tuple[Any, ...], list[ReferenceThing]] = {} if groupings else {(): []}
     for seen in found:
         keys: list[tuple[Any, ...]] = [()]
         for field in groupings.values():
@@ -125,7 +127,7 @@ async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_
             functions = random_source.sample(("min", "max", "sum", "avg"), random_source.randint(0, 2))
             measures = {f"m{n}": {function: random_source.choice(NUMBERS)} for n, function in enumerate(functions)}
             seen = [
-                Obvious(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
+                ReferenceThing(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
                 for id, thing in sorted(things.items())
             ]
             expected = obvious(

@@ -19,14 +19,14 @@ from connectivity.subscriptions.live_feed import LiveFeeds
 from mappings.model.signals import Failed
 from spark_store.errors import StoreUnavailable
 from spark_store.records import PublishedEvent
-from tests.support.in_process.live_feeds import MUCH, FollowedSite, awaited, drawn
+from tests.support.in_process.live_feeds import MUCH, FollowedStore, awaited, drawn
 from tests.support.in_process.service import until
 from tests.support.journal_entries import LAMP, POLICY, change
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[FollowedSite]:
-    made = FollowedSite()
+async def site() -> AsyncIterator[FollowedStore]:
+    made = FollowedStore()
     yield made
     await made.close()
 
@@ -34,7 +34,7 @@ async def site() -> AsyncIterator[FollowedSite]:
 # which events a follower gets
 
 
-async def test_a_feed_starts_after_the_events_decided_before_it(site: FollowedSite) -> None:
+async def test_a_feed_starts_after_the_events_decided_before_it(site: FollowedStore) -> None:
     await site.store_up_to(3)
     site.disk.hold()
     under_way = site.store.submit([change(LAMP, 4)])
@@ -49,7 +49,7 @@ async def test_a_feed_starts_after_the_events_decided_before_it(site: FollowedSi
     assert await drawn(feed) == ([5, 6], 6)
 
 
-async def test_events_that_are_not_durable_are_not_sent(site: FollowedSite) -> None:
+async def test_events_that_are_not_durable_are_not_sent(site: FollowedStore) -> None:
     await site.store_up_to(2)
     feed = site.following.feed(LAMP)
     site.disk.hold()
@@ -62,7 +62,7 @@ async def test_events_that_are_not_durable_are_not_sent(site: FollowedSite) -> N
     assert await drawn(feed) == ([3], 3)
 
 
-async def test_a_history_and_then_live_without_gap_or_repeat(site: FollowedSite) -> None:
+async def test_a_history_and_then_live_without_gap_or_repeat(site: FollowedStore) -> None:
     await site.store_up_to(10)
     feed = site.following.feed(LAMP, 4)
     found, position = await drawn(feed, limit=4)
@@ -72,7 +72,7 @@ async def test_a_history_and_then_live_without_gap_or_repeat(site: FollowedSite)
     assert await drawn(feed, position) == ([11, 12], 12)
 
 
-async def test_no_event_is_lost_between_history_and_live_whenever_a_commit_occurs(site: FollowedSite) -> None:
+async def test_no_event_is_lost_between_history_and_live_whenever_a_commit_occurs(site: FollowedStore) -> None:
     """One task stores as fast as possible while a follower catches up from the beginning."""
     await site.store_up_to(50)
     subscriber = site.subscriber(after=0)
@@ -82,7 +82,7 @@ async def test_no_event_is_lost_between_history_and_live_whenever_a_commit_occur
     assert subscriber.revisions == list(range(1, 151))
 
 
-async def test_a_commit_pending_at_the_beginning_is_sent(site: FollowedSite) -> None:
+async def test_a_commit_pending_at_the_beginning_is_sent(site: FollowedStore) -> None:
     """There was no follower when the event was written."""
     await site.store_up_to(2)
     site.disk.hold()
@@ -96,7 +96,7 @@ async def test_a_commit_pending_at_the_beginning_is_sent(site: FollowedSite) -> 
     assert await drawn(feed) == ([3], 3)
 
 
-async def test_feeds_of_different_entities_are_separate(site: FollowedSite) -> None:
+async def test_feeds_of_different_entities_are_separate(site: FollowedStore) -> None:
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     await site.store.submit([change(LAMP, 1), change(POLICY, 1), change(LAMP, 2)])
     await awaited(lamp)
@@ -104,7 +104,7 @@ async def test_feeds_of_different_entities_are_separate(site: FollowedSite) -> N
     assert await drawn(policy) == ([1], 1)
 
 
-async def test_followers_that_keep_up_share_the_events_in_memory(site: FollowedSite) -> None:
+async def test_followers_that_keep_up_share_the_events_in_memory(site: FollowedStore) -> None:
     await site.store_up_to(3)
     feeds = [site.following.feed(LAMP) for _ in range(3)]
     await site.store_up_to(5)
@@ -117,7 +117,7 @@ async def test_followers_that_keep_up_share_the_events_in_memory(site: FollowedS
     assert site.disk.pages == 0
 
 
-async def test_a_follower_that_lags_after_the_memory_reads_the_history(site: FollowedSite, monkeypatch: Any) -> None:
+async def test_a_follower_that_lags_after_the_memory_reads_the_history(site: FollowedStore, monkeypatch: Any) -> None:
     site.following = LiveFeeds(site.store, most=16)
     slow, fast = site.following.feed(LAMP), site.following.feed(LAMP)
     position, seen = 0, []
@@ -134,7 +134,7 @@ async def test_a_follower_that_lags_after_the_memory_reads_the_history(site: Fol
     assert site.disk.pages > 0
 
 
-async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSite) -> None:
+async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedStore) -> None:
     site.following = LiveFeeds(site.store, most_bytes=100)
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     for last in range(1, 41):
@@ -145,7 +145,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSi
     assert (await drawn(lamp))[0] == (await drawn(policy))[0] == list(range(1, 41))
 
 
-async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedSite) -> None:
+async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedStore) -> None:
     feed = site.following.feed(LAMP)
     await site.store.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
     await site.told(LAMP, 5)
@@ -157,7 +157,7 @@ async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedSite) -> None:
     assert [event.revision for event in page.elements] == [5], "one event is never too large"
 
 
-async def test_skipping_leaves_out_the_events_between(site: FollowedSite) -> None:
+async def test_skipping_leaves_out_the_events_between(site: FollowedStore) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(8)
     await site.told(LAMP, 8)
@@ -170,7 +170,7 @@ async def test_skipping_leaves_out_the_events_between(site: FollowedSite) -> Non
 
 
 async def test_a_skip_during_a_page_read_removes_earlier_events(
-    site: FollowedSite, monkeypatch: pytest.MonkeyPatch
+    site: FollowedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.store_up_to(8)
     feed = site.following.feed(LAMP, 0)
@@ -189,7 +189,7 @@ async def test_a_skip_during_a_page_read_removes_earlier_events(
 # first and last followers
 
 
-async def test_case_h01_the_first_follower_is_reported_once(site: FollowedSite) -> None:
+async def test_case_h01_the_first_follower_is_reported_once(site: FollowedStore) -> None:
     first = site.following.feed(LAMP)
     second = site.following.feed(LAMP)
     assert site.hooks == [("created", LAMP, 1)]
@@ -198,7 +198,7 @@ async def test_case_h01_the_first_follower_is_reported_once(site: FollowedSite) 
     second.close()
 
 
-async def test_case_h02_the_last_follower_that_leaves_is_reported_once(site: FollowedSite) -> None:
+async def test_case_h02_the_last_follower_that_leaves_is_reported_once(site: FollowedStore) -> None:
     first, second, other = (site.following.feed(entity) for entity in (LAMP, LAMP, POLICY))
     site.hooks.clear()
     first.close()
@@ -211,7 +211,7 @@ async def test_case_h02_the_last_follower_that_leaves_is_reported_once(site: Fol
     other.close()
 
 
-async def test_without_followers_no_events_are_kept(site: FollowedSite) -> None:
+async def test_without_followers_no_events_are_kept(site: FollowedStore) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
     await site.told(LAMP, 3)
@@ -223,7 +223,7 @@ async def test_without_followers_no_events_are_kept(site: FollowedSite) -> None:
     assert await drawn(again) == ([3, 4, 5, 6], 6)
 
 
-async def test_a_closed_feed_does_not_call_its_waiter(site: FollowedSite) -> None:
+async def test_a_closed_feed_does_not_call_its_waiter(site: FollowedStore) -> None:
     feed, other = site.following.feed(LAMP), site.following.feed(LAMP)
     feed.wake(lambda: pytest.fail("a closed feed called its waiter"))
     await site.store_up_to(1)
@@ -231,7 +231,7 @@ async def test_a_closed_feed_does_not_call_its_waiter(site: FollowedSite) -> Non
     await awaited(other)
 
 
-async def test_many_followers_are_woken_in_batches_so_that_the_event_loop_can_run(site: FollowedSite) -> None:
+async def test_many_followers_are_woken_in_batches_so_that_the_event_loop_can_run(site: FollowedStore) -> None:
     woken: list[int] = []
     feeds = [site.following.feed(LAMP) for _ in range(100)]
     for number, feed in enumerate(feeds):
@@ -248,7 +248,7 @@ async def test_many_followers_are_woken_in_batches_so_that_the_event_loop_can_ru
 # failures
 
 
-async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored(site: FollowedSite) -> None:
+async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored(site: FollowedStore) -> None:
     """Another event may be stored with the same revision."""
     await site.store_up_to(3)
     site.disk.hold()
@@ -266,7 +266,7 @@ async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored
     assert await drawn(feed, position) == ([4, 5], 5)
 
 
-async def test_a_feed_does_not_start_after_an_event_that_cannot_be_stored(site: FollowedSite) -> None:
+async def test_a_feed_does_not_start_after_an_event_that_cannot_be_stored(site: FollowedStore) -> None:
     await site.store_up_to(3)
     site.disk.rejected = {b'"bad"'}
     refused = site.store.submit([change(LAMP, 4, b'"bad"')])
@@ -278,7 +278,7 @@ async def test_a_feed_does_not_start_after_an_event_that_cannot_be_stored(site: 
     assert await drawn(feed) == ([4], 4)
 
 
-async def test_events_of_a_commit_with_a_lost_result_are_sent(site: FollowedSite) -> None:
+async def test_events_of_a_commit_with_a_lost_result_are_sent(site: FollowedStore) -> None:
     await site.store_up_to(3)
     feed = site.following.feed(LAMP)
     site.disk.loses_answers = True
@@ -289,7 +289,7 @@ async def test_events_of_a_commit_with_a_lost_result_are_sent(site: FollowedSite
     assert await drawn(feed) == ([4], 4)
 
 
-async def test_an_unreadable_store_is_read_again_later(site: FollowedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unreadable_store_is_read_again_later(site: FollowedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.01)
     feed = site.following.feed(LAMP)
     after: Callable[..., Any] = site.store.tail.after
@@ -308,7 +308,7 @@ async def test_an_unreadable_store_is_read_again_later(site: FollowedSite, monke
     assert len(tries) == 3
 
 
-async def test_erased_events_are_not_sent_from_memory(site: FollowedSite) -> None:
+async def test_erased_events_are_not_sent_from_memory(site: FollowedStore) -> None:
     """After an erasure no event may be sent that the history no longer has."""
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
@@ -321,7 +321,7 @@ async def test_erased_events_are_not_sent_from_memory(site: FollowedSite) -> Non
 # engine rules on a feed without end
 
 
-async def test_rs_1_01_no_more_than_requested_is_sent(site: FollowedSite) -> None:
+async def test_rs_1_01_no_more_than_requested_is_sent(site: FollowedStore) -> None:
     subscriber = site.subscriber(demand=2)
     await site.store_up_to(5)
     await until(lambda: len(subscriber.revisions) == 2)
@@ -337,7 +337,7 @@ async def test_rs_1_01_no_more_than_requested_is_sent(site: FollowedSite) -> Non
     assert subscriber.revisions == list(range(1, 10))
 
 
-async def test_rs_1_07_nothing_follows_a_cancel(site: FollowedSite) -> None:
+async def test_rs_1_07_nothing_follows_a_cancel(site: FollowedStore) -> None:
     subscriber, other = site.subscriber(), site.subscriber()
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == other.revisions == [1])
@@ -348,7 +348,7 @@ async def test_rs_1_07_nothing_follows_a_cancel(site: FollowedSite) -> None:
     assert site.following.followers(LAMP) == 1
 
 
-async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedSite) -> None:
+async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedStore) -> None:
     """The session's own lifetime decides when it ends."""
     subscriber = site.subscriber()
     site.clock.advance(3600)
@@ -362,7 +362,7 @@ async def test_a_session_is_not_idle_while_nothing_happens(site: FollowedSite) -
     assert list(site.streams._scopes) == [], "what has ended is forgotten"
 
 
-async def test_no_page_is_read_while_the_broker_accepts_nothing(site: FollowedSite) -> None:
+async def test_no_page_is_read_while_the_broker_accepts_nothing(site: FollowedStore) -> None:
     subscriber = site.subscriber()
     subscriber.reply.is_stalled = True
     await site.store_up_to(1)
@@ -375,7 +375,7 @@ async def test_no_page_is_read_while_the_broker_accepts_nothing(site: FollowedSi
     await until(lambda: subscriber.revisions == [1, 2, 3, 4, 5])
 
 
-async def test_a_feed_that_cannot_be_opened_fails_alone(site: FollowedSite) -> None:
+async def test_a_feed_that_cannot_be_opened_fails_alone(site: FollowedStore) -> None:
     other = site.subscriber()
     site.disk.unreadable = True
     subscriber = site.subscriber(POLICY)
@@ -386,7 +386,7 @@ async def test_a_feed_that_cannot_be_opened_fails_alone(site: FollowedSite) -> N
     await until(lambda: other.revisions == [1])
 
 
-async def test_a_thousand_followers_get_an_event_once_each(site: FollowedSite) -> None:
+async def test_a_thousand_followers_get_an_event_once_each(site: FollowedStore) -> None:
     subscribers = [site.subscriber() for _ in range(1000)]
     await site.store_up_to(2)
     await until(lambda: all(len(one.revisions) == 2 for one in subscribers))

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from connectivity.subscriptions.feed import PageEnd
 from connectivity.subscriptions.live_feed import LagTolerance
 from tests.support.dice import examples
-from tests.support.in_process.live_feeds import MUCH, FollowedSite, drawn
+from tests.support.in_process.live_feeds import MUCH, FollowedStore, drawn
 from tests.support.in_process.service import until
 from tests.support.journal_entries import LAMP, change
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[FollowedSite]:
-    made = FollowedSite()
+async def site() -> AsyncIterator[FollowedStore]:
+    made = FollowedStore()
     yield made
     await made.close()
 
@@ -38,7 +38,7 @@ def test_too_much_lag_is_a_number_of_events_or_of_bytes(events: int, bytes: int,
     assert LagTolerance().is_over(events, bytes) is is_over
 
 
-async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site: FollowedSite) -> None:
+async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site: FollowedStore) -> None:
     site.follow_with(LagTolerance(events=4))
     subscriber = site.subscriber(may_skip=True)
     await site.store_up_to(1)
@@ -58,7 +58,7 @@ async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site:
     assert [figure.values[()] for figure in site.following.figures()] == [1, 1, 5]
 
 
-async def test_a_burst_alone_skips_no_events(site: FollowedSite) -> None:
+async def test_a_burst_alone_skips_no_events(site: FollowedStore) -> None:
     """Whatever the pause before it."""
     site.follow_with(LagTolerance(events=4))
     subscriber = site.subscriber(may_skip=True)
@@ -70,7 +70,7 @@ async def test_a_burst_alone_skips_no_events(site: FollowedSite) -> None:
     assert subscriber.revisions == list(range(1, 301))
 
 
-async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: FollowedSite) -> None:
+async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: FollowedStore) -> None:
     site.follow_with(LagTolerance(bytes=120))
     subscriber = site.subscriber(demand=1, may_skip=True)
     await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
@@ -92,7 +92,7 @@ async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: Follow
     assert subscriber.revisions == [1, 2, 3, 7], "too many bytes have waited for two seconds"
 
 
-async def test_a_follower_that_catches_up_in_between_gets_every_event(site: FollowedSite) -> None:
+async def test_a_follower_that_catches_up_in_between_gets_every_event(site: FollowedStore) -> None:
     site.follow_with(LagTolerance(events=4))
     feed, position, seen = site.following.feed(LAMP, may_skip=True), 0, []
     for last in range(10, 101, 10):
@@ -106,7 +106,7 @@ async def test_a_follower_that_catches_up_in_between_gets_every_event(site: Foll
     assert seen == list(range(1, position + 1))
 
 
-async def test_a_follower_that_may_not_skip_gets_every_event(site: FollowedSite) -> None:
+async def test_a_follower_that_may_not_skip_gets_every_event(site: FollowedStore) -> None:
     site.follow_with(LagTolerance(events=4))
     await site.store_up_to(50)
     feed = site.following.feed(LAMP, 0)
@@ -118,7 +118,7 @@ async def test_a_follower_that_may_not_skip_gets_every_event(site: FollowedSite)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from((0, 1, 3))), max_size=30))
 async def test_a_client_that_requests_gaps_ends_up_with_every_event(course: list[tuple[int, int, int]]) -> None:
     """Store some events, take some, let time pass; at last take all that are left."""
-    site = FollowedSite()
+    site = FollowedStore()
     site.follow_with(LagTolerance(events=3))
     known: list[int] = []
     position = 0

@@ -25,7 +25,16 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search.point_lookup import PointLookup, named_thing
 from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import Policy, flattened
-from tests.support.oracles.random_things import FIELDS, MAKERS, NAMES, Obvious, a_filter, a_world, filled, text_of
+from tests.support.oracles.random_things import (
+    FIELDS,
+    MAKERS,
+    NAMES,
+    ReferenceThing,
+    a_filter,
+    a_world,
+    filled,
+    text_of,
+)
 from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
 
 WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
@@ -74,7 +83,7 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
                 for id, thing in things.items()
                 if not namespaces or id.partition(":")[0] in namespaces
                 for each in [
-                    Obvious(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
+                    ReferenceThing(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
                 ]
                 if each.is_visible() and each.matches(filter)
             ]

@@ -9,11 +9,11 @@ from mappings.ids import EntityId
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
-from tests.support.in_process.interest_world import Plant
+from tests.support.in_process.interest_world import DecisionWorld
 from tests.support.twin_world import OWNER, VIEWER, a_world, entry, granting
 
 
-class Counting(Plant):
+class Counting(DecisionWorld):
     """A present that counts what it is asked."""
 
     asked = 0
@@ -38,14 +38,14 @@ def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
 
 
 def test_those_with_equal_subjects_see_the_same_thing() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     happening = SignalContext(plant.tell("modify", "/attributes/a", 1), plant)
     assert happening.visible_to((OWNER,)) is happening.visible_to((OWNER,))
     assert happening.visible_to((VIEWER,)) is SuppressionReason.FORBIDDEN
 
 
 def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
-    plant = Plant(a_world())
+    plant = DecisionWorld(a_world())
     plant.world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
     event = plant.tell("modify", "/attributes", {"a": 1, "b": 2})
     happening = SignalContext(event, plant)
@@ -59,7 +59,7 @@ def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
 
 
 def test_an_event_without_a_value_reports_the_id_and_the_time() -> None:
-    plant = Plant(a_world(attributes={"a": 1}))
+    plant = DecisionWorld(a_world(attributes={"a": 1}))
     event = plant.tell("delete", "/attributes/a")
     happening: SignalContext[TwinEvent] = SignalContext(event, plant)
     assert happening.value is MISSING

@@ -16,7 +16,7 @@ from mappings.mappers import load_codec
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
 from spark_store.errors import UnknownProperty
 from spark_store.records import Snapshot
-from tests.support.in_process.interest_world import Plant, extra_of, interest, on_its_way, topic, value_of
+from tests.support.in_process.interest_world import DecisionWorld, extra_of, interest, on_its_way, topic, value_of
 from tests.support.paths import ROOT
 from tests.support.table import each_row
 from tests.support.twin_world import OWNER, POLICY, THING, VIEWER, a_world, entry, granting, revoking, thing
@@ -24,9 +24,9 @@ from tests.support.twin_world import OWNER, POLICY, THING, VIEWER, a_world, entr
 ALL_EVENTS = interest()
 
 
-def a_plant(viewer: dict[str, object] | None = None, **members: object) -> Plant:
+def a_plant(viewer: dict[str, object] | None = None, **members: object) -> DecisionWorld:
     """The thing of the examples; VIEWER has these resources of it."""
-    plant = Plant(a_world(**members))
+    plant = DecisionWorld(a_world(**members))
     if viewer is not None:
         plant.world.write_policy({"VIEW": entry([VIEWER], viewer)})
     return plant
@@ -36,7 +36,7 @@ def a_plant(viewer: dict[str, object] | None = None, **members: object) -> Plant
 
 
 def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
     wanted = interest(namespaces="acme.plant")
     events = [plant.tell("modify", "/attributes/a", 1), plant.tell("modify", "/attributes/a", 1, to="acme:u")]
@@ -47,7 +47,7 @@ def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
 
 
 def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_not_change() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     events = [plant.tell("modify", "/attributes/c", number) for number in range(1, 21)]
     assert [value_of(event) for event in plant.heard(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
     others = [plant.tell("modify", "/attributes/d", number) for number in range(3)]
@@ -56,7 +56,7 @@ def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_
 
 
 def test_case_108_a_filter_asks_what_an_event_brings_along() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     events = [
         plant.tell("modify", "/features", {"feature1": {}, "feature2": {}}),
         plant.tell("modify", "/features", {"feature2": {}}),
@@ -76,7 +76,7 @@ def test_case_109_extra_fields_are_delivered_and_their_filter_sees_them() -> Non
 
 def test_case_110_the_life_of_a_thing_is_two_events() -> None:
     """Case 60 of connections, too."""
-    plant = Plant()
+    plant = DecisionWorld()
     other = "acme.plant:boiler-08"
     events = [
         plant.tell("create", "/", {"policyId": POLICY, "attributes": {"a": 0}}, to=other),
@@ -132,7 +132,7 @@ def test_case_113_a_new_thing_is_reported_without_what_is_revoked() -> None:
 
 
 def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1, correlation_id="c-7", x_shift="night")
     answer = ALL_EVENTS.judge(event, plant)
     assert isinstance(answer, TwinEvent)
@@ -140,7 +140,7 @@ def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
 
 
 def test_connections_case_06_namespace_and_filter_both_have_to_let_an_event_pass() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
     wanted = interest("gt(attributes/a,5)", namespaces="acme.plant")
     events = [plant.tell("modify", "/attributes/a", number, to=to) for to in (THING, "acme:u") for number in (4, 6)]
@@ -258,7 +258,7 @@ def test_a_filter_sees_only_what_its_target_may_read() -> None:
 
 def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> None:
     """Neither in a filter nor in what it is sent beside the event."""
-    plant = Plant(a_world())
+    plant = DecisionWorld(a_world())
     resources = {"thing:/": granting("READ"), "thing:/features/secret": {"grant": [], "revoke": ["READ"]}}
     plant.world.write_policy({"VIEW": entry([VIEWER], resources)})
     event = plant.tell("modify", "/features", {"open": {}, "secret": {}})
@@ -324,27 +324,27 @@ def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
 
 
 def test_without_a_policy_nobody_receives_of_a_thing() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
     assert ALL_EVENTS.judge(stranger, plant) is SuppressionReason.FORBIDDEN
 
 
 def test_events_of_policies_have_no_topic() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     plant.world.write_policy({})
     assert ALL_EVENTS.judge(on_its_way(plant.world.events[-1]), plant) is SuppressionReason.TOPIC
 
 
 def test_a_target_without_the_topic_receives_nothing() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1)
     assert TopicFilter(["_/_/things/live/events"], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
     assert TopicFilter([], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
 
 
 def test_anyone_who_may_read_everything_gets_the_event_itself() -> None:
-    plant = Plant()
+    plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1)
     assert ALL_EVENTS.judge(event, plant) is event
 
@@ -434,7 +434,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
     ],
 )
 def test_a_filter_sees_what_a_live_signal_reports_of_the_thing(signal: Live, attributes: object) -> None:
-    happening = SignalContext(signal, Plant())
+    happening = SignalContext(signal, DecisionWorld())
     document = happening.described_thing(happening.value)
     assert document["thingId"] == THING
     assert document.get("attributes") == attributes
@@ -467,7 +467,7 @@ def history_of_the_page() -> list[TwinEvent]:
     ]
 
 
-class SiteOfThePage:
+class PageHistory:
     """A present in which all of the page's history has happened."""
 
     def snapshot(self, entity: EntityId) -> Snapshot:
@@ -483,7 +483,7 @@ class SiteOfThePage:
 @each_row(("filter", "revisions"), OF_TARGETS, ids=[filter for filter, _ in OF_TARGETS])
 def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, revisions: str) -> None:
     extra = "attributes/serial" if (filter, revisions) in OF_TARGETS[-2:] else None
-    target, present = interest(filter, extra), SiteOfThePage()
+    target, present = interest(filter, extra), PageHistory()
     found = [event.revision for event in history_of_the_page() if isinstance(target.judge(event, present), TwinEvent)]
     assert found == [int(revision) for revision in re.findall(r"\d+", revisions)]
     assert len(OF_TARGETS) == 10

@@ -19,7 +19,7 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
-from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, pipe, subscriber
+from tests.support.reactive_streams_io.conversation import EndpointClient, H, greeted, is_goodbye, pipe, subscriber
 from tests.support.reactive_streams_io.examples import raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
@@ -32,14 +32,14 @@ MODIFY = (
 )
 
 
-def begun() -> Party:
+def begun() -> EndpointClient:
     party = greeted()
     party.hears(f"{RANGE} 33 01 00")
     return party
 
 
 def test_the_complete_exchange_of_the_specification() -> None:
-    party = Party(extensions=())
+    party = EndpointClient(extensions=())
     assert party.hears(f"01 00 00 {RANGE} 33 01 02") == raw("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
     assert party.hears("12 01 05") == raw("82 01 01 33 86 01")
     assert party.hears("03 00") == raw("03 02 6f 6b")
@@ -98,7 +98,7 @@ def test_case_g06_an_unreadable_goodbye_closes() -> None:
 
 
 def test_closing_before_the_hello_came_still_waits_for_the_goodbye() -> None:
-    party = Party(EndpointRole.CLIENT)
+    party = EndpointClient(EndpointRole.CLIENT)
     party.react(party.endpoint.close(party.clock.now()))
     party.says()
     assert party.hears("02 00 03 01 02 03") == b""
@@ -151,7 +151,7 @@ def test_case_w06_an_error_of_the_peer_frees_the_id() -> None:
 
 
 def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
-    client, server = Party(EndpointRole.CLIENT), Party()
+    client, server = EndpointClient(EndpointRole.CLIENT), EndpointClient()
     for piece in (1, 7, 1 << 20):
         first, second = (
             client.endpoint.subscribe("tck/range?n=30", 40),
@@ -162,8 +162,8 @@ def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
         assert server.elements(second) == [number.to_bytes(2, "big") for number in range(1, 10)]
 
 
-def alive(**options: object) -> Party:
-    party = Party(**options)  # type: ignore[arg-type]
+def alive(**options: object) -> EndpointClient:
+    party = EndpointClient(**options)  # type: ignore[arg-type]
     party.hears("01 00 01 02")
     return party
 
@@ -193,7 +193,7 @@ def test_a_peer_that_is_not_read_is_not_silent() -> None:
     for now in range(1020, 1400, 20):
         party.endpoint.unread(now)
         assert party.endpoint.due == now + 30
-    cut = Party(extensions=(Extension.SEQUENCE,))
+    cut = EndpointClient(extensions=(Extension.SEQUENCE,))
     cut.hears(H)
     cut.hears("12")
     assert cut.endpoint.due == 1600
@@ -202,7 +202,7 @@ def test_a_peer_that_is_not_read_is_not_silent() -> None:
 
 
 def test_without_keepalive_a_silent_socket_stays_open() -> None:
-    party = Party(extensions=(Extension.SEQUENCE,))
+    party = EndpointClient(extensions=(Extension.SEQUENCE,))
     party.hears(H)
     assert party.endpoint.due is None
 

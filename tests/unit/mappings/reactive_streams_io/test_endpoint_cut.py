@@ -29,7 +29,7 @@ from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
 from tests.support.dice import dice, examples
-from tests.support.reactive_streams_io.conversation import Party
+from tests.support.reactive_streams_io.conversation import EndpointClient
 
 LIMITS = EndpointLimits(split_above=300, part=100, batch=500)
 STREAMS = {
@@ -50,7 +50,7 @@ class Side:
         self.got: dict[int, list[bytes]] = {}
         self.over: set[int] = set()
         self.faults: list[object] = []
-        self.party: Party | None = None
+        self.party: EndpointClient | None = None
 
     def ask(self) -> None:
         assert self.party is not None
@@ -102,10 +102,10 @@ class Link:
         options: dict[str, Any] = {"clock": self.clock, "has_messages": self.has_messages, "limits": LIMITS}
         ticket = None if old is None else old.endpoint.ticket()
         assert old is None or ticket is not None
-        self.client.party = Party(EndpointRole.CLIENT, ticket=ticket, **options)
+        self.client.party = EndpointClient(EndpointRole.CLIENT, ticket=ticket, **options)
         self.client.party.feeds = {} if old is None else old.feeds
         feeds = {} if self.server.party is None else self.server.party.feeds
-        self.server.party = Party(resumables=self.resumables, **options)
+        self.server.party = EndpointClient(resumables=self.resumables, **options)
         # Its streams move with the session, which a new connection has from its resume on.
         self.server.party.feeds = feeds
         self.forth: list[bytes] = []

@@ -6,7 +6,7 @@ from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.errors import LATE_HELLO
 from mappings.reactive_streams_io.events import Closed, Interrupted, SessionOpened, StreamFailed
 from mappings.reactive_streams_io.resumption import Resumables
-from tests.support.reactive_streams_io.conversation import H, Party, greeted, is_goodbye, subscriber
+from tests.support.reactive_streams_io.conversation import EndpointClient, H, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import raw
 from tests.support.table import each_row
 
@@ -15,19 +15,19 @@ NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
 HELLO = "02 00 02 02 03"
 
 
-def closed(party: Party) -> bool:
+def closed(party: EndpointClient) -> bool:
     return party.endpoint.is_closed and isinstance(party.events[-1], Closed)
 
 
 def test_case_h01_the_hello_lists_what_is_configured() -> None:
-    party = Party(resumables=Resumables(), extensions=())
+    party = EndpointClient(resumables=Resumables(), extensions=())
     assert party.hears(H) == raw("02 00 00")
-    assert Party(resumables=Resumables()).hears(H) == raw("02 00 03 01 02 03")
-    assert Party().hears(H) == raw(HELLO)
+    assert EndpointClient(resumables=Resumables()).hears(H) == raw("02 00 03 01 02 03")
+    assert EndpointClient().hears(H) == raw(HELLO)
 
 
 def test_case_h02_the_server_speaks_first_and_does_not_wait_forever() -> None:
-    party = Party()
+    party = EndpointClient()
     assert party.says() == raw(HELLO)
     assert party.waits(9.9) == b""
     assert is_goodbye(party.waits(0.2), LATE_HELLO)
@@ -35,31 +35,31 @@ def test_case_h02_the_server_speaks_first_and_does_not_wait_forever() -> None:
 
 
 def test_case_h02_a_client_does_not_wait_forever_either() -> None:
-    party = Party(EndpointRole.CLIENT)
+    party = EndpointClient(EndpointRole.CLIENT)
     assert party.says() == raw("01 00 03 01 02 03")
     assert is_goodbye(party.waits(10), LATE_HELLO)
 
 
 def test_case_h03_unknown_extensions_are_passed_over() -> None:
-    party = Party()
+    party = EndpointClient()
     party.hears("01 00 02 03 a8 46")
     assert party.events == [SessionOpened(frozenset({3}))]
 
 
 def test_case_h04_an_extension_may_be_listed_twice() -> None:
-    party = Party()
+    party = EndpointClient()
     party.hears("01 00 02 03 03")
     assert party.events == [SessionOpened(frozenset({3}))]
 
 
 def test_case_h05_another_version_is_refused() -> None:
-    party = Party()
+    party = EndpointClient()
     assert is_goodbye(party.hears("01 01 00 12 01 01"), "unsupported version 1")
     assert closed(party)
 
 
 def test_case_h06_what_was_sent_to_another_version_was_never_sent() -> None:
-    party = Party(EndpointRole.CLIENT, extensions=())
+    party = EndpointClient(EndpointRole.CLIENT, extensions=())
     stream = party.endpoint.subscribe("tck/never", 0)
     assert party.says() == raw("01 00 00 11 09 74 63 6b 2f 6e 65 76 65 72 01 00")
     assert is_goodbye(party.hears("02 01 00"), "unsupported version 1")
@@ -71,11 +71,11 @@ OPTIMISTIC = f"01 00 00 {RANGE} 31 01 01"
 
 
 def test_case_h07_a_client_need_not_wait_for_the_hello() -> None:
-    assert Party().hears(OPTIMISTIC) == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
+    assert EndpointClient().hears(OPTIMISTIC) == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_h08_bytes_may_come_one_by_one() -> None:
-    party = Party()
+    party = EndpointClient()
     said = b"".join(party.hears(bytes([byte])) for byte in raw(OPTIMISTIC))
     assert said == raw(f"{HELLO} 81 01 00 82 01 01 31 86 01")
 
@@ -103,7 +103,7 @@ def test_cases_h09_to_h12_and_v02_to_v12_malformed_bytes_end_in_a_goodbye(
     case: str, role: EndpointRole, heard: str
 ) -> None:
     for pieces in ([raw(heard)], [bytes([byte]) for byte in raw(heard)]):
-        party = Party(role)
+        party = EndpointClient(role)
         said = b"".join(party.hears(piece) for piece in pieces)
         assert is_goodbye(said)
         assert closed(party)
@@ -145,14 +145,14 @@ def test_a_frame_that_does_not_end_in_time_ends_the_connection() -> None:
 
 
 def test_a_goodbye_before_the_hello_says_why_there_is_none() -> None:
-    party, _ = Party(EndpointRole.CLIENT, extensions=()), None
+    party, _ = EndpointClient(EndpointRole.CLIENT, extensions=()), None
     party.says()
     assert party.hears("03 04 62 75 73 79") == raw("03 02 6f 6b")
     assert party.events == [Closed("busy")]
 
 
 def test_a_server_without_a_place_for_sessions_offers_no_resume() -> None:
-    party = Party()
+    party = EndpointClient()
     party.hears("01 00 01 01")
     party.react(party.endpoint.lose(party.clock.now()))
     assert party.told(Interrupted) == []

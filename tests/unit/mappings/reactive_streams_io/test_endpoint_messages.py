@@ -8,18 +8,18 @@ from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.events import Closed, Interrupted, SessionOpened, StreamFailed
 from mappings.reactive_streams_io.frames import Extension, Goodbye, ResumeGrant, Seq, SubscribeFrame, encode
 from mappings.reactive_streams_io.resumption import Resumables
-from tests.support.reactive_streams_io.conversation import Party, is_goodbye
+from tests.support.reactive_streams_io.conversation import EndpointClient, is_goodbye
 from tests.support.reactive_streams_io.examples import raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
 NEVER = "11 09 74 63 6b 2f 6e 65 76 65 72"
 
 
-def session(*extensions: Extension, **options: object) -> Party:
-    return Party(has_messages=True, extensions=extensions, **options)  # type: ignore[arg-type]
+def session(*extensions: Extension, **options: object) -> EndpointClient:
+    return EndpointClient(has_messages=True, extensions=extensions, **options)  # type: ignore[arg-type]
 
 
-def numbered() -> Party:
+def numbered() -> EndpointClient:
     """A server with sequence numbers in force and a stream without demand."""
     party = session(Extension.SEQUENCE)
     assert party.hears(f"01 00 01 03 {NEVER} 01 00") == raw("02 00 01 03 81 01 00")
@@ -81,7 +81,7 @@ def test_what_a_client_sends_before_it_knows_the_server_has_no_number_yet() -> N
 
 def test_a_number_has_to_start_the_message() -> None:
     assert is_goodbye(numbered().hears("b0 01 b0 02"), "protocol error: a sequence number that does not begin")
-    party = Party()
+    party = EndpointClient()
     party.hears("01 00 01 03")
     assert is_goodbye(party.hears("b0 01"), "protocol error: a sequence number that does not begin")
 
@@ -163,7 +163,7 @@ def test_a_gap_interrupts_a_client_that_can_resume() -> None:
 
 @pytest.mark.parametrize(("hello", "can_resume"), [("02 00 01 03", False), ("02 00 02 01 03", True)])
 def test_a_goodbye_without_a_number_is_of_one_who_does_not_know_the_session(hello: str, can_resume: bool) -> None:
-    client = Party(EndpointRole.CLIENT, has_messages=True)
+    client = EndpointClient(EndpointRole.CLIENT, has_messages=True)
     client.says()
     client.hears(hello)
     if can_resume:

@@ -32,7 +32,7 @@ from mappings.reactive_streams_io.frames import (
 from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.clock import Clock
-from tests.support.reactive_streams_io.conversation import Party, is_goodbye, pipe
+from tests.support.reactive_streams_io.conversation import EndpointClient, is_goodbye, pipe
 from tests.support.reactive_streams_io.examples import decoder, raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
@@ -46,14 +46,16 @@ class Server:
         self.clock = Clock()
         self.limits = EndpointLimits(**limits)
         self.resumables = Resumables(self.limits)
-        self.parties: dict[int, Party] = {}
+        self.parties: dict[int, EndpointClient] = {}
 
-    def connect(self, subject: str = "ada", **options: Any) -> Party:
-        party = Party(clock=self.clock, resumables=self.resumables, subject=subject, limits=self.limits, **options)
+    def connect(self, subject: str = "ada", **options: Any) -> EndpointClient:
+        party = EndpointClient(
+            clock=self.clock, resumables=self.resumables, subject=subject, limits=self.limits, **options
+        )
         party.says()
         return party
 
-    def hears(self, party: Party, said: str | bytes) -> bytes:
+    def hears(self, party: EndpointClient, said: str | bytes) -> bytes:
         """What a connection says; its streams move to it with the session that it resumes."""
         self.parties[party.endpoint.session.key] = party
         events = party.endpoint.receive(raw(said) if isinstance(said, str) else said, self.clock.now())
@@ -77,7 +79,7 @@ def granted(said: bytes) -> bytes:
     return grant.token
 
 
-def begun(server: Server) -> tuple[Party, bytes]:
+def begun(server: Server) -> tuple[EndpointClient, bytes]:
     """Case R02 up to its loss: a stream of nine with demand 4, and the token."""
     party = server.connect()
     token = granted(server.hears(party, HELLO))
@@ -86,12 +88,12 @@ def begun(server: Server) -> tuple[Party, bytes]:
     return party, token
 
 
-def lost(server: Server, party: Party) -> None:
+def lost(server: Server, party: EndpointClient) -> None:
     party.react(party.endpoint.lose(server.clock.now()))
     assert isinstance(party.events[-1], Interrupted)
 
 
-def resume(server: Server, token: bytes, received: int, first: int, **options: Any) -> tuple[Party, bytes]:
+def resume(server: Server, token: bytes, received: int, first: int, **options: Any) -> tuple[EndpointClient, bytes]:
     party = server.connect(**options)
     server.hears(party, HELLO)
     return party, server.hears(party, encode(Resume(token, received, first)))
@@ -232,10 +234,10 @@ def test_a_token_does_not_resume_its_own_connection() -> None:
     assert not party.endpoint.is_closed
 
 
-def interrupted(server: Server, demand: int = 4) -> tuple[Party, Party, int]:
+def interrupted(server: Server, demand: int = 4) -> tuple[EndpointClient, EndpointClient, int]:
     """Client and server of a stream of nine, after the transport was lost with two elements on their way."""
     client, party = (
-        Party(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
+        EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
         server.connect(),
     )
     client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
@@ -248,14 +250,14 @@ def interrupted(server: Server, demand: int = 4) -> tuple[Party, Party, int]:
     return client, party, stream
 
 
-def reconnect(server: Server, old: Party) -> tuple[Party, Party]:
+def reconnect(server: Server, old: EndpointClient) -> tuple[EndpointClient, EndpointClient]:
     ticket = old.endpoint.ticket()
     assert ticket is not None
-    client = Party(EndpointRole.CLIENT, server.clock, limits=server.limits, ticket=ticket)
+    client = EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, ticket=ticket)
     return client, server.connect(extensions=(Extension.RESUME,))
 
 
-def join(server: Server, client: Party, party: Party) -> bytes:
+def join(server: Server, client: EndpointClient, party: EndpointClient) -> bytes:
     """Hellos and whatever follows from them; what the server said behind its hello and its first grant."""
     said = client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     answers = b""
@@ -347,7 +349,7 @@ def test_case_r12_an_open_transport_is_ended_when_its_session_continues_elsewher
 
 def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> None:
     server = Server()
-    client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client, party = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
     client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/fixed?n=5&size=2", 2)
     client.hears(server.hears(party, client.says()))
@@ -364,7 +366,7 @@ def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> No
 
 def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     server = Server()
-    client, party = Party(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
+    client, party = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
     client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/big?bytes=200000", 1)
     said = server.hears(party, client.says())
@@ -474,7 +476,7 @@ def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> Non
 
 def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
     server = Server(window=8)
-    client = Party(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
+    client = EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
     party = server.connect()
     client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
     stream = client.endpoint.subscribe("tck/range?n=100", 100)

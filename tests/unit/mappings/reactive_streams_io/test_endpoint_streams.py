@@ -25,7 +25,7 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
-from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
+from tests.support.reactive_streams_io.conversation import EndpointClient, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import decoder, raw
 
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"
@@ -42,7 +42,7 @@ def frames(said: bytes) -> list[Frame]:
     return found
 
 
-def begun() -> Party:
+def begun() -> EndpointClient:
     """After case D03."""
     party = greeted()
     assert party.hears(f"{RANGE} 33 01 00") == raw("81 01 00")
@@ -234,7 +234,7 @@ def test_case_i02_every_subscribe_is_answered_even_if_it_was_cancelled() -> None
     assert party.endpoint.session.accept(party.cancelled[0]) is False
 
 
-def reused() -> tuple[Party, int]:
+def reused() -> tuple[EndpointClient, int]:
     """A on id 1, cancelled, B on id 1; the number of B."""
     party, (first,) = subscriber("a", demand=5)
     assert party.endpoint.session.cancel(first)

@@ -13,7 +13,7 @@ from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Interrupted, Resumed, StreamFailed
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
-from tests.support.reactive_streams_io.faulty_wire import Slip
+from tests.support.reactive_streams_io.faulty_wire import WireFault
 from tests.support.reactive_streams_io.two_endpoints import NAMES, Plan, Step, held, plan, plans
 
 LONG = 1.0
@@ -39,7 +39,7 @@ def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]
 
 
 def test_a_mistake_of_the_wire_is_found() -> None:
-    talk = held(plan(ASK, forth=[Slip(0, "set", 0, 0x55)], sizes=(1000,)))
+    talk = held(plan(ASK, forth=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
     (closed, *_) = talk.side(EndpointRole.SERVER).told(Closed)
     assert closed.reason.startswith("protocol error: a first frame that is not a hello")
 

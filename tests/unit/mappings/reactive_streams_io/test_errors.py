@@ -19,7 +19,7 @@ from mappings.reactive_streams_io.frames import (
     encode,
 )
 from mappings.reactive_streams_io.limits import EndpointLimits
-from tests.support.reactive_streams_io.conversation import Party, is_goodbye
+from tests.support.reactive_streams_io.conversation import EndpointClient, is_goodbye
 from tests.support.reactive_streams_io.examples import raw
 from tests.support.table import each_row
 
@@ -94,7 +94,7 @@ def test_every_row_of_the_table_has_its_example() -> None:
 
 
 def test_what_holds_no_bytes_ends_the_connection_like_bytes_that_are_wrong() -> None:
-    party = Party(has_messages=True, is_connected=True)
+    party = EndpointClient(has_messages=True, is_connected=True)
     party.hears("01 00 00")
     party.react(party.endpoint.reject(ProtocolViolation.TEXT))
     assert party.endpoint.is_closed
@@ -111,7 +111,7 @@ def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
     options = dict(row.options)
     is_server = row.role is EndpointRole.SERVER
     hello = options.pop("hello", "01 00 02 02 03" if is_server else "02 00 03 01 02 03")
-    party = Party(row.role, **options)
+    party = EndpointClient(row.role, **options)
     party.says()
     party.hears(hello)
     if not is_server:

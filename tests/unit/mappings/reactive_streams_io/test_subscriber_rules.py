@@ -13,7 +13,7 @@ import pytest
 
 from mappings.reactive_streams_io.events import Completed, ElementsReceived, StreamAccepted, StreamFailed
 from mappings.reactive_streams_io.limits import UNBOUNDED
-from tests.support.reactive_streams_io.conversation import Party, greeted, is_goodbye, subscriber
+from tests.support.reactive_streams_io.conversation import EndpointClient, greeted, is_goodbye, subscriber
 from tests.support.reactive_streams_io.examples import raw
 from tests.support.table import each_row
 
@@ -42,7 +42,7 @@ ENDS = ["86 01", "87 01 08 35 30 30 20 67 6f 6e 65"]
 ends = pytest.mark.parametrize("end", ENDS, ids=["complete", "failed"])
 
 
-def is_over(party: Party) -> bool:
+def is_over(party: EndpointClient) -> bool:
     """Whether nothing is kept of any stream."""
     subscribing = party.endpoint.session.subscribing
     return not subscribing.streams and not subscribing.open_bytes

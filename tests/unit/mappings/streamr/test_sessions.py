@@ -310,7 +310,7 @@ def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> No
 # --- whatever comes -----------------------------------------------------------------------------------------------------
 
 
-class AnyCourse(RuleBasedStateMachine):
+class RandomCourse(RuleBasedStateMachine):
     """Whatever comes in whatever order: what the effects add up to is what the sessions say they follow."""
 
     def __init__(self) -> None:
@@ -370,5 +370,5 @@ class AnyCourse(RuleBasedStateMachine):
         assert all(len(session.subscriptions) <= 3 for session in found)
 
 
-AnyCourse.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
-TestAnyCourse = AnyCourse.TestCase
+RandomCourse.TestCase.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)
+TestAnyCourse = RandomCourse.TestCase

@@ -126,15 +126,15 @@ def test_a_policy_replays_in_parts_and_always_has_imports() -> None:
 
 
 def test_a_message_of_a_stream_changes_nothing_but_the_revision() -> None:
-    tank = partition_entity("tank/0")
-    states = [evolve(None, an_event("published", "/", "1", entity=tank))]
-    states.append(evolve(states[0], an_event("published", "/", "no JSON {", revision=2, entity=tank)))
-    assert states[1] == Snapshot(tank, 2, states[0].created, "2030-01-15T07:30:02.000000Z", {}, None)
+    streamr_harness = partition_entity("tank/0")
+    states = [evolve(None, an_event("published", "/", "1", entity=streamr_harness))]
+    states.append(evolve(states[0], an_event("published", "/", "no JSON {", revision=2, entity=streamr_harness)))
+    assert states[1] == Snapshot(streamr_harness, 2, states[0].created, "2030-01-15T07:30:02.000000Z", {}, None)
     assert not states[1].is_deleted
     # As an erasure leaves it: it goes on counting, and begins anew.
-    gone = Snapshot(tank, 2, states[0].created, states[0].modified, None, None)
-    again = evolve(gone, an_event("published", "/", "1", revision=3, entity=tank))
-    assert again == Snapshot(tank, 3, "2030-01-15T07:30:03.000000Z", "2030-01-15T07:30:03.000000Z", {}, None)
+    gone = Snapshot(streamr_harness, 2, states[0].created, states[0].modified, None, None)
+    again = evolve(gone, an_event("published", "/", "1", revision=3, entity=streamr_harness))
+    assert again == Snapshot(streamr_harness, 3, "2030-01-15T07:30:03.000000Z", "2030-01-15T07:30:03.000000Z", {}, None)
 
 
 def test_a_policy_guards_itself() -> None:

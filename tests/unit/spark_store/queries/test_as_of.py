@@ -34,14 +34,14 @@ from spark_store.rql.query import Access, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_tables import add_events, add_states, event_row, latest_row, note_erased, write_lake
-from tests.support.random_histories import Happening, lived
+from tests.support.random_histories import RandomChange, lived
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")
 POLICY = ("acme:owner", "acme")
 
 
-class Seeing:
+class AttributeReader:
     """May read all of a thing, or nothing but one attribute."""
 
     def __init__(self, *, is_whole: bool) -> None:
@@ -72,7 +72,7 @@ def ids(found: list[CandidateAccess], access: Access | None, text: str | None, o
 def test_what_spark_says_applies_to_anyone_who_may_read_everything_and_for_nobody_else() -> None:
     both = '{"attributes":{"a":1,"b":2}}'
     found = [lamp("yes", both, matches=True), lamp("no", both, matches=False), lamp("bare", "{}", matches=True)]
-    whole, part = Seeing(is_whole=True), Seeing(is_whole=False)
+    whole, part = AttributeReader(is_whole=True), AttributeReader(is_whole=False)
     assert ids(found, None, None) == []
     assert ids(found, whole, "eq(attributes/b,2)") == ["bare", "yes"], "Spark has evaluated it"
     assert ids(found, part, "eq(attributes/b,2)") == []
@@ -84,11 +84,13 @@ def test_what_spark_says_applies_to_anyone_who_may_read_everything_and_for_nobod
 def test_things_stand_by_what_somebody_may_read_of_them() -> None:
     states = [(name, f'{{"attributes":{{"a":{a},"b":{b}}}}}') for name, a, b in (("x", 1, 9), ("y", 2, 8), ("z", 2, 7))]
     found = [lamp(name, state, matches=True) for name, state in states]
-    assert ids(found, Seeing(is_whole=True), None, "sort(+attributes/b)") == ["z", "y", "x"]
-    assert ids(found, Seeing(is_whole=False), None, "sort(+attributes/b)") == ["x", "y", "z"], "missing, all of them"
-    (hit,) = visible_parts(found[:1], {POLICY: Seeing(is_whole=False)})
+    assert ids(found, AttributeReader(is_whole=True), None, "sort(+attributes/b)") == ["z", "y", "x"]
+    assert ids(found, AttributeReader(is_whole=False), None, "sort(+attributes/b)") == ["x", "y", "z"], (
+        "missing, all of them"
+    )
+    (hit,) = visible_parts(found[:1], {POLICY: AttributeReader(is_whole=False)})
     assert (hit.thing_id, hit.thing) == ("acme:x", {"attributes": {"a": 1}})
-    (hit,) = visible_parts(found[:1], {POLICY: Seeing(is_whole=True)})
+    (hit,) = visible_parts(found[:1], {POLICY: AttributeReader(is_whole=True)})
     assert hit.thing["_modified"] == "1970-01-01T00:00:01.000000Z"
     assert list(visible_parts(found, {POLICY: None})) == []
 
@@ -97,10 +99,10 @@ def test_things_stand_by_what_somebody_may_read_of_them() -> None:
 def journal(tmp_path: Path) -> Path:
     """Two things: one that is guarded by one policy and then another, and is gone; one that no policy guards."""
     path = tmp_path / "journal.db"
-    policies = [Happening("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
+    policies = [RandomChange("created", "/", {"policyId": f"acme:{it}"}) for it in ("first", "second")]
     lives = [
-        lived(GONE, [*policies, Happening("deleted", "/", None)], (1, 2, 3)),
-        lived(FREE, [Happening("created", "/", {})], (4,)),
+        lived(GONE, [*policies, RandomChange("deleted", "/", None)], (1, 2, 3)),
+        lived(FREE, [RandomChange("created", "/", {})], (4,)),
     ]
     journal = Journal.open(path)
     journal.append([Change((event,), (state,)) for life in lives for event, state in life])

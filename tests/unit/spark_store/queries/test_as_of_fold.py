@@ -21,7 +21,7 @@ from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicat
 from spark_store.rql.search_evaluator import May, holds, read
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
-from tests.support.random_histories import HISTORIES, Happening, lived
+from tests.support.random_histories import HISTORIES, RandomChange, lived
 from tests.support.random_searches import filters, rights, things
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-1")
@@ -61,7 +61,7 @@ def assert_was(rows: Sequence[FoldRow], expected: Snapshot) -> None:
 
 @given(HISTORIES, st.data())
 def test_a_thing_is_what_replaying_it_gives_from_whatever_states_are_known(
-    happenings: list[Happening], data: st.DataObject
+    happenings: list[RandomChange], data: st.DataObject
 ) -> None:
     """States may stand anywhere among the events, also ones whose events are there too."""
     past = lived(LAMP, happenings, range(1, 99))
@@ -73,7 +73,7 @@ def test_a_thing_is_what_replaying_it_gives_from_whatever_states_are_known(
 
 
 def test_what_is_not_known_is_no_thing() -> None:
-    past = lived(LAMP, [Happening("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
+    past = lived(LAMP, [RandomChange("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
     rows = [event_row(event) for event, _ in past]
     changed = [row._replace(action="modified", path="/attributes/n", value="1") for row in rows]
     assert was(changed[2:]) is None, "its beginning is missing"
@@ -89,9 +89,9 @@ def test_what_is_said_about_a_thing_goes_with_what_it_is_about_and_stays_with_th
     past = lived(
         LAMP,
         [
-            Happening("created", "/", {"attributes": {"a": 1, "n": 2}}, said),
-            Happening("modified", "/attributes/n", 3),
-            Happening("modified", "/", {"attributes": {"n": 4}}),
+            RandomChange("created", "/", {"attributes": {"a": 1, "n": 2}}, said),
+            RandomChange("modified", "/attributes/n", 3),
+            RandomChange("modified", "/", {"attributes": {"n": 4}}),
         ],
         range(1, 99),
     )
@@ -133,8 +133,8 @@ def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_o
     rows: list[FoldRow] = []
     for number in range(40):
         entity = EntityId(EntityType.THING, "acme.site", f"lamp-{number:02}")
-        sets = [Happening("modified", "/attributes/n", number * 100 + it) for it in range(number % 4)]
-        past = lived(entity, [Happening("created", "/", {"attributes": {"n": -1}}), *sets], range(1, 99))
+        sets = [RandomChange("modified", "/attributes/n", number * 100 + it) for it in range(number % 4)]
+        past = lived(entity, [RandomChange("created", "/", {"attributes": {"n": -1}}), *sets], range(1, 99))
         rows += [event_row(event) for event, _ in past]
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     batches = [pa.RecordBatch.from_pylist(table[at : at + 7], INPUT) for at in range(0, len(table), 7)]

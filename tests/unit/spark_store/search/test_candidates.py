@@ -15,7 +15,7 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import ALL, CachedCandidates, CandidateSet
 from spark_store.search.index import LARGE
 from spark_store.search.read_view import Deadline, ReadView
-from tests.support.oracles.search import Shelf
+from tests.support.oracles.search import StateDatabase
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 ORDER = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
@@ -23,16 +23,16 @@ BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    found = Shelf(tmp_path / "journal.db")
+def database(tmp_path: Path) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path / "journal.db")
     found.name("reader", ["acme:policy"])
     yield found
     found.close()
 
 
-def put(shelf: Shelf, *attributes: dict[str, Any]) -> None:
+def put(database: StateDatabase, *attributes: dict[str, Any]) -> None:
     """Things with these attributes; their keys begin with 1."""
-    shelf.put(
+    database.put(
         *(
             {"thingId": f"acme:{n}", "policyId": "acme:policy", "attributes": each, **BESIDE}
             for n, each in enumerate(attributes, 1)
@@ -40,61 +40,61 @@ def put(shelf: Shelf, *attributes: dict[str, Any]) -> None:
     )
 
 
-def reach(shelf: Shelf, text: str, subject: str = "reader") -> CandidateSet:
+def reach(database: StateDatabase, text: str, subject: str = "reader") -> CandidateSet:
     question = ThingQuery(read(text, NOW), ORDER)
     return CandidateSet(
-        ReadView(shelf.connection, Deadline(float("inf"), 60.0)), question, {subject}, 25, True, CachedCandidates()
+        ReadView(database.connection, Deadline(float("inf"), 60.0)), question, {subject}, 25, True, CachedCandidates()
     )
 
 
-def test_a_range_is_one_range_of_rows_unless_things_have_several_values(shelf: Shelf) -> None:
+def test_a_range_is_one_range_of_rows_unless_things_have_several_values(database: StateDatabase) -> None:
     inside = "and(gt(attributes/n,2),lt(attributes/n,4))"
-    put(shelf, {"n": 1}, {"n": 3}, {"n": 9})
-    assert reach(shelf, inside).few() == frozenset({2})
-    put(shelf, {"n": 1}, {"n": 3}, {"n": [1, 9]})
-    assert reach(shelf, inside).few() == frozenset({2, 3})
-    put(shelf, {"n": 1}, {"n": 3}, {"n": 1})
-    assert reach(shelf, inside.replace("/n", "/none")).few() == frozenset()
+    put(database, {"n": 1}, {"n": 3}, {"n": 9})
+    assert reach(database, inside).few() == frozenset({2})
+    put(database, {"n": 1}, {"n": 3}, {"n": [1, 9]})
+    assert reach(database, inside).few() == frozenset({2, 3})
+    put(database, {"n": 1}, {"n": 3}, {"n": 1})
+    assert reach(database, inside.replace("/n", "/none")).few() == frozenset()
 
 
-def test_objects_in_arrays_give_a_path_several_values_too(shelf: Shelf) -> None:
-    put(shelf, {"l": [{"n": 1}, {"n": 9}]}, {"l": [{"n": 3}]})
-    assert reach(shelf, "and(gt(attributes/l/n,2),lt(attributes/l/n,4))").few() == frozenset({1, 2})
+def test_objects_in_arrays_give_a_path_several_values_too(database: StateDatabase) -> None:
+    put(database, {"l": [{"n": 1}, {"n": 9}]}, {"l": [{"n": 3}]})
+    assert reach(database, "and(gt(attributes/l/n,2),lt(attributes/l/n,4))").few() == frozenset({1, 2})
 
 
-def test_sets_are_joined_as_the_filter_says(shelf: Shelf) -> None:
-    put(shelf, {"a": 1, "b": 1}, {"a": 1}, {"b": 1}, {})
-    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
-    assert reach(shelf, "or(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1, 2, 3})
-    assert reach(shelf, "not(eq(attributes/a,1))").few() in (None, {1, 2, 3, 4})
+def test_sets_are_joined_as_the_filter_says(database: StateDatabase) -> None:
+    put(database, {"a": 1, "b": 1}, {"a": 1}, {"b": 1}, {})
+    assert reach(database, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
+    assert reach(database, "or(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1, 2, 3})
+    assert reach(database, "not(eq(attributes/a,1))").few() in (None, {1, 2, 3, 4})
 
 
-def test_large_things_are_always_candidates(shelf: Shelf) -> None:
-    put(shelf, {"a": 1}, {"a": "x" * LARGE})
-    assert reach(shelf, "eq(attributes/a,1)").few() == frozenset({1, 2})
+def test_large_things_are_always_candidates(database: StateDatabase) -> None:
+    put(database, {"a": 1}, {"a": "x" * LARGE})
+    assert reach(database, "eq(attributes/a,1)").few() == frozenset({1, 2})
 
 
-def test_anyone_who_is_named_nowhere_reaches_nothing(shelf: Shelf) -> None:
-    put(shelf, {"a": 1}, {"a": "x" * LARGE})
-    assert reach(shelf, "exists(attributes/a)", "nobody").policies == []
-    assert reach(shelf, "exists(attributes/a)", "nobody").tree == reach(shelf, "in(attributes/a,time:soon)").tree
+def test_anyone_who_is_named_nowhere_reaches_nothing(database: StateDatabase) -> None:
+    put(database, {"a": 1}, {"a": "x" * LARGE})
+    assert reach(database, "exists(attributes/a)", "nobody").policies == []
+    assert reach(database, "exists(attributes/a)", "nobody").tree == reach(database, "in(attributes/a,time:soon)").tree
 
 
-def test_what_very_many_match_is_not_known_but_can_be(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_very_many_match_is_not_known_but_can_be(database: StateDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_store.search.candidates.bound_of", lambda things, page: 1)
     monkeypatch.setattr("spark_store.search.candidates.FEW_OF_POLICIES", 1)
-    put(shelf, {"a": 1, "b": 1}, {"a": 1}, {"a": 1})
-    found = reach(shelf, "eq(attributes/a,1)")
+    put(database, {"a": 1, "b": 1}, {"a": 1}, {"a": 1})
+    found = reach(database, "eq(attributes/a,1)")
     assert found.few() is None
     assert found.all(found.tree) == frozenset({1, 2, 3})
     assert found.read(found.tree, ALL) == frozenset({1, 2, 3})
-    assert reach(shelf, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
+    assert reach(database, "and(eq(attributes/a,1),eq(attributes/b,1))").few() == frozenset({1})
 
 
-def test_while_the_index_is_being_built_nothing_is_known(shelf: Shelf) -> None:
-    put(shelf, {"a": 1})
-    shelf.connection.execute("UPDATE search_progress SET indexed = 0")
-    found = reach(shelf, "eq(attributes/a,1)")
+def test_while_the_index_is_being_built_nothing_is_known(database: StateDatabase) -> None:
+    put(database, {"a": 1})
+    database.connection.execute("UPDATE search_progress SET indexed = 0")
+    found = reach(database, "eq(attributes/a,1)")
     assert (found.is_indexed, found.few(), found.all(found.tree)) == (False, None, None)
 
 
@@ -112,10 +112,10 @@ def test_while_the_index_is_being_built_nothing_is_known(shelf: Shelf) -> None:
     ],
 )
 def test_a_value_at_a_declared_path_counts_where_every_answer_has_it(
-    shelf: Shelf, text: str, value: int | None
+    database: StateDatabase, text: str, value: int | None
 ) -> None:
-    shelf.declare("attributes/a")
-    put(shelf, {"a": 1, "b": 2}, {"a": 1}, {"b": 2})
-    asked = reach(shelf, text)
+    database.declare("attributes/a")
+    put(database, {"a": 1, "b": 2}, {"a": 1}, {"b": 2})
+    asked = reach(database, text)
     found = asked.of_value(asked.tree)
     assert (None if found is None else found.value) == value

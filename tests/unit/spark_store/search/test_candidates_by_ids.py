@@ -12,15 +12,15 @@ from spark_store.rql.order import TypeRank
 from spark_store.search.candidates import IdScan, ValueCandidates
 from spark_store.search.index import LARGE
 from spark_store.search.read_view import Deadline, ReadView
-from tests.support.oracles.search import Shelf
+from tests.support.oracles.search import StateDatabase
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
+def database(tmp_path: Path) -> Iterator[StateDatabase]:
     """Four things in a room, one elsewhere, and a large one, each of them in two namespaces."""
-    found = Shelf(tmp_path / "journal.db")
+    found = StateDatabase(tmp_path / "journal.db")
     found.declare("attributes/room")
     for namespace in ("b", "a"):
         found.put(*(thing(f"{namespace}:{name}", "hall") for name in "dbca"), thing(f"{namespace}:e", "attic"))
@@ -33,50 +33,52 @@ def thing(id: str, room: str, **attributes: Any) -> dict[str, Any]:
     return {"thingId": id, "attributes": {"room": room, **attributes}, **BESIDE}
 
 
-def by_ids(shelf: Shelf, *namespaces: str) -> tuple[ReadView, IdScan]:
-    picture = ReadView(shelf.connection, Deadline(float("inf"), 60.0))
+def by_ids(database: StateDatabase, *namespaces: str) -> tuple[ReadView, IdScan]:
+    picture = ReadView(database.connection, Deadline(float("inf"), 60.0))
     return picture, IdScan(picture, namespaces)
 
 
-def in_the_hall(shelf: Shelf, *namespaces: str, start: str | None = None, is_descending: bool = False) -> list[str]:
-    picture, ids = by_ids(shelf, *namespaces)
+def in_the_hall(
+    database: StateDatabase, *namespaces: str, start: str | None = None, is_descending: bool = False
+) -> list[str]:
+    picture, ids = by_ids(database, *namespaces)
     path = picture.declared_path("attributes/room")
     assert path is not None
     wanted = ValueCandidates("attributes/room", path, int(TypeRank.TEXT), "hall")
     return [id for id, _ in ids.of_value(wanted, picture.large(), start, is_descending)]
 
 
-def test_things_come_in_the_order_of_their_ids_after_an_id(shelf: Shelf) -> None:
-    _, ids = by_ids(shelf)
+def test_things_come_in_the_order_of_their_ids_after_an_id(database: StateDatabase) -> None:
+    _, ids = by_ids(database)
     behind = ["a:d", "a:e", "b:a", "b:b", "b:bb", "b:c", "b:d", "b:e"]
     assert [id for (id,) in ids.things("a:c", False, "id")] == behind
     assert [id for (id,) in ids.things("a:c", True, "id")] == ["a:bb", "a:b", "a:a"]
-    _, ids = by_ids(shelf, "b")
+    _, ids = by_ids(database, "b")
     assert [id for (id,) in ids.things(None, True, "id", " AND id < ?", ("b:bb",))] == ["b:b", "b:a"]
 
 
-def test_things_of_one_value_come_with_the_large_ones_in_the_middle_of_them(shelf: Shelf) -> None:
+def test_things_of_one_value_come_with_the_large_ones_in_the_middle_of_them(database: StateDatabase) -> None:
     in_a = ["a:a", "a:b", "a:bb", "a:c", "a:d"]
     everything = [*in_a, *(id.replace("a:", "b:", 1) for id in in_a)]
-    assert in_the_hall(shelf) == everything
-    assert in_the_hall(shelf, is_descending=True) == everything[::-1]
-    assert in_the_hall(shelf, start="a:b") == everything[2:]
-    assert in_the_hall(shelf, start="a:bb", is_descending=True) == ["a:b", "a:a"]
+    assert in_the_hall(database) == everything
+    assert in_the_hall(database, is_descending=True) == everything[::-1]
+    assert in_the_hall(database, start="a:b") == everything[2:]
+    assert in_the_hall(database, start="a:bb", is_descending=True) == ["a:b", "a:a"]
 
 
-def test_of_some_namespaces_large_things_of_others_may_come_along(shelf: Shelf) -> None:
-    assert [id for id in in_the_hall(shelf, "a") if id.startswith("a:")] == ["a:a", "a:b", "a:bb", "a:c", "a:d"]
+def test_of_some_namespaces_large_things_of_others_may_come_along(database: StateDatabase) -> None:
+    assert [id for id in in_the_hall(database, "a") if id.startswith("a:")] == ["a:a", "a:b", "a:bb", "a:c", "a:d"]
 
 
-def test_an_index_that_is_not_complete_is_none(shelf: Shelf) -> None:
-    picture, _ = by_ids(shelf)
-    shelf.connection.execute("UPDATE search_paths SET declared = 1 WHERE path = 'attributes/room'")
+def test_an_index_that_is_not_complete_is_none(database: StateDatabase) -> None:
+    picture, _ = by_ids(database)
+    database.connection.execute("UPDATE search_paths SET declared = 1 WHERE path = 'attributes/room'")
     assert picture.declared_path("attributes/room") is None
     assert picture.declared_path("attributes/none") is None
 
 
-def test_things_of_one_value_are_not_brought_into_order_but_read_so(shelf: Shelf) -> None:
-    plan = shelf.connection.execute(
+def test_things_of_one_value_are_not_brought_into_order_but_read_so(database: StateDatabase) -> None:
+    plan = database.connection.execute(
         "EXPLAIN QUERY PLAN SELECT id, thing FROM search_declared WHERE path = 1 AND rank = 3 AND value = 'hall' "
         "AND id >= 'a:' AND id < 'a;' AND id > 'a:b' ORDER BY id DESC"
     ).fetchall()

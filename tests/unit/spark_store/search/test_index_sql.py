@@ -24,7 +24,7 @@ from spark_store.search.index_sql import (
     path_of,
 )
 from tests.support import random_searches as searches
-from tests.support.oracles.search import Shelf
+from tests.support.oracles.search import StateDatabase
 from tests.support.paths import VECTORS
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
@@ -38,41 +38,41 @@ CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    found = Shelf(tmp_path_factory.mktemp("rows") / "journal.db")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path_factory.mktemp("rows") / "journal.db")
     yield found
     found.close()
 
 
-def is_candidate(shelf: Shelf, thing: dict[str, Any], tree: Candidates) -> bool:
+def is_candidate(database: StateDatabase, thing: dict[str, Any], tree: Candidates) -> bool:
     """Whether the only thing of the shelf is in the set."""
     match tree:
         case AllThings():
             return True
         case RowSelect():
-            return shelf.connection.execute(tree.sql, tree.parameters).fetchone() is not None
+            return database.connection.execute(tree.sql, tree.parameters).fetchone() is not None
         case Intersection(parts) | PathIntersection(parts, _):
-            return all(is_candidate(shelf, thing, part) for part in parts)
+            return all(is_candidate(database, thing, part) for part in parts)
         case Union(parts):
-            return any(is_candidate(shelf, thing, part) for part in parts)
+            return any(is_candidate(database, thing, part) for part in parts)
 
 
 @given(searches.filters(), searches.things())
-def test_whatever_matches_is_a_candidate(shelf: Shelf, predicate: Predicate, thing: dict[str, Any]) -> None:
-    shelf.clear()
-    shelf.put(thing)
-    assert is_candidate(shelf, thing, candidates(predicate)) or not holds(predicate, thing)
+def test_whatever_matches_is_a_candidate(database: StateDatabase, predicate: Predicate, thing: dict[str, Any]) -> None:
+    database.clear()
+    database.put(thing)
+    assert is_candidate(database, thing, candidates(predicate)) or not holds(predicate, thing)
 
 
-def test_what_matches_in_a_numbered_case_is_a_candidate(shelf: Shelf) -> None:
+def test_what_matches_in_a_numbered_case_is_a_candidate(database: StateDatabase) -> None:
     matching = [case for case in CASES if case["search"] is True]
     assert len(matching) > 100
     missed = []
     for case in matching:
         thing = {"_modified": "2024-05-01T10:00:00Z", **WHOLE, **case["thing"]}
-        shelf.clear()
-        shelf.put(thing)
-        if not is_candidate(shelf, thing, candidates(read(case["filter"], NOW))):
+        database.clear()
+        database.put(thing)
+        if not is_candidate(database, thing, candidates(read(case["filter"], NOW))):
             missed.append(case)
     assert missed == []
 
@@ -93,7 +93,7 @@ def test_the_name_of_a_place_reports_its_keys(field: Field) -> None:
         'like(thingId,"a\';--*")',
     ],
 )
-def test_nothing_that_a_filter_says_is_part_of_a_statement(shelf: Shelf, text: str) -> None:
+def test_nothing_that_a_filter_says_is_part_of_a_statement(database: StateDatabase, text: str) -> None:
     tree = candidates(read(text, NOW))
     rows = [
         part
@@ -104,7 +104,7 @@ def test_nothing_that_a_filter_says_is_part_of_a_statement(shelf: Shelf, text: s
     for each in rows:
         assert "DROP" not in each.sql
         assert "--" not in each.sql
-        shelf.connection.execute(each.sql, each.parameters).fetchall()
+        database.connection.execute(each.sql, each.parameters).fetchall()
 
 
 @pytest.mark.parametrize("text", ["eq(attributes/a,time:soon)", "gt(attributes/a,null)", "in(thingId,1,null)"])

@@ -15,31 +15,33 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.matcher import Matcher
 from spark_store.search.read_view import Deadline, ReadView, Row
-from tests.support.oracles.search import Given, Partly, Shelf
+from tests.support.oracles.search import Given, PartialReader, StateDatabase
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 AT = "2024-05-01T10:00:00Z"
 STATE = {"thingId": "acme:a", "policyId": "acme:p", "attributes": {"room": "hall", "level": 3}}
 ROW: Row = (1, "acme:a", 7, AT, AT, "acme:p", msgspec.json.encode(STATE))
-WHOLE = Partly(lambda _: True, is_whole=True)
-LEVEL_ONLY = Partly(lambda path: path == ("attributes", "level") or path == ("thingId",), is_whole=False)
+WHOLE = PartialReader(lambda _: True, is_whole=True)
+LEVEL_ONLY = PartialReader(lambda path: path == ("attributes", "level") or path == ("thingId",), is_whole=False)
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    found = Shelf(tmp_path / "journal.db")
+def database(tmp_path: Path) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path / "journal.db")
     yield found
     found.close()
 
 
-def judge(shelf: Shelf, text: str | None, access: Partly, sort: str = "sort(+attributes/room)", *names: str) -> Matcher:
+def judge(
+    database: StateDatabase, text: str | None, access: PartialReader, sort: str = "sort(+attributes/room)", *names: str
+) -> Matcher:
     question = ThingQuery(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
-    picture = ReadView(shelf.connection, Deadline(float("inf"), 60.0))
+    picture = ReadView(database.connection, Deadline(float("inf"), 60.0))
     return Matcher(picture, question, Given({"acme:p": access}), question.order, CachedCandidates())
 
 
-def test_what_matches_comes_with_its_place_and_its_text(shelf: Shelf) -> None:
-    found = judge(shelf, 'eq(attributes/room,"hall")', WHOLE).match_row(ROW)
+def test_what_matches_comes_with_its_place_and_its_text(database: StateDatabase) -> None:
+    found = judge(database, 'eq(attributes/room,"hall")', WHOLE).match_row(ROW)
     assert found is not None
     assert found.hit is not None
     assert found.hit.text == ROW[-1]
@@ -48,26 +50,26 @@ def test_what_matches_comes_with_its_place_and_its_text(shelf: Shelf) -> None:
 
 
 @pytest.mark.parametrize("text", ['eq(attributes/room,"attic")', "gt(_revision,7)", "not(exists(attributes/level))"])
-def test_what_does_not_match_is_no_answer(shelf: Shelf, text: str) -> None:
-    assert judge(shelf, text, WHOLE).match_row(ROW) is None
+def test_what_does_not_match_is_no_answer(database: StateDatabase, text: str) -> None:
+    assert judge(database, text, WHOLE).match_row(ROW) is None
 
 
-def test_what_may_not_be_read_neither_matches_nor_orders(shelf: Shelf) -> None:
-    assert judge(shelf, 'eq(attributes/room,"hall")', LEVEL_ONLY).match_row(ROW) is None
-    found = judge(shelf, "eq(attributes/level,3)", LEVEL_ONLY).match_row(ROW)
+def test_what_may_not_be_read_neither_matches_nor_orders(database: StateDatabase) -> None:
+    assert judge(database, 'eq(attributes/room,"hall")', LEVEL_ONLY).match_row(ROW) is None
+    found = judge(database, "eq(attributes/level,3)", LEVEL_ONLY).match_row(ROW)
     assert found is not None
     assert found.place[0].value is None
 
 
-def test_what_nobody_allows_and_what_lies_elsewhere_is_no_answer(shelf: Shelf) -> None:
-    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme").match_row(ROW) is not None
-    assert judge(shelf, None, WHOLE, "sort(+thingId)", "acme.lab").match_row(ROW) is None
-    assert judge(shelf, None, WHOLE).match_row((*ROW[:5], "acme:other", ROW[6])) is None
-    assert judge(shelf, None, WHOLE).match_row((*ROW[:5], None, ROW[6])) is None
+def test_what_nobody_allows_and_what_lies_elsewhere_is_no_answer(database: StateDatabase) -> None:
+    assert judge(database, None, WHOLE, "sort(+thingId)", "acme").match_row(ROW) is not None
+    assert judge(database, None, WHOLE, "sort(+thingId)", "acme.lab").match_row(ROW) is None
+    assert judge(database, None, WHOLE).match_row((*ROW[:5], "acme:other", ROW[6])) is None
+    assert judge(database, None, WHOLE).match_row((*ROW[:5], None, ROW[6])) is None
 
 
-def test_everything_is_seen_where_every_policy_gives_all_or_nothing(shelf: Shelf) -> None:
-    shelf.put({**STATE, "_revision": 1, "_created": AT, "_modified": AT})
-    assert judge(shelf, None, WHOLE).sees_everything(["acme:p", "acme:none"])
-    assert not judge(shelf, None, LEVEL_ONLY).sees_everything(["acme:p"])
-    assert not judge(shelf, None, WHOLE).sees_everything(None)
+def test_everything_is_seen_where_every_policy_gives_all_or_nothing(database: StateDatabase) -> None:
+    database.put({**STATE, "_revision": 1, "_created": AT, "_modified": AT})
+    assert judge(database, None, WHOLE).sees_everything(["acme:p", "acme:none"])
+    assert not judge(database, None, LEVEL_ONLY).sees_everything(["acme:p"])
+    assert not judge(database, None, WHOLE).sees_everything(None)

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from spark_store.search.read_view import NAMESPACES, POLICIES, Deadline, ReadView
-from tests.support.oracles.search import Shelf
+from tests.support.oracles.search import StateDatabase
 
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Iterator[Shelf]:
-    found = Shelf(tmp_path / "journal.db")
+def database(tmp_path: Path) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path / "journal.db")
     yield found
     found.close()
 
 
-def picture(shelf: Shelf) -> ReadView:
-    return ReadView(shelf.connection, Deadline(float("inf"), 60.0))
+def picture(database: StateDatabase) -> ReadView:
+    return ReadView(database.connection, Deadline(float("inf"), 60.0))
 
 
 def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
@@ -35,30 +35,30 @@ def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 3, 300])
-def test_things_are_loaded_by_their_keys_however_many(shelf: Shelf, number: int) -> None:
-    shelf.put(*({"thingId": f"acme:{n}", **BESIDE} for n in range(number)), {"thingId": "acme:gone", **BESIDE})
-    shelf.delete("acme:gone")
+def test_things_are_loaded_by_their_keys_however_many(database: StateDatabase, number: int) -> None:
+    database.put(*({"thingId": f"acme:{n}", **BESIDE} for n in range(number)), {"thingId": "acme:gone", **BESIDE})
+    database.delete("acme:gone")
     keys = range(1, number + 2)
-    assert sorted(row[0] for row in picture(shelf).load(keys)) == list(range(1, number + 1))
-    assert sorted(picture(shelf).ids(keys)) == sorted(
+    assert sorted(row[0] for row in picture(database).load(keys)) == list(range(1, number + 1))
+    assert sorted(picture(database).ids(keys)) == sorted(
         [*((f"acme:{n}", n + 1) for n in range(number)), ("acme:gone", number + 1)]
     )
 
 
-def test_policies_of_subjects_are_those_that_name_them_and_those_that_import_them(shelf: Shelf) -> None:
-    shelf.name("a", ["acme:p", "acme:q"])
-    shelf.name("b", ["acme:r"])
+def test_policies_of_subjects_are_those_that_name_them_and_those_that_import_them(database: StateDatabase) -> None:
+    database.name("a", ["acme:p", "acme:q"])
+    database.name("b", ["acme:r"])
     imports = [("acme:s", "acme:p"), ("acme:t", "acme:s"), ("acme:p", "acme:t"), ("acme:u", "acme:r")]
-    shelf.connection.executemany("INSERT INTO search_imports (importer, imported) VALUES (?, ?)", imports)
-    assert picture(shelf).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
-    assert picture(shelf).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
-    assert picture(shelf).policies(set()) == []
-    shelf.name("all", [f"acme:{n}" for n in range(POLICIES + 1)])
-    assert picture(shelf).policies({"all"}) is None
+    database.connection.executemany("INSERT INTO search_imports (importer, imported) VALUES (?, ?)", imports)
+    assert picture(database).policies({"a"}) == ["acme:p", "acme:q", "acme:s", "acme:t"]
+    assert picture(database).policies({"b", "nobody"}) == ["acme:r", "acme:u"]
+    assert picture(database).policies(set()) == []
+    database.name("all", [f"acme:{n}" for n in range(POLICIES + 1)])
+    assert picture(database).policies({"all"}) is None
 
 
-def test_namespaces_are_those_of_things(shelf: Shelf) -> None:
-    shelf.put(*({"thingId": id, **BESIDE} for id in ("acme:a", "acme:b", "acme.lab:a", ":free")))
-    assert sorted(picture(shelf).namespaces() or ()) == ["", "acme", "acme.lab"]
-    shelf.put(*({"thingId": f"n{n}:a", **BESIDE} for n in range(NAMESPACES)))
-    assert picture(shelf).namespaces() is None
+def test_namespaces_are_those_of_things(database: StateDatabase) -> None:
+    database.put(*({"thingId": id, **BESIDE} for id in ("acme:a", "acme:b", "acme.lab:a", ":free")))
+    assert sorted(picture(database).namespaces() or ()) == ["", "acme", "acme.lab"]
+    database.put(*({"thingId": f"n{n}:a", **BESIDE} for n in range(NAMESPACES)))
+    assert picture(database).namespaces() is None

@@ -12,20 +12,20 @@ from hypothesis import strategies as st
 from spark_store.rql.order import key_of
 from spark_store.rql.query import Budget, Place, ThingQuery
 from spark_store.search.sqlite_search import SqliteSearch
-from tests.support.oracles.search import Partly, Shelf, answer, with_rights
+from tests.support.oracles.search import PartialReader, StateDatabase, answer, with_rights
 from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    found = Shelf(tmp_path_factory.mktemp("walking") / "journal.db")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path_factory.mktemp("walking") / "journal.db")
     yield found
     found.close()
 
 
 @pytest.fixture(scope="module")
-def search(shelf: Shelf) -> Iterator[SqliteSearch]:
-    found = SqliteSearch(shelf.path)
+def search(database: StateDatabase) -> Iterator[SqliteSearch]:
+    found = SqliteSearch(database.path)
     yield found
     found.close()
 
@@ -40,21 +40,21 @@ def search(shelf: Shelf) -> Iterator[SqliteSearch]:
     st.lists(st.tuples(large_and_small(3), st.lists(IDS, max_size=2, unique=True)), max_size=4),
 )
 def test_pages_drawn_while_things_change(
-    shelf: Shelf,
+    database: StateDatabase,
     search: SqliteSearch,
     things: list[dict[str, Any]],
     question: ThingQuery,
-    accesses: Mapping[str, Partly],
+    accesses: Mapping[str, PartialReader],
     limit: int,
     bounds: Mapping[str, Any],
     declared: set[str],
     changes: list[tuple[list[dict[str, Any]], list[str]]],
 ) -> None:
     """What does not change meanwhile is found once; what changes is found as it is then, or not at all."""
-    shelf.clear()
-    shelf.declare(*declared)
-    shelf.put(*things)
-    rights = with_rights(accesses, shelf)
+    database.clear()
+    database.declare(*declared)
+    database.put(*things)
+    rights = with_rights(accesses, database)
     present = {thing["thingId"]: thing for thing in things}
     at_first = {hit.thing_id: hit for _, hit in answer(present.values(), question, rights)}
     touched: set[str] = set()
@@ -77,8 +77,8 @@ def test_pages_drawn_while_things_change(
             assert page.place is not None
             place = page.place
             put, deleted = next(coming, ([], []))
-            shelf.put(*put)
-            shelf.delete(*deleted)
+            database.put(*put)
+            database.delete(*deleted)
             present.update((thing["thingId"], thing) for thing in put)
             for id in deleted:
                 present.pop(id, None)

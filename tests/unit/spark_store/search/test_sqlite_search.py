@@ -24,22 +24,22 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view
 from spark_store.search.candidates import IdScan
 from spark_store.search.sqlite_search import SqliteSearch
-from tests.support.oracles.search import Given, Partly, Shelf, answer, with_rights
+from tests.support.oracles.search import Given, PartialReader, StateDatabase, answer, with_rights
 from tests.support.paths import VECTORS
 from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, drawn, found, large_and_small, narrow, questions
 from tests.support.table import each_row
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    found = Shelf(tmp_path_factory.mktemp("search") / "journal.db")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path_factory.mktemp("search") / "journal.db")
     yield found
     found.close()
 
 
 @pytest.fixture(scope="module")
-def search(shelf: Shelf) -> Iterator[SqliteSearch]:
-    found = SqliteSearch(shelf.path)
+def search(database: StateDatabase) -> Iterator[SqliteSearch]:
+    found = SqliteSearch(database.path)
     yield found
     found.close()
 
@@ -53,19 +53,19 @@ def search(shelf: Shelf) -> Iterator[SqliteSearch]:
     DECLARED,
 )
 def test_every_answer_is_the_one_that_all_things_one_by_one_give(
-    shelf: Shelf,
+    database: StateDatabase,
     search: SqliteSearch,
     things: list[dict[str, Any]],
     question: ThingQuery,
-    accesses: Mapping[str, Partly],
+    accesses: Mapping[str, PartialReader],
     limit: int,
     bounds: Mapping[str, Any],
     declared: set[str],
 ) -> None:
-    shelf.clear()
-    shelf.declare(*declared)
-    shelf.put(*things)
-    rights = with_rights(accesses, shelf)
+    database.clear()
+    database.declare(*declared)
+    database.put(*things)
+    rights = with_rights(accesses, database)
     with pytest.MonkeyPatch.context() as patch:
         narrow(patch, bounds)
         pages = list(drawn(search, question, rights, limit))
@@ -82,7 +82,7 @@ CASES: list[dict[str, Any]] = json.loads((VECTORS / "rql.json").read_text("utf-8
 BY_ID = (SortField(Field(FieldKind.DOCUMENT, ("thingId",))),)
 BESIDE = {"_revision": 1, "_created": "2024-05-01T10:00:00Z", "_modified": "2024-05-01T10:00:00Z"}
 POLICY = "acme.site:pol-7"
-WHOLE = Partly(lambda _: True, is_whole=True)
+WHOLE = PartialReader(lambda _: True, is_whole=True)
 
 
 def asking(text: str | None, *options: str) -> ThingQuery:
@@ -90,11 +90,13 @@ def asking(text: str | None, *options: str) -> ThingQuery:
 
 
 @each_row("case", [pytest.param(case, id=f"case_{case['case']:03}") for case in CASES if case["search"] != "error"])
-def test_case_of_the_filter_language_over_the_index(shelf: Shelf, search: SqliteSearch, case: dict[str, Any]) -> None:
+def test_case_of_the_filter_language_over_the_index(
+    database: StateDatabase, search: SqliteSearch, case: dict[str, Any]
+) -> None:
     thing = {"thingId": "acme.site:lamp-7", "policyId": POLICY, **BESIDE, **case["thing"]}
-    shelf.clear()
-    shelf.put({"thingId": "acme.site:other", "policyId": "acme.site:none", **BESIDE}, thing)
-    rights = with_rights({POLICY: WHOLE}, shelf)
+    database.clear()
+    database.put({"thingId": "acme.site:other", "policyId": "acme.site:none", **BESIDE}, thing)
+    rights = with_rights({POLICY: WHOLE}, database)
     assert found(search, asking(case["filter"]), rights) == ["acme.site:lamp-7"] * bool(case["search"])
 
 
@@ -102,10 +104,10 @@ def test_case_of_the_filter_language_over_the_index(shelf: Shelf, search: Sqlite
 
 
 @pytest.fixture
-def many(shelf: Shelf) -> Given:
+def many(database: StateDatabase) -> Given:
     """A thousand things, and somebody who may read all of them."""
-    shelf.clear()
-    shelf.put(
+    database.clear()
+    database.put(
         *(
             {
                 "thingId": f"acme:{number * 7919 % 1000:04}",
@@ -116,7 +118,7 @@ def many(shelf: Shelf) -> Given:
             for number in range(1000)
         )
     )
-    return with_rights({POLICY: WHOLE}, shelf)
+    return with_rights({POLICY: WHOLE}, database)
 
 
 def test_all_pages_together_are_the_answer(search: SqliteSearch, many: Given) -> None:
@@ -141,10 +143,10 @@ def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, 
     assert hit.thing["attributes"]["n"] == 3
 
 
-def test_what_is_said_about_a_thing_is_no_part_of_its_text(shelf: Shelf, search: SqliteSearch) -> None:
-    shelf.clear()
-    shelf.put({"thingId": "acme:a", "policyId": POLICY, "_metadata": {"attributes": {"a": {"unit": "K"}}}, **BESIDE})
-    hit = search.page(asking(None), with_rights({POLICY: WHOLE}, shelf), None, 5, Budget()).hits[0]
+def test_what_is_said_about_a_thing_is_no_part_of_its_text(database: StateDatabase, search: SqliteSearch) -> None:
+    database.clear()
+    database.put({"thingId": "acme:a", "policyId": POLICY, "_metadata": {"attributes": {"a": {"unit": "K"}}}, **BESIDE})
+    hit = search.page(asking(None), with_rights({POLICY: WHOLE}, database), None, 5, Budget()).hits[0]
     assert hit.text is None
     assert hit.thing["_metadata"] == {"attributes": {"a": {"unit": "K"}}}
 
@@ -165,11 +167,11 @@ def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteS
 
 
 def test_anyone_who_is_named_in_few_policies_is_not_answered_by_looking_at_all_things(
-    shelf: Shelf, search: SqliteSearch, many: Given
+    database: StateDatabase, search: SqliteSearch, many: Given
 ) -> None:
-    shelf.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
-    rights = with_rights({"acme:own": WHOLE}, shelf)
-    shelf.connection.execute("DELETE FROM search_subjects WHERE policy = ?", (POLICY,))
+    database.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
+    rights = with_rights({"acme:own": WHOLE}, database)
+    database.connection.execute("DELETE FROM search_subjects WHERE policy = ?", (POLICY,))
     plan = search.explain(asking("not(exists(attributes/none))"), rights)
     assert plan.known == 3
     assert found(search, asking(None, "sort(-thingId)"), rights) == ["acme:own-2", "acme:own-1", "acme:own-0"]
@@ -178,8 +180,8 @@ def test_anyone_who_is_named_in_few_policies_is_not_answered_by_looking_at_all_t
 # -- what a search may take
 
 
-def test_a_page_that_looks_too_long_says_how_far_it_has_come(shelf: Shelf, many: Given) -> None:
-    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+def test_a_page_that_looks_too_long_says_how_far_it_has_come(database: StateDatabase, many: Given) -> None:
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         asked, place, pages = asking('not(lt(thingId,"acme:0999"))'), None, 0
         while True:
             page = search.page(asked, many, place, 5, Budget(60.0))
@@ -193,9 +195,9 @@ def test_a_page_that_looks_too_long_says_how_far_it_has_come(shelf: Shelf, many:
 
 
 def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_asked_for_each(
-    shelf: Shelf, many: Given
+    database: StateDatabase, many: Given
 ) -> None:
-    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         first = search.page(asking("not(lt(attributes/n,0))"), many, None, 5, Budget(60.0))
         assert ([hit.thing_id for hit in first.hits], first.is_last) == (["acme:0000"], False)
         second = search.page(asking("not(lt(attributes/n,0))"), many, first.place, 5, Budget(60.0))
@@ -206,8 +208,8 @@ def test_things_that_take_long_to_judge_are_given_one_by_one_and_the_clock_is_as
         assert nothing.place[0].value == "acme:0000"
 
 
-def test_a_search_that_finds_nothing_in_its_time_ends(shelf: Shelf, many: Given) -> None:
-    with closing(SqliteSearch(shelf.path, slice_seconds=0.0)) as search:
+def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, many: Given) -> None:
+    with closing(SqliteSearch(database.path, slice_seconds=0.0)) as search:
         budget = Budget(seconds=60.0, spent=60.0)
         with pytest.raises(BudgetExceeded, match="within 60 s"):
             search.page(asking("not(ge(attributes/n,0))"), many, None, 5, budget)
@@ -224,11 +226,11 @@ def test_what_was_found_gives_a_search_its_time_back(search: SqliteSearch, many:
 
 
 def test_a_page_and_the_policies_read_for_it_are_of_one_picture(
-    shelf: Shelf, search: SqliteSearch, many: Given
+    database: StateDatabase, search: SqliteSearch, many: Given
 ) -> None:
     class Reading(Given):
-        def access(self, policy: str, namespace: str) -> Partly | None:
-            shelf.put({"thingId": "acme:0000", "policyId": POLICY, **BESIDE, "_revision": 2})
+        def access(self, policy: str, namespace: str) -> PartialReader | None:
+            database.put({"thingId": "acme:0000", "policyId": POLICY, **BESIDE, "_revision": 2})
             seen.append(search.snapshot(EntityId(EntityType.THING, "acme", "0000")))
             return WHOLE
 
@@ -254,8 +256,8 @@ def test_a_file_that_cannot_be_read_is_reported_with_its_name(tmp_path: Path) ->
         SqliteSearch(tmp_path / "none" / "journal.db")
 
 
-def test_a_damaged_state_is_reported(shelf: Shelf, search: SqliteSearch, many: Given) -> None:
-    shelf.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
+def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSearch, many: Given) -> None:
+    database.connection.execute("UPDATE entities SET state = ? WHERE id = 'acme:0003'", (b'{"thingId":',))
     with pytest.raises(StoreUnavailable, match="damaged"):
         found(search, asking("ge(attributes/n,0)"), many)
 
@@ -282,11 +284,11 @@ def test_a_plan_says_how_a_question_would_be_answered(
 
 
 @pytest.fixture
-def clustered(shelf: Shelf) -> Given:
+def clustered(database: StateDatabase) -> Given:
     """Five thousand things, each thousand of them, by their ids, in a room of its own."""
-    shelf.clear()
+    database.clear()
     ids = range(5000)
-    shelf.put(
+    database.put(
         *(
             {
                 "thingId": f"acme:{n:04}",
@@ -297,7 +299,7 @@ def clustered(shelf: Shelf) -> Given:
             for n in ids
         )
     )
-    return with_rights({POLICY: WHOLE}, shelf)
+    return with_rights({POLICY: WHOLE}, database)
 
 
 @pytest.mark.parametrize(
@@ -309,11 +311,11 @@ def clustered(shelf: Shelf) -> Given:
     ],
 )
 def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_others(
-    shelf: Shelf, clustered: Given, text: str | None, options: str, way: str
+    database: StateDatabase, clustered: Given, text: str | None, options: str, way: str
 ) -> None:
     asked = asking(text, options)
-    shelf.declare("attributes/room")
-    with closing(SqliteSearch(shelf.path)) as search, pytest.MonkeyPatch.context() as patch:
+    database.declare("attributes/room")
+    with closing(SqliteSearch(database.path)) as search, pytest.MonkeyPatch.context() as patch:
         narrow(patch, {"SORTABLE": 10, "bound_of": lambda things, page: 10})
         plan = str(search.explain(asked, clustered))
         assert plan.startswith(way)
@@ -332,6 +334,6 @@ def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_oth
         assert len(loaded) <= 6
         following = search.page(asked, clustered, page.place, 5, Budget())
         assert [hit.thing_id for hit in following.hits] == [f"acme:{n}" for n in range(4005, 4010)]
-    shelf.declare()
-    with closing(SqliteSearch(shelf.path)) as search:
+    database.declare()
+    with closing(SqliteSearch(database.path)) as search:
         assert "itself" not in str(search.explain(asked, clustered))

@@ -16,23 +16,23 @@ from spark_store.search.state_sql import Condition, certain, possible
 from tests.support import random_searches as searches
 from tests.support.acceptance import accepted, accepts
 from tests.support.dice import examples
-from tests.support.oracles.search import Shelf
+from tests.support.oracles.search import StateDatabase
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shelf]:
-    found = Shelf(tmp_path_factory.mktemp("states") / "journal.db")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StateDatabase]:
+    found = StateDatabase(tmp_path_factory.mktemp("states") / "journal.db")
     yield found
     found.close()
 
 
-def meets(shelf: Shelf, thing: dict[str, Any], condition: Condition) -> bool:
-    shelf.clear()
-    shelf.put(thing)
-    ((met,),) = shelf.connection.execute(f"SELECT {condition.sql} FROM entities", condition.parameters).fetchall()
+def meets(database: StateDatabase, thing: dict[str, Any], condition: Condition) -> bool:
+    database.clear()
+    database.put(thing)
+    ((met,),) = database.connection.execute(f"SELECT {condition.sql} FROM entities", condition.parameters).fetchall()
     assert met in (0, 1)
     return bool(met)
 
@@ -56,15 +56,15 @@ PREDICATES = (
 @settings(max_examples=examples(500), deadline=None)
 @given(PREDICATES, searches.things())
 def test_what_matches_is_possible_and_what_is_certain_matches(
-    shelf: Shelf, predicate: Predicate, thing: dict[str, Any]
+    database: StateDatabase, predicate: Predicate, thing: dict[str, Any]
 ) -> None:
     matched = holds(predicate, thing)
     if (condition := possible(predicate)) is not None and matched:
         accepted()
-        assert meets(shelf, thing, condition)
+        assert meets(database, thing, condition)
     if (condition := certain(predicate)) is not None and not matched:
         accepted()
-        assert not meets(shelf, thing, condition)
+        assert not meets(database, thing, condition)
 
 
 @each_row(
@@ -93,7 +93,7 @@ def test_what_matches_is_possible_and_what_is_certain_matches(
         ('like(features/*/properties/t,"é*x*é")', True),
     ],
 )
-def test_what_is_plain_is_distinguished(shelf: Shelf, text: str, met: bool) -> None:
+def test_what_is_plain_is_distinguished(database: StateDatabase, text: str, met: bool) -> None:
     thing = {
         "thingId": "acme:a",
         "policyId": "acme:p",
@@ -104,7 +104,7 @@ def test_what_is_plain_is_distinguished(shelf: Shelf, text: str, met: bool) -> N
     }
     condition = possible(read(text, NOW))
     assert condition is not None
-    assert meets(shelf, thing, condition) is met
+    assert meets(database, thing, condition) is met
 
 
 @pytest.mark.parametrize(

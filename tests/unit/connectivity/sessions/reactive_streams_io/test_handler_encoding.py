@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from connectivity.sessions.reactive_streams_io.publishers import cbor
 from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, subscribe
 from tests.support.in_process.service import LAMP, command, turn, until
-from tests.support.in_process.streamr import Tank
+from tests.support.in_process.streamr import StreamrHarness
 from tests.support.in_process.two_protocols import quay_beside
 from tests.support.table import each_row
 
@@ -60,17 +60,17 @@ def test_a_value_in_cbor_is_the_value_in_json(value: Any) -> None:
 
 @pytest.mark.usefixtures("sites")
 async def test_every_publisher_of_json_brings_the_same_in_cbor() -> None:
-    quay = await Quay.filled(revisions=2)
-    changed = await quay.tell(command("modify", "/attributes", {"on": 1.5, "x": ["ä", None, True, 2**63 - 1]}))
+    rsio_harness = await RsioHarness.filled(revisions=2)
+    changed = await rsio_harness.tell(command("modify", "/attributes", {"on": 1.5, "x": ["ä", None, True, 2**63 - 1]}))
     assert changed["status"] == 204
     policies = HISTORY.replace("things", "policies")
     publishers = (HISTORY, policies, "things/search", "things/search?unit=thing", "tck/range?n=3", EVENTS)
     both = [each for name in publishers for each in (name, f"{name}{'&' if '?' in name else '?'}enc=cbor")]
-    quay.say("a", H, *(subscribe(each, at, 100) for at, each in enumerate(both, 1)))
-    await until(lambda: sum(isinstance(frame, OnComplete) for frame in quay.frames("a")) == 10)
-    await quay.tell(turn(7))
-    await until(lambda: elements(quay.frames("a"), 11) and elements(quay.frames("a"), 12))
-    frames = quay.frames("a")
+    rsio_harness.say("a", H, *(subscribe(each, at, 100) for at, each in enumerate(both, 1)))
+    await until(lambda: sum(isinstance(frame, OnComplete) for frame in rsio_harness.frames("a")) == 10)
+    await rsio_harness.tell(turn(7))
+    await until(lambda: elements(rsio_harness.frames("a"), 11) and elements(rsio_harness.frames("a"), 12))
+    frames = rsio_harness.frames("a")
     assert not any(isinstance(frame, OnError) for frame in frames)
     for stream in range(1, 13, 2):
         expected = [json.loads(each) for each in elements(frames, stream)]
@@ -80,14 +80,14 @@ async def test_every_publisher_of_json_brings_the_same_in_cbor() -> None:
 
 @pytest.mark.usefixtures("sites")
 async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
-    tank = await Tank.filled(messages=3)
-    quay = await quay_beside(tank)
+    streamr_harness = await StreamrHarness.filled(messages=3)
+    rsio_harness = await quay_beside(streamr_harness)
     names = ("streams/tank/0?resend_all=true", "streams/tank/0?resend_all=true&enc=cbor")
-    quay.say("a", H, *(subscribe(each, at, 100) for at, each in enumerate(names, 1)))
-    await until(lambda: len(elements(quay.frames("a"), 2)) == 3)
-    await tank.publish(1)
-    await until(lambda: len(elements(quay.frames("a"), 1)) == 4 == len(elements(quay.frames("a"), 2)))
-    frames = quay.frames("a")
+    rsio_harness.say("a", H, *(subscribe(each, at, 100) for at, each in enumerate(names, 1)))
+    await until(lambda: len(elements(rsio_harness.frames("a"), 2)) == 3)
+    await streamr_harness.publish(1)
+    await until(lambda: len(elements(rsio_harness.frames("a"), 1)) == 4 == len(elements(rsio_harness.frames("a"), 2)))
+    frames = rsio_harness.frames("a")
     assert [cbor2.loads(each) for each in elements(frames, 2)] == [json.loads(each) for each in elements(frames, 1)]
 
 
@@ -101,9 +101,9 @@ async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
     ],
 )
 async def test_what_is_bytes_already_has_no_other_encoding(publisher: str) -> None:
-    quay = await Quay.filled(revisions=1)
-    quay.say("a", H, subscribe(publisher, 1, 9))
-    *_, error = await quay.framed("a", 3)
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    rsio_harness.say("a", H, subscribe(publisher, 1, 9))
+    *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error == (
         "400 rsio:publisher.invalid Found enc=cbor, and the elements of this publisher are already bytes."

@@ -12,7 +12,7 @@ from connectivity.sessions.reactive_streams_io.publishers import enriched_encode
 from connectivity.targets.signal_context import ClockedState
 from mappings.model.signals import Event
 from mappings.reactive_streams_io.frames import OnError, OnNext
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, source, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, source, subscribe
 from tests.support.in_process.service import LAMP, NOW, OWNER, command, document, pause, turn
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -21,28 +21,28 @@ EVENTS = f"things/{LAMP}/events"
 READER = "acme:reader"
 
 
-async def following(publisher: str, *sources: dict[str, Any]) -> Quay:
+async def following(publisher: str, *sources: dict[str, Any]) -> RsioHarness:
     """A quay with a lamp in hall N, and a client that follows it."""
-    quay = await Quay.filled(*sources, revisions=1)
-    await quay.tell(command("modify", "/attributes", {"hall": "N", "serial": 7}))
-    quay.forget()
-    quay.say("a", H, subscribe(publisher, 1, 100))
-    await quay.framed("a", 2)
-    return quay
+    rsio_harness = await RsioHarness.filled(*sources, revisions=1)
+    await rsio_harness.tell(command("modify", "/attributes", {"hall": "N", "serial": 7}))
+    rsio_harness.forget()
+    rsio_harness.say("a", H, subscribe(publisher, 1, 100))
+    await rsio_harness.framed("a", 2)
+    return rsio_harness
 
 
-async def elements(quay: Quay, number: int) -> list[dict[str, Any]]:
+async def elements(rsio_harness: RsioHarness, number: int) -> list[dict[str, Any]]:
     """So many elements, and no more."""
-    frames = await quay.framed("a", 2 + number)
+    frames = await rsio_harness.framed("a", 2 + number)
     return [json.loads(frame.element) for frame in frames if isinstance(frame, OnNext)]
 
 
 async def test_the_fields_that_were_asked_for_stand_beside_the_event_as_they_are_after_it() -> None:
-    quay = await following(f"{EVENTS}?extra-fields=attributes(hall,serial,nothing),_policy/policyId")
-    await quay.tell(turn(4))
+    rsio_harness = await following(f"{EVENTS}?extra-fields=attributes(hall,serial,nothing),_policy/policyId")
+    await rsio_harness.tell(turn(4))
     await pause()
-    await quay.tell(command("modify", "/attributes/serial", 8))
-    found = await elements(quay, 2)
+    await rsio_harness.tell(command("modify", "/attributes/serial", 8))
+    found = await elements(rsio_harness, 2)
     assert list(found[0]) == ["topic", "path", "value", "extra", "revision", "timestamp"]
     extra = {"attributes": {"hall": "N", "serial": 7}, "_policy": {"policyId": "acme.site:lamp-7"}}
     assert (found[0]["value"], found[0]["extra"]) == (4, extra)
@@ -50,67 +50,67 @@ async def test_the_fields_that_were_asked_for_stand_beside_the_event_as_they_are
 
 
 async def test_fields_may_depend_on_what_the_event_says() -> None:
-    quay = await following(f"{EVENTS}?extra-fields={quote('features/{{ feature:id }}/properties/unit')}")
+    rsio_harness = await following(f"{EVENTS}?extra-fields={quote('features/{{ feature:id }}/properties/unit')}")
     features = {name: {"properties": {"unit": name * 2, "n": 1}} for name in "ab"}
-    await quay.tell(command("modify", "/features", features))
-    await quay.tell(command("modify", "/features/b/properties/n", 2))
-    await quay.tell(turn(1))
-    _, one, none = await elements(quay, 3)
+    await rsio_harness.tell(command("modify", "/features", features))
+    await rsio_harness.tell(command("modify", "/features/b/properties/n", 2))
+    await rsio_harness.tell(turn(1))
+    _, one, none = await elements(rsio_harness, 3)
     assert one["extra"] == {"features": {"b": {"properties": {"unit": "bb"}}}}
     assert "extra" not in none
 
 
 async def test_a_filter_sees_the_fields_too() -> None:
     text = quote("and(eq(attributes/hall,'S'),gt(attributes/on,3))", safe="(),/")
-    quay = await following(f"{EVENTS}?extra-fields=attributes/hall&filter={text}")
-    await quay.tell(turn(4))
+    rsio_harness = await following(f"{EVENTS}?extra-fields=attributes/hall&filter={text}")
+    await rsio_harness.tell(turn(4))
     # The fields are those of now when the event is sent.
     await pause()
-    await quay.tell(command("modify", "/attributes/hall", "S"))
-    await quay.tell(turn(3))
-    await quay.tell(turn(5))
-    (found,) = await elements(quay, 1)
+    await rsio_harness.tell(command("modify", "/attributes/hall", "S"))
+    await rsio_harness.tell(turn(3))
+    await rsio_harness.tell(turn(5))
+    (found,) = await elements(rsio_harness, 1)
     assert (found["value"], found["extra"]) == (5, {"attributes": {"hall": "S"}})
 
 
 async def test_what_the_reader_may_not_see_is_left_out() -> None:
-    quay = await following(f"{EVENTS}?extra-fields=attributes/hall,_policy", source())
+    rsio_harness = await following(f"{EVENTS}?extra-fields=attributes/hall,_policy", source())
     entry = {"subjects": {READER: {"type": "test"}}, "resources": {"thing:/": {"grant": ["READ"], "revoke": []}}}
-    changed = await quay.tell(document("acme.site/lamp-7/policies/commands/modify", "/entries/reader", entry))
+    changed = await rsio_harness.tell(document("acme.site/lamp-7/policies/commands/modify", "/entries/reader", entry))
     assert changed["status"] == 201
-    quay = await following_beside(quay)
-    await quay.tell(turn(9))
-    found = await elements(quay, 1)
+    rsio_harness = await following_beside(rsio_harness)
+    await rsio_harness.tell(turn(9))
+    found = await elements(rsio_harness, 1)
     assert found[0]["extra"] == {"attributes": {"hall": "N"}}
 
 
-async def following_beside(quay: Quay) -> Quay:
+async def following_beside(rsio_harness: RsioHarness) -> RsioHarness:
     """Another connection, of one who may not read the policy."""
-    other = Quay(source("in", READER), beside=quay, id="other")
+    other = RsioHarness(source("in", READER), beside=rsio_harness, id="other")
     other.say("a", H, subscribe(f"{EVENTS}?extra-fields=attributes/hall,_policy", 1, 100))
     await other.framed("a", 2)
     return other
 
 
 async def test_the_end_of_a_thing_has_no_fields() -> None:
-    quay = await following(f"{EVENTS}?extra-fields=attributes")
-    await quay.tell(command("delete"))
+    rsio_harness = await following(f"{EVENTS}?extra-fields=attributes")
+    await rsio_harness.tell(command("delete"))
     await pause()
-    last = quay.frames("a")[2]
+    last = rsio_harness.frames("a")[2]
     assert isinstance(last, OnNext)
     assert json.loads(last.element)["topic"].endswith("/deleted")
     assert "extra" not in json.loads(last.element)
 
 
 async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_select_them() -> None:
-    quay = await Quay.filled(revisions=1)
-    await quay.tell(command("modify", "/attributes", {"hall": "N", "on": 0}))
-    quay.forget()
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    await rsio_harness.tell(command("modify", "/attributes", {"hall": "N", "on": 0}))
+    rsio_harness.forget()
     name = f"{HISTORY}?from=2&follow=true&extra-fields=attributes/hall&fields=value,extra/attributes/hall"
-    quay.say("a", H, subscribe(name, 1, 100))
-    await quay.framed("a", 3)
-    await quay.tell(turn(1))
-    assert await elements(quay, 2) == [
+    rsio_harness.say("a", H, subscribe(name, 1, 100))
+    await rsio_harness.framed("a", 3)
+    await rsio_harness.tell(turn(1))
+    assert await elements(rsio_harness, 2) == [
         {"value": {"hall": "N", "on": 0}},
         {"value": 1, "extra": {"attributes": {"hall": "N"}}},
     ]
@@ -130,17 +130,17 @@ async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_selec
     ],
 )
 async def test_fields_that_cannot_be_had_are_refused(publisher: str, said: str) -> None:
-    quay = await Quay.filled(revisions=1)
-    quay.say("a", H, subscribe(publisher, 1, 1))
-    *_, error = await quay.framed("a", 3)
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    rsio_harness.say("a", H, subscribe(publisher, 1, 1))
+    *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error.startswith("422 " if said == "422" else "400 rsio:publisher.invalid ")
     assert said.casefold() in error.error.casefold()
 
 
 async def test_an_event_is_left_out_whose_fields_cannot_be_had_as_they_are_after_it() -> None:
-    quay = await Quay.filled(revisions=2)
-    write = enriched_encoder(LAMP, "attributes", None, (OWNER,), ClockedState(quay.decider.world, lambda: NOW))
+    rsio_harness = await RsioHarness.filled(revisions=2)
+    write = enriched_encoder(LAMP, "attributes", None, (OWNER,), ClockedState(rsio_harness.decider.world, lambda: NOW))
     event = Event(LAMP, 2, "2030-01-15T07:30:00.000000Z", "modified", "/attributes/on", b"2", b"{}")
     assert json.loads(write(event) or b"")["extra"] == {"attributes": {"on": 2}}
     assert write(event._replace(revision=3)) is None

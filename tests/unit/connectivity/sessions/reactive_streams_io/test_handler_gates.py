@@ -23,7 +23,7 @@ from connectivity.transports.base import ReaderStatus
 from mappings.errors import INTERNAL_ERROR
 from mappings.reactive_streams_io.frames import OnComplete
 from mappings.reactive_streams_io.limits import OBJECT, EndpointLimits
-from tests.support.in_process.reactive_streams_io import H, Quay, raw, trial
+from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw, trial
 from tests.support.in_process.service import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -217,39 +217,39 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
     """Small elements take long: with a fourth of the streams, a fourth of the budget, and a fourth of the memory."""
     monkeypatch.setattr(read_ahead, "MOST", MOST // share)
     streams = STREAMS // share
-    quay = await Quay.filled()
-    quay.link.confirms = False
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.link.confirms = False
     with at_most((32 << 20) // share):
-        quay.say("a", H, *(trial(name, number, 2000) for number in range(streams)))
-        await until(lambda: len(list(quay.streams)) == streams)
+        rsio_harness.say("a", H, *(trial(name, number, 2000) for number in range(streams)))
+        await until(lambda: len(list(rsio_harness.streams)) == streams)
         for _ in range(5):
             await pause()
-    quay.link.confirms = True
-    quay.link.confirm()
+    rsio_harness.link.confirms = True
+    rsio_harness.link.confirm()
     if name.startswith("big"):
-        await until(lambda: not list(quay.streams))
+        await until(lambda: not list(rsio_harness.streams))
         # The last of them may still be about to leave.
-        await until(lambda: completed(quay) == set(range(streams)))
-    quay.dispatcher.reader("site", "a", ReaderStatus.GONE)
-    await until(lambda: hall(quay).used_bytes == 0)
+        await until(lambda: completed(rsio_harness) == set(range(streams)))
+    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
+    await until(lambda: hall(rsio_harness).used_bytes == 0)
 
 
 async def test_what_is_cancelled_at_once_is_forgotten_at_once() -> None:
-    quay = await Quay.filled()
-    quay.say("a", H)
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.say("a", H)
     for _ in range(3):
-        quay.say("a", *(raw(trial("never"), "13 01") for _ in range(300)))
+        rsio_harness.say("a", *(raw(trial("never"), "13 01") for _ in range(300)))
         await pause()
-    await until(lambda: list(quay.streams) == [])
-    assert sum(map(len, quay.streams._scopes.values())) == 0
+    await until(lambda: list(rsio_harness.streams) == [])
+    assert sum(map(len, rsio_harness.streams._scopes.values())) == 0
 
 
-def completed(quay: Quay) -> set[int]:
-    return {frame.subscriber for frame in quay.frames("a") if isinstance(frame, OnComplete)}
+def completed(rsio_harness: RsioHarness) -> set[int]:
+    return {frame.subscriber for frame in rsio_harness.frames("a") if isinstance(frame, OnComplete)}
 
 
-def hall(quay: Quay) -> ConnectionBudget:
-    desk: Any = quay.handlers.of("reactive_streams_io")
+def hall(rsio_harness: RsioHarness) -> ConnectionBudget:
+    desk: Any = rsio_harness.handlers.of("reactive_streams_io")
     (room,) = desk._registries.values()
     found: ConnectionBudget = room._connection_budget
     return found

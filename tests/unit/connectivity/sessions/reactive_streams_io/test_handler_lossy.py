@@ -15,7 +15,7 @@ import pytest
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Event, Interrupted, Resumed
 from tests.support.dice import dice
-from tests.support.in_process.reactive_streams_io import HISTORY, Quay, revisions
+from tests.support.in_process.reactive_streams_io import HISTORY, RsioHarness, revisions
 from tests.support.in_process.service import pause
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -30,8 +30,8 @@ SILENCE = 31.0
 class LossyReader:
     """Reads the history of the lamp over a broker that loses one message in ten, and repeats one in ten."""
 
-    def __init__(self, quay: Quay, dice: Random, name: int) -> None:
-        self.quay, self.dice, self.name = quay, dice, name
+    def __init__(self, rsio_harness: RsioHarness, dice: Random, name: int) -> None:
+        self.rsio_harness, self.dice, self.name = rsio_harness, dice, name
         self.number = 0
         self.seen = 0
         self.revisions: list[int] = []
@@ -47,7 +47,7 @@ class LossyReader:
         """Speak at another address: go on with a session, or begin one."""
         ticket = endpoint.ticket() if endpoint is not None else None
         self.number, self.seen = self.number + 1, 0
-        self.endpoint = Endpoint(EndpointRole.CLIENT, self.quay.clock.now(), has_messages=True, ticket=ticket)
+        self.endpoint = Endpoint(EndpointRole.CLIENT, self.rsio_harness.clock.now(), has_messages=True, ticket=ticket)
         if ticket is None:
             start = self.revisions[-1] + 1 if self.revisions else 1
             self.endpoint.subscribe(f"{HISTORY}?from={start}", PAGE)
@@ -62,20 +62,20 @@ class LossyReader:
         while raw := self.endpoint.take():
             said = True
             for _ in range(self.times()):
-                self.quay.say(self.address, raw)
+                self.rsio_harness.say(self.address, raw)
         await pause()
-        messages = self.quay.messages(self.address)[self.seen :]
+        messages = self.rsio_harness.messages(self.address)[self.seen :]
         self.seen += len(messages)
         endpoint = self.endpoint
         for message in messages:
             for _ in range(self.times()):
-                self.react(endpoint.receive(message, self.quay.clock.now()))
+                self.react(endpoint.receive(message, self.rsio_harness.clock.now()))
             if endpoint is not self.endpoint:
                 return
         if not messages and not said:
-            self.quay.clock.advance(SILENCE)
-            self.quay.dispatcher.sweep()
-            self.react(endpoint.tick(self.quay.clock.now()))
+            self.rsio_harness.clock.advance(SILENCE)
+            self.rsio_harness.dispatcher.sweep()
+            self.react(endpoint.tick(self.rsio_harness.clock.now()))
 
     def react(self, events: list[Event]) -> None:
         for event in events:
@@ -95,10 +95,10 @@ class LossyReader:
 
 
 async def test_nothing_is_missing_unnoticed_where_messages_are_lost_and_repeated() -> None:
-    quay = await Quay.filled(revisions=REVISIONS)
+    rsio_harness = await RsioHarness.filled(revisions=REVISIONS)
     became: Counter[str] = Counter()
     for name in range(12):
-        reader = LossyReader(quay, dice("lossy", name), name)
+        reader = LossyReader(rsio_harness, dice("lossy", name), name)
         for _ in range(STEPS):
             if reader.is_over:
                 break

@@ -1,4 +1,4 @@
-"""Conversations with the desk over wires that make mistakes (`harbour` says what must be true however they go).
+"""Conversations with the desk over wires that make mistakes (`conversation_service` says what must be true however they go).
 
 A few of them run always, the long series as `soak`.
 """
@@ -17,8 +17,8 @@ from mappings.reactive_streams_io.endpoint import Endpoint
 from mappings.reactive_streams_io.frames import Extension
 from tests.support.cpu_budget import at_most
 from tests.support.dice import examples
-from tests.support.in_process.faulty_conversations import NAMES, Harbour, Plan, Step, plans
-from tests.support.reactive_streams_io.faulty_wire import Slip
+from tests.support.in_process.faulty_conversations import NAMES, ConversationService, Plan, Step, plans
+from tests.support.reactive_streams_io.faulty_wire import WireFault
 
 LONG = 5.0
 """Seconds of a processor; a conversation takes some twenty milliseconds."""
@@ -26,18 +26,18 @@ LONG = 5.0
 FOUND_AS_IT_IS = (Phase.explicit, Phase.reuse, Phase.generate)
 """A plan that fails is not made smaller: each try would wait for what never comes."""
 
-QUIET: list[list[Slip]] = [[], []]
+QUIET: list[list[WireFault]] = [[], []]
 
 
 def series(count: int) -> None:
     """So many conversations at one desk."""
-    with Harbour() as harbour:
+    with ConversationService() as conversation_service:
 
         @given(plans)
         @hypothesis.settings(max_examples=count, suppress_health_check=list(HealthCheck), phases=FOUND_AS_IT_IS)
         def each(plan: Plan) -> None:
             with at_most(LONG):
-                harbour.hold(plan)
+                conversation_service.hold(plan)
 
         each()
 
@@ -53,14 +53,14 @@ def test_a_hundred_thousand_conversations_with_the_handler_over_bad_wires() -> N
 
 def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(frozenset(Extension), [Step(0, "subscribe", NAMES.index("tck/never"), 0)], QUIET, QUIET)
-    with Harbour() as harbour:
-        harbour.hold(plan)
+    with ConversationService() as conversation_service:
+        conversation_service.hold(plan)
         monkeypatch.setattr(PeerSession, "lose", lambda _: ())
         monkeypatch.setattr(Endpoint, "tick", lambda _self, _now: [])
         with pytest.raises(AssertionError):
-            harbour.hold(plan)
+            conversation_service.hold(plan)
         monkeypatch.undo()
-        harbour.hold(plan)
+        conversation_service.hold(plan)
 
 
 def test_who_has_left_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +74,8 @@ def test_who_has_left_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(PeerSession, "__init__", note)
     steps = [Step(0, what, which, 4) for which, what in enumerate(("subscribe", "gone", "subscribe", "elsewhere"))]
-    with Harbour() as harbour:
+    with ConversationService() as conversation_service:
         for _ in range(5):
-            harbour.hold(Plan(frozenset(Extension), steps * 2, QUIET, QUIET))
+            conversation_service.hold(Plan(frozenset(Extension), steps * 2, QUIET, QUIET))
         gc.collect()
         assert list(made) == []

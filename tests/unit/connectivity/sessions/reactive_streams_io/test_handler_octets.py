@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from mappings.reactive_streams_io.frames import Goodbye
-from tests.support.in_process.reactive_streams_io import H, Quay, raw
+from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw
 from tests.support.in_process.service import pause, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -42,13 +42,13 @@ ENDLESS = "ff ff ff ff ff ff ff ff 7f"
     ],
 )
 async def test_cases_h01_to_k01_what_is_said_rightly_is_answered(said: list[str], answered: str) -> None:
-    quay = await Quay.filled()
+    rsio_harness = await RsioHarness.filled()
     for number, message in enumerate(said, 1):
-        quay.say("a", message)
-        await until(lambda number=number: len(quay.outcomes) == number)  # type: ignore[misc]
+        rsio_harness.say("a", message)
+        await until(lambda number=number: len(rsio_harness.outcomes) == number)  # type: ignore[misc]
         await pause()
-    await quay.heard("a", f"{SERVER} {answered}")
-    assert quay.all_settled(len(said))
+    await rsio_harness.heard("a", f"{SERVER} {answered}")
+    assert rsio_harness.all_settled(len(said))
 
 
 @pytest.mark.parametrize(
@@ -73,27 +73,29 @@ async def test_cases_h01_to_k01_what_is_said_rightly_is_answered(said: list[str]
     ],
 )
 async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(said: list[str], reason: str) -> None:
-    quay = await Quay.filled()
-    quay.say("other", H, f"{RANGE} 32 01 00")
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.say("other", H, f"{RANGE} 32 01 00")
     for message in said:
-        quay.say("a", message)
-    await until(lambda: bool(quay.frames("a")) and isinstance(quay.frames("a")[-1], Goodbye))
-    last = quay.frames("a")[-1]
+        rsio_harness.say("a", message)
+    await until(lambda: bool(rsio_harness.frames("a")) and isinstance(rsio_harness.frames("a")[-1], Goodbye))
+    last = rsio_harness.frames("a")[-1]
     assert isinstance(last, Goodbye)
     assert last.reason.startswith(reason)
     # Over messages the hello answers the client's, so there is none where that one is wrong.
-    assert b"".join(quay.messages("a")).startswith(raw(SERVER) if len(said) > 1 or said[0].startswith(H) else b"\x03")
-    before = len(quay.messages("a"))
-    quay.say("a", "12 01 01")
-    await until(lambda: len(quay.messages("a")) > before)
-    assert quay.frames("a")[-1] == Goodbye("protocol error: no session")
-    quay.say("other", "12 01 05")
-    await quay.heard("other", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 86 01")
+    assert b"".join(rsio_harness.messages("a")).startswith(
+        raw(SERVER) if len(said) > 1 or said[0].startswith(H) else b"\x03"
+    )
+    before = len(rsio_harness.messages("a"))
+    rsio_harness.say("a", "12 01 01")
+    await until(lambda: len(rsio_harness.messages("a")) > before)
+    assert rsio_harness.frames("a")[-1] == Goodbye("protocol error: no session")
+    rsio_harness.say("other", "12 01 05")
+    await rsio_harness.heard("other", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 86 01")
 
 
 async def test_case_h09_anyone_who_has_said_no_hello_has_no_session() -> None:
-    quay = await Quay.filled()
-    quay.say("a", "12 05 0a")
-    await until(lambda: quay.frames("a"))
+    rsio_harness = await RsioHarness.filled()
+    rsio_harness.say("a", "12 05 0a")
+    await until(lambda: rsio_harness.frames("a"))
     await pause()
-    assert quay.frames("a") == [Goodbye("protocol error: no session")]
+    assert rsio_harness.frames("a") == [Goodbye("protocol error: no session")]

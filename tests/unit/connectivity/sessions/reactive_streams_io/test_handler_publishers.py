@@ -24,9 +24,9 @@ from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, Page, Pag
 from mappings.errors import Fault
 from mappings.reactive_streams_io.frames import Frame, OnComplete, OnError, OnNext, OnSubscribe, RequestFrame
 from mappings.reactive_streams_io.publisher_names import SyntheticName
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, elements, revisions, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, elements, revisions, subscribe
 from tests.support.in_process.service import LAMP, OWNER, command, creation, pause, policy, turn, until
-from tests.support.in_process.streamr import Tank
+from tests.support.in_process.streamr import StreamrHarness
 from tests.support.in_process.two_protocols import quay_beside, tank_streams
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -34,21 +34,23 @@ pytestmark = pytest.mark.usefixtures("sites")
 EVENTS = f"things/{LAMP}/events"
 
 
-async def told(quay: Quay, *publishers: str, demand: int = 100, number: int) -> list[Frame]:
+async def told(rsio_harness: RsioHarness, *publishers: str, demand: int = 100, number: int) -> list[Frame]:
     """What a client is told that subscribes to these, without its hello: so many frames."""
-    quay.say("a", H, *(subscribe(each, at, demand) for at, each in enumerate(publishers, 1)))
-    return (await quay.framed("a", 1 + number))[1:]
+    rsio_harness.say("a", H, *(subscribe(each, at, demand) for at, each in enumerate(publishers, 1)))
+    return (await rsio_harness.framed("a", 1 + number))[1:]
 
 
 # live
 
 
 async def test_what_happens_to_a_thing_is_reported_from_now_on() -> None:
-    quay = await Quay.filled(revisions=2)
-    await told(quay, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3)
+    rsio_harness = await RsioHarness.filled(revisions=2)
+    await told(
+        rsio_harness, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3
+    )
     for number in (3, 4):
-        await quay.tell(turn(number))
-    frames = (await quay.framed("a", 4 + 5))[4:]
+        await rsio_harness.tell(turn(number))
+    frames = (await rsio_harness.framed("a", 4 + 5))[4:]
     by_stream: dict[int, list[Any]] = {1: [], 2: [], 3: []}
     for frame in frames:
         assert isinstance(frame, OnNext)
@@ -59,19 +61,19 @@ async def test_what_happens_to_a_thing_is_reported_from_now_on() -> None:
 
 
 async def test_what_a_filter_leaves_out_takes_no_demand() -> None:
-    quay = await Quay.filled(revisions=1)
-    await told(quay, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    await told(rsio_harness, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
     for number in range(2, 10):
-        await quay.tell(turn(number))
-    assert revisions(elements(await quay.framed("a", 3))) == [9]
+        await rsio_harness.tell(turn(number))
+    assert revisions(elements(await rsio_harness.framed("a", 3))) == [9]
 
 
 async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
-    quay = await Quay.filled(revisions=3)
-    await quay.tell(turn("off"))
-    await quay.tell(command("modify", "/attributes", {"on": 7.5}))
-    await quay.tell(command("modify", "/attributes/other", 1))
-    frames = await told(quay, f"{HISTORY}?project=/attributes/on&pack=f64", number=3)
+    rsio_harness = await RsioHarness.filled(revisions=3)
+    await rsio_harness.tell(turn("off"))
+    await rsio_harness.tell(command("modify", "/attributes", {"on": 7.5}))
+    await rsio_harness.tell(command("modify", "/attributes/other", 1))
+    frames = await told(rsio_harness, f"{HISTORY}?project=/attributes/on&pack=f64", number=3)
     begun, packed, end = frames
     assert begun == OnSubscribe(1, 8)
     assert end == OnComplete(1)
@@ -79,12 +81,12 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
 
 
 async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
-    quay = await Quay.filled(revisions=2)
-    await told(quay, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
-    await quay.tell(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
-    await quay.tell(command("modify", "/features/t/properties/unit", "F"))
-    await quay.tell(command("modify", "/features/t/properties/value", -1))
-    begun, *numbers = (await quay.framed("a", 1 + 3))[1:]
+    rsio_harness = await RsioHarness.filled(revisions=2)
+    await told(rsio_harness, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
+    await rsio_harness.tell(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
+    await rsio_harness.tell(command("modify", "/features/t/properties/unit", "F"))
+    await rsio_harness.tell(command("modify", "/features/t/properties/value", -1))
+    begun, *numbers = (await rsio_harness.framed("a", 1 + 3))[1:]
     assert begun == OnSubscribe(1, 8)
     assert numbers == [OnNext(1, struct.pack(">d", each)) for each in (21.5, -1)]
 
@@ -93,35 +95,35 @@ async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
 
 
 async def test_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
-    quay = await Quay.filled(revisions=1)
-    quay.say("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
-    await quay.framed("a", 3)
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    rsio_harness.say("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
+    await rsio_harness.framed("a", 3)
     others = policy("acme:other")
     others["entries"]["OWNER"]["subjects"] = {OWNER: {"type": "test"}}
     others["entries"]["OWNER"]["resources"] = {"policy:/": {"grant": ["READ", "WRITE"], "revoke": []}}
     changed = command("modify", value=others).replace(b"things/twin", b"policies")
-    answer = await quay.tell(changed)
+    answer = await rsio_harness.tell(changed)
     assert answer["status"] == 204, answer
-    frames = (await quay.framed("a", 5))[3:]
+    frames = (await rsio_harness.framed("a", 5))[3:]
     assert {frame.subscriber for frame in frames if isinstance(frame, OnError)} == {1, 2}
     assert all(frame.error.startswith("404 ") for frame in frames if isinstance(frame, OnError))
-    await until(lambda: list(quay.streams) == [])
+    await until(lambda: list(rsio_harness.streams) == [])
 
 
 async def test_what_is_erased_is_over() -> None:
-    quay = await Quay.filled(revisions=1)
-    await told(quay, EVENTS, number=1)
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    await told(rsio_harness, EVENTS, number=1)
     fault = Fault(404, "things:thing.notfound", "gone")
-    quay.streams.fail_entity(LAMP, fault)
-    *_, error = await quay.framed("a", 3)
+    rsio_harness.streams.fail_entity(LAMP, fault)
+    *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error == "404 things:thing.notfound gone"
 
 
 async def test_case_n13_what_is_retained_no_longer_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    quay = await Quay.filled(revisions=5)
-    monkeypatch.setattr(quay.store, "oldest_revision", lambda _: 3)
-    frames = await told(quay, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
+    rsio_harness = await RsioHarness.filled(revisions=5)
+    monkeypatch.setattr(rsio_harness.store, "oldest_revision", lambda _: 3)
+    frames = await told(rsio_harness, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
     (error,) = [frame for frame in frames if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:22]) == (1, "410 rsio:history.gone ")
 
@@ -130,12 +132,12 @@ async def test_case_n13_what_is_retained_no_longer_is_gone(monkeypatch: pytest.M
 
 
 async def test_case_n05_a_search_brings_pages_or_things() -> None:
-    quay = await Quay.filled()
+    rsio_harness = await RsioHarness.filled()
     for number in range(5):
-        assert (await quay.tell(creation(f"lamp-{number}")))["status"] == 201
-    quay.forget()
+        assert (await rsio_harness.tell(creation(f"lamp-{number}")))["status"] == 201
+    rsio_harness.forget()
     frames = await told(
-        quay,
+        rsio_harness,
         "things/search?options=size(2),sort(%2BthingId)&fields=thingId",
         "things/search?options=size(2),sort(%2BthingId)&fields=thingId&unit=thing",
         number=2 + 3 + 5 + 2,
@@ -149,14 +151,16 @@ async def test_case_n05_a_search_brings_pages_or_things() -> None:
 
 
 async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
-    quay = await Quay.filled()
+    rsio_harness = await RsioHarness.filled()
     for number in range(5):
-        assert (await quay.tell(creation(f"lamp-{number}")))["status"] == 201
+        assert (await rsio_harness.tell(creation(f"lamp-{number}")))["status"] == 201
         value = "x" if number % 2 == 0 else "y"
-        assert (await quay.tell(command("modify", "/attributes/a", value, name=f"lamp-{number}")))["status"] == 201
-    quay.forget()
+        assert (await rsio_harness.tell(command("modify", "/attributes/a", value, name=f"lamp-{number}")))[
+            "status"
+        ] == 201
+    rsio_harness.forget()
     publisher = "things/search?filter=eq(attributes/a,%22x%22)&options=size(2)&fields=attributes"
-    begun, first, second, end = await told(quay, publisher, number=4)
+    begun, first, second, end = await told(rsio_harness, publisher, number=4)
     assert (begun, end) == (OnSubscribe(1, 0), OnComplete(1))
     pages = [json.loads(each) for each in elements([first, second])]
     assert [len(page) for page in pages] == [2, 1]
@@ -164,15 +168,15 @@ async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
 
 
 async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
-    quay = await Quay.filled()
+    rsio_harness = await RsioHarness.filled()
     for number in range(3):
-        await quay.tell(creation(f"lamp-{number}"))
-    quay.forget()
-    await told(quay, "things/search?options=size(2)&unit=thing", demand=1, number=2)
-    quay.say("a", RequestFrame(1, 1))
-    await quay.framed("a", 4)
-    quay.say("a", RequestFrame(1, 1))
-    await until(lambda: OnComplete(1) in quay.frames("a"))
+        await rsio_harness.tell(creation(f"lamp-{number}"))
+    rsio_harness.forget()
+    await told(rsio_harness, "things/search?options=size(2)&unit=thing", demand=1, number=2)
+    rsio_harness.say("a", RequestFrame(1, 1))
+    await rsio_harness.framed("a", 4)
+    rsio_harness.say("a", RequestFrame(1, 1))
+    await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
 
 
 # streams
@@ -193,15 +197,15 @@ async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
 async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
     parameters: str, expected: list[int], is_complete: bool
 ) -> None:
-    tank = await Tank.filled(messages=15)
-    quay = await quay_beside(tank)
+    streamr_harness = await StreamrHarness.filled(messages=15)
+    rsio_harness = await quay_beside(streamr_harness)
     publisher = f"streams/tank/0?{parameters}" if parameters else "streams/tank/0"
-    frames = await told(quay, publisher, number=1 + len(expected) + is_complete)
+    frames = await told(rsio_harness, publisher, number=1 + len(expected) + is_complete)
     assert [json.loads(each)[5] for each in elements(frames)] == expected
     assert (OnComplete(1) in frames) is is_complete
     if not is_complete:
-        await tank.publish(1)
-        *_, last = await quay.framed("a", 3 + len(expected))
+        await streamr_harness.publish(1)
+        *_, last = await rsio_harness.framed("a", 3 + len(expected))
         assert isinstance(last, OnNext)
         assert json.loads(last.element)[:1] + json.loads(last.element)[5:7] == [28, 16, 15]
 
@@ -215,21 +219,21 @@ async def test_cases_n07_and_n08_a_stream_is_read_from_where_its_name_says(
     ],
 )
 async def test_cases_n09_and_n11_a_partition_that_there_is_not_is_refused(publisher: str, status: str) -> None:
-    quay = await quay_beside(await Tank.filled())
-    *_, error = await told(quay, publisher, number=2)
+    rsio_harness = await quay_beside(await StreamrHarness.filled())
+    *_, error = await told(rsio_harness, publisher, number=2)
     assert isinstance(error, OnError)
     assert error.error.startswith(f"{status} ")
 
 
 async def test_case_n10_a_slash_of_an_id_is_escaped() -> None:
-    quay = await quay_beside(await Tank.filled())
-    assert await told(quay, "streams/a%2Fb/0", number=1) == [OnSubscribe(1, 0)]
+    rsio_harness = await quay_beside(await StreamrHarness.filled())
+    assert await told(rsio_harness, "streams/a%2Fb/0", number=1) == [OnSubscribe(1, 0)]
 
 
 async def test_case_d09_a_stream_needs_its_permission() -> None:
-    tank = await Tank.filled(messages=1)
-    quay = Quay(options={"streams": tank_streams()}, beside=tank)
-    *_, error = await told(quay, "streams/tank/0?resend_all=true", number=2)
+    streamr_harness = await StreamrHarness.filled(messages=1)
+    rsio_harness = RsioHarness(options={"streams": tank_streams()}, beside=streamr_harness)
+    *_, error = await told(rsio_harness, "streams/tank/0?resend_all=true", number=2)
     assert isinstance(error, OnError)
     assert error.error.startswith("403 ")
 

@@ -22,7 +22,7 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
     SubscribeFrame,
 )
-from tests.support.in_process.reactive_streams_io import H, Quay, raw
+from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw
 from tests.support.in_process.service import pause, turn, until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -50,18 +50,18 @@ VOID = {
 }
 
 
-async def taking(*begun: Frame) -> Quay:
+async def taking(*begun: Frame) -> RsioHarness:
     """A quay with a lamp that ingests, and a client at `a` that was asked and has answered this."""
-    quay = await Quay.filled(revisions=1, options={"ingest": ["telemetry"]})
-    quay.say("a", H)
-    hello, asked = await quay.framed("a", 2)
+    rsio_harness = await RsioHarness.filled(revisions=1, options={"ingest": ["telemetry"]})
+    rsio_harness.say("a", H)
+    hello, asked = await rsio_harness.framed("a", 2)
     assert isinstance(hello, ServerHello)
     assert asked == WANTED
     if begun:
-        quay.say("a", *begun)
-    await quay.settled(1 + bool(begun))
-    quay.forget()
-    return quay
+        rsio_harness.say("a", *begun)
+    await rsio_harness.settled(1 + bool(begun))
+    rsio_harness.forget()
+    return rsio_harness
 
 
 def turns(*numbers: int) -> bytes:
@@ -69,111 +69,111 @@ def turns(*numbers: int) -> bytes:
     return raw(*(OnNext(1, turn(number)) for number in numbers))
 
 
-async def holds(quay: Quay, messages: int, *values: int) -> None:
+async def holds(rsio_harness: RsioHarness, messages: int, *values: int) -> None:
     """So many messages are done, and these are the values of the lamp, one after the other; nothing is on its way."""
-    await quay.settled(messages)
+    await rsio_harness.settled(messages)
     await pause()
-    assert quay.values() == list(values)
+    assert rsio_harness.values() == list(values)
 
 
 async def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
-    quay = await taking(OnSubscribe(1, 0))
-    quay.disk.hold()
-    quay.say("a", turns(*range(256)))
-    quay.say("a", turns(256, 257))
-    await until(lambda: quay.frames("a"))
-    quay.disk.release()
-    await holds(quay, 2, *range(256))
-    assert quay.frames("a") == [CancelFrame(1)]
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.disk.hold()
+    rsio_harness.say("a", turns(*range(256)))
+    rsio_harness.say("a", turns(256, 257))
+    await until(lambda: rsio_harness.frames("a"))
+    rsio_harness.disk.release()
+    await holds(rsio_harness, 2, *range(256))
+    assert rsio_harness.frames("a") == [CancelFrame(1)]
 
 
 async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
-    quay = await taking(OnSubscribe(1, 0))
-    quay.say("a", turns(*range(127)))
-    await holds(quay, 1, *range(127))
-    assert quay.frames("a") == []
-    quay.say("a", turns(127))
-    await until(lambda: quay.frames("a"))
-    assert quay.frames("a") == [RequestFrame(1, 128)]
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.say("a", turns(*range(127)))
+    await holds(rsio_harness, 1, *range(127))
+    assert rsio_harness.frames("a") == []
+    rsio_harness.say("a", turns(127))
+    await until(lambda: rsio_harness.frames("a"))
+    assert rsio_harness.frames("a") == [RequestFrame(1, 128)]
 
 
 @pytest.mark.parametrize("end", [OnComplete(1), GONE])
 async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_its_end(end: Frame) -> None:
     """Nor is anything of it taken, and what came before the end counts."""
-    quay = await taking(OnSubscribe(1, 0))
-    quay.disk.hold()
-    quay.say("a", turns(*range(200)), end)
-    quay.say("a", turns(200, 201))
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.disk.hold()
+    rsio_harness.say("a", turns(*range(200)), end)
+    rsio_harness.say("a", turns(200, 201))
     await pause()
-    quay.disk.release()
-    await holds(quay, 2, *range(200))
-    quay.clock.advance(400)
-    quay.dispatcher.sweep()
+    rsio_harness.disk.release()
+    await holds(rsio_harness, 2, *range(200))
+    rsio_harness.clock.advance(400)
+    rsio_harness.dispatcher.sweep()
     await pause()
-    assert quay.frames("a") == []
+    assert rsio_harness.frames("a") == []
 
 
 async def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
-    quay = await taking(OnSubscribe(1, 0))
-    quay.say("a", turns(1), OnSubscribe(1, 0), turns(2))
-    await until(lambda: quay.frames("a"))
-    (goodbye,) = quay.frames("a")
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.say("a", turns(1), OnSubscribe(1, 0), turns(2))
+    await until(lambda: rsio_harness.frames("a"))
+    (goodbye,) = rsio_harness.frames("a")
     assert isinstance(goodbye, Goodbye)
     assert goodbye.reason.startswith("protocol error: ")
-    await holds(quay, 1, 1)
+    await holds(rsio_harness, 1, 1)
 
 
 async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
     """Parts of more elements than may be open at a time."""
-    quay = await taking(OnSubscribe(1, 0))
-    quay.say("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
-    await until(lambda: quay.frames("a"))
-    await holds(quay, 1, 1)
-    assert quay.frames("a") == [CancelFrame(1)]
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.say("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
+    await until(lambda: rsio_harness.frames("a"))
+    await holds(rsio_harness, 1, 1)
+    assert rsio_harness.frames("a") == [CancelFrame(1)]
 
 
 async def test_spec_2_08_elements_that_come_after_a_cancel_are_borne() -> None:
-    quay = await taking(OnSubscribe(1, 0))
-    quay.say("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
-    await until(lambda: CancelFrame(1) in quay.frames("a"))
-    quay.say("a", turns(1), "84 01 11 01 61 85 01 11 01 62", turns(2), OnComplete(1))
-    quay.say("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
-    await until(lambda: OnComplete(1) in quay.frames("a"))
-    await holds(quay, 3)
-    assert quay.frames("a") == [CancelFrame(1), OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.say("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
+    await until(lambda: CancelFrame(1) in rsio_harness.frames("a"))
+    rsio_harness.say("a", turns(1), "84 01 11 01 61 85 01 11 01 62", turns(2), OnComplete(1))
+    rsio_harness.say("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
+    await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
+    await holds(rsio_harness, 3)
+    assert rsio_harness.frames("a") == [CancelFrame(1), OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
 
 
 @pytest.mark.parametrize("end", [OnComplete(1), GONE])
 @pytest.mark.parametrize("elements", [0, 128], ids=["without a request", "with one"])
 async def test_spec_2_09_and_2_10_an_end_comes_with_and_without_a_request(end: Frame, elements: int) -> None:
     """The demand of the subscribe is there in any case."""
-    quay = await taking(OnSubscribe(1, 0))
+    rsio_harness = await taking(OnSubscribe(1, 0))
     if elements:
-        quay.say("a", turns(*range(elements)))
-        await until(lambda: RequestFrame(1, 128) in quay.frames("a"))
-    quay.say("a", end)
-    await holds(quay, 1 + bool(elements), *range(elements))
-    assert len(quay.frames("a")) == bool(elements)
-    quay.say("a", "12 09 01")
-    await holds(quay, 2 + bool(elements), *range(elements))
-    assert len(quay.frames("a")) == bool(elements), "the session is there"
+        rsio_harness.say("a", turns(*range(elements)))
+        await until(lambda: RequestFrame(1, 128) in rsio_harness.frames("a"))
+    rsio_harness.say("a", end)
+    await holds(rsio_harness, 1 + bool(elements), *range(elements))
+    assert len(rsio_harness.frames("a")) == bool(elements)
+    rsio_harness.say("a", "12 09 01")
+    await holds(rsio_harness, 2 + bool(elements), *range(elements))
+    assert len(rsio_harness.frames("a")) == bool(elements), "the session is there"
 
 
 async def test_spec_2_11_elements_are_carried_out_in_the_order_in_which_they_came() -> None:
-    quay = await taking(OnSubscribe(1, 0))
+    rsio_harness = await taking(OnSubscribe(1, 0))
     for first in range(0, 120, 7):
-        quay.say("a", turns(*range(first, first + 7)))
-    await holds(quay, 18, *range(126))
+        rsio_harness.say("a", turns(*range(first, first + 7)))
+    await holds(rsio_harness, 18, *range(126))
 
 
 async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
-    quay = await taking(OnSubscribe(1, 0))
-    quay.say("a", turns(1), OnError(1, "500 gone"))
-    quay.clock.advance(1.1)
-    quay.dispatcher.sweep()
-    await until(lambda: SubscribeFrame("ingest/telemetry", 2, 256) in quay.frames("a"))
-    quay.say("a", OnSubscribe(2, 0), raw(OnNext(2, turn(2))))
-    await holds(quay, 2, 1, 2)
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.say("a", turns(1), OnError(1, "500 gone"))
+    rsio_harness.clock.advance(1.1)
+    rsio_harness.dispatcher.sweep()
+    await until(lambda: SubscribeFrame("ingest/telemetry", 2, 256) in rsio_harness.frames("a"))
+    rsio_harness.say("a", OnSubscribe(2, 0), raw(OnNext(2, turn(2))))
+    await holds(rsio_harness, 2, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +182,12 @@ async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
 )
 async def test_spec_2_13_nothing_that_a_client_says_is_answered_with_an_exception(element: bytes) -> None:
     """An element that means nothing takes its place among the others, which count."""
-    quay = await taking(OnSubscribe(1, 0))
-    quay.say("a", turns(1), OnNext(1, element), turns(2))
-    await holds(quay, 1, 1, 2)
-    quay.say("a", turns(3))
-    await holds(quay, 2, 1, 2, 3)
-    assert quay.frames("a") == []
+    rsio_harness = await taking(OnSubscribe(1, 0))
+    rsio_harness.say("a", turns(1), OnNext(1, element), turns(2))
+    await holds(rsio_harness, 1, 1, 2)
+    rsio_harness.say("a", turns(3))
+    await holds(rsio_harness, 2, 1, 2, 3)
+    assert rsio_harness.frames("a") == []
 
 
 def test_every_rule_is_a_test() -> None:

@@ -11,7 +11,7 @@ from connectivity.store.retained_history import RetainedHistory
 from mappings.streams.stream_id import partition_id
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import EVENTS, Lake
-from tests.support.in_process.streamr import Frame, Tank, publish, resend, subscribe
+from tests.support.in_process.streamr import Frame, StreamrHarness, publish, resend, subscribe
 from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, forget
 from tests.support.temporary_journal import follow_on
@@ -26,79 +26,79 @@ def places(frames: list[Frame]) -> list[tuple[int, int | None]]:
     return [(frame[3][5], frame[3][6]) for frame in frames if frame[1] in (0, 1)]
 
 
-class Border:
+class TrimmedHistory:
     """A tank whose lake has everything that its journal has."""
 
     def __init__(self, folder: Path) -> None:
         self.lake = Lake(folder)
         self.moved = 0
 
-    async def filled(self, messages: int) -> Tank:
+    async def filled(self, messages: int) -> StreamrHarness:
         opened = LakeHistory(self.lake)
-        return await Tank.filled(messages=messages, cold=lambda: opened)
+        return await StreamrHarness.filled(messages=messages, cold=lambda: opened)
 
-    async def trim(self, tank: Tank, keep: int) -> None:
+    async def trim(self, streamr_harness: StreamrHarness, keep: int) -> None:
         """The journal keeps the newest events alone, and nothing is known of the lake yet."""
-        followed = follow_on(tank.journal, self.moved, 1000, 1 << 30)
+        followed = follow_on(streamr_harness.journal, self.moved, 1000, 1 << 30)
         append_events(self.lake, [each[:2] for each in followed])
         self.moved = followed[-1].seq
-        assert await tank.store.trim(self.moved - keep, LATER) > 0
-        tank.store.kept = RetainedHistory(tank.journal, tank.store.ask_lake)
+        assert await streamr_harness.store.trim(self.moved - keep, LATER) > 0
+        streamr_harness.store.kept = RetainedHistory(streamr_harness.journal, streamr_harness.store.ask_lake)
 
 
 @pytest.fixture
-def border(tmp_path: Path) -> Border:
-    return Border(tmp_path)
+def history(tmp_path: Path) -> TrimmedHistory:
+    return TrimmedHistory(tmp_path)
 
 
-async def test_case_r19_the_first_message_from_the_lake_names_its_predecessor_there(border: Border) -> None:
-    tank = await border.filled(6)
-    await border.trim(tank, keep=2)
-    frames = await tank.asked("a", resend(resend_from=2), 7)
+async def test_case_r19_the_first_message_from_the_lake_names_its_predecessor_there(history: TrimmedHistory) -> None:
+    streamr_harness = await history.filled(6)
+    await history.trim(streamr_harness, keep=2)
+    frames = await streamr_harness.asked("a", resend(resend_from=2), 7)
     assert places(frames) == [(2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
-    frames = await tank.asked("a", resend(resend_all=True), 8)
+    frames = await streamr_harness.asked("a", resend(resend_all=True), 8)
     assert places(frames)[:2] == [(1, None), (2, 1)]
 
 
 async def test_case_r24_what_has_expired_is_not_resent_and_the_oldest_message_names_no_predecessor(
-    border: Border,
+    history: TrimmedHistory,
 ) -> None:
-    tank = await border.filled(6)
-    await border.trim(tank, keep=2)
-    forget(border.lake, f"entity = '{TANK.id}' AND revision <= 2")
-    frames = await tank.asked("a", resend(resend_all=True), 6)
+    streamr_harness = await history.filled(6)
+    await history.trim(streamr_harness, keep=2)
+    forget(history.lake, f"entity = '{TANK.id}' AND revision <= 2")
+    frames = await streamr_harness.asked("a", resend(resend_all=True), 6)
     assert places(frames) == [(3, None), (4, 3), (5, 4), (6, 5)]
-    frames = await tank.asked("a", resend(resend_from=1, resend_to=2), 1)
+    frames = await streamr_harness.asked("a", resend(resend_from=1, resend_to=2), 1)
     assert frames == [[0, 6, "", {"stream": "tank", "partition": 0, "sub": "a"}]]
 
 
-async def test_case_r12_a_resend_from_a_time_starts_in_the_lake(border: Border) -> None:
-    tank = await border.filled(0)
-    tank.say(None, *(publish(ts=time) for time in (4, 9, 3, 10)))
-    await tank.asked("a", resend(resend_last=1), 3)
-    await border.trim(tank, keep=1)
-    assert places(await tank.asked("b", resend(resend_from_time=5), 5)) == [(2, 1), (3, 2), (4, 3)]
+async def test_case_r12_a_resend_from_a_time_starts_in_the_lake(history: TrimmedHistory) -> None:
+    streamr_harness = await history.filled(0)
+    streamr_harness.say(None, *(publish(ts=time) for time in (4, 9, 3, 10)))
+    await streamr_harness.asked("a", resend(resend_last=1), 3)
+    await history.trim(streamr_harness, keep=1)
+    assert places(await streamr_harness.asked("b", resend(resend_from_time=5), 5)) == [(2, 1), (3, 2), (4, 3)]
 
 
 async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_that_is_known_to_be_there(
-    border: Border,
+    history: TrimmedHistory,
 ) -> None:
     """A predecessor that a resend would not bring makes old clients ask for it without end."""
-    tank = await border.filled(3)
-    await border.trim(tank, keep=0)
-    await tank.asked("a", subscribe())
-    await tank.publish(1)
-    assert places(await tank.frames("a", 2)) == [(4, None)]
-    await border.trim(tank, keep=0)
-    assert tank.store.oldest_revision(TANK) == 5
-    await tank.store.kept.round()
-    await tank.publish(1)
-    assert places(await tank.frames("a", 3)) == [(4, None), (5, 4)]
-    await border.trim(tank, keep=0)
-    assert tank.store.oldest_revision(TANK) == 6
-    await tank.store.kept.round()
+    streamr_harness = await history.filled(3)
+    await history.trim(streamr_harness, keep=0)
+    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.publish(1)
+    assert places(await streamr_harness.frames("a", 2)) == [(4, None)]
+    await history.trim(streamr_harness, keep=0)
+    assert streamr_harness.store.oldest_revision(TANK) == 5
+    await streamr_harness.store.kept.round()
+    await streamr_harness.publish(1)
+    assert places(await streamr_harness.frames("a", 3)) == [(4, None), (5, 4)]
+    await history.trim(streamr_harness, keep=0)
+    assert streamr_harness.store.oldest_revision(TANK) == 6
+    await streamr_harness.store.kept.round()
     # Retention takes everything, and the next round sees it.
-    DeltaTable(border.lake.path(EVENTS)).delete("true")
-    await tank.store.kept.round()
-    await tank.publish(1)
-    assert places(await tank.frames("a", 4)) == [(4, None), (5, 4), (6, None)]
+    DeltaTable(history.lake.path(EVENTS)).delete("true")
+    await streamr_harness.store.kept.round()
+    await streamr_harness.publish(1)
+    assert places(await streamr_harness.frames("a", 4)) == [(4, None), (5, 4), (6, None)]

@@ -19,7 +19,7 @@ from tests.support.in_process.streamr import (
     OTHER,
     PUBLIC,
     WRITER,
-    Tank,
+    StreamrHarness,
     error,
     offsets,
     publish,
@@ -35,53 +35,55 @@ pytestmark = pytest.mark.usefixtures("sites")
 
 
 async def test_cases_s01_to_s04_a_subscriber_is_notified_so_and_sent_what_is_published() -> None:
-    tank = await Tank.filled()
-    assert await tank.asked("a", subscribe()) == [subscribed()]
-    (first,) = await tank.asked("a", publish('{"v":1}'))
+    streamr_harness = await StreamrHarness.filled()
+    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    (first,) = await streamr_harness.asked("a", publish('{"v":1}'))
     assert first == [0, 0, "", [28, "tank", 0, first[3][3], 0, 1, None, 27, '{"v":1}']]
-    (second,) = await tank.asked("a", publish('{"v":2}'))
+    (second,) = await streamr_harness.asked("a", publish('{"v":2}'))
     assert second[3][5:] == [2, 1, 27, '{"v":2}']
-    assert len(await tank.settled(3)) == 3
+    assert len(await streamr_harness.settled(3)) == 3
 
 
 async def test_case_s05_each_of_two_subscribers_gets_one_frame_of_the_same_bytes() -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     for client in "ab":
-        assert await tank.asked(client, subscribe()) == [subscribed()]
-    tank.forget()
-    await tank.asked("a", publish())
-    await tank.frames("b", 1)
-    one, other = (message.envelope.payload for message in tank.link.published)
+        assert await streamr_harness.asked(client, subscribe()) == [subscribed()]
+    streamr_harness.forget()
+    await streamr_harness.asked("a", publish())
+    await streamr_harness.frames("b", 1)
+    one, other = (message.envelope.payload for message in streamr_harness.link.published)
     assert one == other
 
 
 async def test_case_s06_what_nobody_follows_is_stored_and_sent_to_nobody() -> None:
-    tank = await Tank.filled()
-    tank.say("b", publish('{"v":1}'))
-    await tank.settled(1)
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("b", publish('{"v":1}'))
+    await streamr_harness.settled(1)
     await pause()
-    assert tank.link.published == []
-    assert tank.stored() == ['{"v":1}']
+    assert streamr_harness.link.published == []
+    assert streamr_harness.stored() == ['{"v":1}']
 
 
 async def test_case_s07_who_subscribes_twice_is_notified_so_twice_and_sent_everything_once() -> None:
-    tank = await Tank.filled()
-    assert await tank.asked("a", subscribe()) == await tank.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await tank.asked("a", publish())) == [1]
+    streamr_harness = await StreamrHarness.filled()
+    assert (
+        await streamr_harness.asked("a", subscribe()) == await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    )
+    assert offsets(await streamr_harness.asked("a", publish())) == [1]
 
 
 async def test_case_s08_one_unsubscribe_ends_what_was_subscribed_twice() -> None:
-    tank = await Tank.filled()
-    tank.say("a", subscribe(), subscribe(), unsubscribe(), publish())
-    assert await tank.frames("a", 3) == [subscribed(), subscribed(), unsubscribed()]
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", subscribe(), subscribe(), unsubscribe(), publish())
+    assert await streamr_harness.frames("a", 3) == [subscribed(), subscribed(), unsubscribed()]
 
 
 @pytest.mark.parametrize("others", [["b"], []], ids=["S09, another one follows", "S10, nobody follows"])
 async def test_cases_s09_and_s10_who_does_not_follow_cannot_leave(others: list[str]) -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     for other in others:
-        await tank.asked(other, subscribe())
-    (refused,) = await tank.asked("a", unsubscribe())
+        await streamr_harness.asked(other, subscribe())
+    (refused,) = await streamr_harness.asked("a", unsubscribe())
     assert error(refused) == {
         "error": "Not subscribed to stream tank partition 0!",
         "status": 404,
@@ -90,61 +92,61 @@ async def test_cases_s09_and_s10_who_does_not_follow_cannot_leave(others: list[s
         "partition": 0,
     }
     for other in others:
-        assert offsets(await tank.asked(other, publish())) == [1]
+        assert offsets(await streamr_harness.asked(other, publish())) == [1]
 
 
 async def test_case_s11_without_a_partition_the_only_one_that_is_followed_is_left() -> None:
-    tank = await Tank.filled()
-    assert await tank.asked("a", subscribe(stream="tanks", partition=2)) == [subscribed("tanks", 2)]
-    assert await tank.asked("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 2)]
-    await tank.publish(20, "tanks")
-    assert await tank.frames("a", 2)
+    streamr_harness = await StreamrHarness.filled()
+    assert await streamr_harness.asked("a", subscribe(stream="tanks", partition=2)) == [subscribed("tanks", 2)]
+    assert await streamr_harness.asked("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 2)]
+    await streamr_harness.publish(20, "tanks")
+    assert await streamr_harness.frames("a", 2)
 
 
 async def test_case_s12_without_a_partition_the_first_of_several_is_left() -> None:
-    tank = await Tank.filled()
-    tank.say("a", *(subscribe(stream="tanks", partition=partition) for partition in (1, 0)))
-    await tank.frames("a", 2)
-    assert await tank.asked("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 0)]
-    tank.forget()
-    await tank.publish(40, "tanks")
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", *(subscribe(stream="tanks", partition=partition) for partition in (1, 0)))
+    await streamr_harness.frames("a", 2)
+    assert await streamr_harness.asked("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 0)]
+    streamr_harness.forget()
+    await streamr_harness.publish(40, "tanks")
     await pause()
-    assert {frame[3][2] for frame in tank.heard("a")} == {1}
+    assert {frame[3][2] for frame in streamr_harness.heard("a")} == {1}
 
 
 @pytest.mark.parametrize("others", [[], [subscribe()]], ids=["S13", "S14"])
 async def test_cases_s13_and_s14_requests_of_a_session_are_carried_out_in_their_order(others: list[Any]) -> None:
-    tank = await Tank.filled()
-    tank.say("a", subscribe(), unsubscribe(), *others)
-    assert await tank.frames("a", 2 + len(others)) == [
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", subscribe(), unsubscribe(), *others)
+    assert await streamr_harness.frames("a", 2 + len(others)) == [
         subscribed(),
         unsubscribed(),
         *([subscribed()] if others else []),
     ]
-    await tank.publish(1)
+    await streamr_harness.publish(1)
     await pause()
-    assert offsets(tank.heard("a")) == ([1] if others else [])
+    assert offsets(streamr_harness.heard("a")) == ([1] if others else [])
 
 
 async def test_case_s15_no_partition_is_the_first() -> None:
-    tank = await Tank.filled()
-    assert await tank.asked("a", subscribe(stream="tanks", partition=None)) == [subscribed("tanks", 0)]
+    streamr_harness = await StreamrHarness.filled()
+    assert await streamr_harness.asked("a", subscribe(stream="tanks", partition=None)) == [subscribed("tanks", 0)]
 
 
 @pytest.mark.parametrize(
     "partition", [9, "1", -1, 1.5, 256], ids=["S16", "S17 text", "S17 negative", "S17 part", "S17"]
 )
 async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partition: Any) -> None:
-    tank = await Tank.filled()
-    (refused,) = await tank.asked("a", subscribe(stream="tanks", partition=partition))
+    streamr_harness = await StreamrHarness.filled()
+    (refused,) = await streamr_harness.asked("a", subscribe(stream="tanks", partition=partition))
     said = error(refused)
     assert (said["error"], said["status"]) == (f"Invalid partition {json.dumps(partition)} for stream tanks", 400)
-    await wait_until(lambda: list(tank.streams) == [])
+    await wait_until(lambda: list(streamr_harness.streams) == [])
 
 
 async def test_case_s18_a_subscribe_needs_a_stream() -> None:
-    tank = await Tank.filled()
-    (refused,) = await tank.asked("a", {"type": "subscribe"})
+    streamr_harness = await StreamrHarness.filled()
+    (refused,) = await streamr_harness.asked("a", {"type": "subscribe"})
     assert error(refused)["error"] == "Error: stream id not defined. Are you using an outdated client?"
 
 
@@ -162,8 +164,8 @@ async def test_case_s18_a_subscribe_needs_a_stream() -> None:
 async def test_cases_s19_and_s20_who_may_not_read_is_not_notified_whether_there_is_a_stream(
     stream: str, key: str | None
 ) -> None:
-    tank = await Tank.filled()
-    (refused,) = await tank.asked("a", subscribe(key, stream=stream))
+    streamr_harness = await StreamrHarness.filled()
+    (refused,) = await streamr_harness.asked("a", subscribe(key, stream=stream))
     assert error(refused) == {
         "error": f"Not authorized to subscribe to stream {stream} and partition 0",
         "status": 403,
@@ -171,120 +173,120 @@ async def test_cases_s19_and_s20_who_may_not_read_is_not_notified_whether_there_
         "stream": stream,
         "partition": 0,
     }
-    await wait_until(lambda: list(tank.streams) == [])
+    await wait_until(lambda: list(streamr_harness.streams) == [])
 
 
 async def test_case_s21_a_public_stream_needs_no_key() -> None:
-    tank = await Tank.filled()
-    assert await tank.asked("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
+    streamr_harness = await StreamrHarness.filled()
+    assert await streamr_harness.asked("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
 
 
 async def test_case_s22_members_that_no_subscribe_has_mean_nothing() -> None:
-    tank = await Tank.filled(messages=2)
-    assert await tank.asked("a", subscribe(resend_all=True, foo={"bar": 1})) == [subscribed()]
+    streamr_harness = await StreamrHarness.filled(messages=2)
+    assert await streamr_harness.asked("a", subscribe(resend_all=True, foo={"bar": 1})) == [subscribed()]
 
 
 async def test_a_subscriber_starts_behind_what_was_published_before_it_in_the_same_batch() -> None:
-    tank = await Tank.filled()
-    tank.say("a", publish('"before"'), subscribe(), publish('"after"'))
-    frames = await tank.frames("a", 2)
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", publish('"before"'), subscribe(), publish('"after"'))
+    frames = await streamr_harness.frames("a", 2)
     assert frames[0] == subscribed()
     assert frames[1][3][5:] == [2, 1, 27, '"after"']
 
 
 async def test_what_is_not_durable_is_broadcast_to_nobody() -> None:
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
-    tank.disk.hold()
-    tank.say("b", publish())
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.disk.hold()
+    streamr_harness.say("b", publish())
     await pause()
-    assert offsets(tank.heard("a")) == []
-    tank.disk.release()
-    assert offsets(await tank.frames("a", 2)) == [1]
+    assert offsets(streamr_harness.heard("a")) == []
+    streamr_harness.disk.release()
+    assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
 async def test_a_session_has_no_more_on_its_way_than_its_window() -> None:
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
-    tank.link.confirms = False
-    tank.link.window = 10_000
-    await tank.publish(3 * WINDOW)
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.link.confirms = False
+    streamr_harness.link.window = 10_000
+    await streamr_harness.publish(3 * WINDOW)
     await pause()
-    assert offsets(tank.heard("a")) == list(range(1, WINDOW + 1))
-    tank.link.confirm(WINDOW)
+    assert offsets(streamr_harness.heard("a")) == list(range(1, WINDOW + 1))
+    streamr_harness.link.confirm(WINDOW)
     await pause()
-    assert offsets(tank.heard("a")) == list(range(1, 2 * WINDOW + 1))
-    tank.link.confirms = True
-    tank.link.confirm()
-    assert offsets(await tank.frames("a", 3 * WINDOW + 1)) == list(range(1, 3 * WINDOW + 1))
+    assert offsets(streamr_harness.heard("a")) == list(range(1, 2 * WINDOW + 1))
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    assert offsets(await streamr_harness.frames("a", 3 * WINDOW + 1)) == list(range(1, 3 * WINDOW + 1))
 
 
 async def test_case_b11_who_does_not_keep_up_is_left_out_and_notified_so_by_the_next_message() -> None:
-    tank = await Tank.filled()
-    tank.following.leeway = LagTolerance(events=3, seconds=2)
-    tank.link.window = 10_000
-    await tank.asked("a", subscribe())
-    tank.link.confirms = False
-    await tank.publish(WINDOW)
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.following.leeway = LagTolerance(events=3, seconds=2)
+    streamr_harness.link.window = 10_000
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.link.confirms = False
+    await streamr_harness.publish(WINDOW)
     await pause()
-    await tank.publish(6)
-    tank.clock.advance(3)
-    tank.link.confirms = True
-    tank.link.confirm()
-    frames = await tank.frames("a", 1 + WINDOW + 1)
+    await streamr_harness.publish(6)
+    streamr_harness.clock.advance(3)
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    frames = await streamr_harness.frames("a", 1 + WINDOW + 1)
     assert offsets(frames) == [*range(1, WINDOW + 1), WINDOW + 6]
     assert frames[-1][3][6] == WINDOW + 5
-    missed = await tank.asked("a", resend(resend_from=WINDOW + 1, resend_to=frames[-1][3][6]), 7)
+    missed = await streamr_harness.asked("a", resend(resend_from=WINDOW + 1, resend_to=frames[-1][3][6]), 7)
     assert offsets(missed, 1) == list(range(WINDOW + 1, WINDOW + 6))
 
 
 async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
     """Nothing is asked of a subscriber: the engine does not end what it follows for want of requests."""
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
     for _ in range(50):
-        tank.clock.advance(60)
-        tank.streams.sweep()
-        tank.dispatcher.sweep()
-    assert offsets(await tank.asked("b", publish(), 0)) == []
-    assert offsets(await tank.frames("a", 2)) == [1]
+        streamr_harness.clock.advance(60)
+        streamr_harness.streams.sweep()
+        streamr_harness.dispatcher.sweep()
+    assert offsets(await streamr_harness.asked("b", publish(), 0)) == []
+    assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
 async def test_an_operator_ends_what_a_session_follows_which_it_is_reported() -> None:
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
-    (live,) = tank.streams
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
+    (live,) = streamr_harness.streams
     assert live.kind is SubscriptionKind.LIVE
-    tank.streams.revoke(live, CANCELLED[SubscriptionKind.LIVE])
-    frames = await tank.frames("a", 2)
+    streamr_harness.streams.revoke(live, CANCELLED[SubscriptionKind.LIVE])
+    frames = await streamr_harness.frames("a", 2)
     assert error(frames[1])["code"] == CANCELLED[SubscriptionKind.LIVE].error
-    assert await tank.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await tank.asked("a", publish())) == [1]
+    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.asked("a", publish())) == [1]
 
 
 async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
-    tank = await Tank.filled()
-    tank.streams.open_by_connection["site"] = 10_000
-    (refused,) = await tank.asked("a", subscribe())
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.streams.open_by_connection["site"] = 10_000
+    (refused,) = await streamr_harness.asked("a", subscribe())
     assert error(refused)["status"] == 429
-    tank.streams.open_by_connection["site"] = 0
-    assert await tank.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await tank.asked("a", publish())) == [1]
+    streamr_harness.streams.open_by_connection["site"] = 0
+    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.asked("a", publish())) == [1]
 
 
 async def test_cases_h01_to_h03_a_stream_object_lives_from_the_first_follower_to_the_last() -> None:
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
     told: list[tuple[str, str, int]] = []
-    tank.following.on_created = lambda entity, followers: told.append(("created", entity.id, followers))
-    tank.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.id, followers))
-    await tank.asked("a", subscribe(OTHER))
-    await tank.asked("a", resend(resend_all=True), 3)
+    streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.id, followers))
+    streamr_harness.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.id, followers))
+    await streamr_harness.asked("a", subscribe(OTHER))
+    await streamr_harness.asked("a", resend(resend_all=True), 3)
     assert told == []
     for client in "ab":
-        await tank.asked(client, subscribe())
+        await streamr_harness.asked(client, subscribe())
     assert told == [("created", "tank/0", 1)]
-    await tank.asked("a", unsubscribe())
+    await streamr_harness.asked("a", unsubscribe())
     assert len(told) == 1
-    tank.say("b", {"type": "disconnect"})
-    await tank.settled(6)
+    streamr_harness.say("b", {"type": "disconnect"})
+    await streamr_harness.settled(6)
     assert told == [("created", "tank/0", 1), ("deleted", "tank/0", 0)]

@@ -15,7 +15,17 @@ from connectivity.sessions.stream_source import CHOSEN_NAME_SECONDS
 from connectivity.transports.base import Outcome
 from mappings.streams.stream_id import partition_id
 from tests.support.in_process.service import NOW, pause, until
-from tests.support.in_process.streamr import KEY, OTHER, WRITER, Tank, error, offsets, publish, resend, subscribe
+from tests.support.in_process.streamr import (
+    KEY,
+    OTHER,
+    WRITER,
+    StreamrHarness,
+    error,
+    offsets,
+    publish,
+    resend,
+    subscribe,
+)
 
 pytestmark = pytest.mark.usefixtures("sites")
 
@@ -45,28 +55,28 @@ MILLISECONDS = int(NOW.timestamp() * 1000)
 async def test_cases_p01_to_p16_what_cannot_be_published_is_refused_and_not_stored(
     request_: dict[str, Any], words: str, status: int
 ) -> None:
-    tank = await Tank.filled()
-    (refused,) = await tank.asked("a", request_)
+    streamr_harness = await StreamrHarness.filled()
+    (refused,) = await streamr_harness.asked("a", request_)
     said = error(refused)
     assert (said["error"], said["status"]) == (words, status)
-    assert await tank.settled(1)
-    assert tank.stored() == []
+    assert await streamr_harness.settled(1)
+    assert streamr_harness.stored() == []
 
 
 async def test_case_p04_a_definition_may_take_any_text() -> None:
-    tank = await Tank.filled(options={"acceptNonJson": True})
-    await tank.asked("a", subscribe())
-    assert (await tank.asked("a", publish("{nope")))[0][3][8] == "{nope"
-    assert tank.stored() == ["{nope"]
+    streamr_harness = await StreamrHarness.filled(options={"acceptNonJson": True})
+    await streamr_harness.asked("a", subscribe())
+    assert (await streamr_harness.asked("a", publish("{nope")))[0][3][8] == "{nope"
+    assert streamr_harness.stored() == ["{nope"]
 
 
 async def test_case_p05_any_json_is_published_to_the_letter() -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     contents = ["[1,2]", '"s"', "null", '{ "a" : 1.0 }', '{"a":1,"a":2}', '"\\u00fc\\ud83d\\ude00"', '"ü😀"']
-    await tank.asked("a", subscribe())
-    tank.say("a", *map(publish, contents))
-    assert [frame[3][8] for frame in (await tank.frames("a", 8))[1:]] == contents
-    assert tank.stored() == contents
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.say("a", *map(publish, contents))
+    assert [frame[3][8] for frame in (await streamr_harness.frames("a", 8))[1:]] == contents
+    assert streamr_harness.stored() == contents
 
 
 @pytest.mark.parametrize(
@@ -80,9 +90,9 @@ async def test_case_p05_any_json_is_published_to_the_letter() -> None:
     ],
 )
 async def test_cases_p06_to_p09_a_message_has_the_time_that_its_publisher_names(ts: Any, milliseconds: int) -> None:
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
-    assert (await tank.asked("a", publish(ts=ts)))[0][3][3] == milliseconds
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
+    assert (await streamr_harness.asked("a", publish(ts=ts)))[0][3][3] == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -90,183 +100,183 @@ async def test_cases_p06_to_p09_a_message_has_the_time_that_its_publisher_names(
     [pytest.param("murmur3-swapped", [1, 7, 8], id="P13"), pytest.param("md5", [8, 9, 9], id="P14")],
 )
 async def test_cases_p13_and_p14_a_key_picks_the_partition(hash: str, partitions: list[int]) -> None:
-    tank = await Tank.filled(options={"hash": hash})
+    streamr_harness = await StreamrHarness.filled(options={"hash": hash})
     keys = ["sensor-a", "sensor-b", "日本"]
-    tank.say(None, *(publish(json.dumps(key), pkey=key, stream="many") for key in keys))
-    await tank.settled(3)
+    streamr_harness.say(None, *(publish(json.dumps(key), pkey=key, stream="many") for key in keys))
+    await streamr_harness.settled(3)
     for key, partition in zip(keys, partitions, strict=True):
-        assert json.dumps(key) in tank.stored("many", partition)
+        assert json.dumps(key) in streamr_harness.stored("many", partition)
 
 
 async def test_case_p15_without_a_key_every_partition_is_used() -> None:
-    tank = await Tank.filled()
-    await tank.publish(1000, "many")
-    assert all(tank.stored("many", partition) for partition in range(10))
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.publish(1000, "many")
+    assert all(streamr_harness.stored("many", partition) for partition in range(10))
 
 
 async def test_case_p17_a_key_that_may_only_write_may_publish() -> None:
-    tank = await Tank.filled()
-    tank.say("a", publish(key=WRITER))
-    await tank.settled(1)
-    assert (tank.stored(), tank.heard("a")) == (['{"v":1}'], [])
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", publish(key=WRITER))
+    await streamr_harness.settled(1)
+    assert (streamr_harness.stored(), streamr_harness.heard("a")) == (['{"v":1}'], [])
 
 
 async def test_case_p18_messages_of_one_batch_are_stored_in_their_order() -> None:
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
-    tank.say("b", publish("1"), publish("2"))
-    frames = await tank.frames("a", 3)
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.say("b", publish("1"), publish("2"))
+    frames = await streamr_harness.frames("a", 3)
     assert [frame[3][5:] for frame in frames[1:]] == [[1, None, 27, "1"], [2, 1, 27, "2"]]
 
 
 async def test_case_p19_each_partition_applies_to_itself() -> None:
-    tank = await Tank.filled()
-    tank.say("a", subscribe(stream="pair", partition=0), subscribe(stream="pair", partition=1))
-    await tank.frames("a", 2)
-    await tank.publish(20, "pair")
-    await until(lambda: len(tank.heard("a")) == 22)
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", subscribe(stream="pair", partition=0), subscribe(stream="pair", partition=1))
+    await streamr_harness.frames("a", 2)
+    await streamr_harness.publish(20, "pair")
+    await until(lambda: len(streamr_harness.heard("a")) == 22)
     for partition in (0, 1):
-        messages = [frame[3] for frame in tank.heard("a")[2:] if frame[3][2] == partition]
+        messages = [frame[3] for frame in streamr_harness.heard("a")[2:] if frame[3][2] == partition]
         assert [message[5] for message in messages] == list(range(1, len(messages) + 1))
         assert [message[6] for message in messages] == [None, *range(1, len(messages))]
 
 
 async def test_a_clock_that_goes_back_leaves_histories_in_order() -> None:
-    tank = await Tank.filled(messages=1)
-    tank.now = NOW - timedelta(hours=1)
-    await tank.publish(1)
-    times = [event.timestamp for event in tank.history(partition_id("tank", 0))]
+    streamr_harness = await StreamrHarness.filled(messages=1)
+    streamr_harness.now = NOW - timedelta(hours=1)
+    await streamr_harness.publish(1)
+    times = [event.timestamp for event in streamr_harness.history(partition_id("tank", 0))]
     assert times == sorted(times)
 
 
 async def test_case_b03_who_says_nowhere_to_answer_can_publish_and_nothing_else() -> None:
-    tank = await Tank.filled(messages=1)
-    tank.say(None, publish("2"), publish("{nope"), subscribe(), resend(resend_all=True), {"type": "dance"})
-    assert len(await tank.settled(5)) == 5
+    streamr_harness = await StreamrHarness.filled(messages=1)
+    streamr_harness.say(None, publish("2"), publish("{nope"), subscribe(), resend(resend_all=True), {"type": "dance"})
+    assert len(await streamr_harness.settled(5)) == 5
     await pause()
-    assert tank.stored() == ['{"n": 1}', "2"]
-    assert (tank.link.published, list(tank.streams)) == ([], [])
-    assert tank.count("in", "unanswerable") == 4
+    assert streamr_harness.stored() == ['{"n": 1}', "2"]
+    assert (streamr_harness.link.published, list(streamr_harness.streams)) == ([], [])
+    assert streamr_harness.count("in", "unanswerable") == 4
 
 
 # again
 
 
 async def test_case_b12_a_message_with_a_known_correlation_id_is_stored_once() -> None:
-    tank = await Tank.filled()
-    await tank.asked("b", subscribe())
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("b", subscribe())
     for redelivered in (False, True, False):
         payload = json.dumps(publish()).encode()
         headers = {"reply_to": "a", "correlation_id": "c-1"}
-        tank.handle(tank.delivery(payload, None, redelivered=redelivered, **headers))
-    assert len(await tank.settled(4)) == 4
-    assert offsets(await tank.frames("b", 2)) == [1]
-    assert tank.stored() == ['{"v":1}']
-    assert tank.count("in", "answered_again") == 2
+        streamr_harness.handle(streamr_harness.delivery(payload, None, redelivered=redelivered, **headers))
+    assert len(await streamr_harness.settled(4)) == 4
+    assert offsets(await streamr_harness.frames("b", 2)) == [1]
+    assert streamr_harness.stored() == ['{"v":1}']
+    assert streamr_harness.count("in", "answered_again") == 2
 
 
 async def test_a_correlation_id_represents_a_message_of_its_session_alone() -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     for client in ("a", "b", None):
-        tank.say(client, publish(), correlation_id="c-1")
-    await tank.settled(3)
-    assert len(tank.stored()) == 3
+        streamr_harness.say(client, publish(), correlation_id="c-1")
+    await streamr_harness.settled(3)
+    assert len(streamr_harness.stored()) == 3
 
 
 async def test_a_correlation_id_represents_a_message_for_five_minutes() -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     for seconds in (0, CHOSEN_NAME_SECONDS - 1, CHOSEN_NAME_SECONDS, CHOSEN_NAME_SECONDS + 1):
-        tank.now = NOW + timedelta(seconds=seconds)
-        tank.say("a", publish(str(seconds)), correlation_id="c-1")
-    await tank.settled(4)
-    assert tank.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
+        streamr_harness.now = NOW + timedelta(seconds=seconds)
+        streamr_harness.say("a", publish(str(seconds)), correlation_id="c-1")
+    await streamr_harness.settled(4)
+    assert streamr_harness.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
 
 
 async def test_an_idempotency_key_represents_a_message_though_nobody_can_be_answered() -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     for _ in range(2):
-        tank.say(None, publish(), idempotency_key="k-1")
-    await tank.settled(2)
-    assert len(tank.stored()) == 1
+        streamr_harness.say(None, publish(), idempotency_key="k-1")
+    await streamr_harness.settled(2)
+    assert len(streamr_harness.stored()) == 1
 
 
 async def test_what_the_broker_brings_again_is_stored_once() -> None:
-    tank = await Tank.filled()
+    streamr_harness = await StreamrHarness.filled()
     payload = json.dumps(publish()).encode()
     for redelivered in (False, True):
-        tank.handle(tank.delivery(payload, "d-7", redelivered=redelivered, reply_to="a"))
+        streamr_harness.handle(streamr_harness.delivery(payload, "d-7", redelivered=redelivered, reply_to="a"))
         await pause()
-    await tank.settled(2)
-    tank.handle(tank.delivery(payload, "d-7", reply_to="a"))
-    await tank.settled(3)
-    assert len(tank.stored()) == 2
+    await streamr_harness.settled(2)
+    streamr_harness.handle(streamr_harness.delivery(payload, "d-7", reply_to="a"))
+    await streamr_harness.settled(3)
+    assert len(streamr_harness.stored()) == 2
 
 
 # trouble
 
 
 async def test_a_message_is_acknowledged_when_it_is_durable() -> None:
-    tank = await Tank.filled()
-    tank.disk.hold()
-    tank.say("a", publish())
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.disk.hold()
+    streamr_harness.say("a", publish())
     await pause()
-    assert tank.outcomes == []
-    tank.disk.release()
-    await tank.settled(1)
+    assert streamr_harness.outcomes == []
+    streamr_harness.disk.release()
+    await streamr_harness.settled(1)
 
 
 async def test_while_the_disk_is_full_messages_wait_and_are_stored_once_in_their_order() -> None:
-    tank = await Tank.filled()
-    await tank.asked("a", subscribe())
-    tank.forget()
-    tank.disk.full = True
-    tank.say("a", publish("1"), publish("2"))
-    await until(lambda: len(tank.postponed) == 2)
-    assert (tank.outcomes, tank.heard("a")) == ([], [])
-    tank.disk.full = False
-    await tank.store.wait_available()
-    again, tank.postponed = list(tank.postponed), []
-    tank.dispatcher.handle(again, tank.postponed.extend)
-    await tank.settled(2)
-    assert tank.stored() == ["1", "2"]
-    assert offsets(await tank.frames("a", 2)) == [1, 2]
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.forget()
+    streamr_harness.disk.full = True
+    streamr_harness.say("a", publish("1"), publish("2"))
+    await until(lambda: len(streamr_harness.postponed) == 2)
+    assert (streamr_harness.outcomes, streamr_harness.heard("a")) == ([], [])
+    streamr_harness.disk.full = False
+    await streamr_harness.store.wait_available()
+    again, streamr_harness.postponed = list(streamr_harness.postponed), []
+    streamr_harness.dispatcher.handle(again, streamr_harness.postponed.extend)
+    await streamr_harness.settled(2)
+    assert streamr_harness.stored() == ["1", "2"]
+    assert offsets(await streamr_harness.frames("a", 2)) == [1, 2]
 
 
 async def test_a_commit_whose_answer_was_lost_stores_nothing_twice() -> None:
-    tank = await Tank.filled()
-    tank.disk.loses_answers = True
-    tank.say("a", publish("1"))
-    await until(lambda: tank.postponed)
-    await tank.store.wait_available()
-    again, tank.postponed = list(tank.postponed), []
-    tank.dispatcher.handle(again, tank.postponed.extend)
-    await tank.settled(1)
-    assert tank.stored() == ["1"]
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.disk.loses_answers = True
+    streamr_harness.say("a", publish("1"))
+    await until(lambda: streamr_harness.postponed)
+    await streamr_harness.store.wait_available()
+    again, streamr_harness.postponed = list(streamr_harness.postponed), []
+    streamr_harness.dispatcher.handle(again, streamr_harness.postponed.extend)
+    await streamr_harness.settled(1)
+    assert streamr_harness.stored() == ["1"]
 
 
 async def test_a_message_that_cannot_be_stored_costs_its_publisher_an_error_and_nobody_else_anything() -> None:
-    tank = await Tank.filled()
-    tank.disk.rejected.add(b"poison")
-    tank.say("a", publish("1"), publish('"poison"'), publish("3"))
-    await until(lambda: tank.postponed or len(tank.outcomes) == 3)
-    while tank.postponed:
-        again, tank.postponed = list(tank.postponed), []
-        tank.dispatcher.handle(again, tank.postponed.extend)
-        await until(lambda: tank.postponed or len(tank.outcomes) == 3)
-    (refused,) = await tank.frames("a", 1)
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.disk.rejected.add(b"poison")
+    streamr_harness.say("a", publish("1"), publish('"poison"'), publish("3"))
+    await until(lambda: streamr_harness.postponed or len(streamr_harness.outcomes) == 3)
+    while streamr_harness.postponed:
+        again, streamr_harness.postponed = list(streamr_harness.postponed), []
+        streamr_harness.dispatcher.handle(again, streamr_harness.postponed.extend)
+        await until(lambda: streamr_harness.postponed or len(streamr_harness.outcomes) == 3)
+    (refused,) = await streamr_harness.frames("a", 1)
     said = error(refused)
     assert (said["error"], said["status"]) == ("Publish request failed: it cannot be stored", 503)
-    assert tank.stored() == ["1", "3"]
-    assert {outcome for _, outcome in tank.outcomes} == {Outcome.SETTLED}
+    assert streamr_harness.stored() == ["1", "3"]
+    assert {outcome for _, outcome in streamr_harness.outcomes} == {Outcome.SETTLED}
 
 
 async def test_an_error_frame_settles_its_delivery_when_a_link_has_it() -> None:
-    tank = await Tank.filled()
-    tank.outbox.detach()
-    tank.say("a", publish(key=OTHER))
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.outbox.detach()
+    streamr_harness.say("a", publish(key=OTHER))
     await pause()
-    assert tank.outcomes == []
-    tank.outbox.attach(tank.link)
-    await tank.settled(1)
-    assert error(tank.heard("a")[0])["status"] == 403
-    assert KEY not in str(tank.heard("a"))
+    assert streamr_harness.outcomes == []
+    streamr_harness.outbox.attach(streamr_harness.link)
+    await streamr_harness.settled(1)
+    assert error(streamr_harness.heard("a")[0])["status"] == 403
+    assert KEY not in str(streamr_harness.heard("a"))

@@ -27,7 +27,7 @@ from tests.support.in_process.streamr import (
     OTHER,
     PUBLIC,
     Frame,
-    Tank,
+    StreamrHarness,
     error,
     offsets,
     publish,
@@ -76,8 +76,8 @@ def shown(frames: list[Frame]) -> list[tuple[int, Any]]:
     ],
 )
 async def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(options: dict[str, Any], found: list[int]) -> None:
-    tank = await Tank.filled(messages=4)
-    frames = await tank.asked("a", resend(**options), len(resent(found)))
+    streamr_harness = await StreamrHarness.filled(messages=4)
+    frames = await streamr_harness.asked("a", resend(**options), len(resent(found)))
     assert shown(frames) == resent(found)
     assert {frame[2] for frame in frames if frame[1] == 1} <= {"a"}
     assert {frame[2] for frame in frames if frame[1] != 1} == {""}
@@ -97,21 +97,21 @@ async def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(options: di
 async def test_cases_r11_and_r12_a_resend_from_a_time_on_starts_with_the_first_message_from_then(
     times: list[int | None], instant: float, found: list[int]
 ) -> None:
-    tank = await Tank.filled()
-    tank.say(None, *(publish(ts=time) for time in times))
-    await until(lambda: len(tank.stored()) == len(times))
-    frames = await tank.asked("a", resend(resend_from_time=instant), len(resent(found)))
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say(None, *(publish(ts=time) for time in times))
+    await until(lambda: len(streamr_harness.stored()) == len(times))
+    frames = await streamr_harness.asked("a", resend(resend_from_time=instant), len(resent(found)))
     assert shown(frames) == resent(found)
 
 
 async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
 
     async def unreadable(*_: Any) -> None:
         raise HistoryUnavailable("a file is gone")
 
     monkeypatch.setattr(stream_source, "first_published", unreadable)
-    (refused,) = await tank.asked("a", resend(resend_from_time=1))
+    (refused,) = await streamr_harness.asked("a", resend(resend_from_time=1))
     assert (error(refused)["status"], error(refused)["sub"]) == (503, "a")
 
 
@@ -119,7 +119,7 @@ async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypat
 async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
     monkeypatch: pytest.MonkeyPatch, end: str
 ) -> None:
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
     asked, given_up = asyncio.Event(), asyncio.Event()
 
     async def endless(*_: Any) -> None:
@@ -130,29 +130,29 @@ async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
             given_up.set()
 
     monkeypatch.setattr(stream_source, "first_published", endless)
-    tank.say("a", resend(resend_from_time=1))
+    streamr_harness.say("a", resend(resend_from_time=1))
     await asked.wait()
     if end == "close":
-        tank.dispatcher.close_connection("site")
+        streamr_harness.dispatcher.close_connection("site")
     else:
-        tank.say("a", {"type": "disconnect"})
+        streamr_harness.say("a", {"type": "disconnect"})
     await until(given_up.is_set)
-    await tank.frames("a", 0)
+    await streamr_harness.frames("a", 0)
 
 
 async def test_a_session_that_ends_is_sent_no_more_of_what_it_has_asked_for_again() -> None:
-    tank = await Tank.filled(messages=3 * WINDOW)
-    tank.link.confirms = False
-    tank.say("a", resend(resend_all=True))
-    await until(lambda: len(tank.heard("a")) > 1)
+    streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
+    streamr_harness.link.confirms = False
+    streamr_harness.say("a", resend(resend_all=True))
+    await until(lambda: len(streamr_harness.heard("a")) > 1)
     await pause()
-    before = len(tank.heard("a"))
-    tank.say("a", {"type": "disconnect"})
+    before = len(streamr_harness.heard("a"))
+    streamr_harness.say("a", {"type": "disconnect"})
     await pause()
-    await until(lambda: list(tank.streams) == [])
-    tank.link.confirms = True
-    tank.link.confirm()
-    await tank.frames("a", before)
+    await until(lambda: list(streamr_harness.streams) == [])
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    await streamr_harness.frames("a", before)
 
 
 @pytest.mark.parametrize(
@@ -167,93 +167,93 @@ async def test_a_session_that_ends_is_sent_no_more_of_what_it_has_asked_for_agai
     ],
 )
 async def test_cases_r14_and_r15_options_that_say_nothing_are_refused(options: dict[str, Any]) -> None:
-    tank = await Tank.filled(messages=2)
-    (refused,) = await tank.asked("a", resend(**options))
+    streamr_harness = await StreamrHarness.filled(messages=2)
+    (refused,) = await streamr_harness.asked("a", resend(**options))
     said = error(refused)
     assert said["error"] == f"Unknown resend options: {json.dumps(options, separators=(',', ':'))}"
     assert (said["status"], said["sub"]) == (400, "a")
 
 
 async def test_case_r16_a_resend_needs_the_id_of_its_client() -> None:
-    tank = await Tank.filled(messages=1)
-    (refused,) = await tank.asked("a", resend(None, resend_all=True))
+    streamr_harness = await StreamrHarness.filled(messages=1)
+    (refused,) = await streamr_harness.asked("a", resend(None, resend_all=True))
     assert error(refused)["error"] == "Subscription ID not given!"
 
 
 async def test_case_r17_an_id_that_is_a_number_stays_one() -> None:
-    tank = await Tank.filled(messages=1)
-    frames = await tank.asked("a", resend(0, resend_all=True), 3)
+    streamr_harness = await StreamrHarness.filled(messages=1)
+    frames = await streamr_harness.asked("a", resend(0, resend_all=True), 3)
     assert shown(frames) == resent([1], 0)
     assert frames[1][2] == 0
 
 
 async def test_case_r18_a_resend_needs_no_subscription_and_makes_none() -> None:
-    tank = await Tank.filled(messages=1)
-    await tank.asked("a", resend(resend_all=True), 3)
-    await tank.publish(1)
-    await tank.frames("a", 3)
-    await until(lambda: list(tank.streams) == [])
+    streamr_harness = await StreamrHarness.filled(messages=1)
+    await streamr_harness.asked("a", resend(resend_all=True), 3)
+    await streamr_harness.publish(1)
+    await streamr_harness.frames("a", 3)
+    await until(lambda: list(streamr_harness.streams) == [])
 
 
 async def test_case_r19_a_message_names_its_predecessor_though_that_was_not_asked_for() -> None:
-    tank = await Tank.filled(messages=3)
-    frames = await tank.asked("a", resend(resend_from=2), 4)
+    streamr_harness = await StreamrHarness.filled(messages=3)
+    frames = await streamr_harness.asked("a", resend(resend_from=2), 4)
     assert [frame[3][5:7] for frame in frames[1:3]] == [[2, 1], [3, 2]]
 
 
 async def test_case_r20_two_resends_at_once_are_each_complete_and_in_order() -> None:
-    tank = await Tank.filled(messages=450)
-    tank.say("a", resend("x", resend_all=True), resend("y", resend_last=300))
-    await until(lambda: len(tank.heard("a")) == 452 + 302)
-    frames = tank.heard("a")
+    streamr_harness = await StreamrHarness.filled(messages=450)
+    streamr_harness.say("a", resend("x", resend_all=True), resend("y", resend_last=300))
+    await until(lambda: len(streamr_harness.heard("a")) == 452 + 302)
+    frames = streamr_harness.heard("a")
     for sub, first in (("x", 1), ("y", 151)):
         own = [frame for frame in frames if frame[2] == sub or (frame[1] != 1 and frame[3]["sub"] == sub)]
         assert shown(own) == resent(list(range(first, 451)), sub)
 
 
 async def test_case_r21_what_is_published_meanwhile_is_broadcast_and_makes_no_resend_longer() -> None:
-    tank = await Tank.filled(messages=3 * WINDOW)
-    await tank.asked("a", subscribe())
-    tank.link.confirms = False
-    tank.say("a", resend(resend_all=True))
-    await tank.settled(2)
+    streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.link.confirms = False
+    streamr_harness.say("a", resend(resend_all=True))
+    await streamr_harness.settled(2)
     await pause()
-    await tank.publish(1)
+    await streamr_harness.publish(1)
     await pause()
-    tank.link.confirms = True
-    tank.link.confirm()
-    frames = await tank.frames("a", 1 + 3 * WINDOW + 2 + 1)
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    frames = await streamr_harness.frames("a", 1 + 3 * WINDOW + 2 + 1)
     assert offsets(frames) == [3 * WINDOW + 1]
     assert frames.index([0, 5, "", place()]) == len(frames) - 1
     assert shown([frame for frame in frames if frame[1] in (1, 4, 5)]) == resent(list(range(1, 3 * WINDOW + 1)))
 
 
 async def test_case_r22_a_resend_whose_messages_cannot_be_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    tank = await Tank.filled(messages=2 * WINDOW)
-    pages = tank.store.page
+    streamr_harness = await StreamrHarness.filled(messages=2 * WINDOW)
+    pages = streamr_harness.store.page
 
     async def unreadable(range: Any, position: int, limit: int, max_bytes: int) -> Any:
         if position >= WINDOW:
             raise HistoryUnavailable("a file is gone")
         return await pages(range, position, limit, max_bytes)
 
-    monkeypatch.setattr(tank.store, "page", unreadable)
-    frames = await tank.asked("a", resend(resend_all=True), 1 + WINDOW + 1)
+    monkeypatch.setattr(streamr_harness.store, "page", unreadable)
+    frames = await streamr_harness.asked("a", resend(resend_all=True), 1 + WINDOW + 1)
     said = error(frames[-1])
     assert said["error"].startswith("Failed to request resend from stream tank and partition 0: ")
     assert (said["status"], said["sub"]) == (503, "a")
     monkeypatch.undo()
-    assert len(await tank.asked("a", resend(resend_last=1), 3)) == 3
+    assert len(await streamr_harness.asked("a", resend(resend_last=1), 3)) == 3
 
 
 @pytest.mark.parametrize("key", ["not a key", OTHER, None])
 async def test_case_r23_who_may_not_read_a_stream_is_sent_nothing_of_it(key: str | None) -> None:
-    tank = await Tank.filled(messages=2)
-    (refused,) = await tank.asked("a", resend(key=key, resend_all=True))
+    streamr_harness = await StreamrHarness.filled(messages=2)
+    (refused,) = await streamr_harness.asked("a", resend(key=key, resend_all=True))
     said = error(refused)
     assert said["error"] == "Failed to request resend from stream tank and partition 0: not authorized"
     assert (said["status"], said["sub"]) == (403, "a")
-    await until(lambda: list(tank.streams) == [])
+    await until(lambda: list(streamr_harness.streams) == [])
 
 
 async def test_case_r25_the_same_question_without_an_answer_is_answered_later_each_time(
@@ -267,130 +267,130 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
         finished.append(self)
 
     monkeypatch.setattr(ResendQueue, "finish", count)
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
     asking = resend(resend_from=7, resend_to=9)
-    assert shown(await tank.asked("a", asking)) == [(6, place())]
+    assert shown(await streamr_harness.asked("a", asking)) == [(6, place())]
     for delay, number in ((1, 2), (2, 3)):
-        tank.say("a", asking)
+        streamr_harness.say("a", asking)
         # Its answer is due so long after it was found, so the clock stands still until then.
         await until(lambda number=number: len(finished) == number)  # type: ignore[misc]
-        tank.clock.advance(delay - 0.1)
-        tank.dispatcher.sweep()
-        assert len(await tank.frames("a", number - 1)) == number - 1
-        tank.clock.advance(0.2)
-        tank.dispatcher.sweep()
-        assert shown(await tank.frames("a", number))[-1] == (6, place())
-    assert offsets(await tank.asked("a", resend(resend_all=True), 3), 1) == [1]
+        streamr_harness.clock.advance(delay - 0.1)
+        streamr_harness.dispatcher.sweep()
+        assert len(await streamr_harness.frames("a", number - 1)) == number - 1
+        streamr_harness.clock.advance(0.2)
+        streamr_harness.dispatcher.sweep()
+        assert shown(await streamr_harness.frames("a", number))[-1] == (6, place())
+    assert offsets(await streamr_harness.asked("a", resend(resend_all=True), 3), 1) == [1]
 
 
 async def test_a_session_starts_only_so_many_resends_in_a_second() -> None:
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
     most = ResendLimits().per_second
-    tank.say("a", *(resend(str(number), resend_all=True) for number in range(most + 5)))
-    await tank.frames("a", 3 * most)
-    tank.dispatcher.sweep()
-    await tank.frames("a", 3 * most)
-    tank.clock.advance(1)
-    tank.dispatcher.sweep()
-    frames = await tank.frames("a", 3 * (most + 5))
+    streamr_harness.say("a", *(resend(str(number), resend_all=True) for number in range(most + 5)))
+    await streamr_harness.frames("a", 3 * most)
+    streamr_harness.dispatcher.sweep()
+    await streamr_harness.frames("a", 3 * most)
+    streamr_harness.clock.advance(1)
+    streamr_harness.dispatcher.sweep()
+    frames = await streamr_harness.frames("a", 3 * (most + 5))
     assert [frame[2] for frame in frames if frame[1] == 1] == [str(number) for number in range(most + 5)]
 
 
 async def test_a_session_has_so_many_resends_on_their_way_and_the_others_wait_their_turn() -> None:
-    tank = await Tank.filled(messages=3)
+    streamr_harness = await StreamrHarness.filled(messages=3)
     running = ResendLimits().running
-    tank.link.confirms = False
-    tank.say("a", *(resend(str(number), resend_all=True) for number in range(running + 2)))
-    await tank.settled(running + 2)
+    streamr_harness.link.confirms = False
+    streamr_harness.say("a", *(resend(str(number), resend_all=True) for number in range(running + 2)))
+    await streamr_harness.settled(running + 2)
     await pause()
-    assert len({frame[2] for frame in tank.heard("a") if frame[1] == 1}) == running
-    assert len(list(tank.streams)) == running
-    tank.link.confirms = True
-    tank.link.confirm()
-    assert len(await tank.frames("a", 5 * (running + 2))) == 5 * (running + 2)
+    assert len({frame[2] for frame in streamr_harness.heard("a") if frame[1] == 1}) == running
+    assert len(list(streamr_harness.streams)) == running
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    assert len(await streamr_harness.frames("a", 5 * (running + 2))) == 5 * (running + 2)
 
 
 async def test_one_resend_too_many_is_refused_and_the_others_are_answered() -> None:
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
     limits = ResendLimits()
-    tank.link.confirms = False
+    streamr_harness.link.confirms = False
     for number in range(limits.running + limits.waiting + 1):
-        tank.say("a", resend(str(number), resend_all=True))
-    await until(lambda: any(frame[1] == 7 for frame in tank.heard("a")))
-    (refused,) = [frame for frame in tank.heard("a") if frame[1] == 7]
+        streamr_harness.say("a", resend(str(number), resend_all=True))
+    await until(lambda: any(frame[1] == 7 for frame in streamr_harness.heard("a")))
+    (refused,) = [frame for frame in streamr_harness.heard("a") if frame[1] == 7]
     assert (error(refused)["status"], error(refused)["sub"]) == (429, str(limits.running + limits.waiting))
 
 
 async def test_a_resend_stops_reading_where_the_broker_does_not_keep_up() -> None:
-    tank = await Tank.filled(messages=3 * WINDOW)
-    tank.link.confirms = False
-    tank.link.window = 10_000
-    tank.say("a", resend(resend_all=True))
-    await tank.settled(1)
+    streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
+    streamr_harness.link.confirms = False
+    streamr_harness.link.window = 10_000
+    streamr_harness.say("a", resend(resend_all=True))
+    await streamr_harness.settled(1)
     await pause()
-    assert offsets(tank.heard("a"), 1) == list(range(1, WINDOW + 1))
-    tank.link.confirms = True
-    tank.link.confirm()
-    assert offsets(await tank.frames("a", 3 * WINDOW + 2), 1) == list(range(1, 3 * WINDOW + 1))
+    assert offsets(streamr_harness.heard("a"), 1) == list(range(1, WINDOW + 1))
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    assert offsets(await streamr_harness.frames("a", 3 * WINDOW + 2), 1) == list(range(1, 3 * WINDOW + 1))
 
 
 async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continues_no_further() -> None:
-    tank = await Tank.filled(messages=3 * WINDOW)
-    tank.link.confirms = False
-    tank.link.window = 10_000
-    tank.say("a", resend(resend_all=True))
-    await tank.settled(1)
+    streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
+    streamr_harness.link.confirms = False
+    streamr_harness.link.window = 10_000
+    streamr_harness.say("a", resend(resend_all=True))
+    await streamr_harness.settled(1)
     await pause()
-    tank.link.confirm(WINDOW // 4)
-    tank.link.confirm(1, PublishFailed("too large", status=413))
-    tank.link.confirms = True
-    tank.link.confirm()
-    frames = await tank.frames("a", WINDOW + 2)
+    streamr_harness.link.confirm(WINDOW // 4)
+    streamr_harness.link.confirm(1, PublishFailed("too large", status=413))
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    frames = await streamr_harness.frames("a", WINDOW + 2)
     assert error(frames[-1])["error"].startswith("Failed to request resend from stream tank and partition 0: ")
     assert (5, place()) not in shown(frames)
 
 
 async def test_a_resend_continues_while_its_session_leaves_what_it_follows() -> None:
-    tank = await Tank.filled(messages=2)
-    tank.say("a", subscribe(), resend(resend_all=True), unsubscribe())
-    frames = await tank.frames("a", 6)
+    streamr_harness = await StreamrHarness.filled(messages=2)
+    streamr_harness.say("a", subscribe(), resend(resend_all=True), unsubscribe())
+    frames = await streamr_harness.frames("a", 6)
     assert frames[0] == subscribed()
     assert offsets(frames, 1) == [1, 2]
 
 
 async def test_a_resend_of_a_batch_brings_what_was_published_before_it_in_the_same_batch() -> None:
-    tank = await Tank.filled()
-    tank.say("a", publish("1"), resend(resend_all=True), publish("2"))
-    assert shown(await tank.frames("a", 3)) == resent([1])
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.say("a", publish("1"), resend(resend_all=True), publish("2"))
+    assert shown(await streamr_harness.frames("a", 3)) == resent([1])
 
 
 async def test_a_public_stream_is_sent_again_without_a_key() -> None:
-    tank = await Tank.filled()
-    await tank.publish(1, PUBLIC)
-    assert offsets(await tank.asked("a", resend(key=None, stream=PUBLIC, resend_all=True), 3), 1) == [1]
+    streamr_harness = await StreamrHarness.filled()
+    await streamr_harness.publish(1, PUBLIC)
+    assert offsets(await streamr_harness.asked("a", resend(key=None, stream=PUBLIC, resend_all=True), 3), 1) == [1]
 
 
 async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tank = await Tank.filled(messages=4)
-    await tank.asked("b", subscribe())
-    monkeypatch.setattr(tank.store, "oldest_revision", lambda _entity: 3)
-    frames = await tank.asked("a", resend(resend_from=3), 4)
+    streamr_harness = await StreamrHarness.filled(messages=4)
+    await streamr_harness.asked("b", subscribe())
+    monkeypatch.setattr(streamr_harness.store, "oldest_revision", lambda _entity: 3)
+    frames = await streamr_harness.asked("a", resend(resend_from=3), 4)
     assert [frame[3][5:7] for frame in frames[1:3]] == [[3, None], [4, 3]]
-    monkeypatch.setattr(tank.store, "oldest_revision", lambda _entity: 5)
-    assert (await tank.asked("b", publish()))[0][3][5:7] == [5, None]
+    monkeypatch.setattr(streamr_harness.store, "oldest_revision", lambda _entity: 5)
+    assert (await streamr_harness.asked("b", publish()))[0][3][5:7] == [5, None]
 
 
 async def test_a_message_that_was_written_before_is_written_again_when_its_predecessor_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tank = await Tank.filled(messages=2)
-    _, event = tank.history(partition_id("tank", 0))
-    frames = FrameCache(StreamSource(tank.store, FOREVER, lambda: tank.now))
+    streamr_harness = await StreamrHarness.filled(messages=2)
+    _, event = streamr_harness.history(partition_id("tank", 0))
+    frames = FrameCache(StreamSource(streamr_harness.store, FOREVER, lambda: streamr_harness.now))
     before = frames.broadcast(event, PLAIN)
     assert frames.broadcast(event, PLAIN) is before
-    monkeypatch.setattr(tank.store, "oldest_revision", lambda _entity: 2)
+    monkeypatch.setattr(streamr_harness.store, "oldest_revision", lambda _entity: 2)
     assert json.loads(before)[3][6] == 1
     assert json.loads(frames.broadcast(event, PLAIN))[3][6] is None
 
@@ -398,9 +398,9 @@ async def test_a_message_that_was_written_before_is_written_again_when_its_prede
 async def test_who_asks_where_there_is_no_room_for_a_session_is_notified_how_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tank = await Tank.filled(messages=1)
+    streamr_harness = await StreamrHarness.filled(messages=1)
     monkeypatch.setattr(Sessions, "open", lambda *_: None)
-    (refused,) = await tank.asked("a", resend(resend_all=True))
+    (refused,) = await streamr_harness.asked("a", resend(resend_all=True))
     assert (error(refused)["error"], error(refused)["status"]) == (
         "Limit exceeded: 10000 sessions of a connection",
         429,

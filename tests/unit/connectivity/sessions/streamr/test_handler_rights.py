@@ -26,7 +26,7 @@ from tests.support.in_process.streamr import (
     OTHER,
     PUBLIC,
     WRITER,
-    Tank,
+    StreamrHarness,
     error,
     offsets,
     on_policy,
@@ -60,18 +60,18 @@ ROLES = {
 """A policy to be imported; the holder of KEY may read every stream by it."""
 
 
-async def ditto(tank: Tank, *payloads: bytes) -> None:
+async def ditto(streamr_harness: StreamrHarness, *payloads: bytes) -> None:
     """Commands in the Ditto protocol, in one batch, by the operator. All of them succeed."""
-    before = len(tank.told())
-    tank.deliver(*payloads, source=len(tank.readers) - 1)
-    await until(lambda: len(tank.told()) >= before + len(payloads))
-    said = tank.told()[before:]
+    before = len(streamr_harness.told())
+    streamr_harness.deliver(*payloads, source=len(streamr_harness.readers) - 1)
+    await until(lambda: len(streamr_harness.told()) >= before + len(payloads))
+    said = streamr_harness.told()[before:]
     assert all(answer["status"] in (201, 204) for answer in said), said
 
 
-async def now_may(tank: Tank, resources: Mapping[str, Any]) -> None:
+async def now_may(streamr_harness: StreamrHarness, resources: Mapping[str, Any]) -> None:
     """From now on this is what the holder of KEY may."""
-    await ditto(tank, on_policy("modify", PUMP, resources))
+    await ditto(streamr_harness, on_policy("modify", PUMP, resources))
 
 
 def said(stream: str, partition: int = 0) -> str:
@@ -83,22 +83,22 @@ def said(stream: str, partition: int = 0) -> str:
 
 @pytest.mark.parametrize(("stream", "key"), [("tank", "wrong"), ("tank", OTHER), ("tank", None), ("none", KEY)])
 async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_started(stream: str, key: str) -> None:
-    tank = await Tank.filled(CLIENTS, messages=3)
-    (refused,) = await tank.asked("a", subscribe(key, stream=stream))
+    streamr_harness = await StreamrHarness.filled(CLIENTS, messages=3)
+    (refused,) = await streamr_harness.asked("a", subscribe(key, stream=stream))
     assert (error(refused)["error"], error(refused)["status"]) == (said(stream), 403)
-    (refused,) = await tank.asked("a", resend("s", key, stream=stream, resend_all=True))
+    (refused,) = await streamr_harness.asked("a", resend("s", key, stream=stream, resend_all=True))
     words = f"Failed to request resend from stream {stream} and partition 0: not authorized"
     assert (error(refused)["error"], error(refused)["sub"]) == (words, "s")
-    await until(lambda: list(tank.streams) == [])
-    assert tank.following.followers(partition_id(stream, 0)) == 0
+    await until(lambda: list(streamr_harness.streams) == [])
+    assert streamr_harness.following.followers(partition_id(stream, 0)) == 0
 
 
 async def test_case_s21_anybody_may_read_what_is_public() -> None:
-    tank = await Tank.filled(CLIENTS)
-    assert await tank.asked("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
-    (refused,) = await tank.asked("a", publish(key=None, stream=PUBLIC))
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    assert await streamr_harness.asked("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
+    (refused,) = await streamr_harness.asked("a", publish(key=None, stream=PUBLIC))
     assert error(refused)["error"] == f"You are not allowed to write to stream {PUBLIC}"
-    (refused,) = await tank.asked("b", subscribe(OTHER, stream=PUBLIC))
+    (refused,) = await streamr_harness.asked("b", subscribe(OTHER, stream=PUBLIC))
     assert error(refused)["error"] == said(PUBLIC), "whoever has a name has the rights of that name"
 
 
@@ -116,37 +116,37 @@ async def test_case_s21_anybody_may_read_what_is_public() -> None:
 async def test_cases_p10_p11_p12_what_may_not_be_published_is_not_stored(
     stream: str, key: str | None, status: int, words: str
 ) -> None:
-    tank = await Tank.filled(CLIENTS)
-    newest = tank.journal.newest_seq()
-    (refused,) = await tank.asked("a", publish(key=key, stream=stream))
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    newest = streamr_harness.journal.newest_seq()
+    (refused,) = await streamr_harness.asked("a", publish(key=key, stream=stream))
     assert (error(refused)["status"], error(refused)["error"]) == (status, words)
-    assert tank.journal.newest_seq() == newest
+    assert streamr_harness.journal.newest_seq() == newest
 
 
 async def test_case_p17_who_may_write_alone_publishes_and_reads_nothing() -> None:
-    tank = await Tank.filled(CLIENTS)
-    tank.say("a", publish(key=WRITER))
-    await tank.settled(1)
-    assert tank.stored() == ['{"v":1}']
-    (refused,) = await tank.asked("a", subscribe(WRITER))
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    streamr_harness.say("a", publish(key=WRITER))
+    await streamr_harness.settled(1)
+    assert streamr_harness.stored() == ['{"v":1}']
+    (refused,) = await streamr_harness.asked("a", subscribe(WRITER))
     assert error(refused)["error"] == said("tank")
 
 
 async def test_what_the_source_may_its_clients_may() -> None:
-    tank = await Tank.filled(source("in", "streamr:gauge"))
-    tank.say("a", publish(key=None))
-    await tank.settled(1)
-    assert tank.stored() == ['{"v":1}']
+    streamr_harness = await StreamrHarness.filled(source("in", "streamr:gauge"))
+    streamr_harness.say("a", publish(key=None))
+    await streamr_harness.settled(1)
+    assert streamr_harness.stored() == ['{"v":1}']
 
 
 async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_batch() -> None:
-    tank = await Tank.filled(CLIENTS)
-    await now_may(tank, {"stream:/pair": ALL})
-    (refused,) = await tank.asked("a", subscribe())
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await now_may(streamr_harness, {"stream:/pair": ALL})
+    (refused,) = await streamr_harness.asked("a", subscribe())
     assert error(refused)["error"] == said("tank")
-    await now_may(tank, {"stream:/": granting("READ"), "stream:/pair": {"grant": [], "revoke": ["READ"]}})
-    assert await tank.asked("a", subscribe(), 1) == [subscribed()]
-    (refused,) = await tank.asked("a", subscribe(stream="pair"))
+    await now_may(streamr_harness, {"stream:/": granting("READ"), "stream:/pair": {"grant": [], "revoke": ["READ"]}})
+    assert await streamr_harness.asked("a", subscribe(), 1) == [subscribed()]
+    (refused,) = await streamr_harness.asked("a", subscribe(stream="pair"))
     assert error(refused)["error"] == said("pair")
 
 
@@ -154,69 +154,71 @@ async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_ba
 
 
 async def test_case_x06_anyone_who_loses_read_is_notified_so_and_sent_no_more() -> None:
-    tank = await Tank.filled(CLIENTS)
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
     for address, request in (("a", subscribe()), ("b", subscribe()), ("c", subscribe(stream="pair", partition=1))):
-        await tank.asked(address, request)
-    await ditto(tank, on_policy("modify", "/entries/gauge/resources", {"stream:/": ALL}))
-    await tank.asked("d", subscribe(WRITER))
-    await now_may(tank, {"stream:/tank": granting("WRITE"), "stream:/pair": granting("READ")})
+        await streamr_harness.asked(address, request)
+    await ditto(streamr_harness, on_policy("modify", "/entries/gauge/resources", {"stream:/": ALL}))
+    await streamr_harness.asked("d", subscribe(WRITER))
+    await now_may(streamr_harness, {"stream:/tank": granting("WRITE"), "stream:/pair": granting("READ")})
     for address in "ab":
-        (refused,) = (await tank.frames(address, 2))[1:]
+        (refused,) = (await streamr_harness.frames(address, 2))[1:]
         assert (error(refused)["error"], error(refused)["status"]) == (said("tank"), 403)
         assert (error(refused)["stream"], error(refused)["partition"]) == ("tank", 0)
-    tank.say(
+    streamr_harness.say(
         None, publish(), publish(key=WRITER, stream="pair", pkey="a"), publish(key=WRITER, stream="pair", pkey="b")
     )
-    assert offsets(await tank.frames("d", 2)) == [1]
-    await tank.frames("a", 2)
-    await tank.frames("b", 2)
-    (refused,) = await tank.asked("a", unsubscribe())
+    assert offsets(await streamr_harness.frames("d", 2)) == [1]
+    await streamr_harness.frames("a", 2)
+    await streamr_harness.frames("b", 2)
+    (refused,) = await streamr_harness.asked("a", unsubscribe())
     assert error(refused)["status"] == 404, "nothing is followed any longer"
-    assert len(tank.heard("c")) <= 2, "the other stream goes on"
-    assert len(list(tank.streams)) == 2
-    assert tank.following.followers(partition_id("tank", 0)) == 1
+    assert len(streamr_harness.heard("c")) <= 2, "the other stream goes on"
+    assert len(list(streamr_harness.streams)) == 2
+    assert streamr_harness.following.followers(partition_id("tank", 0)) == 1
 
 
 async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadcast() -> None:
-    tank = await Tank.filled(CLIENTS)
-    await tank.asked("a", subscribe())
-    last = len(tank.readers) - 1
-    tank.deliver(on_policy("modify", PUMP, {"stream:/": granting("WRITE")}), source=last)
-    tank.say(None, publish(), publish())
-    await until(lambda: len(tank.stored()) == 2)
-    (refused,) = (await tank.frames("a", 2))[1:]
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await streamr_harness.asked("a", subscribe())
+    last = len(streamr_harness.readers) - 1
+    streamr_harness.deliver(on_policy("modify", PUMP, {"stream:/": granting("WRITE")}), source=last)
+    streamr_harness.say(None, publish(), publish())
+    await until(lambda: len(streamr_harness.stored()) == 2)
+    (refused,) = (await streamr_harness.frames("a", 2))[1:]
     assert error(refused)["error"] == said("tank")
 
 
 async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_reported_both_in_order() -> None:
-    tank = await Tank.filled(CLIENTS)
-    tank.say("a", subscribe())
-    tank.deliver(on_policy("modify", PUMP, {}), source=len(tank.readers) - 1)
-    first, second = await tank.frames("a", 2)
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    streamr_harness.say("a", subscribe())
+    streamr_harness.deliver(on_policy("modify", PUMP, {}), source=len(streamr_harness.readers) - 1)
+    first, second = await streamr_harness.frames("a", 2)
     assert first == subscribed()
     assert error(second)["error"] == said("tank")
 
 
 async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> None:
-    tank = await Tank.filled(CLIENTS)
-    await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
-    await ditto(tank, on_policy("delete", "/entries/pump"))
-    assert await tank.asked("a", subscribe()) == [subscribed()]
-    await ditto(tank, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}}, "roles"))
-    await tank.frames("a", 1)
-    await ditto(tank, on_policy("modify", PUMP, {"stream:/pair": granting("READ")}, "roles"))
-    assert error((await tank.frames("a", 2))[1])["error"] == said("tank")
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await ditto(
+        streamr_harness, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {})
+    )
+    await ditto(streamr_harness, on_policy("delete", "/entries/pump"))
+    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    await ditto(streamr_harness, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}}, "roles"))
+    await streamr_harness.frames("a", 1)
+    await ditto(streamr_harness, on_policy("modify", PUMP, {"stream:/pair": granting("READ")}, "roles"))
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
 
 
 async def test_case_x06_a_deleted_policy_lets_nobody_read() -> None:
-    tank = await Tank.filled(CLIENTS)
-    await tank.asked("a", subscribe(stream="tanks", partition=3))
-    await ditto(tank, on_policy("delete", "/"))
-    assert error((await tank.frames("a", 2))[1])["error"] == said("tanks", 3)
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await streamr_harness.asked("a", subscribe(stream="tanks", partition=3))
+    await ditto(streamr_harness, on_policy("delete", "/"))
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tanks", 3)
 
 
 async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_alone() -> None:
-    tank = await Tank.filled(CLIENTS)
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
     other = {
         "policyId": "acme.site:other",
         "entries": {
@@ -226,43 +228,49 @@ async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_
             }
         },
     }
-    await now_may(tank, {"thing:/": granting("READ")})
+    await now_may(streamr_harness, {"thing:/": granting("READ")})
     await ditto(
-        tank, command("create", value={"policyId": "acme.site:tanks"}), on_policy("create", "/", other, "other")
+        streamr_harness,
+        command("create", value={"policyId": "acme.site:tanks"}),
+        on_policy("create", "/", other, "other"),
     )
-    assert await tank.asked("a", subscribe(stream=LAMP_STREAM)) == [subscribed(LAMP_STREAM)]
-    await ditto(tank, command("modify", "/attributes/on", 1))
-    assert offsets(await tank.frames("a", 2)) == [2]
+    assert await streamr_harness.asked("a", subscribe(stream=LAMP_STREAM)) == [subscribed(LAMP_STREAM)]
+    await ditto(streamr_harness, command("modify", "/attributes/on", 1))
+    assert offsets(await streamr_harness.frames("a", 2)) == [2]
     await ditto(
-        tank, command("modify", "/policyId", "acme.site:other"), command("modify", "/attributes/secret", "of others")
+        streamr_harness,
+        command("modify", "/policyId", "acme.site:other"),
+        command("modify", "/attributes/secret", "of others"),
     )
-    assert error((await tank.frames("a", 3))[2])["error"] == said(LAMP_STREAM)
-    assert tank.following.followers(LAMP) == 0
+    assert error((await streamr_harness.frames("a", 3))[2])["error"] == said(LAMP_STREAM)
+    assert streamr_harness.following.followers(LAMP) == 0
 
 
 async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() -> None:
     """The service deletes such a subject about a second later; should that not happen, everybody is looked at in turn."""
     now = [NOW]
-    tank = await Tank.filled(CLIENTS, decider=lambda store: Decider(store, now=lambda: now[0]))
+    streamr_harness = await StreamrHarness.filled(CLIENTS, decider=lambda store: Decider(store, now=lambda: now[0]))
     subject = {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
-    await ditto(tank, on_policy("modify", "/entries/pump/subjects", {"streamr:pump": subject}))
-    await tank.asked("a", subscribe())
+    await ditto(streamr_harness, on_policy("modify", "/entries/pump/subjects", {"streamr:pump": subject}))
+    await streamr_harness.asked("a", subscribe())
     for _ in range(60):
-        tank.dispatcher.sweep()
-    await tank.frames("a", 1)
+        streamr_harness.dispatcher.sweep()
+    await streamr_harness.frames("a", 1)
     now[0] = NOW.replace(hour=8)
     for _ in range(60):
-        tank.dispatcher.sweep()
-    assert error((await tank.frames("a", 2))[1])["error"] == said("tank")
+        streamr_harness.dispatcher.sweep()
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
 
 
 @pytest.mark.parametrize("seed", range(4 if THOROUGH else 1))
 async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed: int) -> None:
     """Policies, one of them imported, change at random, while clients come and go."""
     random_source = dice("streamr rights", seed)
-    tank = await Tank.filled(CLIENTS)
-    await ditto(tank, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {}))
-    await now_may(tank, {})
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await ditto(
+        streamr_harness, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {})
+    )
+    await now_may(streamr_harness, {})
     granted: dict[str, set[str]] = {"tanks": set(), "roles": {"tank", "pair", "commons"}}
     followed: set[tuple[str, str]] = set()
     told = Counter[str]()
@@ -270,13 +278,13 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
         client, stream = random_source.choice("abc"), random_source.choice(("tank", "pair", "commons"))
         match random_source.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
             case "subscribe":
-                (frame,) = await tank.asked(client, subscribe(stream=stream))
+                (frame,) = await streamr_harness.asked(client, subscribe(stream=stream))
                 may = any(stream in streams for streams in granted.values())
                 assert frame[1] == (2 if may else 7)
                 followed |= {(client, stream)} if may else set()
                 told[client] += 1
             case "unsubscribe":
-                (frame,) = await tank.asked(client, unsubscribe(stream=stream))
+                (frame,) = await streamr_harness.asked(client, unsubscribe(stream=stream))
                 assert frame[1] == (3 if (client, stream) in followed else 7)
                 followed.discard((client, stream))
                 told[client] += 1
@@ -284,25 +292,25 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
                 policy = random_source.choice(("tanks", "roles"))
                 granted[policy] = set(random_source.sample(("tank", "pair", "commons"), random_source.randint(0, 3)))
                 resources = {f"stream:/{each}": granting("READ") for each in granted[policy]}
-                await ditto(tank, on_policy("modify", PUMP, resources, policy))
+                await ditto(streamr_harness, on_policy("modify", PUMP, resources, policy))
                 lost = {each for each in followed if not any(each[1] in streams for streams in granted.values())}
                 followed -= lost
                 told.update(client for client, _ in lost)
                 for each in "abc":
-                    await tank.frames(each, told[each])
+                    await streamr_harness.frames(each, told[each])
         for each in ("tank", "pair", "commons"):
             followers = sum(stream == each for _, stream in followed)
-            assert tank.following.followers(partition_id(each, 0)) == followers
+            assert streamr_harness.following.followers(partition_id(each, 0)) == followers
     assert followed or told
 
 
 async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anybody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tank = await Tank.filled(CLIENTS)
-    await now_may(tank, {"thing:/": granting("READ")})
-    await ditto(tank, command("create", value={"policyId": "acme.site:tanks"}))
-    await tank.asked("a", subscribe(stream=LAMP_STREAM))
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await now_may(streamr_harness, {"thing:/": granting("READ")})
+    await ditto(streamr_harness, command("create", value={"policyId": "acme.site:tanks"}))
+    await streamr_harness.asked("a", subscribe(stream=LAMP_STREAM))
     judged: list[str] = []
 
     def may_follow(stream: str, *_: object) -> bool:
@@ -311,42 +319,46 @@ async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anyb
 
     monkeypatch.setattr(access, "may_follow", may_follow)
     for number in range(3):
-        await ditto(tank, command("modify", value={"policyId": "acme.site:tanks", "attributes": {"n": number}}))
-    assert offsets(await tank.frames("a", 4)) == [2, 3, 4]
+        await ditto(
+            streamr_harness, command("modify", value={"policyId": "acme.site:tanks", "attributes": {"n": number}})
+        )
+    assert offsets(await streamr_harness.frames("a", 4)) == [2, 3, 4]
     assert judged == []
-    await now_may(tank, {"thing:/": granting("READ", "WRITE")})
+    await now_may(streamr_harness, {"thing:/": granting("READ", "WRITE")})
     assert judged == [LAMP_STREAM]
 
 
 async def test_who_may_still_read_notices_nothing_of_a_change() -> None:
-    tank = await Tank.filled(CLIENTS)
-    await tank.asked("a", subscribe())
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    await streamr_harness.asked("a", subscribe())
     for resources in ({"stream:/": granting("READ")}, {"stream:/tank": ALL}, {"stream:/": ALL, "thing:/": ALL}):
-        await now_may(tank, resources)
-        await now_may(tank, resources)
-    tank.say(None, publish())
-    assert offsets(await tank.frames("a", 2)) == [1]
+        await now_may(streamr_harness, resources)
+        await now_may(streamr_harness, resources)
+    streamr_harness.say(None, publish())
+    assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
 async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None:
-    tank = await Tank.filled(CLIENTS)
-    assert repr(tank.store.authorities) == "<Authorities, watched by 0>"
+    streamr_harness = await StreamrHarness.filled(CLIENTS)
+    assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 0>"
     for _ in range(2):
-        await tank.asked("a", subscribe())
-        assert repr(tank.store.authorities) == "<Authorities, watched by 1>"
-        await tank.asked("a", unsubscribe())
+        await streamr_harness.asked("a", subscribe())
+        assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 1>"
+        await streamr_harness.asked("a", unsubscribe())
         for _ in range(60):
-            tank.dispatcher.sweep()
-        assert repr(tank.store.authorities) == "<Authorities, watched by 0>"
-    await tank.asked("a", subscribe())
-    tank.dispatcher.close_connection(tank.connection.id)
-    assert repr(tank.store.authorities) == "<Authorities, watched by 0>"
+            streamr_harness.dispatcher.sweep()
+        assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 0>"
+    await streamr_harness.asked("a", subscribe())
+    streamr_harness.dispatcher.close_connection(streamr_harness.connection.id)
+    assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 0>"
 
 
 async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
-    tank = await Tank.filled(CLIENTS, journal=journal)
-    await tank.asked("a", subscribe())
+    streamr_harness = await StreamrHarness.filled(CLIENTS, journal=journal)
+    await streamr_harness.asked("a", subscribe())
     tanks = EntityId(EntityType.POLICY, "acme.site", "tanks")
-    await tank.store.execute(lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"), forgets=tanks)
-    assert error((await tank.frames("a", 2))[1])["error"] == said("tank")
+    await streamr_harness.store.execute(
+        lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"), forgets=tanks
+    )
+    assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")

@@ -19,7 +19,16 @@ from mappings.streamr.frames import PLAIN, FrameStyle
 from mappings.streams.stream_id import partition_id
 from spark_store.records import Change, Snapshot
 from tests.support.in_process.service import NOW, until
-from tests.support.in_process.streamr import OTHER, Tank, offsets, publish, resend, subscribe, subscribed, unsubscribe
+from tests.support.in_process.streamr import (
+    OTHER,
+    StreamrHarness,
+    offsets,
+    publish,
+    resend,
+    subscribe,
+    subscribed,
+    unsubscribe,
+)
 from tests.support.temporary_journal import TemporaryJournal
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -34,41 +43,44 @@ def message(revision: int, size: int = 1, entity: EntityId = TANK) -> Event:
 
 async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live_subscription, "WINDOW", 2)
-    tank = await Tank.filled()
-    tank.following.leeway, tank.following.clock = LagTolerance(events=4), tank.clock.now
-    assert await tank.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await tank.asked("a", publish())) == [1]
-    tank.link.confirms = False
+    streamr_harness = await StreamrHarness.filled()
+    streamr_harness.following.leeway, streamr_harness.following.clock = (
+        LagTolerance(events=4),
+        streamr_harness.clock.now,
+    )
+    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.asked("a", publish())) == [1]
+    streamr_harness.link.confirms = False
     for offset in range(2, 10):
-        tank.say(None, publish())
-        await until(lambda offset=offset: len(tank.stored()) == offset)  # type: ignore[misc]
-    await until(lambda: offsets(tank.heard("a")) == [1, 2, 3])
-    tank.clock.advance(2)
-    tank.link.confirms = True
-    tank.link.confirm()
-    await until(lambda: 9 in offsets(tank.heard("a")))
-    assert offsets(tank.heard("a")) == [1, 2, 3, 9]
-    assert tank.heard("a")[-1][3][6] == 8, "the predecessor is beyond 3, the last one that came"
-    frames = await tank.asked("a", resend(resend_from=4, resend_to=8), 7)
+        streamr_harness.say(None, publish())
+        await until(lambda offset=offset: len(streamr_harness.stored()) == offset)  # type: ignore[misc]
+    await until(lambda: offsets(streamr_harness.heard("a")) == [1, 2, 3])
+    streamr_harness.clock.advance(2)
+    streamr_harness.link.confirms = True
+    streamr_harness.link.confirm()
+    await until(lambda: 9 in offsets(streamr_harness.heard("a")))
+    assert offsets(streamr_harness.heard("a")) == [1, 2, 3, 9]
+    assert streamr_harness.heard("a")[-1][3][6] == 8, "the predecessor is beyond 3, the last one that came"
+    frames = await streamr_harness.asked("a", resend(resend_from=4, resend_to=8), 7)
     assert offsets(frames, 1) == [4, 5, 6, 7, 8]
-    assert offsets(await tank.asked("a", publish())) == [10]
+    assert offsets(await streamr_harness.asked("a", publish())) == [10]
 
 
 async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and_a_resend_makes_none() -> None:
-    tank = await Tank.filled(messages=2)
+    streamr_harness = await StreamrHarness.filled(messages=2)
     told: list[tuple[str, str, int]] = []
-    tank.following.on_created = lambda entity, followers: told.append(("created", entity.name, followers))
-    tank.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.name, followers))
-    await tank.asked("a", resend(resend_all=True), 4)
-    (refused,) = await tank.asked("a", subscribe(OTHER))
+    streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.name, followers))
+    streamr_harness.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.name, followers))
+    await streamr_harness.asked("a", resend(resend_all=True), 4)
+    (refused,) = await streamr_harness.asked("a", subscribe(OTHER))
     assert (refused[1], told) == (7, []), "who may not read makes none either"
-    await tank.asked("a", subscribe())
-    await tank.asked("b", subscribe())
-    await tank.asked("a", subscribe())
+    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.asked("b", subscribe())
+    await streamr_harness.asked("a", subscribe())
     assert told == [("created", "tank/0", 1)]
-    await tank.asked("a", unsubscribe())
+    await streamr_harness.asked("a", unsubscribe())
     assert len(told) == 1
-    tank.say("b", {"type": "disconnect"})
+    streamr_harness.say("b", {"type": "disconnect"})
     await until(lambda: len(told) == 2)
     assert told[1:] == [("deleted", "tank/0", 0)]
 

@@ -39,7 +39,7 @@ class Carrier(asyncio.WriteTransport):
         return self.aborted
 
 
-class Hears:
+class FrameRecorder:
     """Takes everything but channel methods."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ async def passed(traffic: FrameDemultiplexer, size: int) -> bytes:
 
 @pytest.mark.parametrize("step", [1, 3, 7, 8, 100, 10_000])
 async def test_frames_are_parted_however_the_bytes_come(traffic: FrameDemultiplexer, step: int) -> None:
-    hears = traffic.takers[2] = Hears()
+    hears = traffic.takers[2] = FrameRecorder()
     ours = [pack_ack(2, 7), pack_content(2, b"\x00\x00", b"x" * 300, 100), frame(BODY, 2, b"")]
     theirs = [method(1, 20, 11), HEARTBEAT_FRAME, method(2, 20, 41)]
     stream = b"".join(part for pair in zip(ours, theirs, strict=True) for part in pair)
@@ -91,7 +91,7 @@ async def test_frames_are_parted_however_the_bytes_come(traffic: FrameDemultiple
 
 
 async def test_a_closed_channel_is_reported_to_its_handler_and_to_the_library(traffic: FrameDemultiplexer) -> None:
-    hears = traffic.takers[2] = Hears()
+    hears = traffic.takers[2] = FrameRecorder()
     close = method(2, 20, 40, pack(">H", 404) + short(b"NOT_FOUND - no such thing") + bytes(4))
     traffic.data_received(close)
     assert hears.reasons == [Reason(404, "NOT_FOUND - no such thing")]
@@ -155,7 +155,7 @@ async def test_a_busy_link_is_alive_for_the_library_too(
     traffic: FrameDemultiplexer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sees none of the frames that keep the link busy, and would think it dead."""
-    traffic.takers[2] = Hears()
+    traffic.takers[2] = FrameRecorder()
     monkeypatch.setattr(module, "SUBSTITUTE_HEARTBEAT_INTERVAL", 0.0)
     traffic.data_received(pack_ack(2, 1))
     assert await passed(traffic, len(HEARTBEAT_FRAME)) == HEARTBEAT_FRAME

@@ -14,7 +14,7 @@ from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ReceivedPublish
 from mappings.model.envelope import Envelope
-from tests.contract.link import Taker, lost
+from tests.contract.link import DeliveryCollector, lost
 from tests.support.wait import wait_until
 
 
@@ -31,7 +31,7 @@ def arrival(number: int, qos: int = 1) -> ReceivedPublish:
     return ReceivedPublish("lab/in", str(number).encode(), qos, False, False, number if qos else 0, b"")
 
 
-async def settled(taker: Taker, count: int) -> list[Delivery]:
+async def settled(taker: DeliveryCollector, count: int) -> list[Delivery]:
     deliveries = await taker.take(count)
     for delivery in deliveries:
         delivery.settle()
@@ -41,7 +41,7 @@ async def settled(taker: Taker, count: int) -> list[Delivery]:
 async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None:
     """A broker without a window of its own sends all it has. What is not taken stays unacknowledged, and all after it."""
     made, client = link()
-    taker = Taker(made)
+    taker = DeliveryCollector(made)
     for number in range(1, MOST_HELD + 3):
         client.on_arrival(arrival(number))
     await settled(taker, MOST_HELD // 2)
@@ -57,7 +57,7 @@ async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None
 async def test_after_a_message_that_is_not_taken_none_is_taken_whatever_qos_0_brings_between() -> None:
     """Otherwise the next link would deliver the refused message behind a later one."""
     made, client = link()
-    taker = Taker(made)
+    taker = DeliveryCollector(made)
     for number in range(1, MOST_HELD + 2):
         client.on_arrival(arrival(number))
     client.on_arrival(arrival(0, qos=0))
@@ -71,7 +71,7 @@ async def test_after_a_message_that_is_not_taken_none_is_taken_whatever_qos_0_br
 
 async def test_qos_0_beyond_the_bound_is_lost_and_the_link_stays() -> None:
     made, client = link()
-    taker = Taker(made)
+    taker = DeliveryCollector(made)
     for number in range(MOST_HELD + 5):
         client.on_arrival(arrival(number, qos=0))
     deliveries = await settled(taker, MOST_HELD)
@@ -86,7 +86,7 @@ async def test_a_list_is_never_longer_than_some_hundreds() -> None:
     made, client = link()
     for number in range(1, IN_FLIGHT + 1):
         client.on_arrival(arrival(number))
-    taker = Taker(made)
+    taker = DeliveryCollector(made)
     await wait_until(lambda: len(taker.deliveries) == IN_FLIGHT)
     assert taker.lists == [500, 500]
     await made.close()
@@ -96,7 +96,7 @@ async def test_acknowledgements_go_out_in_the_order_of_arrival() -> None:
     made, client = link()
     for number in range(1, 6):
         client.on_arrival(arrival(number))
-    one, two, three, four, five = await Taker(made).take(5)
+    one, two, three, four, five = await DeliveryCollector(made).take(5)
     for delivery in (three, two):
         delivery.settle()
     assert client.unsent == []

@@ -27,7 +27,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
 from tests.support.in_process.reactive_streams_io import H
-from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
+from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, landing
 from tests.support.in_process.websocket_listener import let_pass
 from tests.support.wait import wait_until
 
@@ -36,7 +36,7 @@ MIB = 1 << 20
 
 
 @asynccontextmanager
-async def beside_a_neighbour() -> AsyncIterator[tuple[Landing, Caller]]:
+async def beside_a_neighbour() -> AsyncIterator[tuple[TcpService, Caller]]:
     """A door, and somebody who speaks with the service as usual. Afterwards nothing is left of anybody else."""
     async with landing() as there:
         neighbour = await there.greeted()
@@ -44,7 +44,7 @@ async def beside_a_neighbour() -> AsyncIterator[tuple[Landing, Caller]]:
         yield there, neighbour
         await converses(neighbour)
         await there.keeps_only(1)
-        await wait_until(lambda: list(there.quay.streams) == [])
+        await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
 async def converses(neighbour: Caller) -> None:
@@ -54,7 +54,7 @@ async def converses(neighbour: Caller) -> None:
     await neighbour.hears("82 01 01 33 86 01")
 
 
-def stuck(there: Landing) -> list[TcpPeer]:
+def stuck(there: TcpService) -> list[TcpPeer]:
     """Those that take nothing of what waits for them."""
     return [peer for peer in there.link.peers.values() if peer.times.stuck is not None]
 
@@ -142,7 +142,7 @@ async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an
         frames = await greedy.framed(lambda found: len(found) >= 10_000 + refused)
         assert sum(isinstance(frame, OnSubscribe) for frame in frames) == 10_000
         assert [each.error[:3] for each in frames if isinstance(each, OnError)] == ["429"] * refused
-        assert len(list(there.quay.streams)) == LIMITS.subscriptions
+        assert len(list(there.rsio_harness.streams)) == LIMITS.subscriptions
         await converses(neighbour)
         await greedy.leave()
 
@@ -203,7 +203,7 @@ async def test_peers_that_connect_and_leave_in_great_numbers_leave_nothing_behin
         await there.keeps_only(1)
 
 
-async def come_and_go(there: Landing, neighbour: Caller, connects: int) -> None:
+async def come_and_go(there: TcpService, neighbour: Caller, connects: int) -> None:
     for number in range(0, connects, 100):
         callers = [await Caller.at(there.port) for _ in range(100)]
         for place, caller in enumerate(callers):
@@ -226,6 +226,6 @@ async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -
             await caller.goodbye("protocol error: no hello in time")
 
 
-def waiting(there: Landing) -> int:
+def waiting(there: TcpService) -> int:
     """Octets of frames that are not whole yet."""
     return sum(client.endpoint._decoder.waiting for client in there.clients)

@@ -23,7 +23,7 @@ from connectivity.transports.listener import link as link_module
 from connectivity.transports.listener.socket import HIGH_WATER
 from connectivity.transports.tcp.link import MAX_PIECE, TcpLink, TcpPeer
 from mappings.model.envelope import Envelope
-from tests.contract.link import Publishing, Taker, signs_of
+from tests.contract.link import DeliveryCollector, Publishing, signs_of
 from tests.support.brokers import free_port
 from tests.support.in_process.tcp_service import Caller, document
 from tests.support.in_process.websocket_listener import key_of, let_pass, own, peer_of, trusting
@@ -31,12 +31,12 @@ from tests.support.table import each_row
 from tests.support.wait import PATIENCE, wait_until
 
 
-class Pier:
+class AllProtocolsSetup:
     """An open door, who takes its deliveries, and the callers."""
 
     def __init__(self, link: TcpLink, connection: Connection) -> None:
         self.link, self.connection = link, connection
-        self.taker = Taker(link)
+        self.taker = DeliveryCollector(link)
         self.port = connection.broker_uri.port
         self._callers: list[Caller] = []
 
@@ -87,13 +87,13 @@ class Pier:
 
 
 @asynccontextmanager
-async def opened(options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[Pier]:
+async def opened(options: dict[str, str] | None = None, **more: Any) -> AsyncIterator[AllProtocolsSetup]:
     connection = Connection.model_validate(document(free_port(), specificConfig=options or {}, **more))
     connect = load_connection_type("tcp").connect
     assert connect is not None
     link = await connect(connection)
     assert isinstance(link, TcpLink)
-    pier = Pier(link, connection)
+    pier = AllProtocolsSetup(link, connection)
     try:
         yield pier
     finally:

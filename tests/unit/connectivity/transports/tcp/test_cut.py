@@ -24,8 +24,8 @@ from mappings.reactive_streams_io.events import (
     StreamFailed,
 )
 from tests.support.dice import dice
-from tests.support.in_process.reactive_streams_io import HISTORY, Quay, definition
-from tests.support.in_process.tcp_service import Caller, Landing, landing
+from tests.support.in_process.reactive_streams_io import HISTORY, RsioHarness, definition
+from tests.support.in_process.tcp_service import Caller, TcpService, landing
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.usefixtures("sites")
@@ -45,10 +45,10 @@ PART = 2000
 SEEDS_IN_SOAK = 30
 
 
-class Wanderer:
+class ReconnectingClient:
     """A client that loses its socket again and again."""
 
-    def __init__(self, there: Landing, dice: random.Random) -> None:
+    def __init__(self, there: TcpService, dice: random.Random) -> None:
         self.there, self.dice = there, dice
         self.cuts = self.resumed = 0
         self.names: dict[int, str] = {}
@@ -120,15 +120,15 @@ class Wanderer:
 
 
 async def wander(choose: random.Random) -> None:
-    quay = await Quay.filled(revisions=REVISIONS)
-    async with landing(quay, mappingDefinitions=definition(partLimit=PART)) as there:
-        wanderer = Wanderer(there, choose)
+    rsio_harness = await RsioHarness.filled(revisions=REVISIONS)
+    async with landing(rsio_harness, mappingDefinitions=definition(partLimit=PART)) as there:
+        wanderer = ReconnectingClient(there, choose)
         await wanderer.wander()
     assert wanderer.faults == []
     history = wanderer.got.pop(HISTORY)
     assert [json.loads(element)["revision"] for element in history] == list(range(1, REVISIONS + 1))
     assert wanderer.got == STREAMS
-    await wait_until(lambda: list(quay.streams) == [])
+    await wait_until(lambda: list(rsio_harness.streams) == [])
     assert wanderer.cuts >= 50
     assert wanderer.resumed >= 20
 

@@ -27,7 +27,7 @@ from mappings.reactive_streams_io.frames import (
 )
 from tests.support.brokers import free_port
 from tests.support.in_process.reactive_streams_io import H
-from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, Landing, landing
+from tests.support.in_process.tcp_service import SERVER_HELLO, Caller, TcpService, landing
 from tests.support.in_process.websocket_listener import own, trusting
 from tests.support.wait import PATIENCE, wait_until
 
@@ -91,12 +91,12 @@ CASES = {
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Landing]:
+async def there() -> AsyncIterator[TcpService]:
     async with landing() as made:
         yield made
 
 
-async def began(there: Landing, case: Case, **options: Any) -> Caller:
+async def began(there: TcpService, case: Case, **options: Any) -> Caller:
     return await (there.caller(**options) if case.hello is None else there.greeted(case.hello, **options))
 
 
@@ -109,7 +109,7 @@ async def ends_as_said(caller: Caller, case: Case) -> None:
 
 
 @pytest.mark.parametrize("number", CASES)
-async def test_cases_h_v_d_i_g_and_k_are_answered_as_specified(there: Landing, number: str) -> None:
+async def test_cases_h_v_d_i_g_and_k_are_answered_as_specified(there: TcpService, number: str) -> None:
     """In one piece, and one octet at a time."""
     case = CASES[number]
     whole, slow = await began(there, case), await began(there, case)
@@ -136,7 +136,7 @@ async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
         await there.keeps_only(0)
 
 
-async def test_case_d14_another_subscribe_with_an_id_in_use_is_the_end(there: Landing) -> None:
+async def test_case_d14_another_subscribe_with_an_id_in_use_is_the_end(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(f"{RANGE} 33 01 00")
     await caller.hears("81 01 00")
@@ -144,7 +144,7 @@ async def test_case_d14_another_subscribe_with_an_id_in_use_is_the_end(there: La
     await caller.goodbye("protocol error")
 
 
-async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_id_again(there: Landing) -> None:
+async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_id_again(there: TcpService) -> None:
     caller = await there.caller()
     caller.say(H, f"{RANGE} 33 01 02")
     await caller.hears(f"{SERVER_HELLO} 81 01 00 82 01 01 31 82 01 01 32")
@@ -154,10 +154,10 @@ async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_
     await caller.hears("81 01 00 82 01 01 31 86 01")
     caller.say("03 00")
     assert await caller.goodbye() == "ok"
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there: Landing) -> None:
+async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there: TcpService) -> None:
     silent = await there.caller()
     await silent.hears(SERVER_HELLO)
     there.pass_time(9)
@@ -166,41 +166,41 @@ async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there
     await silent.goodbye("protocol error: no hello in time")
 
 
-async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: Landing) -> None:
+async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(f"{RANGE} 33 01 00 12 01")
     await caller.hears("81 01 00")
     await caller.leave()
     await there.keeps_only(0)
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: Landing) -> None:
+async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(f"{RANGE} 33 01 00")
     await caller.hears("81 01 00")
     caller.say("03 04 64 6f 6e 65")
     await caller.goodbye("ok")
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
     await there.keeps_only(0)
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_case_g03_goodbyes_that_cross_answer_each_other(there: Landing) -> None:
+async def test_case_g03_goodbyes_that_cross_answer_each_other(there: TcpService) -> None:
     caller = await there.greeted()
     there.clients[0].part("ok")
     caller.say("03 00")
     assert await caller.goodbye() == "ok"
 
 
-async def test_case_g04_after_a_goodbye_nothing_counts(there: Landing) -> None:
+async def test_case_g04_after_a_goodbye_nothing_counts(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(f"03 01 78 {NEVER} 01 00")
     assert await caller.goodbye() == "ok"
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(there: Landing) -> None:
+async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(f"{RANGE} 33 01 00")
     await caller.hears("81 01 00")
@@ -209,10 +209,10 @@ async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(
     caller.say("12 01 01 03 00")
     assert await caller.rest() == b""
     await there.keeps_only(0)
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_an_unanswered_goodbye_of_the_service_ends_the_connection_after_five_seconds(there: Landing) -> None:
+async def test_an_unanswered_goodbye_of_the_service_ends_the_connection_after_five_seconds(there: TcpService) -> None:
     caller = await there.greeted()
     there.clients[0].part("ok")
     await caller.hears("03 02 6f 6b")
@@ -222,18 +222,18 @@ async def test_an_unanswered_goodbye_of_the_service_ends_the_connection_after_fi
     assert await caller.rest() == b""
 
 
-async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: Landing) -> None:
+async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(*(SubscribeFrame("tck/never", number, 1) for number in (1, 2, 3)))
     await caller.hears("81 01 00 81 02 00 81 03 00")
-    assert len(list(there.quay.streams)) == 3
+    assert len(list(there.rsio_harness.streams)) == 3
     await caller.leave()
-    await wait_until(lambda: not list(there.quay.streams))
+    await wait_until(lambda: not list(there.rsio_harness.streams))
     await there.keeps_only(0)
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: Landing) -> None:
+async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: TcpService) -> None:
     caller = await there.greeted("01 00 01 02")
     there.pass_time(31)
     await caller.hears("a8 00")
@@ -242,10 +242,10 @@ async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: La
     there.pass_time(91)
     assert (await caller.goodbye("idle")) == "idle"
     await there.keeps_only(0)
-    await wait_until(lambda: list(there.quay.streams) == [])
+    await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_word(there: Landing) -> None:
+async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_word(there: TcpService) -> None:
     """Its session waits for it: a goodbye would be its end."""
     caller = await there.greeted("01 00 02 01 02")
     grant = await caller.take(2 + 16 + 5)
@@ -254,14 +254,14 @@ async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_wor
     assert await caller.rest() == b""
 
 
-async def test_a_large_frame_in_many_pieces_is_read_whole(there: Landing) -> None:
+async def test_a_large_frame_in_many_pieces_is_read_whole(there: TcpService) -> None:
     caller = await there.greeted("01 00 01 02")
     caller.say(SubscribeFrame("x" * 500_000, 1, 0), Ping(b"on"))
     await caller.hears("a9 02 6f 6e 81 01 00 87 01")
     assert b"400 rsio:publisher.invalid" in await caller.take(60)
 
 
-async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
+async def test_a_long_stream_comes_whole_and_in_order(there: TcpService) -> None:
     caller = await there.greeted()
     caller.say(SubscribeFrame("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
     frames = await caller.framed(lambda found: OnComplete(1) in found[-1:])
@@ -269,9 +269,9 @@ async def test_a_long_stream_comes_whole_and_in_order(there: Landing) -> None:
     assert elements == [number.to_bytes(4, "big") for number in range(1, 200_001)]
 
 
-async def test_case_g02_clients_are_notified_when_the_service_stops_and_waited_for(there: Landing) -> None:
+async def test_case_g02_clients_are_notified_when_the_service_stops_and_waited_for(there: TcpService) -> None:
     answering, silent = await there.greeted(), await there.greeted()
-    parting = asyncio.create_task(there.quay.dispatcher.handlers.part("landing"))
+    parting = asyncio.create_task(there.rsio_harness.dispatcher.handlers.part("landing"))
     await answering.hears("03 08 73 68 75 74 64 6f 77 6e")
     answering.say("12 01 01 03 00")
     assert await answering.rest() == b""
@@ -285,7 +285,7 @@ async def test_case_g02_clients_are_notified_when_the_service_stops_and_waited_f
 
 
 @pytest.mark.parametrize("is_reading", [True, False])
-async def test_case_r02_a_session_continues_over_another_connection(there: Landing, is_reading: bool) -> None:
+async def test_case_r02_a_session_continues_over_another_connection(there: TcpService, is_reading: bool) -> None:
     """Also where the service had more to say than the first connection took."""
     lost = await there.caller()
     lost.keeps_little()

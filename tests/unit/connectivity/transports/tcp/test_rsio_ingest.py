@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mappings.reactive_streams_io.frames import OnNext, OnSubscribe, Resume
-from tests.support.in_process.reactive_streams_io import Quay, definition, raw
+from tests.support.in_process.reactive_streams_io import RsioHarness, definition, raw
 from tests.support.in_process.service import turn
-from tests.support.in_process.tcp_service import Landing, landing
+from tests.support.in_process.tcp_service import TcpService, landing
 from tests.support.wait import wait_until
 
 WANTED = "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 01 80 02"
@@ -21,9 +21,9 @@ AGAIN = "12 01 80 01"
 
 
 @pytest.fixture
-async def there() -> AsyncIterator[Landing]:
-    quay = await Quay.filled(revisions=1)
-    async with landing(quay, mappingDefinitions=definition(ingest=["telemetry"])) as made:
+async def there() -> AsyncIterator[TcpService]:
+    rsio_harness = await RsioHarness.filled(revisions=1)
+    async with landing(rsio_harness, mappingDefinitions=definition(ingest=["telemetry"])) as made:
         yield made
 
 
@@ -32,13 +32,13 @@ def turns(first: int, last: int) -> bytes:
     return raw(*(OnNext(1, turn(number)) for number in range(first, last + 1)))
 
 
-async def has(there: Landing, last: int) -> None:
+async def has(there: TcpService, last: int) -> None:
     """The lamp was set to all numbers up to the last one, in order."""
-    await wait_until(lambda: len(there.quay.values()) >= last)
-    assert there.quay.values() == list(range(1, last + 1))
+    await wait_until(lambda: len(there.rsio_harness.values()) >= last)
+    assert there.rsio_harness.values() == list(range(1, last + 1))
 
 
-async def test_cases_w01_to_w04_over_a_socket_in_chunks_of_any_size(there: Landing) -> None:
+async def test_cases_w01_to_w04_over_a_socket_in_chunks_of_any_size(there: TcpService) -> None:
     caller = await there.greeted()
     await caller.hears(WANTED)
     caller.say(OnSubscribe(1, 0), "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
@@ -52,7 +52,7 @@ async def test_cases_w01_to_w04_over_a_socket_in_chunks_of_any_size(there: Landi
     await caller.hears(f"{AGAIN} {AGAIN}")
 
 
-async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_frame_is_not(there: Landing) -> None:
+async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_frame_is_not(there: TcpService) -> None:
     caller = await there.greeted()
     await caller.hears(WANTED)
     caller.say(OnSubscribe(1, 0), turns(1, 50), turns(51, 51)[:20])
@@ -63,7 +63,7 @@ async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_fram
     await has(there, 50)
 
 
-async def test_a_session_that_is_resumed_continues_with_the_commands_that_did_not_come(there: Landing) -> None:
+async def test_a_session_that_is_resumed_continues_with_the_commands_that_did_not_come(there: TcpService) -> None:
     caller = await there.greeted("01 00 01 01")
     grant = await caller.take(2 + 16 + 5)
     await caller.hears(WANTED)

@@ -17,12 +17,12 @@ from connectivity.errors import PublishFailed
 from connectivity.transports.base import OutboundMessage, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.contract.link import MANY, Publishing, numbered, signs_of
-from tests.support.in_process.websocket_listener import Doorway, opened, peer_of
+from tests.support.in_process.websocket_listener import OpenListener, opened, peer_of
 from tests.support.wait import PATIENCE, wait_until
 
 
 @pytest.fixture
-async def way() -> AsyncIterator[Doorway]:
+async def way() -> AsyncIterator[OpenListener]:
     async with opened("/twins", "/more") as doorway:
         yield doorway
 
@@ -30,7 +30,7 @@ async def way() -> AsyncIterator[Doorway]:
 # ── in ────────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_message_arrives_with_its_bytes_its_path_and_the_peer_to_answer_to(way: Doorway) -> None:
+async def test_a_message_arrives_with_its_bytes_its_path_and_the_peer_to_answer_to(way: OpenListener) -> None:
     client = await way.client("/more", user_agent_header="lamp/7")
     await client.send('{"on": "日本"}')
     await client.send(b"\x00\xff not text")
@@ -44,7 +44,7 @@ async def test_a_message_arrives_with_its_bytes_its_path_and_the_peer_to_answer_
     assert first.envelope.header("user-agent") == "lamp/7"
 
 
-async def test_messages_arrive_in_order_and_once(way: Doorway) -> None:
+async def test_messages_arrive_in_order_and_once(way: OpenListener) -> None:
     client = await way.client()
     for payload in numbered(MANY):
         await client.send(payload)
@@ -55,7 +55,7 @@ async def test_messages_arrive_in_order_and_once(way: Doorway) -> None:
     assert received == numbered(MANY)
 
 
-async def test_a_message_in_parts_arrives_whole(way: Doorway) -> None:
+async def test_a_message_in_parts_arrives_whole(way: OpenListener) -> None:
     client = await way.client()
     await client.send(["one ", "", "two ", "three"])
     await client.send([b"\x00", b"\x01"])
@@ -64,7 +64,7 @@ async def test_a_message_in_parts_arrives_whole(way: Doorway) -> None:
     assert raw.envelope.payload == b"\x00\x01"
 
 
-async def test_an_empty_message_arrives(way: Doorway) -> None:
+async def test_an_empty_message_arrives(way: OpenListener) -> None:
     client = await way.client()
     await client.send("")
     [delivery] = await way.take(1)
@@ -84,7 +84,7 @@ async def test_a_path_of_several_sources_delivers_to_each_and_counts_once() -> N
                 delivery.settle()
 
 
-async def test_what_a_peer_has_said_before_it_left_is_delivered(way: Doorway) -> None:
+async def test_what_a_peer_has_said_before_it_left_is_delivered(way: OpenListener) -> None:
     """Also what was not read yet, because too much of it was unsettled."""
     client = await way.client()
     for payload in numbered(MANY):
@@ -101,7 +101,7 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered(way: Doorway) ->
 # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_answer_goes_to_the_peer_that_it_is_for(way: Doorway) -> None:
+async def test_an_answer_goes_to_the_peer_that_it_is_for(way: OpenListener) -> None:
     first, first_id = await way.met()
     second, second_id = await way.met()
     assert await way.say(second_id, b'{"for": "second"}', content_type="application/json") == [None]
@@ -123,21 +123,21 @@ async def test_an_answer_goes_to_the_peer_that_it_is_for(way: Doorway) -> None:
     ],
 )
 async def test_json_and_text_are_sent_as_text_and_the_rest_as_bytes(
-    way: Doorway, payload: bytes, content_type: str | None, expected: str | bytes
+    way: OpenListener, payload: bytes, content_type: str | None, expected: str | bytes
 ) -> None:
     client, peer = await way.met()
     await way.say(peer, payload, **({"content_type": content_type} if content_type else {}))
     assert await client.recv() == expected
 
 
-async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(way: Doorway) -> None:
+async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(way: OpenListener) -> None:
     client, peer = await way.met()
     saying = asyncio.create_task(way.say(peer, *numbered(MANY)))
     assert [await client.recv() for _ in range(MANY)] == [payload.decode() for payload in numbered(MANY)]
     assert await saying == [None] * MANY
 
 
-async def test_a_large_message_passes_both_ways(way: Doorway) -> None:
+async def test_a_large_message_passes_both_ways(way: OpenListener) -> None:
     large = bytes(range(256)) * 3000
     client, peer = await way.met(max_size=None)
     await client.send(large)
@@ -148,7 +148,7 @@ async def test_a_large_message_passes_both_ways(way: Doorway) -> None:
     assert await saying == [None]
 
 
-async def test_a_message_to_a_path_goes_to_all_peers_there(way: Doorway) -> None:
+async def test_a_message_to_a_path_goes_to_all_peers_there(way: OpenListener) -> None:
     here = [(await way.met())[0] for _ in range(2)]
     elsewhere, other = await way.met("/more")
     assert await way.say("/twins", b"to all", content_type="text/plain") == [None]
@@ -157,11 +157,11 @@ async def test_a_message_to_a_path_goes_to_all_peers_there(way: Doorway) -> None
     assert await elsewhere.recv() == "first"
 
 
-async def test_a_message_to_a_path_without_peers_is_confirmed(way: Doorway) -> None:
+async def test_a_message_to_a_path_without_peers_is_confirmed(way: OpenListener) -> None:
     assert await way.say("/nobody", b"hello?") == [None]
 
 
-async def test_a_peer_that_is_gone_takes_no_messages(way: Doorway) -> None:
+async def test_a_peer_that_is_gone_takes_no_messages(way: OpenListener) -> None:
     client, peer = await way.met()
     await client.close()
     await wait_until(lambda: "0 peers" in repr(way.link))
@@ -170,7 +170,7 @@ async def test_a_peer_that_is_gone_takes_no_messages(way: Doorway) -> None:
     assert error.fault.status == 404
 
 
-async def test_a_message_to_a_peer_that_is_gone_fails(way: Doorway) -> None:
+async def test_a_message_to_a_peer_that_is_gone_fails(way: OpenListener) -> None:
     """Sessions outlive the service, and sockets do not: what is kept of one is sent to nobody."""
     told = signs_of(way.link)
     [error] = await way.say("a-peer-of-before", b"hello?")
@@ -238,7 +238,7 @@ async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_conti
 # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_closing_says_goodbye_ends_consumers_and_may_be_done_twice(way: Doorway) -> None:
+async def test_closing_says_goodbye_ends_consumers_and_may_be_done_twice(way: OpenListener) -> None:
     client, _ = await way.met()
     await way.link.close()
     await way.link.close()
@@ -249,7 +249,7 @@ async def test_closing_says_goodbye_ends_consumers_and_may_be_done_twice(way: Do
     assert client.close_code == 1001
 
 
-async def test_what_waits_for_a_peer_that_leaves_has_failed(way: Doorway) -> None:
+async def test_what_waits_for_a_peer_that_leaves_has_failed(way: OpenListener) -> None:
     client, peer = await way.met(max_queue=1)
     client.transport.pause_reading()
     publishing = Publishing(way.link)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.in_process.service import OWNER, ConnectionHarness, creation, streaming, turn
 from tests.support.in_process.websocket_listener import token_entry
-from tests.support.in_process.websocket_service import House, asked, heard
+from tests.support.in_process.websocket_service import WebSocketService, asked, heard
 from tests.support.wait import PATIENCE, wait_until
 
 STRANGER = "acme:stranger"
@@ -20,17 +20,17 @@ OPTIONS = {"tokens": f"{token_entry(OWNER, 'owners')}, {token_entry(STRANGER, 's
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
+async def websocket_service() -> AsyncIterator[WebSocketService]:
     source = {"addresses": ["/twins"], "authorizationContext": ["{{ header:websocket.user }}"]}
     target = {"address": "/alarms", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}
-    made = House(ConnectionHarness(), options=OPTIONS, sources=[source], targets=[target])
+    made = WebSocketService(ConnectionHarness(), options=OPTIONS, sources=[source], targets=[target])
     await made.open()
     yield made
     await made.close()
 
 
-async def test_a_client_makes_a_twin_changes_it_and_replays_its_past(house: House) -> None:
-    client = await house.client(token="owners")
+async def test_a_client_makes_a_twin_changes_it_and_replays_its_past(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(token="owners")
     made = await asked(client, creation(correlation_id="made"))
     assert (made["status"], made["headers"]["correlation-id"]) == (201, "made")
     for number in range(3):
@@ -46,16 +46,16 @@ async def test_a_client_makes_a_twin_changes_it_and_replays_its_past(house: Hous
     assert rest[2]["topic"].endswith("/streaming/complete")
 
 
-async def test_each_client_gets_its_own_answers_under_its_own_subject(house: House) -> None:
-    owner, stranger = await house.client(token="owners"), await house.client(token="strangers")
+async def test_each_client_gets_its_own_answers_under_its_own_subject(websocket_service: WebSocketService) -> None:
+    owner, stranger = await websocket_service.client(token="owners"), await websocket_service.client(token="strangers")
     assert (await asked(owner, creation()))["status"] == 201
     refused = await asked(stranger, turn(True, correlation_id="mine"))
     assert (refused["status"], refused["headers"]["correlation-id"]) == (403, "mine")
     assert (await asked(owner, turn(True)))["status"] == 201
 
 
-async def test_a_subscription_belongs_to_one_peer(house: House) -> None:
-    owner, stranger = await house.client(token="owners"), await house.client(token="strangers")
+async def test_a_subscription_belongs_to_one_peer(websocket_service: WebSocketService) -> None:
+    owner, stranger = await websocket_service.client(token="owners"), await websocket_service.client(token="strangers")
     assert (await asked(owner, creation()))["status"] == 201
     identifier = (await asked(owner, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]
     answer = await asked(stranger, streaming("request", {"subscriptionId": identifier, "demand": 1}))
@@ -72,45 +72,45 @@ async def test_a_subscription_belongs_to_one_peer(house: House) -> None:
     ],
 )
 async def test_what_cannot_be_read_is_answered_and_the_next_message_is_served(
-    house: House, message: str | bytes, error: str
+    websocket_service: WebSocketService, message: str | bytes, error: str
 ) -> None:
-    client = await house.client(token="owners")
+    client = await websocket_service.client(token="owners")
     await client.send(message)
     assert (await heard(client))["value"]["error"] == error
     assert (await asked(client, creation()))["status"] == 201
 
 
-async def test_events_go_to_all_peers_at_the_path_of_a_target(house: House) -> None:
+async def test_events_go_to_all_peers_at_the_path_of_a_target(websocket_service: WebSocketService) -> None:
     """As everywhere, not those that came in by the same connection."""
-    listeners = [await house.client("/alarms", "owners") for _ in range(2)]
+    listeners = [await websocket_service.client("/alarms", "owners") for _ in range(2)]
     await listeners[0].send("nobody listens at a path of targets alone")
-    assert (await asked(await house.client(token="owners"), creation("lamp-8")))["status"] == 201
-    await house.site.has_lamp()
-    await house.site.ask(turn(True))
+    assert (await asked(await websocket_service.client(token="owners"), creation("lamp-8")))["status"] == 201
+    await websocket_service.site.has_lamp()
+    await websocket_service.site.ask(turn(True))
     for listener in listeners:
         assert (await heard(listener))["topic"].endswith("/events/created")
         assert (await heard(listener))["value"] is True
 
 
-async def test_closing_the_connection_lets_the_answers_out_first(house: House) -> None:
-    client = await house.client(token="owners")
-    house.site.disk.hold()
+async def test_closing_the_connection_lets_the_answers_out_first(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(token="owners")
+    websocket_service.site.disk.hold()
     await client.send(creation(correlation_id="last").decode())
-    await wait_until(lambda: len(house.site.dispatcher._submitted) > 0)
-    house.site.disk.release()
-    await house.supervisor.close(drain=PATIENCE)
+    await wait_until(lambda: len(websocket_service.site.dispatcher._submitted) > 0)
+    websocket_service.site.disk.release()
+    await websocket_service.supervisor.close(drain=PATIENCE)
     assert (await heard(client))["headers"]["correlation-id"] == "last"
     await client.wait_closed()
     assert client.close_code == 1001
 
 
-async def test_the_subscriptions_of_a_client_end_when_it_leaves(house: House) -> None:
+async def test_the_subscriptions_of_a_client_end_when_it_leaves(websocket_service: WebSocketService) -> None:
     """Also while its events wait for it; nobody else's end."""
-    staying, leaving = await house.client(token="owners"), await house.client(token="owners")
+    staying, leaving = await websocket_service.client(token="owners"), await websocket_service.client(token="owners")
     assert (await asked(staying, creation()))["status"] == 201
     kept = (await asked(staying, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]
     assert "subscriptionId" in (await asked(leaving, streaming("subscribeForPersistedEvents")))["value"]
     await leaving.close()
-    await wait_until(lambda: len(list(house.site.streams)) == 1)
+    await wait_until(lambda: len(list(websocket_service.site.streams)) == 1)
     event = await asked(staying, streaming("request", {"subscriptionId": kept, "demand": 1}))
     assert event["value"]["item"]["revision"] == 1

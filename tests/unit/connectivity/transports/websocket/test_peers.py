@@ -26,7 +26,7 @@ from connectivity.transports.listener.timeouts import OPENING
 from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
-    Doorway,
+    OpenListener,
     door,
     key_of,
     let_pass,
@@ -40,7 +40,7 @@ from tests.support.table import each_row
 from tests.support.wait import PATIENCE, wait_until
 
 
-async def refusal(way: Doorway, target: str = "/twins", **options: object) -> tuple[int, str]:
+async def refusal(way: OpenListener, target: str = "/twins", **options: object) -> tuple[int, str]:
     """The status and the words that somebody is not let in with."""
     with pytest.raises(InvalidStatus) as refused:
         await way.client(target, **options)
@@ -58,7 +58,7 @@ async def ended(client: ClientConnection) -> int | None:
 
 
 @asynccontextmanager
-async def raw(way: Doorway) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def raw(way: OpenListener) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     reader, writer = await asyncio.open_connection("127.0.0.1", way.port)
     try:
         yield reader, writer
@@ -66,18 +66,18 @@ async def raw(way: Doorway) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio
         writer.transport.abort()
 
 
-async def answer(way: Doorway, request: bytes) -> bytes:
+async def answer(way: OpenListener, request: bytes) -> bytes:
     """All that a door says to some bytes until it hangs up."""
     async with raw(way) as (reader, writer):
         writer.write(request)
         return await asyncio.wait_for(reader.read(), PATIENCE)
 
 
-def peers_of(way: Doorway) -> list[WebSocketPeer]:
+def peers_of(way: OpenListener) -> list[WebSocketPeer]:
     return list(way.link._sockets)
 
 
-def later(way: Doorway, seconds: float) -> None:
+def later(way: OpenListener, seconds: float) -> None:
     let_pass(way.link, seconds)
 
 

@@ -17,9 +17,9 @@ from websockets.typing import Subprotocol
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame, OnComplete, OnNext, ServerHello
 from mappings.reactive_streams_io.limits import EndpointLimits
-from tests.support.in_process.reactive_streams_io import HISTORY, H, Quay, definition, raw, revisions, subscribe
+from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, definition, raw, revisions, subscribe
 from tests.support.in_process.service import OWNER
-from tests.support.in_process.websocket_service import House
+from tests.support.in_process.websocket_service import WebSocketService
 from tests.support.wait import PATIENCE, wait_until
 
 PATH = "/streams"
@@ -28,27 +28,27 @@ RSIO = Subprotocol("rsio.v0")
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    quay = await Quay.filled(revisions=3)
+async def websocket_service() -> AsyncIterator[WebSocketService]:
+    rsio_harness = await RsioHarness.filled(revisions=3)
     sources = [
         {"addresses": [PATH], "authorizationContext": [OWNER], "payloadMapping": ["rsio"]},
         {"addresses": ["/twins"], "authorizationContext": [OWNER]},
     ]
-    made = House(quay, sources=sources, mappingDefinitions=definition())
+    made = WebSocketService(rsio_harness, sources=sources, mappingDefinitions=definition())
     await made.open()
     yield made
     await made.close()
 
 
-async def spoken(house: House, path: str = PATH, *offered: Subprotocol) -> ClientConnection:
+async def spoken(websocket_service: WebSocketService, path: str = PATH, *offered: Subprotocol) -> ClientConnection:
     """A client that offers subprotocols, the protocol's own unless others are named."""
     made = await connect(
-        f"ws://127.0.0.1:{house.port}{path}",
+        f"ws://127.0.0.1:{websocket_service.port}{path}",
         subprotocols=list(offered or (RSIO,)),
         proxy=None,
         open_timeout=PATIENCE,
     )
-    house.keep(made)
+    websocket_service.keep(made)
     return made
 
 
@@ -76,30 +76,34 @@ async def conversation(client: ClientConnection) -> list[Frame]:
     return found
 
 
-async def test_a_history_comes_whole_to_each_socket_that_asks_for_it(house: House) -> None:
-    for client in (await house.client(PATH), await house.client(PATH), await spoken(house)):
+async def test_a_history_comes_whole_to_each_socket_that_asks_for_it(websocket_service: WebSocketService) -> None:
+    for client in (
+        await websocket_service.client(PATH),
+        await websocket_service.client(PATH),
+        await spoken(websocket_service),
+    ):
         said = await conversation(client)
         assert isinstance(said[0], ServerHello)
         assert revisions([frame.element for frame in said if isinstance(frame, OnNext)]) == [1, 2, 3]
 
 
-async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(house: House) -> None:
-    assert (await spoken(house)).subprotocol == RSIO
-    assert (await spoken(house, PATH, Subprotocol("mqtt"), RSIO)).subprotocol == RSIO
-    assert (await spoken(house, PATH, Subprotocol("mqtt"))).subprotocol is None
-    assert (await spoken(house, "/twins")).subprotocol is None
-    assert (await house.client(PATH)).subprotocol is None
+async def test_the_subprotocol_is_agreed_on_where_it_is_spoken_and_wanted(websocket_service: WebSocketService) -> None:
+    assert (await spoken(websocket_service)).subprotocol == RSIO
+    assert (await spoken(websocket_service, PATH, Subprotocol("mqtt"), RSIO)).subprotocol == RSIO
+    assert (await spoken(websocket_service, PATH, Subprotocol("mqtt"))).subprotocol is None
+    assert (await spoken(websocket_service, "/twins")).subprotocol is None
+    assert (await websocket_service.client(PATH)).subprotocol is None
 
 
 async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_first_and_does_not_wait_forever(
-    house: House,
+    websocket_service: WebSocketService,
 ) -> None:
-    silent, other = await spoken(house), await spoken(house)
+    silent, other = await spoken(websocket_service), await spoken(websocket_service)
     assert await heard(silent) == SERVER_HELLO
     await other.send(raw(H))
     assert await heard(other) == SERVER_HELLO
-    house.site.clock.advance(11)
-    house.site.dispatcher.handlers.sweep()
+    websocket_service.site.clock.advance(11)
+    websocket_service.site.dispatcher.handlers.sweep()
     said, code = await ended(silent)
     assert said.startswith(b"\x03")
     assert b"protocol error: no hello in time" in said
@@ -108,14 +112,16 @@ async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_fir
     assert await heard(other) == raw("81 01 00 86 01")
 
 
-async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_time(house: House) -> None:
-    client = await house.client(PATH)
-    house.site.clock.advance(1000)
-    house.site.dispatcher.handlers.sweep()
+async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_time(
+    websocket_service: WebSocketService,
+) -> None:
+    client = await websocket_service.client(PATH)
+    websocket_service.site.clock.advance(1000)
+    websocket_service.site.dispatcher.handlers.sweep()
     await client.send(raw(H))
     assert await heard(client) == SERVER_HELLO
-    house.site.clock.advance(1000)
-    house.site.dispatcher.handlers.sweep()
+    websocket_service.site.clock.advance(1000)
+    websocket_service.site.dispatcher.handlers.sweep()
     await client.send(raw(subscribe("tck/range?n=0", 1, 0)))
     assert await heard(client) == raw("81 01 00 86 01"), "a socket that is silent is still there"
 
@@ -131,9 +137,9 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
 )
 @pytest.mark.parametrize("is_agreed", [True, False])
 async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
-    house: House, is_agreed: bool, message: bytes | str, found: bytes, code: int
+    websocket_service: WebSocketService, is_agreed: bool, message: bytes | str, found: bytes, code: int
 ) -> None:
-    client = await (spoken(house) if is_agreed else house.client(PATH))
+    client = await (spoken(websocket_service) if is_agreed else websocket_service.client(PATH))
     await client.send(raw(H))
     assert await heard(client) == SERVER_HELLO
     await client.send(message)
@@ -143,27 +149,27 @@ async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
     assert closed == code
 
 
-async def test_case_h09_who_starts_with_something_else_gets_an_error(house: House) -> None:
-    client = await house.client(PATH)
+async def test_case_h09_who_starts_with_something_else_gets_an_error(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(PATH)
     await client.send(raw("12 05 0a"))
     said, code = await ended(client)
     assert b"protocol error: no session" in said
     assert code == 1002
 
 
-async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(house: House) -> None:
-    client = await spoken(house)
+async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(websocket_service: WebSocketService) -> None:
+    client = await spoken(websocket_service)
     assert await heard(client) == SERVER_HELLO
     await client.send(raw(H, subscribe("tck/never", 1, 1)))
     assert await heard(client) == raw("81 01 00")
     await client.send(raw("03 04 64 6f 6e 65"))
     assert await ended(client) == (raw("03 02 6f 6b"), 1000)
-    await wait_until(lambda: list(house.site.streams) == [])
+    await wait_until(lambda: list(websocket_service.site.streams) == [])
 
 
-async def test_case_d22_with_its_socket_all_streams_of_a_client_end(house: House) -> None:
-    client = await spoken(house)
+async def test_case_d22_with_its_socket_all_streams_of_a_client_end(websocket_service: WebSocketService) -> None:
+    client = await spoken(websocket_service)
     await client.send(raw(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
-    await wait_until(lambda: len(list(house.site.streams)) == 3)
+    await wait_until(lambda: len(list(websocket_service.site.streams)) == 3)
     await client.close()
-    await wait_until(lambda: not list(house.site.streams))
+    await wait_until(lambda: not list(websocket_service.site.streams))

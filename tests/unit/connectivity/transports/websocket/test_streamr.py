@@ -17,7 +17,7 @@ from websockets.exceptions import InvalidStatus
 from tests.support.in_process.streamr import (
     OPERATOR,
     Frame,
-    Tank,
+    StreamrHarness,
     definition,
     error,
     offsets,
@@ -28,7 +28,7 @@ from tests.support.in_process.streamr import (
     unsubscribe,
     unsubscribed,
 )
-from tests.support.in_process.websocket_service import House, heard
+from tests.support.in_process.websocket_service import WebSocketService, heard
 from tests.support.wait import wait_until
 
 PATH = "/api/v1/ws"
@@ -36,10 +36,10 @@ VERSIONS = "controlLayerVersion=0&messageLayerVersion"
 
 
 @pytest.fixture
-async def house() -> AsyncIterator[House]:
-    tank = await Tank.filled(messages=3)
+async def websocket_service() -> AsyncIterator[WebSocketService]:
+    streamr_harness = await StreamrHarness.filled(messages=3)
     source = {"addresses": [PATH], "authorizationContext": [OPERATOR], "payloadMapping": ["tanks"]}
-    made = House(tank, sources=[source], mappingDefinitions=definition())
+    made = WebSocketService(streamr_harness, sources=[source], mappingDefinitions=definition())
     await made.open()
     yield made
     await made.close()
@@ -64,8 +64,8 @@ def contents(found: Sequence[Frame]) -> list[str]:
     return [frame[3][8] for frame in found]
 
 
-async def test_cases_s01_to_s05_what_one_publishes_goes_to_all_who_follow(house: House) -> None:
-    first, second = await house.client(PATH), await house.client(PATH)
+async def test_cases_s01_to_s05_what_one_publishes_goes_to_all_who_follow(websocket_service: WebSocketService) -> None:
+    first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
     await say(first, subscribe())
     assert await heard(first) == subscribed()
     await say(second, subscribe())
@@ -79,14 +79,14 @@ async def test_cases_s01_to_s05_what_one_publishes_goes_to_all_who_follow(house:
     await nothing_more(first)
 
 
-async def test_case_s13_requests_back_to_back_are_answered_in_their_order(house: House) -> None:
-    client = await house.client(PATH)
+async def test_case_s13_requests_back_to_back_are_answered_in_their_order(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(PATH)
     await say(client, subscribe(), unsubscribe(), subscribe())
     assert await frames(client, 3) == [subscribed(), unsubscribed(), subscribed()]
 
 
-async def test_case_r01_all_is_sent_again_in_its_order(house: House) -> None:
-    client = await house.client(PATH)
+async def test_case_r01_all_is_sent_again_in_its_order(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(PATH)
     await say(client, resend("a", resend_all=True))
     begun, *messages, ended = await frames(client, 5)
     about = {"stream": "tank", "partition": 0, "sub": "a"}
@@ -95,8 +95,8 @@ async def test_case_r01_all_is_sent_again_in_its_order(house: House) -> None:
     assert {frame[2] for frame in messages} == {"a"}
 
 
-async def test_case_b01_each_socket_is_a_session_of_its_own(house: House) -> None:
-    first, second = await house.client(PATH), await house.client(PATH)
+async def test_case_b01_each_socket_is_a_session_of_its_own(websocket_service: WebSocketService) -> None:
+    first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
     await say(first, subscribe())
     assert await heard(first) == subscribed()
     await say(second, unsubscribe())
@@ -107,23 +107,27 @@ async def test_case_b01_each_socket_is_a_session_of_its_own(house: House) -> Non
 
 
 @pytest.mark.parametrize("noise", ["not json", "null", "[]", "7", "", b"\xff\x00"])
-async def test_case_x01_noise_is_answered_and_the_next_frame_is_served(house: House, noise: str | bytes) -> None:
-    client = await house.client(PATH)
+async def test_case_x01_noise_is_answered_and_the_next_frame_is_served(
+    websocket_service: WebSocketService, noise: str | bytes
+) -> None:
+    client = await websocket_service.client(PATH)
     await client.send(noise)
     assert error(await heard(client))["error"]
     await say(client, subscribe())
     assert await heard(client) == subscribed()
 
 
-async def test_a_frame_that_is_too_large_is_answered_and_the_next_one_is_served(house: House) -> None:
-    client = await house.client(PATH)
+async def test_a_frame_that_is_too_large_is_answered_and_the_next_one_is_served(
+    websocket_service: WebSocketService,
+) -> None:
+    client = await websocket_service.client(PATH)
     await say(client, publish('"' + "x" * (1 << 16) + '"'), subscribe())
     assert error(await heard(client))["error"]
     assert await heard(client) == subscribed()
 
 
-async def test_case_x04_a_request_of_another_version_is_answered(house: House) -> None:
-    client = await house.client(PATH)
+async def test_case_x04_a_request_of_another_version_is_answered(websocket_service: WebSocketService) -> None:
+    client = await websocket_service.client(PATH)
     await say(client, subscribe(version=1))
     assert "version" in error(await heard(client))["error"].lower()
 
@@ -133,9 +137,9 @@ async def test_case_x04_a_request_of_another_version_is_answered(house: House) -
     [("", 28, 9), (f"?{VERSIONS}=28", 28, 9), (f"?{VERSIONS}=29", 29, 12), ("?version=30", 28, 9)],
 )
 async def test_versions_a_socket_is_sent_the_messages_that_its_query_asks_for(
-    house: House, query: str, version: int, items: int
+    websocket_service: WebSocketService, query: str, version: int, items: int
 ) -> None:
-    client, plain = await house.client(PATH + query), await house.client(PATH)
+    client, plain = await websocket_service.client(PATH + query), await websocket_service.client(PATH)
     for each in (client, plain):
         await say(each, subscribe())
         assert await heard(each) == subscribed()
@@ -148,19 +152,21 @@ async def test_versions_a_socket_is_sent_the_messages_that_its_query_asks_for(
 
 
 @pytest.mark.parametrize("query", [f"{VERSIONS}=30", "controlLayerVersion=1&messageLayerVersion=28"])
-async def test_versions_that_are_not_spoken_are_refused_with_http_400(house: House, query: str) -> None:
+async def test_versions_that_are_not_spoken_are_refused_with_http_400(
+    websocket_service: WebSocketService, query: str
+) -> None:
     with pytest.raises(InvalidStatus) as refused:
-        await house.client(f"{PATH}?{query}")
+        await websocket_service.client(f"{PATH}?{query}")
     assert refused.value.response.status_code == 400
 
 
-async def test_a_session_ends_with_its_socket(house: House) -> None:
-    leaving, staying = await house.client(PATH), await house.client(PATH)
+async def test_a_session_ends_with_its_socket(websocket_service: WebSocketService) -> None:
+    leaving, staying = await websocket_service.client(PATH), await websocket_service.client(PATH)
     for client in (leaving, staying):
         await say(client, subscribe())
         assert await heard(client) == subscribed()
-    assert len(list(house.site.streams)) == 2
+    assert len(list(websocket_service.site.streams)) == 2
     await leaving.close()
-    await wait_until(lambda: len(list(house.site.streams)) == 1)
+    await wait_until(lambda: len(list(websocket_service.site.streams)) == 1)
     await say(staying, publish())
     assert offsets([await heard(staying)]) == [4]
