@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
@@ -436,6 +437,17 @@ class TestKafka(BrokerBehaviour):
         delivery.settle()
         await again.close()
 
+    @pytest.mark.parametrize(("offset", "topic_id"), [(1, "another topic's"), (5, "")])
+    async def test_offsets_of_a_deleted_topic_do_not_apply_to_a_new_one_with_its_name(
+        self, world: KafkaWorld, kafka: Kafka, offset: int, topic_id: str
+    ) -> None:
+        """The broker forgets the offsets of a deleted topic some time later."""
+        await world.send(numbered(2))
+        await asyncio.to_thread(commit_offset, kafka, world.name, world.source, offset, topic_id)
+        link = await world.connect(groupId=world.name)
+        assert await DeliveryCollector(link).payloads(2) == numbered(2)
+        await link.close()
+
     async def test_consumers_of_one_client_share_the_partitions_of_their_source(
         self, world: KafkaWorld, kafka: Kafka
     ) -> None:
@@ -593,3 +605,12 @@ class TestReaching:
         options = {"bootstrapServers": f"127.0.0.1:{free_port()},{kafka.bootstrap}"}
         document = self.document(kafka, "tcp://broker.invalid:9092", topic, specificConfig=options)
         await self.passes(document, topic)
+
+
+def commit_offset(kafka: Kafka, group: str, topic: str, offset: int, metadata: str) -> None:
+    """Commit an offset of partition 0 for a group without members."""
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": group})
+    try:
+        consumer.commit(offsets=[TopicPartition(topic, 0, offset, metadata=metadata)], asynchronous=False)
+    finally:
+        consumer.close()

@@ -265,7 +265,8 @@ class KafkaConsumer:
     def _starts(self, places: list[TopicPartition]) -> list[tuple[Partition, bool]]:
         """Return the partitions with their starts, and whether the group has no offset.
 
-        Raises KafkaException, TimeoutError.
+        The broker may still hold offsets of a deleted topic when one with the same name is created: those name another
+        topic ID, or are beyond the end. Then the partition is read from its beginning. Raises KafkaException, TimeoutError.
         """
         if not places:
             return []
@@ -283,7 +284,9 @@ class KafkaConsumer:
             key = place.topic, place.partition
             is_new = place.offset < 0
             start = place.offset
-            if is_new:
+            if place.offset > end_of[key] or (place.metadata and place.metadata != ids[place.topic]):
+                start = OFFSET_BEGINNING
+            elif is_new:
                 start = end_of[key] if self._begins_at_end and key in self._known else OFFSET_BEGINNING
             partition = Partition(
                 self, *key, ids[place.topic], start, end_of[key], is_at_least_once=self._topics[place.topic]
@@ -357,4 +360,4 @@ class Throttle:
 def _topic_partition(partition: Partition, offset: int | None = None) -> TopicPartition:
     if offset is None:
         return TopicPartition(partition.topic, partition.number)
-    return TopicPartition(partition.topic, partition.number, offset)
+    return TopicPartition(partition.topic, partition.number, offset, metadata=partition.topic_id)
