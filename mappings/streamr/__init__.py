@@ -1,1 +1,1 @@
-"""The Streamr protocol, control layer 0: JSON requests, frames of four items, and sans-IO state machines of sessions."""
+"""The Streamr protocol, control layer 0: JSON requests, frames of four items, and sans-IO sessions."""
