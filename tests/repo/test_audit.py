@@ -110,7 +110,7 @@ def test_what_passed_is_asked_for_again_when_the_pins_change(tmp_path: Path, mon
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize(("verdict", "code"), [(judge("", "no network"), 0), (judge(said(WEAK), ""), 1)])
+@pytest.mark.parametrize(("decision", "code"), [(judge("", "no network"), 0), (judge(said(WEAK), ""), 1)])
 def test_only_a_weakness_ends_with_1_and_only_a_pass_is_remembered(
     decision: Verdict, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -364,7 +364,7 @@ def test_case_56_57_an_unknown_id_is_not_found(reader: MqttClient, lamp: str) ->
         }
 
 
-@pytest.mark.parametrize("party", ["stranger", "other"])
+@pytest.mark.parametrize("requester", ["stranger", "other"])
 def test_case_58_59_nobody_else_can_use_or_end_my_subscription(
     parties: dict[str, MqttClient], reader: MqttClient, lamp: str, requester: str
 ) -> None:
