@@ -5,8 +5,8 @@ ConnectivityError
 ├── SettingsError                          unusable settings
 ├── SealError (UnknownKey, AlteredSecret)  a stored secret that cannot be opened or sealed
 ├── LinkError                              NotConnected (retry; Renewed: closed on purpose) or
-│                                          ConnectionRefused (the operator must act; CertificateWanted)
-├── PublishFailed (DeliveryGivenUp)        a message that the broker did not accept
+│                                          ConnectionRefused (the operator must act; ClientCertificateRequired)
+├── PublishFailed (RetriesExhausted)        a message that the broker did not accept
 ├── ScriptFailed                           a mapping script without results
 └── OperationRefused, TwinError            a refused management operation or twin command
 """

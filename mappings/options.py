@@ -26,7 +26,7 @@ FAILED = "connectivity:message.mapper.config.failed"
 """An option of the right type that cannot be made use of, as a template with an unknown placeholder."""
 
 Read: TypeAlias = Callable[[Any], Any]
-"""Value as written → value as used. Raises Refused."""
+"""Value as written → value as used. Raises InvalidMapperOption."""
 
 
 class OptionProblem(NamedTuple):
@@ -74,7 +74,7 @@ class Option:
 def read_options(table: Sequence[Option], written: Mapping[str, Any]) -> dict[str, Any]:
     """Return every option of the table by name, read; None if it is missing without default.
 
-    Raises OptionsRefused.
+    Raises InvalidMapperOptions.
     """
     rows = {option.name: option for option in table}
     problems = [_unknown(name, written[name], list(rows)) for name in written if name not in rows]

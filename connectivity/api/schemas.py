@@ -311,7 +311,7 @@ def _ref(name: str) -> dict[str, str]:
 
 
 def _relocate_references(value: Any) -> Any:
-    """Return a schema with references to OpenAPI's place for parts."""
+    """Return a schema with references to `#/components/schemas`."""
     if isinstance(value, dict):
         return {
             name: it.replace("#/$defs/", "#/components/schemas/") if name == "$ref" else _relocate_references(it)

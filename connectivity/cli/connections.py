@@ -463,7 +463,7 @@ def _do_each(connections: Sequence[str], act: Callable[[str], object], done: str
 
 
 def _command(service: ServiceClient, connection: str, name: str) -> None:
-    """Carry out one of the API's commands. Raises AskingFailed."""
+    """Carry out one of the API's commands. Raises RequestFailed."""
     service.ask("POST", "connections", connection, "command", body=_COMMAND + name, content_type="text/plain")
 
 

@@ -159,11 +159,11 @@ class ServiceClient:
         self._seconds = seconds
 
     def get(self, *path: str, **query: str | None) -> Any:
-        """The document of a GET. Raises AskingFailed."""
+        """The document of a GET. Raises RequestFailed."""
         return self.ask("GET", *path, query=query).document
 
     def items(self, *path: str, **query: str | None) -> list[Any]:
-        """The items of a GET that answers with a list. Raises AskingFailed."""
+        """The items of a GET that answers with a list. Raises RequestFailed."""
         found = self.get(*path, **query)
         if not isinstance(found, list):
             raise self.unexpected_response()
@@ -276,7 +276,7 @@ def _deadline(sock: socket.socket, seconds: float, notify: Callable[[], None]) -
 
 @contextmanager
 def _translate_errors(place: ServiceAddress) -> Iterator[None]:
-    """Raise errors of the network and its library as NotReached."""
+    """Raise errors of the network and its library as ServiceUnreachable."""
     try:
         yield
     except TimeoutError:
@@ -307,7 +307,7 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
 
 
 def _parse_response(place: ServiceAddress, status: int, headers: Mapping[str, str], data: bytes) -> HttpResponse:
-    """The answer, if it is one of this service. Raises AskingFailed."""
+    """The answer, if it is one of this service. Raises RequestFailed."""
     document = _document(headers, data)
     if 200 <= status < 300:
         if data and document is _NOT_JSON:

@@ -76,7 +76,7 @@ def print_table(rows: Sequence[Mapping[str, object]]) -> None:
 def _print_to_width(headings: Sequence[str], table: Sequence[Sequence[str]]) -> bool:
     """As wide as the terminal: long texts are folded, never cut.
 
-    False, and nothing, where there is no room for that.
+    Return False and print nothing if there is no space.
     """
     from rich.console import Console
     from rich.table import Table

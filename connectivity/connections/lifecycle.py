@@ -7,7 +7,7 @@
     WAITING      CONNECTING                         CONNECTING   CLOSED    CLOSED
     CLOSING                               CLOSING                CLOSING   CLOSED
 
-An empty cell is a mistake in our own code and raises. The status that operators see is computed from the state and the last
+An empty cell is an internal error and raises. The status that operators see is computed from the state and the last
 error, and stored nowhere.
 """
 

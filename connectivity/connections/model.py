@@ -5,7 +5,7 @@ Descriptions and examples of fields go into the JSON Schema and the reference pa
 codes. `connectivity.validation.validator.parse` is the usual way to get a `Connection`.
 
 Missing parts of a reply-target get their defaults here, so every `Source` has one: it publishes to the address in the
-client's `reply-to` header. Secrets are hidden in `repr`, in validation errors and in `Connection.masked()`.
+client's `reply-to` header. Secrets are hidden in `repr`, in validation errors and when a connection is serialized.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _REPLY_HEADERS = {"correlation-id": "{{header:correlation-id}}", "content-type":
 _SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id", "content-type", "reply-to")}
 _WITHOUT_HEADERS = frozenset({"mqtt"})
 _MOST_COUNTED = 64
-"""The most clients of a connection, and consumers of each: more are a mistake and cost the broker."""
+"""The most clients of a connection, and consumers of each: more would only burden the broker."""
 _READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
 _LEGACY_MAPPING = "javascript"
 

@@ -68,7 +68,7 @@ class ErasureUnavailable(ConnectivityError):
 
 
 def entity_of(text: str, type: str) -> EntityId:
-    """Return the entity that an operator names. Raises NoEntity."""
+    """Return the entity that an operator names. Raises InvalidEntity."""
     if type not in set(EntityType):
         raise InvalidEntity(f"expected the type thing, policy or stream, found {_quote(type)}")
     kind = EntityType(type)

@@ -145,7 +145,7 @@ class RotationResult(NamedTuple):
 def rotate_offline(settings: Settings, by: str) -> RotationResult:
     """Seal all secrets of a data folder with the newest key.
 
-    Raises DataFolderLocked, SettingsError for invalid keys, UnknownKey, AlteredSecret, NotRotated.
+    Raises DataFolderLocked, SettingsError for invalid keys, UnknownKey, AlteredSecret, RotationFailed.
     """
     data_dir = Path(settings.data_dir)
     vault = Vault(keys_of(settings))

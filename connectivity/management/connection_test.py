@@ -155,8 +155,8 @@ def _address_report(index: int, finding: AddressCheck) -> Report:
 
 
 def _details(besides: Iterable[str]) -> str:
-    told: Sequence[str] = [each for each in besides if each]
-    return f"{Detail.CONNECTED.value}: {'; '.join(told)}" if told else Detail.CONNECTED.value
+    notes: Sequence[str] = [each for each in besides if each]
+    return f"{Detail.CONNECTED.value}: {'; '.join(notes)}" if notes else Detail.CONNECTED.value
 
 
 def _status(error: LinkError | None) -> Status:

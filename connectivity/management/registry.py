@@ -252,9 +252,9 @@ class ConnectionRegistry:
 
     def _take(self, found: FolderReading) -> None:
         """Apply the content of files."""
-        told = set(self.problems)
+        reported = set(self.problems)
         for problem in found.problems:
-            if problem not in told:
+            if problem not in reported:
                 _notify(problem)
         self.problems = found.problems
         former = self._owned_by(Owner.FILE)

@@ -48,7 +48,7 @@ def source_text(template: str) -> str:
 class ConfiguredMapper:
     """A wire protocol by its name, or a mapping definition with another name.
 
-    `host` runs the scripts, if there are any. Raises OptionsRefused and PlaceholderError for a definition that was not
+    `host` runs the scripts, if there are any. Raises InvalidMapperOptions and PlaceholderError for a definition that was not
     validated.
     """
 

@@ -1,6 +1,6 @@
 """Redacts secrets from log lines, traces and reasons of lost links.
 
-Code that builds texts keeps secrets out (`mask_uri`, `Connection.masked`, models that hide their input), but client
+Code that builds texts keeps secrets out (`mask_uri`, models that hide their input), but client
 libraries, brokers and exceptions build texts too. `redact` knows the secrets in use in their usual forms: literal,
 percent-encoded, base64, as JSON and `repr` write them, line by line. It also hides the password of any address. Secrets
 shorter than eight characters are hidden in addresses only: elsewhere they would match ordinary words.

@@ -54,13 +54,13 @@ class ReceivedSignal(NamedTuple):
     """One signal of a delivery, and the route of its mapper, by which it is answered.
 
     `name` distinguishes it from other signals of the delivery, and is the same at every redelivery; the first one of the
-    mapper `Ditto` has an empty one. `border` checks the parts that a session handler finds in the signal.
+    mapper `Ditto` has an empty one. `sender_check` checks the parts that a session handler finds in the signal.
     """
 
     signal: Inbound
     route: ReplyTargetPublisher
     name: str = ""
-    border: SenderCheck | None = None
+    sender_check: SenderCheck | None = None
 
 
 class DecodedDelivery(msgspec.Struct, frozen=True):

@@ -41,7 +41,7 @@ class AsyncSparkQueries:
     async def run(self, query: Query, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the batches of a query. Close it (`contextlib.aclosing`) when leaving before its end.
 
-        Raises WideQueryError, StoreUnavailable.
+        Raises SparkQueryError, StoreUnavailable.
         """
         loop, cancellation = asyncio.get_running_loop(), Cancellation()
         limits = limits or QueryLimits()

@@ -41,7 +41,7 @@ def _values(segment: str | Template, context: PlaceholderContext) -> Sequence[st
 
 
 class ExtraFields:
-    """A selector of extra fields, compiled. Raises SelectorRefused, PlaceholderError."""
+    """A selector of extra fields, compiled. Raises InvalidSelector, PlaceholderError."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -53,7 +53,7 @@ class CurrentState(Protocol):
         """Return the permissions of a policy for entities of a namespace; None if it does not exist."""
 
     def now(self) -> datetime:
-        """An aware time."""
+        """Return the current time, with a time zone."""
 
 
 class ClockedState(NamedTuple):

@@ -90,7 +90,7 @@ class _CompiledTopic:
 class TopicFilter:
     """The interest of one target.
 
-    Raises UnknownTopic, QueryError, SelectorRefused, PlaceholderError for topics that cannot be understood; a connection
+    Raises UnknownTopic, QueryError, InvalidSelector, PlaceholderError for topics that cannot be understood; a connection
     document with such a one is refused before.
     """
 

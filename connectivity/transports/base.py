@@ -107,22 +107,22 @@ Done = Callable[[ConnectivityError | None], None]
 
 
 def ignore_outcome(_error: Exception | None) -> None:
-    """The `PublishCallback` of a message whose outcome makes no difference."""
+    """The `Done` of a message whose outcome makes no difference."""
 
 
 class Link(Protocol):
     """One live connection to a broker."""
 
     window: int
-    """The maximum number of published messages whose `PublishCallback` was not called yet."""
+    """The maximum number of published messages whose `Done` was not called yet."""
 
     lost: asyncio.Future[LinkError]
-    """Resolved (never raising) when the link ends unexpectedly. After that no `PublishCallback` is called."""
+    """Resolved (never raising) when the link ends unexpectedly. After that no `Done` is called."""
 
     readers: Readers
     """A callback for the status of readers; `ignore_reader_status` until it is set.
 
-    It is called before the `PublishCallback` of a message with the status that the broker reports, and when a reader
+    It is called before the `Done` of a message with the status that the broker reports, and when a reader
     leaves. Some brokers report nothing.
     """
 

@@ -66,7 +66,7 @@ async def run_in_thread(name: str, work: Callable[[], T], undo: Callable[[T | No
 def resolve_allowed(host: str, port: int) -> list[str]:
     """Return the addresses that a host name resolves to; blocks.
 
-    Raises RefusedAddress if connections must not reach one of them; OSError or UnicodeError for an invalid host name.
+    Raises ForbiddenAddress if connections must not reach one of them; OSError or UnicodeError for an invalid host name.
     """
     found = [str(place[4][0]) for place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     for address in dict.fromkeys(found):
@@ -77,7 +77,7 @@ def resolve_allowed(host: str, port: int) -> list[str]:
 def reach(host: str, port: int, patience: float | None) -> socket.socket:
     """Return a socket connected to the host; blocks.
 
-    Only allowed addresses are tried, and the connected address is checked again. Raises RefusedAddress, OSError,
+    Only allowed addresses are tried, and the connected address is checked again. Raises ForbiddenAddress, OSError,
     UnicodeError.
     """
     failure: OSError | None = None
@@ -95,7 +95,7 @@ def reach(host: str, port: int, patience: float | None) -> socket.socket:
 def check_connected_address(made: socket.socket, host: str) -> None:
     """Check the address that a socket is connected to, and set TCP_NODELAY.
 
-    Closes the socket and raises RefusedAddress for an address that connections must not reach, OSError for a closed
+    Closes the socket and raises ForbiddenAddress for an address that connections must not reach, OSError for a closed
     connection.
     """
     try:

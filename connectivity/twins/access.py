@@ -79,7 +79,7 @@ _BESIDE = frozenset({"_revision", "_created", "_modified", METADATA})
 
 
 class ThingRights:
-    """The `Rights` of some subjects. It caches policies: create one for each page."""
+    """The `ReadRights` of some subjects. It caches policies: create one for each page."""
 
     def __init__(self, world: StateLookup, subjects: Sequence[str]) -> None:
         self.subjects = frozenset(subjects)

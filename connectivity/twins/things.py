@@ -207,7 +207,7 @@ def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
 
 
 def minimize(target: Any, patch: Any) -> Any:
-    """The part of a patch that changes `target`, or NOTHING. Raises PatternRefused."""
+    """The part of a patch that changes `target`, or NOTHING. Raises DeletePatternRefused."""
     return _minimize(target, patch, MatchBudget())
 
 

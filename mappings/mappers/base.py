@@ -101,7 +101,7 @@ class Codec(ABC):
     """The script calls that must run on envelopes before they are decoded, and after they were encoded."""
 
     def configure(self, options: Mapping[str, Any]) -> Self:
-        """The codec with these options, as a definition has them. Raises OptionsRefused."""
+        """Return the mapper with these options. Raises InvalidMapperOptions."""
         read_options(self.options, options)
         return self
 

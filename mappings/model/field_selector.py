@@ -28,7 +28,7 @@ class InvalidSelector(ValueError):
 
 @lru_cache(maxsize=256)
 def parse_fields(text: str) -> Selection:
-    """The selection that `text` names. Raises SelectorRefused."""
+    """The selection that `text` names. Raises InvalidSelector."""
     return build_selection(parse_pointers(text))
 
 
@@ -49,7 +49,7 @@ def build_selection(pointers: Iterable[Segments]) -> Selection:
 
 
 def parse_pointers(text: str) -> list[Segments]:
-    """The pointers of a selector, parentheses multiplied out. Raises SelectorRefused."""
+    """The pointers of a selector, parentheses multiplied out. Raises InvalidSelector."""
     pointers: list[Segments] = []
     prefixes: list[Segments] = [()]
     item: Segments | None = None

@@ -91,7 +91,7 @@ class AddressPattern:
     """A pattern such as `streamr/*/res`.
 
     `*` matches one or more characters other than a slash, `**` as the last part all the rest. Matching takes time in
-    proportion to the address. Raises PatternRefused.
+    proportion to the address. Raises InvalidPattern.
     """
 
     __slots__ = ("_parts", "_takes_rest", "text")

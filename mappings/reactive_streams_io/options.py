@@ -40,7 +40,7 @@ class RsioOptions:
 
 
 def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
-    """The options of a definition. Raises OptionsRefused, which names every problem at once."""
+    """The options of a definition. Raises InvalidMapperOptions, which names every problem at once."""
     found = read_options(OPTIONS, written)
     return RsioOptions(
         has_test_publishers=found["tck"],

@@ -61,7 +61,7 @@ _LARGEST_HEAD = 16
 class PublisherSide:
     """One stream that a peer subscribes to.
 
-    `asked` is its subscribe; `raw` the bytes of waiting elements.
+    `asked` is its subscribe; `waiting_bytes` is their size until the transport takes them.
     """
 
     __slots__ = (
@@ -129,15 +129,15 @@ class PublisherSide:
         if not self.has_begun or self.has_ended:
             raise ValueError(f"found elements for a stream that has {'ended' if self.has_ended else 'not begun'}")
         if size := self._size:
-            raw = size * len(elements)
+            added = size * len(elements)
             self._run += _join(elements, size)
         else:
-            raw = sum(map(len, elements))
-            if raw > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
+            added = sum(map(len, elements))
+            if added > self._limits.element and (largest := max(map(len, elements))) > self._limits.element:
                 message = f"found an element of {largest} bytes, expected at most {self._limits.element}"
                 raise EncodeError(Fault(413, "rsio:element.toolarge", message))
             self._waiting.extend(elements)
-        self.waiting_bytes += raw
+        self.waiting_bytes += added
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
 

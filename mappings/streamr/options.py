@@ -46,7 +46,7 @@ class StreamrOptions:
 
 
 def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
-    """The options of a definition. Raises OptionsRefused, which names every problem at once."""
+    """The options of a definition. Raises InvalidMapperOptions, which names every problem at once."""
     found = read_options(OPTIONS, written)
     # Elsewhere null means default; here it is a value.
     filler = None if FILLER in written and written[FILLER] is None else ""

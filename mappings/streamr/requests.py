@@ -104,7 +104,7 @@ Members: TypeAlias = Mapping[str, Any]
 
 
 def read_request(payload: bytes, limits: RequestLimits = RequestLimits(), *, accept_non_json: bool = False) -> Request:
-    """The request in this message. Raises RequestRefused, and nothing else.
+    """The request in this message. Raises RequestRejected, and nothing else.
 
     `accept_non_json` lets published contents be any text that is not empty.
     """

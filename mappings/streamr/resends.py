@@ -65,7 +65,7 @@ class Resends:
         return f"<Resends: {counts}>"
 
     def ask(self, request: Resend) -> ResendTicket:
-        """Put a resend in the queue. Raises RequestRefused for one too many."""
+        """Put a resend in the queue. Raises RequestRejected for one too many."""
         if len(self._waiting) + len(self._delayed) >= self._limits.waiting:
             fault = errors.limit_exceeded(f"{self._limits.waiting} waiting resends of a session")
             raise RequestRejected(fault, ErrorSubject(request.stream, request.partition, request.sub))

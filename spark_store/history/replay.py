@@ -53,7 +53,7 @@ class MatchBudget:
         self.steps = MATCH_BUDGET
 
     def spend(self, steps: int, pattern: str) -> None:
-        """Raises PatternRefused where that is more than is left."""
+        """Raises DeletePatternRefused if the budget is exceeded."""
         self.steps -= steps
         if self.steps < 0:
             raise DeletePatternRefused(f"found {pattern}, expected fewer patterns, with fewer repetitions and choices")
@@ -160,7 +160,7 @@ def merge_at(state: Any, path: Segments, patch: Any) -> Any:
 def merge(target: Any, patch: Any) -> Any:
     """RFC 7396 with delete patterns.
 
-    Raises PatternRefused, which no event that was once decided brings about.
+    Raises DeletePatternRefused, never for a stored event.
     """
     return _merge(target, patch, MatchBudget())
 
@@ -186,7 +186,7 @@ def is_delete_pattern(key: str) -> bool:
 
 
 def matching_keys(pattern: str, target: Iterable[str], budget: MatchBudget) -> list[str]:
-    """The keys that a delete pattern names, at the cost of `budget`. Raises PatternRefused."""
+    """The keys that a delete pattern names, at the cost of `budget`. Raises DeletePatternRefused."""
     budget.spend(_PATTERN_STEPS + _CHARACTER_STEPS * len(pattern), pattern)
     compiled, keys = _delete_pattern(pattern), list(target)
     budget.spend(sum(compiled.steps(len(key)) for key in keys), pattern)
@@ -263,7 +263,7 @@ def _count_variations(text: str) -> tuple[int, int]:
 
 
 def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
-    """Return the ways of a quantifier, and whether they grow with the key. Raises PatternRefused."""
+    """Return the ways of a quantifier, and whether they grow with the key. Raises DeletePatternRefused."""
     if quantifier == "?":
         return 2, False
     if quantifier in "*+":

@@ -116,7 +116,7 @@ def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterato
 
 
 def events_between(place: Lake, first: int, last: int, bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
-    """The rows of `events` with these numbers, in order. Raises TooMuch, StoreUnavailable, LakeUnfit."""
+    """The rows of `events` by number. Raises MemoryBoundExceeded, StoreUnavailable, LakeUnfit."""
     found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))
     return sorted(_within(found, bound), key=lambda entry: entry.seq)
 

@@ -223,7 +223,7 @@ class Export:
         return Exported(out, count.rows, size, count.first, count.last)
 
     def _check(self, deadline: float) -> None:
-        """Raises QueryCancelled, TimeIsUp."""
+        """Raises QueryCancelled, QueryTimeout."""
         if (why := reason_to_stop(self.limits, deadline, self.cancellation)) is not None:
             raise why
 

@@ -158,7 +158,7 @@ class SparkQueries:
     ) -> QueryResult:
         """Ask. The answer's batches come as they are taken; errors may come with any of them.
 
-        Raises NoWideQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, TimeIsUp, StoreUnavailable.
+        Raises NoSparkQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
         """
         return QueryResult(
             self.lake, self.find, self._places, query, limits or QueryLimits(), cancellation or Cancellation()

@@ -79,7 +79,7 @@ class Matcher:
     def match_row(self, row: Row) -> Match | None:
         """The thing of a row, if it is an answer.
 
-        Raises Stopped: of long texts, a few take as long as a search may.
+        Raises SearchTimeout: of long texts, a few take as long as a search may.
         """
         if self._read_view.clock.tick():
             raise SearchTimeout

@@ -168,19 +168,19 @@ def _work(
         work = element.work
         # It may be stored already, durable or not.
         return replace(work, named=work.named._replace(is_asked=True)) if isinstance(work, SessionCommand) else work
-    border = received_signal.border
-    assert border is not None, "what a desk takes has come over a border"
-    element.work = _read(element, sender, received_signal.route, arrival, border)
+    sender_check = received_signal.sender_check
+    assert sender_check is not None, "a session handler receives signals through a sender check"
+    element.work = _read(element, sender, received_signal.route, arrival, sender_check)
     # Counted even if a later element fails.
     element.raw = b""
     return element.work
 
 
 def _read(
-    element: Element, sender: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, border: SenderCheck
+    element: Element, sender: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, sender_check: SenderCheck
 ) -> SessionReply | SessionCommand:
     told = partial(_note_result, element, sender, route, arrival)
-    found = _command(border.read(element.raw), arrival)
+    found = _command(sender_check.read(element.raw), arrival)
     if isinstance(found, ErrorResponse):
         return partial(_report_refusal, found, told)
     if not _UNANSWERABLE.isdisjoint(found.headers):

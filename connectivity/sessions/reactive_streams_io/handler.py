@@ -100,7 +100,7 @@ class RsioHandler(SessionHandler):
         events = (
             peer_session.reject(ProtocolViolation.TEXT)
             if is_text
-            else peer_session.accept(arrival.delivery, received_signal.border)
+            else peer_session.accept(arrival.delivery, received_signal.sender_check)
         )
         registry.see(key, peer_session, events)
         is_again = arrival.delivery.redelivered or peer_session.offers is not before

@@ -87,7 +87,7 @@ class PeerSession:
         self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
         self._parting: CloseReason | None = None
         """The reason of a goodbye that the listener must still get."""
-        self._border: SenderCheck | None = None
+        self._sender_check: SenderCheck | None = None
         self._is_flushing = self._is_woken = self._is_gone = False
         offers.meet(self.wake)
 
@@ -98,12 +98,12 @@ class PeerSession:
             return bool(self._heard) and next(reversed(self._heard)) == known
         return known in self._heard
 
-    def accept(self, delivery: Delivery, border: SenderCheck | None = None) -> Sequence[Event]:
+    def accept(self, delivery: Delivery, sender_check: SenderCheck | None = None) -> Sequence[Event]:
         """Process a message; return the events that are not about streams.
 
-        `border` knows the subjects of its sender.
+        `sender_check` knows the subjects of its sender.
         """
-        self._border = border
+        self._sender_check = sender_check
         if self._is_peer:
             return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
         known = (delivery.name, digest(delivery))
@@ -188,8 +188,8 @@ class PeerSession:
         # A message is processed once: an error in a part of it is reported there, and the rest applies.
         try:
             opened = self._opening.open(publisher, self.offers.subjects)
-            if not isinstance(opened, Fault) and self._border is not None:
-                opened = self._border.refusal(opened.entity) or opened
+            if not isinstance(opened, Fault) and self._sender_check is not None:
+                opened = self._sender_check.refusal(opened.entity) or opened
             if isinstance(opened, Fault):
                 self.offers.refuse(stream, opened)
             else:

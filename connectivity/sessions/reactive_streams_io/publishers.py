@@ -216,7 +216,7 @@ class PublisherResolver:
     def _live_encoder(self, name: publisher_names.History | publisher_names.Events, subjects: tuple[str, ...]) -> Write:
         """Return the encoder of the live events that a name selects.
 
-        Raises SelectorRefused, DecodeError, QueryError, ValueError.
+        Raises InvalidSelector, DecodeError, QueryError, ValueError.
         """
         if name.extra_fields is None:
             is_kept = self._matching(name.filter) if name.filter is not None else None
@@ -235,7 +235,7 @@ class PublisherResolver:
         fields: str | None,
         is_kept: Callable[[Event], bool] | None,
     ) -> Write:
-        """Return the encoder of historical events. Raises SelectorRefused, DecodeError."""
+        """Return the encoder of historical events. Raises InvalidSelector, DecodeError."""
         write: Write = EventWriter(entity) if projection is None else _projection_encoder(projection)
         if fields is not None:
             if projection is not None:
@@ -376,7 +376,7 @@ def _projection_encoder(projection: publisher_names.Projection) -> Write:
 
 
 def _selecting_encoder(write: Write, fields: str) -> Write:
-    """Elements with some of their members only. Raises SelectorRefused."""
+    """Elements with some of their members only. Raises InvalidSelector."""
     selection = parse_fields(fields)
 
     def selected(event: Event) -> bytes | None:

@@ -22,7 +22,7 @@ MOST = 8 << 20
 """The budget of one client in bytes; one larger element may exceed it."""
 
 PAGE = 1 << 20
-"""The size that a page counts while it is being read."""
+"""The bytes charged for a page while it is being read."""
 
 MOST_TOGETHER = 256 << 20
 """The bytes waiting for all clients of a connection, above which each reads small pages."""

@@ -20,7 +20,7 @@ from mappings.streamr.sessions import SendFrame
 
 
 class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
-    """Keeps an eye on the streams that are followed, room by room."""
+    """Checks the permissions of followed streams again, for each registry of sessions."""
 
     def __init__(self, store: Store, world: StateLookup) -> None:
         super().__init__(store.authorities)
@@ -32,7 +32,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
             self.note((registry, stream))
 
     def close(self, registry: StreamrSessions) -> None:
-        """The room is closed."""
+        """Forget the streams of a closed registry."""
         for followed in self.select(lambda followed: followed[0] is registry):
             self.forget(followed)
 

@@ -39,7 +39,7 @@ def admit(
 ) -> StreamPermission:
     """Return the permission of a request, for a sender with the `given` subjects.
 
-    Raises RequestRefused, and StoreUnavailable if a policy cannot be read.
+    Raises RequestRejected, and StoreUnavailable if a policy cannot be read.
     """
     found = authorize(request, options, given, world)
     if isinstance(found, Fault):

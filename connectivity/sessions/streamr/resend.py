@@ -99,7 +99,7 @@ class ResendQueue:
         return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
 
     def ask(self, wanted: ResendRequest, channel: StreamrReplyChannel) -> None:
-        """Queue a resend. Raises RequestRefused if too many wait."""
+        """Queue a resend. Raises RequestRejected if too many wait."""
         ticket = self._resends.ask(wanted.request)
         self._asked[ticket.number] = _Resend(self, self._source, ticket, wanted, channel)
         self.go_on()

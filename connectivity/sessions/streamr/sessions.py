@@ -88,7 +88,7 @@ class StreamrSessions:
         return iter(list(self.seats.values()))
 
     def state(self, channel: StreamrReplyChannel) -> SessionState:
-        """The seat of the session at this address, begun if need be."""
+        """Return the state of the session at this address; create it if there is none."""
         state = self.seats.get(channel.address)
         if state is None:
             state = self.seats[channel.address] = SessionState(

@@ -39,7 +39,7 @@ def twin_command(
     named: DeduplicationKey,
     channel: StreamrReplyChannel | None,
 ) -> SessionCommand:
-    """Return the command in a request. `headers` are those of the request. Raises RequestRefused."""
+    """Return the command in a request. `headers` are those of the request. Raises RequestRejected."""
     read = partial(load_codec("Ditto").decode, session=None)
     command = command_of(request, entity, read)
     own = {name: value for name, value in command.headers.items() if name not in _UNANSWERABLE}
@@ -81,7 +81,7 @@ Read = Callable[[Envelope], Sequence[Inbound]]
 def command_of(request: Publish, entity: EntityId, read: Read, headers: dict[str, str] | None = None) -> Command:
     """The command that is published to a twin.
 
-    Raises RequestRefused for anything else, and for one on another twin.
+    Raises RequestRejected for anything else, and for one on another twin.
 
     `headers` are those of the message that brought the request.
     """

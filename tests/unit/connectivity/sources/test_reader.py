@@ -281,8 +281,8 @@ def sender_check(headers: Mapping[str, str], max_payload: int = 1 << 20, **more:
     (received_signal,) = receive(
         reader(max_payload, payloadMapping=["ReactiveStreamsIo"], **more), b"\x01", headers
     ).signals
-    assert received_signal.border is not None
-    return received_signal.border
+    assert received_signal.sender_check is not None
+    return received_signal.sender_check
 
 
 def test_the_parts_of_a_session_request_are_read_like_deliveries() -> None:
