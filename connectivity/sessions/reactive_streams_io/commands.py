@@ -177,7 +177,11 @@ def _work(
 
 
 def _read(
-    element: Element, sender: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, sender_check: SenderCheck
+    element: Element,
+    sender: CommandSender,
+    route: ReplyTargetPublisher,
+    arrival: InboundDelivery,
+    sender_check: SenderCheck,
 ) -> SessionReply | SessionCommand:
     told = partial(_note_result, element, sender, route, arrival)
     found = _command(sender_check.read(element.raw), arrival)
