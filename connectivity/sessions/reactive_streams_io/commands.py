@@ -177,14 +177,10 @@ def _work(
 
 
 def _read(
-    element: Element,
-    sender: CommandSender,
-    route: ReplyTargetPublisher,
-    arrival: InboundDelivery,
-    sender_check: SenderCheck,
+    element: Element, sender: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, check: SenderCheck
 ) -> SessionReply | SessionCommand:
     told = partial(_note_result, element, sender, route, arrival)
-    found = _command(sender_check.read(element.raw), arrival)
+    found = _command(check.read(element.raw), arrival)
     if isinstance(found, ErrorResponse):
         return partial(_report_refusal, found, told)
     if not _UNANSWERABLE.isdisjoint(found.headers):
