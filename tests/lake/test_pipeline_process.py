@@ -207,7 +207,7 @@ def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     return site
 
 
-def test_maintenance_by_hand_is_notified_by_the_status(by_hand: DataFolder) -> None:
+def test_maintenance_by_hand_is_shown_in_the_status(by_hand: DataFolder) -> None:
     failures = {"optimize": "a damaged file", "moment": "another one"}
     publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, maintenance_failures=failures))
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0

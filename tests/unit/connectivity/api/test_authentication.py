@@ -56,7 +56,7 @@ async def get(path: str, *, token: str | None = None, **headers: str) -> httpx.R
         ("Bearer secret secret", 401),
     ],
 )
-async def test_a_bearer_token_is_notified_by_its_scheme_in_any_case(authorization: str, status: int) -> None:
+async def test_a_bearer_token_is_recognized_by_its_scheme_in_any_case(authorization: str, status: int) -> None:
     answer = await get("/metrics", token="secret", authorization=authorization)
     assert answer.status_code == status
     assert ("connectivity_" in answer.text) == (status == 200)

@@ -59,7 +59,7 @@ async def test_a_count_is_a_number() -> None:
     assert asked(desk) == HttpSearch(("acme:bert", "acme:staff"), "exists(attributes/room)")
 
 
-async def test_a_plan_is_notified_to_admins() -> None:
+async def test_a_plan_is_shown_to_admins() -> None:
     answer, desk = await search(f"{THINGS}/plan", "anna", filter="exists(attributes/room)", option="size(3)")
     assert (answer.status_code, answer.json()["things"]) == (200, 7)
     assert asked(desk) == HttpSearch(("acme:anna",), "exists(attributes/room)", "size(3)")

@@ -165,9 +165,7 @@ async def test_what_a_file_owns_is_refused_with_its_name(shell: Shell) -> None:
     assert (await shell("connections list")).stdout.splitlines()[1].split()[2] == "closed", "in spite of its file"
 
 
-async def test_of_two_operators_the_second_receives_that_they_was_late(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_of_two_operators_the_second_gets_a_conflict(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other one comes in between, after the plan was made."""
     shell.write("lamp.yaml")
     await shell("connections apply --yes lamp.yaml")

@@ -92,7 +92,7 @@ def test_3_2_mqtt_3_1_1_gets_only_the_address() -> None:
     assert (found.header_mapping, found.reply_target.header_mapping, found.reply_target.address) == ({}, {}, REPLY_TO)
 
 
-def test_3_2_what_the_author_wrote_has_priority_than_a_default() -> None:
+def test_3_2_a_written_value_has_priority_over_a_default() -> None:
     found = source(
         headerMapping={"content-type": "text/plain", "battery": "{{ header:batt }}"},
         replyTarget={"headerMapping": {"correlation-id": "mine"}, "expectedResponseTypes": ["nack"]},

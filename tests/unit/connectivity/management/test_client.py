@@ -99,7 +99,7 @@ async def test_a_tunnel_is_not_gone_around() -> None:
     assert supervisor.status is Status.CLOSED
 
 
-async def test_a_client_that_is_notified_to_stop_while_it_waits_tries_no_more() -> None:
+async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> None:
     running = Running()
     running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
     client = running.supervisor.clients[0]

@@ -90,7 +90,7 @@ def test_another_expiry_is_announced_again() -> None:
     assert said(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
 
 
-def test_who_wants_to_know_is_notified_when_they_is_deleted() -> None:
+def test_a_subject_that_asks_for_it_is_notified_of_its_deletion() -> None:
     found = a_policy(viewer=expiring(whenDeleted=True), other=expiring(whenDeleted=False))
     assert said(judge(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
 

@@ -100,7 +100,7 @@ def test_a_past_that_is_not_known_gets_an_error(world: TwinWorld) -> None:
     assert (refused.value.fault.status, refused.value.fault.error) == (404, "policies:policy.history.notfound")
 
 
-def test_every_code_of_policies_is_notified_by_some_command() -> None:
+def test_every_error_code_of_policies_is_returned_by_some_command() -> None:
     known = {code for code in errors.codes() if code.startswith("policies:")}
     told = [f"policies:{code}" for code, *_ in REFUSED]
     assert len(told) == len(set(told))

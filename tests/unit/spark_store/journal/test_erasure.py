@@ -189,7 +189,7 @@ def test_a_journal_whose_every_event_was_erased_still_fills_a_new_lake(tmp_path:
         assert (follower.oldest(), follower.oldest_known(), follower.newest()) == (None, 1, 3)
 
 
-def test_an_answer_of_an_earlier_version_is_notified_by_what_it_says(tmp_path: Path) -> None:
+def test_an_answer_of_an_earlier_version_is_recognized_by_its_content(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     names = [DeliveryName("c", 0, str(number), b"d") for number in range(3)]

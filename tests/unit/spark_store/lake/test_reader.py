@@ -64,7 +64,7 @@ def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:
     assert reader.created_at(Lake(tmp_path), EVENTS) == made
 
 
-def test_the_first_event_of_a_time_is_notified_by_its_number(tmp_path: Path) -> None:
+def test_the_first_event_of_a_time_is_found_by_its_number(tmp_path: Path) -> None:
     """Whatever else is in its file, and wherever that lies."""
     place = Lake(tmp_path)
 
@@ -132,7 +132,7 @@ def test_an_empty_part_of_a_log_is_damage_not_a_version(tmp_path: Path) -> None:
     [({}, None), ({"timestamp": "2030-01-15T00:00:05.250001Z"}, "belong"), ({"value": b"17"}, "belong")],
     ids=["the same", "time", "value"],
 )
-def test_an_event_of_another_past_is_notified_by_its_time_or_value(
+def test_an_event_of_another_past_is_recognized_by_its_time_or_value(
     changed: dict[str, Any], said: str | None, tmp_path: Path
 ) -> None:
     """The same entity, the same revision, the same number: as after an old journal was restored."""

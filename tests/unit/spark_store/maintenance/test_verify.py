@@ -282,7 +282,7 @@ def test_an_index_that_does_not_say_what_the_states_say_is_reported_and_one_that
     assert (verify(site.lake, ALL).count, verify(site.lake, ALL).unindexed) == (0, 10)
 
 
-def test_a_state_that_journal_and_lake_have_wrong_alike_is_notified_by_the_events(site: DataFolder) -> None:
+def test_a_state_that_is_wrong_in_journal_and_lake_is_found_by_the_events(site: DataFolder) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     write_latest(
         site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]

@@ -208,7 +208,7 @@ async def test_a_message_that_comes_again_while_it_is_being_stored_counts_once_a
     assert rsio_harness.values() == list(range(1, 129))
 
 
-async def test_a_command_that_fails_is_notified_to_operators_and_the_others_are_carried_out() -> None:
+async def test_a_failed_command_is_reported_to_operators_and_the_others_are_carried_out() -> None:
     rsio_harness = await taking()
     meter = rsio_harness.monitor.meter("site")
     meter.log.enable()

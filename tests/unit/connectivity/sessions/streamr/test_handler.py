@@ -275,7 +275,7 @@ async def test_a_reply_target_may_map_headers_of_its_own() -> None:
     assert "correlation-id" not in second
 
 
-async def test_a_mapped_header_has_priority_than_that_of_the_transport() -> None:
+async def test_a_mapped_header_has_priority_over_that_of_the_transport() -> None:
     streamr_harness = await StreamrHarness.filled(source(headerMapping={"reply-to": "clients/{{ header:client }}"}))
     streamr_harness.say("elsewhere", subscribe(), client="7")
     assert await streamr_harness.frames("clients/7", 1) == [subscribed()]

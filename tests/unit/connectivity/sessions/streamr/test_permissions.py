@@ -96,7 +96,7 @@ def test_case_s19_p12_r23_an_unknown_key_is_refused_anyone_who_may_do_it_without
     assert resend == errors.resend_forbidden("tank", 0)
 
 
-def test_case_s20_p11_a_stream_that_is_not_there_is_notified_to_publishers_alone() -> None:
+def test_case_s20_p11_a_missing_stream_is_reported_to_publishers_alone() -> None:
     world = a_keyed_world(**{"stream:/": granting("READ", "WRITE")})
     for stream, options in (("none", OPTIONS), ("tank", NOTHING), ("things/x", OPTIONS), ("policies/", OPTIONS)):
         publish, subscribe, resend = (authorized(request, world, options) for request in requests(stream, None))
