@@ -270,7 +270,7 @@ class Service:
 
     def _wrong_with_files(self) -> list[str]:
         """Return the problems of connection files, that of an unreadable folder first."""
-        gone = [f"{gone}; what runs goes on"] if (gone := self.registry.gone) else []
+        gone = [f"{gone}; running connections stay open"] if (gone := self.registry.gone) else []
         return gone + [str(problem) for problem in self.registry.problems]
 
     async def _sweep(self) -> None:
@@ -356,8 +356,8 @@ def _tracing(settings: TracingSettings) -> Tracing | None:
         from connectivity.monitoring.tracing import Tracing
     except ImportError as error:
         raise SettingsError(
-            f"tracing.endpoint: found {settings.endpoint}, and not the libraries that it needs ({error.name}); expected "
-            "the extra 'tracing' to be installed, as with: pip install 'broker-connectivity[tracing]'"
+            f"tracing.endpoint: found {settings.endpoint}, but the module {error.name} is missing; expected "
+            "the extra 'tracing'; install it with: pip install 'broker-connectivity[tracing]'"
         ) from error
     return Tracing.open(settings)
 
@@ -387,7 +387,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         "api listening",
         host=settings.api.host,
         port=listening.getsockname()[1],
-        token="needed" if settings.api.needs_token else "not needed: only this machine gets here",
+        token="required" if settings.api.needs_token else "not required: only this machine can connect",
     )
     await service.management.load()
     await service.registry.refresh()
@@ -418,9 +418,9 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(
-                f"{host}:{port} is in use; for another port set api.port or CONNECTIVITY_API__PORT"
+                f"{host}:{port} is in use; to use another port, set api.port or CONNECTIVITY_API__PORT"
             ) from error
-        raise SettingsError(f"api.host {host}, api.port {port}: cannot listen there: {error}") from error
+        raise SettingsError(f"api.host {host}, api.port {port}: cannot listen: {error}") from error
     listening.listen(128)
     listening.setblocking(False)
     return listening
@@ -455,10 +455,10 @@ def main(settings: Settings) -> int:
         with lock_folder(Path(settings.data_dir)):
             uvloop.run(_run(settings))
     except SettingsError as error:
-        log.error("settings cannot be used", reason=str(error))
+        log.error("invalid settings", reason=str(error))
         return 2
     except StoreError as error:
-        log.error("the journal cannot be opened", reason=str(error))
+        log.error("journal not opened", reason=str(error))
         return 1
     except DataFolderLocked as error:
         log.error("data folder is locked", reason=str(error))

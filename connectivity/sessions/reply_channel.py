@@ -90,7 +90,7 @@ class ReplyChannel:
             # A peer of a listener that has disconnected is not worth a warning.
             say = log.debug if route.is_listener else log.warning
             say(
-                "a frame was not taken",
+                "frame not published",
                 connection=route.connection_id,
                 source=route.index,
                 address=self.address,

@@ -209,8 +209,8 @@ def _forbidden(signal: Live, name: str) -> str:
 class Visibility(Enum):
     """How much is readable at a place."""
 
-    WHOLE = "all of it"
-    PART = "what is readable of it"
+    WHOLE = "all"
+    PART = "part"
     NOTHING = "nothing"
 
 

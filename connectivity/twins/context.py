@@ -241,7 +241,7 @@ def is_same_json(one: Any, other: Any) -> bool:
 def state_of(snapshot: Snapshot) -> Mapping[str, Any]:
     """The state of an entity that is there, without its metadata. Raises ValueError for a deleted one."""
     if snapshot.state is None:
-        raise ValueError(f"found {snapshot.entity} deleted, expected it to be there")
+        raise ValueError(f"found {snapshot.entity} deleted, expected it to exist")
     return data_of(snapshot.state)
 
 

@@ -25,12 +25,14 @@ _WRITE_HINT = "Check the path, and whether you have WRITE permission on it."
 _HEADER_HINT = "Check the header's name and value."
 
 _FAULTS: dict[str, _Words] = {
-    "json.invalid": _Words(400, "The value of '{path}' is not usable: {detail}.", "Check the JSON types of the value."),
+    "json.invalid": _Words(400, "The value of '{path}' is not valid: {detail}.", "Check the JSON types of the value."),
     "json.format.invalid": _Words(
         400, "The value of '{path}' has the wrong type: {detail}.", "Check the JSON type of the value."
     ),
     "json.field.missing": _Words(
-        400, "The value of '{path}' lacks a mandatory member: {detail}.", "Check whether all members are there."
+        400,
+        "The value of '{path}' lacks a mandatory member: {detail}.",
+        "Check that all mandatory members are present.",
     ),
     "json.fieldselector.invalid": _Words(
         400, "The field selector is not valid: {detail}.", "Check the parentheses and commas of the selector."
@@ -56,7 +58,7 @@ _FAULTS: dict[str, _Words] = {
         400, "The provided signal is not supported: {detail}.", "Check the path and the headers."
     ),
     "placeholder:unresolved": _Words(
-        400, "The placeholder {detail} could not be resolved.", "Known here is {{ request:subjectId }}."
+        400, "The placeholder {detail} could not be resolved.", "The only known placeholder is {{ request:subjectId }}."
     ),
     "placeholder:placeholder.reference.notsupported": _Words(
         400,
@@ -64,11 +66,11 @@ _FAULTS: dict[str, _Words] = {
         "Name a policy, or write '{{ ref:things/<thing id>/policyId }}'.",
     ),
     "placeholder:placeholder.reference.unknown.field": _Words(
-        400, "The field {detail} cannot be referred to.", "A reference to a thing is to its 'policyId'."
+        400, "The field {detail} cannot be referenced.", "Reference the thing's 'policyId'."
     ),
     "protocoladapter:unknown.path": _Words(400, "The path '{path}' is unknown.", "Check the path."),
     "protocoladapter:unknown.topicpath": _Words(
-        400, "The action '{detail}' is not offered at the path '{path}'.", "Check the topic and the path."
+        400, "The action '{detail}' is not supported at the path '{path}'.", "Check the topic and the path."
     ),
     "things:id.invalid": _Words(
         400, "{detail} is not a valid thing id.", "An id is 'namespace:name' with at most 256 characters."
@@ -89,7 +91,7 @@ _FAULTS: dict[str, _Words] = {
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
     "things:policy.conflicting": _Words(
-        400, "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.", "Decide for one of the two."
+        400, "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.", "Send only one of the two."
     ),
     "things:metadata.headersconflict": _Words(
         400,
@@ -98,26 +100,28 @@ _FAULTS: dict[str, _Words] = {
     ),
     "things:metadata.notmodifiable": _Words(
         400,
-        "The value for the thing '{id}' has '_metadata', and there is a header about metadata.",
-        "Decide for one of the two.",
+        "The value for the thing '{id}' has '_metadata', and the command has a metadata header.",
+        "Send only one of the two.",
     ),
     "things:things.ids.missing": _Words(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
     "things:definition.identifier.invalid": _Words(
-        400, "A definition identifier at '{path}' is not valid.", "It is 'namespace:name:version', or an http address."
+        400,
+        "A definition identifier at '{path}' is not valid.",
+        "An identifier is 'namespace:name:version' or an HTTP URL.",
     ),
     "things:feature.definition.empty": _Words(
-        400, "The feature definition at '{path}' is empty.", "It holds at least one identifier."
+        400, "The feature definition at '{path}' is empty.", "A feature definition has at least one identifier."
     ),
     "things:live.channelcondition.notallowed": _Words(
-        405, "The header 'live-channel-condition' is only allowed for queries.", "Leave it out."
+        405, "The header 'live-channel-condition' is only allowed for queries.", "Remove the header."
     ),
     "things:thing.conflict": _Words(
-        409, "The thing '{id}' exists already.", "Choose another id, or modify the thing that exists."
+        409, "The thing '{id}' already exists.", "Choose another id, or modify the thing that exists."
     ),
     "things:thing.notcreatable": _Words(
         400,
         "The thing '{id}' cannot be created: its policy '{detail}' could not be created.",
-        "Its id must be free, its size allowed, and you must be able to change it: grant yourself WRITE on 'policy:/'.",
+        "Use an unused policy id, keep the policy within its size limit, and grant yourself WRITE on 'policy:/'.",
     ),
     "things:event.notallowed": _Words(
         403, "The live event at '{path}' of the thing '{id}' is not allowed.", _WRITE_HINT
@@ -129,14 +133,12 @@ _FAULTS: dict[str, _Words] = {
     ),
     "things:thing.notdeletable": _Words(403, "The thing '{id}' cannot be deleted.", _WRITE_HINT),
     "things:precondition.failed": _Words(
-        412, "The precondition for '{path}' failed: {detail}.", "Read the present entity tag and try again."
+        412, "The precondition for '{path}' failed: {detail}.", "Read the current entity tag and try again."
     ),
-    "things:precondition.notmodified": _Words(
-        304, "'{path}' was not modified since.", "The entity tag you know is the present one."
-    ),
+    "things:precondition.notmodified": _Words(304, "'{path}' was not modified.", "Your entity tag is the current one."),
     "things:condition.failed": _Words(
         412,
-        "The condition is not met, or names what you may not read.",
+        "The condition is not met, or names a field that you cannot read.",
         "Check the condition, and whether you have READ permission on every field that it names.",
     ),
     "things:thing.toolarge": _Words(
@@ -167,7 +169,9 @@ _FAULTS: dict[str, _Words] = {
         400, "The subject id {detail} is not valid.", "A subject id is 'issuer:subject' with at most 256 characters."
     ),
     "policies:subjectexpiry.invalid": _Words(
-        400, "The expiry of a subject is not valid: {detail}.", "It is an instant to come, in ISO-8601."
+        400,
+        "The expiry of a subject is not valid: {detail}.",
+        "An expiry is a future time in ISO 8601, with a time zone.",
     ),
     "policies:subjectannouncement.invalid": _Words(
         400, "The announcement of a subject is not valid: {detail}.", "Check its members."
@@ -186,26 +190,26 @@ _FAULTS: dict[str, _Words] = {
     ),
     "policies:policy.modificationinvalid": _Words(
         403,
-        "The policy '{id}' cannot be written so: nobody could change it any more.",
+        "The policy '{id}' cannot be changed this way: no subject could change it again.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
     "policies:entry.modificationinvalid": _Words(
         403,
-        "'{path}' of the policy '{id}' cannot be written so: nobody could change the policy any more.",
+        "'{path}' of the policy '{id}' cannot be changed this way: no subject could change the policy again.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
     "policies:entry.referenceconflict": _Words(
         409,
-        "The entry '{detail}' of the policy '{id}' is one that other entries refer to.",
-        "Take the references to it away first.",
+        "The entry '{detail}' of the policy '{id}' is referenced by other entries.",
+        "Remove the references to it first.",
     ),
     "policies:import.referenceconflict": _Words(
         409,
-        "The import '{detail}' of the policy '{id}' is one that entries refer to.",
-        "Take the references to it away first.",
+        "The import '{detail}' of the policy '{id}' is referenced by entries.",
+        "Remove the references to it first.",
     ),
     "policies:policy.conflict": _Words(
-        409, "The policy '{id}' exists already.", "Choose another id, or modify the policy that exists."
+        409, "The policy '{id}' already exists.", "Choose another id, or modify the policy that exists."
     ),
     "policies:policy.notfound": _Words(
         404,
@@ -222,10 +226,10 @@ _FAULTS: dict[str, _Words] = {
         413, "The policy '{id}' would be too large: {detail}.", "Make the policy smaller."
     ),
     "policies:precondition.failed": _Words(
-        412, "The precondition for '{path}' failed: {detail}.", "Read the present entity tag and try again."
+        412, "The precondition for '{path}' failed: {detail}.", "Read the current entity tag and try again."
     ),
     "policies:precondition.notmodified": _Words(
-        304, "'{path}' was not modified since.", "The entity tag you know is the present one."
+        304, "'{path}' was not modified.", "Your entity tag is the current one."
     ),
 }
 

@@ -105,7 +105,7 @@ def _replace(
     _writable(case)
     asked.check_tags(case, lambda: revision_tag(before))
     if asked.if_equal == preconditions.SKIP and is_same_json(before.state, policy):
-        raise case.precondition_failed("the value is the present one")
+        raise case.precondition_failed("the value equals the current one")
     step = _check(case, before, case.step(before, "modified", raw, policy))
     response = case.respond(204, None, revision=step.snapshot.revision, tag=revision_tag(step.snapshot))
     return decision([step], response, departure_announcements(before, step.snapshot))
@@ -120,7 +120,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
     _check_parent(case, state)
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value):
-        raise case.precondition_failed("the value is the present one")
+        raise case.precondition_failed("the value equals the current one")
     raw = encode(value)
     is_new = present is MISSING and address.resource.is_created
     step = _check(case, before, case.step(before, "created" if is_new else "modified", raw, value))

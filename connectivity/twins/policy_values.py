@@ -170,10 +170,10 @@ def _expiry(case: CommandContext, text: Any) -> str:
         past = (instant - datetime.min.replace(tzinfo=UTC)) % EXPIRY_GRANULARITY
         rounded = (instant + (EXPIRY_GRANULARITY - past if past else timedelta())).astimezone(UTC)
     except (TypeError, ValueError, OverflowError) as error:
-        raise case.refuse("policies:subjectexpiry.invalid", "expected an instant in ISO-8601") from error
+        raise case.refuse("policies:subjectexpiry.invalid", "expected a time in ISO 8601 with a time zone") from error
     timestamp = utc_text(rounded)
     if timestamp <= case.now:
-        raise case.refuse("policies:subjectexpiry.invalid", f"found {quote(text)}, which has passed")
+        raise case.refuse("policies:subjectexpiry.invalid", f"found {quote(text)}, expected a time in the future")
     return shorten_timestamp(timestamp)
 
 
@@ -314,7 +314,7 @@ def _import(case: CommandContext, value: Mapping[str, Any], policy_id: str) -> d
 
 def _transitive(case: CommandContext, ids: Sequence[str], policy_id: str) -> list[str]:
     if len(ids) > case.limits.imports:
-        detail = f"found {len(ids)} transitive ones, expected at most {case.limits.imports}"
+        detail = f"found {len(ids)} transitive imports, expected at most {case.limits.imports}"
         raise case.refuse("policies:imports.toolarge", detail, about=policy_id)
     return [_imported_policy_id(case, id, policy_id) for id in ids]
 
@@ -436,7 +436,7 @@ def _check_references(case: CommandContext, policy: Policy, before: Policy | Non
                 ):
                     raise case.refuse("policies:import.referenceconflict", imported)
                 raise case.refuse(
-                    "policies:import.invalid", f"the entry '{label}' refers to an import that is not there"
+                    "policies:import.invalid", f"the entry '{label}' refers to an import that does not exist"
                 )
             continue
         if referred == label:
@@ -445,7 +445,7 @@ def _check_references(case: CommandContext, policy: Policy, before: Policy | Non
         if entry is None:
             if _is_about(case, referred):
                 raise case.refuse("policies:entry.referenceconflict", referred)
-            raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to one that is not there")
+            raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to an entry that does not exist")
         if entry["importable"] == NEVER and _is_about(case, referred):
             raise case.refuse("policies:entry.referenceconflict", referred)
 

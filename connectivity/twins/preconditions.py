@@ -116,15 +116,15 @@ class Preconditions(msgspec.Struct, frozen=True):
         action = case.command.action
         if present is None:
             if self.if_match is not None and action not in ("delete", "retrieve"):
-                raise case.precondition_failed("there is nothing that 'if-match' could match")
+                raise case.precondition_failed("found 'if-match', but nothing exists at this path")
             return
         tag = present() or ""
         if self.if_match is not None and not self.if_match.match_strongly(tag):
-            raise case.precondition_failed("no tag of 'if-match' is the present one")
+            raise case.precondition_failed("no tag of 'if-match' is the current one")
         if self.if_none_match is not None and self.if_none_match.match_weakly(tag):
             if action == "retrieve":
                 raise case.refuse(f"{case.entity.type.group}:precondition.notmodified")
-            raise case.precondition_failed("a tag of 'if-none-match' is the present one")
+            raise case.precondition_failed("a tag of 'if-none-match' is the current one")
 
     @property
     def skips_equal(self) -> bool:

@@ -265,7 +265,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     elif case.address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
-        raise case.precondition_failed("the value is the present one")
+        raise case.precondition_failed("the value equals the current one")
     is_new = present is MISSING and case.address.resource.name != "policyId"
     said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
     step = _check_size(

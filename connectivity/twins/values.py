@@ -55,11 +55,11 @@ def parse(case: CommandContext) -> Any:
     try:
         found = _parse(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise case.refuse("json.invalid", "found something else than JSON that can be stored") from error
+        raise case.refuse("json.invalid", "found invalid JSON, or JSON that cannot be stored") from error
     if not fits(found, len(case.address.segments)):
         raise case.refuse("json.invalid", f"found more than {MAX_NESTING} levels of nesting")
     if b"\\u0000" in raw and (code := _find_nul(found)) is not None:
-        raise case.refuse(code, "one with U+0000 in it")
+        raise case.refuse(code, "with U+0000" if code == "json.key.invalid" else "found U+0000")
     return found
 
 

@@ -124,7 +124,7 @@ def test_a_client_that_is_cut_off_leaves_by_its_last_will(broker: Mosquitto, ser
         program.kill()
 
     def has_left() -> bool:
-        told = [each for each in service.records() if each["event"] == "a session ended"]
+        told = [each for each in service.records() if each["event"] == "session ended"]
         return any(each["address"] == "streamr/answers/gone" for each in told)
 
     wait_until_sync(has_left)

@@ -44,7 +44,7 @@ def not_readable(
     known = streams.get(stream)
     if known is not None and may_use_stream(stream, known, READ, subjects, world):
         return None
-    return Fault(403, "rsio:stream.notallowed", f"READ on 'stream:/{stream}' is needed.")
+    return Fault(403, "rsio:stream.notallowed", f"READ permission on 'stream:/{stream}' is required.")
 
 
 class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):

@@ -80,7 +80,7 @@ class CommandResponses:
         try:
             envelopes = self._codec.encode(answer, None)
         except MappingError as error:
-            log.warning("an answer cannot be written", error=error.fault.message, **log_context(answer.headers))
+            log.warning("response not encoded", error=error.fault.message, **log_context(answer.headers))
             ended(None)
             return
 
@@ -104,7 +104,7 @@ class CommandResponses:
         )
         try:
             address = resolve_address(self._address, context)
-            reason = "its address has no value" if address is None else self._unmeant(address, own)
+            reason = "the reply address has no value" if address is None else self._unmeant(address, own)
         except MappingError as error:
             address, reason = None, error.fault.message
         if reason is None:
@@ -113,7 +113,7 @@ class CommandResponses:
             "signal has no address",
             connection=route.connection_id,
             source=route.index,
-            answer_to=address,
+            reply_to=address,
             reason=reason,
             **log_context(answer.headers),
         )
@@ -121,9 +121,9 @@ class CommandResponses:
 
     def _unmeant(self, address: str, own: str) -> str | None:
         """Why answers may not go to an address, which came with a command."""
-        assert self._address is not None, "it was resolved"
+        assert self._address is not None, "callers check that a reply address is configured"
         if address == own:
-            return "frames go to that address"
+            return "the session's frames go to this address"
         if self._address.is_constant:
             return None
         first = self._address.parts[0]
@@ -132,7 +132,7 @@ class CommandResponses:
             is_meant = self._pattern.allows(address)
         else:
             is_meant = has_address_prefix(address, beginning)
-        return None if is_meant else "that address is not meant"
+        return None if is_meant else "the reply address is not allowed"
 
 
 class CommandSender(NamedTuple):
@@ -199,13 +199,13 @@ def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | E
             return found[0]
         headers = found[0].headers if found else {}
         entity = found[0].entity if found else None
-        words = "Expected is a command on the twin channel, about the present."
+        words = "Expected a command on the twin channel that does not read history."
         error = ErrorResponse(entity, "things", Fault(400, "rsio:element.invalid", words), headers)
     fact = facts.not_mapped if received.is_enforced else facts.not_enforced
     fact.note(error, words=f"{error.fault.error}: {error.fault.message}")
     route.meter.inbound("malformed")
     log.info(
-        "an element was refused",
+        "element refused",
         connection=route.connection_id,
         source=route.index,
         error=error.fault.error,

@@ -48,7 +48,7 @@ log = structlog.get_logger(__name__)
 
 
 UNRELIABLE = "400 transport not reliable"
-FULL = "429 rsio:sessions.limit There are as many sessions as there may be."
+FULL = "429 rsio:sessions.limit The maximum number of sessions is reached."
 
 
 class RsioHandler(SessionHandler):
@@ -84,7 +84,7 @@ class RsioHandler(SessionHandler):
         key, channel = found
         peer_session = registry.find(key)
         if peer_session is not None and peer_session.owners.isdisjoint(arrival.received.subjects):
-            drop("a session is not for others to use", arrival, session_message.headers, answer_to=channel.address)
+            drop("session belongs to another client", arrival, session_message.headers, reply_to=channel.address)
             return ()
         if peer_session is not None and arrival.delivery.redelivered and peer_session.is_known(arrival.delivery):
             received_signal.route.meter.inbound("answered_again")
@@ -148,7 +148,7 @@ class RsioHandler(SessionHandler):
         """Say goodbye to a sender without session."""
         route.meter.inbound("refused")
         say = log.debug if route.is_listener else log.info
-        say("a message was turned away", connection=channel.connection_id, address=channel.address, reason=reason)
+        say("message refused", connection=channel.connection_id, address=channel.address, reason=reason)
         channel.post([envelope(encode(Goodbye(reason)), key[1])], parting=parting)
 
     def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
@@ -164,7 +164,7 @@ class RsioHandler(SessionHandler):
             if peer_session is None:
                 self._turn_away(reason, route, channel, key)
             elif peer_session.owners.isdisjoint(subjects):
-                drop("a session is not for others to use", arrival, error.headers, answer_to=channel.address)
+                drop("session belongs to another client", arrival, error.headers, reply_to=channel.address)
             else:
                 registry.see(key, peer_session, peer_session.part(reason))
         ended(None)
@@ -230,17 +230,17 @@ class RsioHandler(SessionHandler):
         try:
             resolved = resolved_reply(route, headers, arrival)
         except MappingError as error:
-            drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            drop("reply address invalid", arrival, headers, error=str(error))
             return None
         if resolved is None:
-            drop("a request cannot be answered", arrival, headers)
+            drop("request has no reply address", arrival, headers)
             return None
         if not is_meant(resolved.address, registry.options.reply_addresses, route):
-            drop("a request names an address that is not meant", arrival, headers, answer_to=resolved.address)
+            drop("reply address not allowed", arrival, headers, reply_to=resolved.address)
             return None
         name = headers.get(SESSION)
         if name is not None and not is_session(str(name)):
-            drop("a session has no such name", arrival, headers, answer_to=resolved.address)
+            drop("session name invalid", arrival, headers, reply_to=resolved.address)
             return None
         if name is None:
             return (resolved.address, None), ReplyChannel(route, resolved)

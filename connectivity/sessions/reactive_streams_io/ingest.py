@@ -121,11 +121,11 @@ class Ingest:
         # A client without a publisher refuses at each hello.
         tell = log.debug if is_final else log.info
         tell(
-            "a client has ended what is ingested",
+            "ingested stream ended by client",
             connection=self._connection_id,
             publisher=inlet.publisher,
             reason=reason,
-            again_in=None if is_final else inlet.pause,
+            retry_in_seconds=None if is_final else inlet.pause,
         )
         if not is_final:
             inlet.due = now + inlet.pause
@@ -174,7 +174,7 @@ class Ingest:
             stream = self._session.subscribe(inlet.publisher, WINDOW, above=inlet.id)
         except EncodeError as error:
             log.error(
-                "a name cannot be ingested",
+                "publisher name not encoded",
                 connection=self._connection_id,
                 publisher=inlet.publisher,
                 error=error.fault.message,

@@ -195,7 +195,7 @@ class PeerSession:
             else:
                 self.offers.begin(stream, opened, demand)
         except Exception:
-            log.exception("a publisher could not be opened", publisher=publisher, connection=self.channel.connection_id)
+            log.exception("publisher not opened", publisher=publisher, connection=self.channel.connection_id)
             self.offers.fail(stream, INTERNAL_ERROR)
 
     def _ended(self, event: Completed | StreamFailed) -> None:
@@ -212,7 +212,7 @@ class PeerSession:
         # Peers of a listener may come and go often: not logged as warnings.
         say = log.debug if self.channel.route.is_listener else log.info
         say(
-            "a session ended" if isinstance(event, Closed) else "a session was interrupted",
+            "session ended" if isinstance(event, Closed) else "session interrupted",
             connection=self.channel.connection_id,
             address=self.channel.address,
             reason=event.reason,

@@ -97,7 +97,7 @@ def enriched_encoder(
         judged = interest.judge(TwinEvent(*event[:6], headers=_headers(event.headers)), present)
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:
-                log.warning("an event was left out", entity=str(entity), revision=event.revision, reason=judged.value)
+                log.warning("event omitted", entity=str(entity), revision=event.revision, reason=judged.value)
             return None
         return writer(event._replace(value=judged.value), judged.extra)
 
@@ -166,15 +166,15 @@ class PublisherResolver:
             case publisher_names.StreamName():
                 return self._stream(name, subjects)
             case publisher_names.IngestName():
-                return Fault(404, "rsio:publisher.notfound", "Nobody subscribes to what is ingested, but the service.")
+                return Fault(404, "rsio:publisher.notfound", "Only the service subscribes to ingested streams.")
 
     # things and policies
 
     def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         if name.follow and name.to_revision is not None:
-            return _wrong("found follow with to, which has an end")
+            return _wrong("found follow with to, expected one of them")
         if name.extra_fields is not None and not name.follow:
-            return _wrong("found extra-fields without follow, expected them where it goes on live")
+            return _wrong("found extra-fields without follow, expected follow=true")
         entity = name.entity
         write = self._written(entity, name.projection, name.fields, None)
         live = self._live_encoder(name, subjects) if name.follow else write
@@ -331,14 +331,14 @@ class PublisherResolver:
         if wanted >= oldest:
             return None
         return Fault(
-            410, "rsio:history.gone", f"Found {wanted}, and what is retained of '{entity}' begins at {oldest}."
+            410, "rsio:history.gone", f"Found {wanted}, but the retained history of '{entity}' starts at {oldest}."
         )
 
 
 def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedPublisher | Fault:
     """The same elements in CBOR, where they are JSON."""
     if opened.element_size or (isinstance(name, publisher_names.SyntheticName) and name.kind == "big"):
-        return _wrong("found enc=cbor, and the elements of this publisher are already bytes")
+        return _wrong("found enc=cbor, but the elements of this publisher are bytes already")
 
     def open() -> Feed | Fault:
         feed = opened.open()

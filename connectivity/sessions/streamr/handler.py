@@ -108,7 +108,7 @@ class StreamrHandler(SessionHandler):
         if isinstance(request, Publish):
             return self._publish(request, context, headers, changes)
         channel = context.channel
-        assert channel is not None, "who cannot be answered can only publish"
+        assert channel is not None, "a request without a reply address can only publish"
         match request:
             case SubscribeRequest():
                 return self._subscribe(request, context, channel, _client(headers))
@@ -131,7 +131,7 @@ class StreamrHandler(SessionHandler):
         try:
             channel = self._channel(route, headers, arrival, registry.options)
         except MappingError as error:
-            drop("a request names an address that cannot be one", arrival, headers, error=str(error))
+            drop("reply address invalid", arrival, headers, error=str(error))
             return None
         address = channel.address if channel is not None else None
         decision = registry.sessions.admit(
@@ -142,14 +142,14 @@ class StreamrHandler(SessionHandler):
             is_allowed=partial(is_meant, pattern=registry.options.reply_addresses, route=route),
         )
         if decision is SenderDecision.NOWHERE:
-            drop("a request cannot be answered", arrival, headers)
+            drop("request has no reply address", arrival, headers)
             return None
         if decision is SenderDecision.OUTSIDE:
-            drop("a request names an address that is not meant", arrival, headers, answer_to=address)
+            drop("reply address not allowed", arrival, headers, reply_to=address)
             return None
         is_taken = decision is SenderDecision.TAKEN
         if is_taken and isinstance(request, Disconnect):
-            drop("a session is not ended by somebody else", arrival, headers, answer_to=address)
+            drop("session belongs to another client", arrival, headers, reply_to=address)
             return None
         return _Request(registry, channel, owners, received_signal, arrival, is_taken)
 
@@ -238,7 +238,7 @@ class StreamrHandler(SessionHandler):
         except MappingError:
             channel = None
         if channel is None or not is_meant(channel.address, registry.options.reply_addresses, route):
-            drop("what could not be read cannot be answered", arrival, error.headers, error=error.fault.message)
+            drop("invalid request has no allowed reply address", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
         channel.say(fault_frame(error.fault, channel.correlation_id), ended)
@@ -246,7 +246,7 @@ class StreamrHandler(SessionHandler):
     def _refusal(self, error: RequestRejected, context: _Request, headers: Headers) -> SessionReply:
         context.received_signal.route.meter.inbound("refused")
         log.info(
-            "a request was refused",
+            "request refused",
             connection=context.registry.connection_id,
             source=context.received_signal.route.index,
             stream=error.about.stream,
@@ -279,7 +279,7 @@ class StreamrHandler(SessionHandler):
         try:
             go_on(self._rows, connection_id, {route: self._registry(route) for route in own}, world, now)
         except StoreUnavailable as error:
-            log.warning("sessions wait for the store", connection=connection_id, reason=str(error))
+            log.warning("sessions not resumed yet", connection=connection_id, reason=str(error))
             self._unopened[connection_id] = own
         else:
             self._unopened.pop(connection_id, None)
@@ -410,8 +410,10 @@ def _report_publish(
     if error is None:
         ended(None)
         return
-    log.error("a message could not be stored", stream=request.stream, exc_info=error)
-    reason = "the stream has changed at the same time" if isinstance(error, RevisionConflict) else "it cannot be stored"
+    log.error("message not stored", stream=request.stream, exc_info=error)
+    reason = (
+        "the stream was changed concurrently" if isinstance(error, RevisionConflict) else "the message cannot be stored"
+    )
     if channel is None:
         ended(None)
     else:

@@ -74,11 +74,11 @@ class SessionPersistence:
             try:
                 yield RestoredRow(row, unpack(row.row))
             except ValueError as error:
-                self.drop(row, f"it cannot be read: {error}")
+                self.drop(row, f"the stored row cannot be read: {error}")
 
     def drop(self, row: SessionRow, reason: str) -> None:
         """Delete a subscription that cannot be resumed."""
-        log.warning("what was kept of a session is dropped", connection=self.connection_id, at=row.at, reason=reason)
+        log.warning("persisted session state deleted", connection=self.connection_id, at=row.at, reason=reason)
         self._rows.forget(row.at)
 
     def at(self, address: str, spot: Spot) -> SessionKey:

@@ -200,10 +200,10 @@ class _Resend:
                 )
             self._subscribe(query, streams)
         except (StoreUnavailable, HistoryUnavailable) as error:
-            log.error("a resend could not be begun", reason=str(error), entity=str(entity))
+            log.error("resend not started", reason=str(error), entity=str(entity))
             self._fail(INTERNAL_ERROR if isinstance(error, StoreUnavailable) else error.fault)
         except Exception:
-            log.exception("a resend could not be begun", entity=str(entity))
+            log.exception("resend not started", entity=str(entity))
             self._fail(INTERNAL_ERROR)
 
     def _subscribe(self, query: HistoryQuery, streams: SubscriptionManager) -> None:

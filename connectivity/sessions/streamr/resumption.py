@@ -44,7 +44,7 @@ def go_on(
         for row, kept in list(registry.keeping.stored_sessions()):
             route = by_source.get(row.source)
             if route is None or not is_meant(row.at.address, registry.options.reply_addresses, route):
-                registry.keeping.drop(row, "no source answers there any more")
+                registry.keeping.drop(row, "no source sends replies to this address any more")
             else:
                 _go_on(registry, row, kept, route, world, now)
 

@@ -169,7 +169,7 @@ class StreamrSessions:
                         for sub in state.resending.subs:
                             self.keeping.remove_resend(address, sub)
                         state.resending.stop()
-                    log.info("a session ended", connection=self.connection_id, address=address, reason=why.value)
+                    log.info("session ended", connection=self.connection_id, address=address, reason=why.value)
 
     def _follow(self, spot: Spot, channel: StreamrReplyChannel, subjects: frozenset[str], after: int) -> Fault | None:
         """Begin to follow behind this offset; why it could not be begun."""
@@ -234,7 +234,7 @@ class StreamrSessions:
             return
         after = resumed_from(last, newest - last, self.options.max_catch_up)
         if after is None:
-            log.info("a session missed too much to catch up", connection=self.connection_id, address=channel.address)
+            log.info("session too far behind to catch up", connection=self.connection_id, address=channel.address)
             self.keeping.confirm_sent(self.keeping.at(channel.address, spot), newest)
         failed = self._follow(spot, channel, row.subjects, newest if after is None else min(after, newest))
         if failed is not None:
@@ -251,5 +251,5 @@ class StreamrSessions:
 def _entity(spot: Spot) -> EntityId:
     """Return the entity whose events are the messages of a partition."""
     stream = parse_stream_id(spot[0])
-    assert stream is not None, "permission was checked"
+    assert stream is not None, "the permission check accepts only valid stream IDs"
     return entity_at(stream, spot[1])

@@ -98,7 +98,7 @@ async def test_a_folder_of_connections_that_cannot_be_read_is_reported_and_keeps
     folder.rmdir()
     await service.registry.refresh()
     is_ready, told = service.readiness()
-    assert (is_ready, told["files"]) == (True, [f"{folder}: No such file or directory; what runs goes on"])
+    assert (is_ready, told["files"]) == (True, [f"{folder}: No such file or directory; running connections stay open"])
     folder.mkdir()
     await service.registry.refresh()
     assert service.readiness()[1]["files"] == []
@@ -384,7 +384,10 @@ def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
     with _listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         code, reason = ended.code(api={"port": port})
-    assert (code, reason) == (4, f"127.0.0.1:{port} is in use; for another port set api.port or CONNECTIVITY_API__PORT")
+    assert (code, reason) == (
+        4,
+        f"127.0.0.1:{port} is in use; to use another port, set api.port or CONNECTIVITY_API__PORT",
+    )
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])

@@ -106,5 +106,5 @@ async def test_what_is_bytes_already_has_no_other_encoding(publisher: str) -> No
     *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error == (
-        "400 rsio:publisher.invalid Found enc=cbor, and the elements of this publisher are already bytes."
+        "400 rsio:publisher.invalid Found enc=cbor, but the elements of this publisher are bytes already."
     )

@@ -155,7 +155,7 @@ async def test_case_b04_what_cannot_be_answered_is_dropped(request_: dict[str, A
     with capture_logs() as logs:
         streamr_harness.say(None, request_)
         await streamr_harness.settled(1)
-    assert [log["event"] for log in logs] == ["a request cannot be answered"]
+    assert [log["event"] for log in logs] == ["request has no reply address"]
     assert (streamr_harness.link.published, list(streamr_harness.streams)) == ([], [])
 
 
