@@ -30,9 +30,7 @@ _FAULTS: dict[str, _Words] = {
         400, "The value of '{path}' has the wrong type: {detail}.", "Check the JSON type of the value."
     ),
     "json.field.missing": _Words(
-        400,
-        "The value of '{path}' lacks a mandatory member: {detail}.",
-        "Check that all mandatory members are present.",
+        400, "The value of '{path}' lacks a mandatory member: {detail}.", "Add the missing member."
     ),
     "json.fieldselector.invalid": _Words(
         400, "The field selector is not valid: {detail}.", "Check the parentheses and commas of the selector."
@@ -105,9 +103,7 @@ _FAULTS: dict[str, _Words] = {
     ),
     "things:things.ids.missing": _Words(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
     "things:definition.identifier.invalid": _Words(
-        400,
-        "A definition identifier at '{path}' is not valid.",
-        "An identifier is 'namespace:name:version' or an HTTP URL.",
+        400, "A definition identifier at '{path}' is not valid.", "Use 'namespace:name:version' or an HTTP URL."
     ),
     "things:feature.definition.empty": _Words(
         400, "The feature definition at '{path}' is empty.", "A feature definition has at least one identifier."
@@ -169,9 +165,7 @@ _FAULTS: dict[str, _Words] = {
         400, "The subject id {detail} is not valid.", "A subject id is 'issuer:subject' with at most 256 characters."
     ),
     "policies:subjectexpiry.invalid": _Words(
-        400,
-        "The expiry of a subject is not valid: {detail}.",
-        "An expiry is a future time in ISO 8601, with a time zone.",
+        400, "The expiry of a subject is not valid: {detail}.", "Use a future time in ISO 8601, with a time zone."
     ),
     "policies:subjectannouncement.invalid": _Words(
         400, "The announcement of a subject is not valid: {detail}.", "Check its members."

@@ -411,9 +411,7 @@ def _report_publish(
         ended(None)
         return
     log.error("message not stored", stream=request.stream, exc_info=error)
-    reason = (
-        "the stream was changed concurrently" if isinstance(error, RevisionConflict) else "the message cannot be stored"
-    )
+    reason = "the stream was changed concurrently" if isinstance(error, RevisionConflict) else "it cannot be stored"
     if channel is None:
         ended(None)
     else:

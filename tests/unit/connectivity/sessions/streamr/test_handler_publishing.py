@@ -265,7 +265,7 @@ async def test_a_message_that_cannot_be_stored_costs_its_publisher_an_error_and_
         await until(lambda: streamr_harness.postponed or len(streamr_harness.outcomes) == 3)
     (refused,) = await streamr_harness.frames("a", 1)
     said = error(refused)
-    assert (said["error"], said["status"]) == ("Publish request failed: the message cannot be stored", 503)
+    assert (said["error"], said["status"]) == ("Publish request failed: it cannot be stored", 503)
     assert streamr_harness.stored() == ["1", "3"]
     assert {outcome for _, outcome in streamr_harness.outcomes} == {Outcome.SETTLED}
 
