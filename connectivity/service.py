@@ -209,10 +209,10 @@ class Service:
             Job("erase entities", self.eraser.round),
             Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
         ]
-        if has_lake and (hot := settings.journal.hot_window) is not None:
+        if has_lake and (age := settings.journal.retention) is not None:
             monitor = self.monitor
             trimmer = JournalTrimmer(
-                self.store, lake, hot, now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
+                self.store, lake, age, now, on_trim=monitor.trimmed.inc, on_round=monitor.trimming.set
             )
             jobs += [
                 Job("trim the journal", trimmer.round, ROUND_SECONDS),

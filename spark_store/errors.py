@@ -122,12 +122,12 @@ class BudgetExceeded(StoreError):
     status = 503
 
     def __init__(self, seconds: float) -> None:
-        super().__init__(f"found no further thing within {seconds:g} s of looking, which is all that a search may take")
+        super().__init__(f"found no further thing within {seconds:g} s, the time limit of a search")
         self.fault = Fault(
             503,
             "thing-search:budget.exceeded",
-            f"The search found no further thing within {seconds:g} s of looking.",
-            "Ask for less: compare a path for equality or a range, name namespaces, or let an operator index the path.",
+            f"The search found no further thing within {seconds:g} s.",
+            "Narrow the search: compare a path for equality or a range, name namespaces, or let an operator index the path.",
         )
 
 
@@ -252,27 +252,27 @@ class StoreUnavailable(StoreError):
     status = 503
 
 
-FULL = "the disk is full: make room, and writing goes on by itself"
+FULL = "the disk is full: make room, and writing continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service and restore it from a backup"
 
 _FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _STEP_LAKE = (
     "stop the pipeline; restore the table's folder from a backup, or, while the journal has everything, move the folder "
-    "away: the pipeline makes it anew"
+    "away: the pipeline creates it again"
 )
 _STEP_TOMORROW = (
-    "start the newer service, or, while the journal has everything, move the table's folder away: the pipeline makes it "
-    "anew"
+    "start the newer service, or, while the journal has everything, move the table's folder away: the pipeline "
+    "creates it again"
 )
 _OURS = re.compile(r"spark_store\.errors\.(LakeUnfit|SchemaTooNew|StoreUnavailable): (.+)")
 _FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _SYSTEM_STEPS = {
     "Too many open files": "raise the limit of open files (LimitNOFILE of the service, `ulimit -n`)",
-    "Permission denied": "look at the owner and the rights of the lake's folder and of what is in it",
-    "Read-only file system": "look at its mount and at the system's log",
-    "Input/output error": "look at the disk and at the system's log",
-    "Cannot allocate memory": "give the machine more memory, or others less",
+    "Permission denied": "check the owner and permissions of the lake's folder and its files",
+    "Read-only file system": "check its mount and the system's log",
+    "Input/output error": "check the disk and the system's log",
+    "Cannot allocate memory": "give the machine more memory, or other programs less",
 }
 _SYSTEM_TEXT = re.compile(r"\b(?:" + "|".join(_SYSTEM_STEPS) + r")\b")
 """Why the system opens no file that is there: Java says of each that it was not found."""

@@ -9,11 +9,11 @@ from spark_store.errors import DAMAGED_JOURNAL, FULL, StoreUnavailable
 
 _SQLITE_STEPS = {
     sqlite3.SQLITE_FULL: FULL,
-    sqlite3.SQLITE_READONLY: "the file cannot be written: look at its owner, its rights and its mount",
-    sqlite3.SQLITE_IOERR: "input or output failed: look at the disk and at the system's log",
+    sqlite3.SQLITE_READONLY: "the file cannot be written: check its owner, permissions and mount",
+    sqlite3.SQLITE_IOERR: "input or output failed: check the disk and the system's log",
     sqlite3.SQLITE_CORRUPT: DAMAGED_JOURNAL,
     sqlite3.SQLITE_NOTADB: "the file is no journal: choose another data_dir, or restore it from a backup",
-    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: look at its folder and its rights",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: check its folder and permissions",
     sqlite3.SQLITE_BUSY: "another process holds the file's lock: end it",
     sqlite3.SQLITE_LOCKED: "another process holds the file's lock: end it",
 }

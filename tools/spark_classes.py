@@ -67,7 +67,7 @@ def run(data: Path, into: Path) -> list[str]:
     lake = Lake(data)
     options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(into))} -XX:TieredStopAtLevel=1"
     command = [sys.executable, "-m", "spark_store.pipeline", "run", "--data-dir", str(data), "--interval", "0.1"]
-    often = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--moment-events", str(BATCH)]
+    often = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--full-snapshot-events", str(BATCH)]
     said: list[str] = []
     with subprocess.Popen(
         [*command, *often, "--with-parent"],

@@ -115,13 +115,12 @@ SEARCH_PAGE_EXAMPLE = {
     "cursor": "gqRkYXRhxA",
 }
 PLAN_EXAMPLE = {
-    "way": "all candidates, brought into order",
+    "way": "all candidates, sorted",
     "order": "+thingId",
     "things": 120000,
     "candidates": 42,
     "isIndexed": True,
-    "text": "all candidates, brought into order; 120000 things, order +thingId\n"
-    "rows of attributes/room = hall\ncandidates: 42",
+    "text": "all candidates, sorted; 120000 things, order +thingId\nrows of attributes/room = hall\ncandidates: 42",
 }
 ERASURE_EXAMPLE = {
     "id": 1,

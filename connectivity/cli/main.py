@@ -37,7 +37,7 @@ app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(history.app, name="history")
 app.command(
     epilog="Exit codes: 0 done; 1 a read or write failed; 2 invalid folder or settings; "
-    "5 journal and lake do not belong together."
+    "5 journal and lake do not match."
 )(backup)
 app.add_typer(secrets.app, name="secrets")
 

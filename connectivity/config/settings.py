@@ -157,7 +157,7 @@ class ApiSettings(Section):
 class JournalSettings(Section):
     """The retention of the journal."""
 
-    hot_window: DurationOrForever = Field(
+    retention: DurationOrForever = Field(
         default=timedelta(days=7), description="How long events stay in the journal at least."
     )
     redelivery_window: Duration = Field(

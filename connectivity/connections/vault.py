@@ -87,14 +87,14 @@ class Vault:
         """The sealed document with all its secrets under the newest key. Raises UnknownKey and AlteredSecret."""
         changed = 0
 
-        def anew(path: str, text: str) -> str:
+        def reseal_text(path: str, text: str) -> str:
             nonlocal changed
             if (match := _SEALED.fullmatch(text)) is None or match["key"] == self._newest:
                 return text
             changed += 1
             return self._seal(document["id"], path, self._open(document["id"], path, text))
 
-        return ResealedDocument(_rewritten(document, anew), changed)
+        return ResealedDocument(_rewritten(document, reseal_text), changed)
 
     def mask(self, document: Document) -> dict[str, Any]:
         """Return the document with masks for display, whether it is sealed or not."""

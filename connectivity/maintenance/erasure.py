@@ -236,11 +236,11 @@ class Eraser:
 
     async def _delete_numbers(self) -> None:
         """Delete the numbers of erased events that no new lake can need, some at a time."""
-        border = await asyncio.to_thread(_oldest_event, self._lake)
+        boundary = await asyncio.to_thread(_oldest_event, self._lake)
         more = [True]
 
         def step(connection: Any) -> None:
-            more.append(erasure.fill_holes(connection, border))
+            more.append(erasure.fill_holes(connection, boundary))
 
         while more.pop():
             await self._store.execute(step)

@@ -35,7 +35,7 @@ RETRY_SECONDS = 1.0
 LOOK_SECONDS = 5.0
 """How often to check for a request to build again."""
 
-MARK = "index-wanted-anew"
+MARK = "index-rebuild-requested"
 """The name of the file that requests it."""
 
 

@@ -1,7 +1,7 @@
 """Deletes old events from the journal that the lake has.
 
 Events are deleted up to the watermark, which the pipeline publishes when both tables are complete, if the lake's own log
-confirms it, and if they are older than `journal.hot_window`. Numbers alone prove little: a journal restored from a backup
+confirms it, and if they are older than `journal.retention`. Numbers alone prove little: a journal restored from a backup
 gives numbers again that the lake has for other events. So before each round the newest event that both have is compared; if
 it differs, nothing is deleted. States stay.
 
@@ -47,15 +47,15 @@ LOG_SECONDS: Final = 60.0
 _HELP: Final = "lake and journal do not match: restore the one that is older, or move the folder `lake` away"
 
 
-def unlike(mine: NumberedEvent, kept: NumberedEvent | None, border: Snapshot | None) -> str | None:
+def unlike(mine: NumberedEvent, kept: NumberedEvent | None, snapshot: Snapshot | None) -> str | None:
     """Return how the journal's event differs from that of the same revision in the lake; None if equal.
 
-    `border` is the lake's newest snapshot up to there: retention keeps it when it deletes the event.
+    `snapshot` is the lake's newest snapshot up to there: retention keeps it when it deletes the event.
     """
     event = mine.event
     name = f"{event.entity} at revision {event.revision}, {event.timestamp}"
     if kept is None:
-        if border is not None and (border.revision, border.modified) == (event.revision, event.timestamp):
+        if snapshot is not None and (snapshot.revision, snapshot.modified) == (event.revision, event.timestamp):
             return None
         return (
             f"expected {name} in the lake, as in the journal, found neither the event nor a snapshot that replaces it"
@@ -74,7 +74,7 @@ class JournalTrimmer:
         self,
         store: Store,
         lake: Lake,
-        hot_window: timedelta,
+        retention: timedelta,
         now: Callable[[], datetime],
         *,
         on_trim: Callable[[int], object] = lambda events: None,  # noqa: ARG005 - what callers name it
@@ -87,7 +87,7 @@ class JournalTrimmer:
         """
         self._store = store
         self._lake = lake
-        self._retention = hot_window
+        self._retention = retention
         self._now = now
         self._on_trim = on_trim
         self._on_round = on_round
@@ -148,8 +148,8 @@ class JournalTrimmer:
             return kept, cold.snapshot(entity, revision) if kept is None else None
 
         found = await self._store.ask_lake(look)
-        kept, border = found if found is not None else (None, None)
-        if (difference := unlike(mine, kept, border)) is not None:
+        kept, snapshot = found if found is not None else (None, None)
+        if (difference := unlike(mine, kept, snapshot)) is not None:
             raise LakeUnfit(f"event {mine.seq}: {difference}; {_HELP}")
         return True
 

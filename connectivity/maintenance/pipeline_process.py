@@ -2,7 +2,7 @@
 
 With `spark.mode: embedded` the service runs `python -m spark_store.pipeline`, and starts it again with growing pauses when
 it ends. Clients do not notice: the lake catches up from the journal. Two ends are final until the service starts again:
-Spark cannot run on this machine, or lake and journal do not belong together. They are logged once and shown in
+Spark cannot run on this machine, or lake and journal do not match. They are logged once and shown in
 `/health/ready`; the service goes on without a lake. The pipeline writes JSON objects to its standard output, which appear in
 the service's log.
 """
@@ -51,7 +51,7 @@ _WARNING_EVENTS = {"maintenance failed", "erasure failed", "watermark lost", "cl
 
 _MAINTENANCE = {"maintenance", "maintenance failed"}
 
-_ANSWERS = {"preview", "optimized", "forgotten", "verified"}
+_ANSWERS = {"preview", "optimized", "expired", "verified"}
 """The last event of a process that answers a question."""
 
 _FOLLOWING = {"following", "batch"}

@@ -103,7 +103,7 @@ def _rebuild_latest(settings: Settings, outcome: RebuildOutcome, tell: Callable[
         for line in process.stdout:
             said = parse_event(line) or {}
             match said.pop("event", None):
-                case "folded":
+                case "part rebuilt":
                     tell(f"latest: part {said['part']} of {said['parts']}")
                 case "rebuilt":
                     outcome.changed[RebuildPart.LATEST.value] = said

@@ -283,7 +283,7 @@ class ConnectionManager(Management):
             self._observer.enable_logs(wanted.id, self._registry.get(wanted.id))
             running = self._registry.get(connection_id)
             # A running connection without link is retried at once.
-            await self._run(connection_id, anew=running is not None and running.status is not Status.OPEN)
+            await self._run(connection_id, reconnect=running is not None and running.status is not Status.OPEN)
 
         await self._run_in_turn(connection_id, staged)
 
@@ -333,9 +333,9 @@ class ConnectionManager(Management):
             return self._desired(wanted.id)
         return self._overrule(latest, note)
 
-    async def _run(self, connection_id: str, *, anew: bool = False) -> None:
+    async def _run(self, connection_id: str, *, reconnect: bool = False) -> None:
         """Make the connection run as desired; wait for its clients if it opens."""
-        running = await self._registry.carry_out(connection_id, anew=anew)
+        running = await self._registry.carry_out(connection_id, reconnect=reconnect)
         if running is None:
             return
         try:

@@ -141,8 +141,8 @@ class ConnectionRegistry:
         self._removed.add(connection_id)
         self._is_stale = True
 
-    async def carry_out(self, connection_id: str, *, anew: bool = False) -> Supervisor | None:
-        """Make a connection run as desired, in one's turn; with a new link if `anew`.
+    async def carry_out(self, connection_id: str, *, reconnect: bool = False) -> Supervisor | None:
+        """Make a connection run as desired, in one's turn; with a new link if `reconnect`.
 
         Does not wait for the broker. Returns the supervisor if the connection is open now.
         """
@@ -150,7 +150,7 @@ class ConnectionRegistry:
         target = None if wanted is None else wanted.running
         running = self._supervisors.get(connection_id)
         todo = steps(target, None if running is None else running.connection)
-        if anew and target is not None and running is not None:
+        if reconnect and target is not None and running is not None:
             todo = (ReconcileStep.CLOSE, ReconcileStep.OPEN)
         for step in todo:
             if step is ReconcileStep.CLOSE:
@@ -210,10 +210,10 @@ class ConnectionRegistry:
 
     async def look(self) -> None:
         """Read the folder, and begin to apply changes."""
-        anew, self._is_stale = self._is_stale, False
+        reload, self._is_stale = self._is_stale, False
         try:
             # Validation runs scripts, each in a process of its own, while connections go on.
-            reading = await asyncio.to_thread(self._read, anew)
+            reading = await asyncio.to_thread(self._read, reload)
         except FolderGone as error:
             self.has_looked = True
             if not self.gone:
@@ -236,9 +236,9 @@ class ConnectionRegistry:
             self.has_looked = True
         await self._write_notes()
 
-    def _read(self, anew: bool) -> tuple[LoadedFolder, Mapping[str, str]] | None:
+    def _read(self, reload: bool) -> tuple[LoadedFolder, Mapping[str, str]] | None:
         """Read changed files and compute digests, in a worker thread."""
-        loaded = self._watcher.look(anew=anew)
+        loaded = self._watcher.look(reload=reload)
         if loaded is None:
             return None
         known = self._known

@@ -66,8 +66,8 @@ class FolderWatcher:
         self._missing: Collection[str] = ()
         """Files that a folder that has come back does not have yet."""
 
-    def look(self, *, anew: bool = False) -> LoadedFolder | None:
-        """Return the content of the files; None if nothing has changed and `anew` is false. Raises FolderGone."""
+    def look(self, *, reload: bool = False) -> LoadedFolder | None:
+        """Return the content of the files; None if unchanged and `reload` is false. Raises FolderGone."""
         found = self._stamps()
         changed = list(self._changed_files(found))
         gone = [name for name in self._known if name not in found]
@@ -83,7 +83,7 @@ class FolderWatcher:
         for name in changed:
             self._known[name] = _Known(found[name], read_file(self._folder / name))
         is_same = not changed and len(gone) == len(missing) and missing == self._missing
-        if is_same and self._has_looked and not anew:
+        if is_same and self._has_looked and not reload:
             return None
         self._missing, self._has_looked = missing, True
         # In the order of their names, as they are listed elsewhere.

@@ -66,7 +66,7 @@ def is_certificate_with_key(certificate: str, key: str) -> bool:
 def load_client_certificate(context: ssl.SSLContext, certificate: str, key: str) -> None:
     """Put a client's certificate chain and its unencrypted key into `context`.
 
-    Raises ValueError, without any part of either, where they cannot be read or do not belong together.
+    Raises ValueError, without any part of either, if they cannot be read or do not match.
     """
     try:
         with _readable_path(f"{certificate}\n{key}\n".encode()) as path:

@@ -255,8 +255,8 @@ def cold_page(
 
 def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
     return HistoryUnavailable(
-        f"{range.entity}: expected revision {expected} in the lake, found none before {end}; retention may have overtaken "
-        "whoever reads, or the lake has lost events (`connectivity pipeline verify` says which)"
+        f"{range.entity}: expected revision {expected} in the lake, found none before {end}; retention may have deleted "
+        "it meanwhile, or the lake has lost events (`connectivity pipeline verify` shows which)"
     )
 
 
@@ -293,15 +293,15 @@ def _between(journal: Journal, entity: EntityId, first: int, last: int, times: T
     """
     after, before = times
     kept = journal.events(entity, first, last, 1, 1) if first <= last else []
-    border = kept[0].revision if kept else last + 1
-    if after is not None and kept and (border == first or kept[0].timestamp <= after):
-        first = _first_above(journal, entity, border, last, after)
-    if before is not None and kept and (border <= first or kept[0].timestamp < before):
-        last = _first_from(journal, entity, max(first, border), last, before) - 1
+    boundary = kept[0].revision if kept else last + 1
+    if after is not None and kept and (boundary == first or kept[0].timestamp <= after):
+        first = _first_above(journal, entity, boundary, last, after)
+    if before is not None and kept and (boundary <= first or kept[0].timestamp < before):
+        last = _first_from(journal, entity, max(first, boundary), last, before) - 1
         before = None
     elif before is not None:
-        last = border - 1
-    is_open = first < border and first <= last and not (after is None and before is None)
+        last = boundary - 1
+    is_open = first < boundary and first <= last and not (after is None and before is None)
     return first, last, Times(after, before) if is_open else None
 
 

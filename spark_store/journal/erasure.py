@@ -176,6 +176,6 @@ def finish_lake(connection: sqlite3.Connection, last: int, at: str) -> None:
     connection.execute(_FINISH_LAKE, (at, last))
 
 
-def fill_holes(connection: sqlite3.Connection, border: int) -> bool:
-    """Forget some of the holes below `border` (see `Follower.oldest_known`); whether there may be more."""
-    return connection.execute(_FILL_HOLES, (border, STEP_HOLES)).rowcount == STEP_HOLES
+def fill_holes(connection: sqlite3.Connection, boundary: int) -> bool:
+    """Forget some of the holes below `boundary` (see `Follower.oldest_known`); whether there may be more."""
+    return connection.execute(_FILL_HOLES, (boundary, STEP_HOLES)).rowcount == STEP_HOLES

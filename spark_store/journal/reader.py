@@ -107,7 +107,7 @@ def expect_journal(path: Path) -> None:
         raise translate_system_error(path, error) from error
     if not is_there:
         raise StoreUnavailable(
-            f"{path}: found no journal; start the service once, or say with --settings which is meant"
+            f"{path}: found no journal; start the service once, or name the settings file with --settings"
         )
 
 

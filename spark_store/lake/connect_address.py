@@ -43,7 +43,7 @@ def read_address(path: Path) -> ConnectAddress:
     except FileNotFoundError:
         raise NoPipeline(
             f"{path}: expected the address of a running pipeline, found no such file; start the service, or "
-            "`connectivity pipeline run`, and ask again when it follows"
+            "`connectivity pipeline run`, and retry when it is running"
         ) from None
     except OSError as error:
         raise StoreUnavailable(f"{path}: expected a file that can be read, found: {error}") from error
@@ -51,7 +51,7 @@ def read_address(path: Path) -> ConnectAddress:
         return msgspec.json.decode(content, type=ConnectAddress)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(
-            f"{path}: expected an address, found {len(content)} bytes that are none: {error}"
+            f"{path}: expected an address, found {len(content)} bytes that are not an address: {error}"
         ) from error
 
 
@@ -61,7 +61,7 @@ def publish_address(path: Path, address: ConnectAddress) -> Iterator[None]:
     try:
         write_atomically(path, msgspec.json.encode(address), mode=0o600)
     except OSError as error:
-        raise StoreUnavailable(f"{path}: the address for wide queries cannot be written: {error}") from error
+        raise StoreUnavailable(f"{path}: the address for Spark queries cannot be written: {error}") from error
     try:
         yield
     finally:

@@ -156,7 +156,7 @@ def _is_spoilt(commit: Path) -> bool:
     except msgspec.DecodeError:
         return True
     added = [action.add for action in actions if action.add is not None]
-    # Names are plain: `moments`, the one table with partitions, has a folder for each number, such as `moment=7`.
+    # Names are plain: `full_snapshots`, the one table with partitions, has a folder for each number, such as `as_of=7`.
     return not actions or any(not _is_whole(commit.parent.parent / it.path, it.size) for it in added)
 
 

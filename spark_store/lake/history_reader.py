@@ -323,7 +323,7 @@ def _check_complete(asked: ScanFilter, rows: pa.Table) -> pa.Table:
     if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
         raise HistoryUnavailable(
             f"{asked.id}: expected every revision from {revisions[0]} to {revisions[-1]} in the lake once, found "
-            f"{len(revisions)} rows; `connectivity pipeline verify` says what differs from the journal"
+            f"{len(revisions)} rows; `connectivity pipeline verify` shows what differs from the journal"
         )
     return rows
 

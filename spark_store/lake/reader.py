@@ -23,15 +23,15 @@ from deltalake.exceptions import DeltaError
 from spark_store.errors import damaged_table, translate_lake_error, translate_system_error
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.tables import APP, ERASURES, EVENTS, MOMENTS, TABLES, Lake, Table
+from spark_store.lake.tables import APP, ERASURES, EVENTS, FULL_SNAPSHOTS, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, read_watermark
 
 CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
 """How data files are read: a page whose checksum does not match is an error."""
 
 _CUT = timedelta(milliseconds=1)
-_OF_MOMENTS = ("partition.moment", "max.modified")
-_ROWS_OF_MOMENTS = ("partition.moment", "num_records")
+_OF_FULL_SNAPSHOTS = ("partition.as_of", "max.modified")
+_ROWS_OF_FULL_SNAPSHOTS = ("partition.as_of", "num_records")
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
@@ -65,23 +65,23 @@ def pending(lake: Lake) -> list[Erasure]:
 
 
 class FullSnapshot(NamedTuple):
-    """A version of `moments`, and one of its snapshots; 0 for none."""
+    """A version of `full_snapshots`, and one of its snapshots; 0 for none."""
 
     version: int
     seq: int
 
 
-def moment_before(lake: Lake, before: datetime) -> FullSnapshot:
+def full_snapshot_before(lake: Lake, before: datetime) -> FullSnapshot:
     """Return the newest snapshot from before an instant (`spark_store.pipeline.snapshots`).
 
     No row is read. Raises StoreUnavailable, LakeUnfit.
     """
-    with open_table(lake, MOMENTS) as delta:
+    with open_table(lake, FULL_SNAPSHOTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         names, version = actions.schema.names, delta.version()
         newest: dict[int, datetime] = {}
         if "max.modified" in names:
-            for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_MOMENTS), strict=True):
+            for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_FULL_SNAPSHOTS), strict=True):
                 # Files without statistics are unknown.
                 at = modified or datetime.max.replace(tzinfo=UTC)
                 newest[seq] = max(at, newest.get(seq, at))
@@ -90,13 +90,13 @@ def moment_before(lake: Lake, before: datetime) -> FullSnapshot:
     return FullSnapshot(version, max(found, default=0))
 
 
-def moments(lake: Lake) -> dict[int, int]:
-    """The moments that are kept, in order, and how many rows each has. Raises StoreUnavailable, LakeUnfit."""
+def full_snapshots(lake: Lake) -> dict[int, int]:
+    """Return the number of rows of each full snapshot, in order. Raises StoreUnavailable, LakeUnfit."""
     found: Counter[int] = Counter()
-    with open_table(lake, MOMENTS) as delta:
+    with open_table(lake, FULL_SNAPSHOTS) as delta:
         actions = delta.get_add_actions(flatten=True)
-        if "partition.moment" in actions.schema.names:
-            for seq, records in zip(*(actions[name].to_pylist() for name in _ROWS_OF_MOMENTS), strict=True):
+        if "partition.as_of" in actions.schema.names:
+            for seq, records in zip(*(actions[name].to_pylist() for name in _ROWS_OF_FULL_SNAPSHOTS), strict=True):
                 found[seq] += records
     return dict(sorted(found.items()))
 

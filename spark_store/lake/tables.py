@@ -3,11 +3,11 @@
 - `events`: one row per event of the journal, never changed. `seq` is the event's number in the journal.
 - `latest`: one row per entity, the state after its newest event; a deleted entity keeps its row, without state.
 - `snapshots`: some earlier rows of `latest`, to replay the events after the nearest one.
-- `moments`: snapshots of all things, each an immutable partition, so that searches of the past fold only later events.
+- `full_snapshots`: all things as of one event, each an immutable partition: searches of the past fold only later events.
 
 Names and types of columns are stable: columns may be added. `value`, `headers` and `state` are the journal's JSON texts.
 The tables have neither deletion vectors nor column mapping, so every Delta reader can read them (reader version 1). They
-are clustered by entity, except `moments`, whose files are read by partition.
+are clustered by entity, except `full_snapshots`, whose files are read by partition.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 APP = "journal"
-"""The transaction names of appends to `events` and `moments`; their numbers are those of the journal."""
+"""The transaction name of appends of journal events; its number is the last one."""
 
 ERASURES = "erasure"
 """The transaction name of a table's last erasure; its number is the erasure's ID."""
@@ -72,21 +72,21 @@ _COMMON = {
 
 _ENTITY = (
     Column("entity_type", "string", "`thing`, `policy` or `stream`"),
-    Column("entity", "string", "the entity's id, such as `acme.site:lamp-7`"),
-    Column("namespace", "string", "what stands before the first colon of the id; empty where there is none"),
+    Column("entity", "string", "the entity's ID, such as `acme.site:lamp-7`"),
+    Column("namespace", "string", "the namespace: the part of the ID before the first colon; empty without a colon"),
 )
 
 EVENTS = Table(
     "events",
     (
         *_ENTITY,
-        Column("revision", "long", "the running number of the event within its entity, from 1"),
-        Column("ts", "timestamp", "when it happened, in UTC with microseconds"),
-        Column("action", "string", "`created`, `modified`, `merged` or `deleted`; of a stream `published`"),
-        Column("path", "string", "where in the entity, as a JSON pointer"),
-        Column("value", "string", "what is there now, as JSON; null for a deletion"),
-        Column("headers", "string", "the headers that were kept with the event, as a JSON object"),
-        Column("seq", "long", "the running number of the event within the journal, from 1"),
+        Column("revision", "long", "the number of the event within its entity, from 1"),
+        Column("ts", "timestamp", "the time of the event, in UTC with microseconds"),
+        Column("action", "string", "`created`, `modified`, `merged` or `deleted`; for a stream `published`"),
+        Column("path", "string", "the changed part of the entity, as a JSON pointer"),
+        Column("value", "string", "the new value, as JSON; null for a deletion"),
+        Column("headers", "string", "the stored headers of the event, as a JSON object"),
+        Column("seq", "long", "the number of the event within the journal, from 1"),
     ),
     # Not by revision too: clustering by two columns mixes entities, and a page of one of them would cost four times as much.
     ("entity",),
@@ -100,13 +100,13 @@ EVENTS = Table(
 
 _STATE = (
     *_ENTITY,
-    Column("policy_id", "string", "the policy that decides who may do what; null where there is none"),
+    Column("policy_id", "string", "the ID of the policy; null without one"),
     Column("revision", "long", "the revision of the newest event"),
-    Column("seq", "long", "the running number of the newest event within the journal", is_added=True),
-    Column("created", "timestamp", "when the entity was created"),
-    Column("modified", "timestamp", "when it changed last"),
-    Column("deleted", "boolean", "whether it is deleted now"),
-    Column("state", "string", "the entity as JSON; null once it is deleted; `{}` of a stream"),
+    Column("seq", "long", "the number of the newest event within the journal", is_added=True),
+    Column("created", "timestamp", "the time of creation"),
+    Column("modified", "timestamp", "the time of the last change"),
+    Column("deleted", "boolean", "whether the entity is deleted"),
+    Column("state", "string", "the entity as JSON; null if it is deleted; `{}` for a stream"),
 )
 
 LATEST = Table(
@@ -132,10 +132,10 @@ SNAPSHOTS = Table(
     },
 )
 
-MOMENTS = Table(
-    "moments",
+FULL_SNAPSHOTS = Table(
+    "full_snapshots",
     (
-        Column("moment", "long", "the number of an event of the journal: no event up to it is missing in the row"),
+        Column("as_of", "long", "the number of a journal event: the row includes every event up to it"),
         *_STATE,
     ),
     (),
@@ -144,10 +144,10 @@ MOMENTS = Table(
         "delta.dataSkippingStatsColumns": "entity,revision,seq,modified",
         "delta.deletedFileRetentionDuration": "interval 1 day",
     },
-    partitioned_by=("moment",),
+    partitioned_by=("as_of",),
 )
 
-TABLES = (EVENTS, LATEST, SNAPSHOTS, MOMENTS)
+TABLES = (EVENTS, LATEST, SNAPSHOTS, FULL_SNAPSHOTS)
 
 
 @dataclass(frozen=True, slots=True)

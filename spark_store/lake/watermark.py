@@ -20,7 +20,7 @@ from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.files import write_atomically
 from spark_store.journal.reader import JournalReader
 
-MAINTENANCE = ("retention", "moment", "optimize", "vacuum")
+MAINTENANCE = ("retention", "full_snapshot", "optimize", "vacuum")
 """The kinds of maintenance."""
 
 
@@ -97,7 +97,7 @@ def read_watermark(path: Path) -> Watermark:
         return msgspec.json.decode(content, type=Watermark)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(
-            f"{path}: expected a watermark, found {content[:80]!r} ({error}); remove it, and the pipeline makes it anew"
+            f"{path}: expected a watermark, found {content[:80]!r} ({error}); delete it, and the pipeline creates it again"
         ) from error
 
 

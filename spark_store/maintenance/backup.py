@@ -64,7 +64,7 @@ def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
     """Copy journal and lake into a new or empty folder; files of the copy `earlier` are linked.
 
     Raises OutputUnusable for an invalid folder, SchemaTooNew, StoreUnavailable, and LakeUnfit if journal and lake do not
-    belong together. Then the folder is as before.
+    match. Then the folder is as before.
     """
     _check(source, folder, earlier)
     with contextlib.ExitStack() as undo:
@@ -90,7 +90,7 @@ def _check(source: Lake, folder: Path, earlier: Path | None) -> None:
     except OSError as error:
         raise OutputUnusable(f"{folder}: expected a folder: {error.strerror}") from error
     if earlier is not None and not (earlier / MANIFEST).is_file():
-        raise OutputUnusable(f"{earlier}: found no {MANIFEST}, expected an earlier copy that is whole")
+        raise OutputUnusable(f"{earlier}: found no {MANIFEST}, expected a complete earlier copy")
 
 
 def _empty(folder: Path, is_new: bool) -> None:
@@ -119,7 +119,7 @@ def _copy_all(source: Lake, folder: Path, earlier: Path | None, undo: contextlib
         write_atomically(folder / MANIFEST, msgspec.json.format(msgspec.json.encode(backup), indent=2), is_durable=True)
         undo.pop_all()
         return backup
-    raise LakeUnfit(f"{folder}: journal and lake do not come to fit, after {ATTEMPTS} attempts: {error}")
+    raise LakeUnfit(f"{folder}: the copies of journal and lake do not match after {ATTEMPTS} attempts: {error}")
 
 
 class _TakenAway(Exception):
@@ -217,7 +217,7 @@ def _is_same(file: Path, size: int) -> bool:
 
 
 def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:
-    """Return the content of the copies, after checking that they belong together.
+    """Return the content of the copies, after checking that they match.
 
     Raises _TakenAway, LakeUnfit, StoreError.
     """
@@ -228,7 +228,7 @@ def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> 
     trimmed = newest if oldest is None else oldest - 1
     reached = position(copy).seq if EVENTS.name in tables else None
     if reached is not None and reached > newest:
-        raise LakeUnfit(f"the lake has event {reached}, the journal none above {newest}: they do not belong together")
+        raise LakeUnfit(f"the lake has event {reached}, the journal ends at {newest}: they are not of the same service")
     if trimmed > (reached or 0):
         raise _TakenAway(f"events up to {trimmed} were trimmed, and the lake has them up to {reached or 0}")
     return Backup(now_text(), newest, trimmed, reached, tables, copying.bytes, copying.linked)

@@ -129,7 +129,7 @@ class _Comparing:
             *self._of_things(differing[:SHOWN]),
             *(self._named(key, "its size") for key in sorted(large)[:SHOWN]),
         ]
-        examples += [IndexDifference("whom it names or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
+        examples += [IndexDifference("subjects or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
         declared = self._connection.execute(_DECLARED).fetchall()
         paths = {id: path for path, id in self._connection.execute(_PATHS)}
         examples += [IndexDifference(f"declared: {paths.get(path, path)}", id, 0) for path, id in declared[:SHOWN]]
@@ -172,7 +172,7 @@ class _Comparing:
             there[key].add((path, rank, value))
         for key in keys:
             if key > self._last:
-                yield IndexDifference("rows that belong to nobody", "", 0)
+                yield IndexDifference("rows without an entity", "", 0)
                 continue
             wanted = self._expected_rows(key)
             for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):

@@ -251,7 +251,7 @@ def _events_unlike(
             elif not is_erased and oldest is not None and kept.seq > oldest:
                 yield _event("not in the journal", kept)
         elif wrong := [name for name in _SAME if getattr(entry, name) != getattr(kept, name)]:
-            yield _event(f"{', '.join(wrong)} not as in the journal", entry)
+            yield _event(f"{', '.join(wrong)} different from the journal", entry)
         before = kept.seq
     for entry in journal.values():
         state = journal_reader.state(entry.entity_type, entry.entity)
@@ -338,7 +338,7 @@ def _latest_unlike(work: _Work, kept: EntityState, last: int) -> Iterator[LakeDi
         elif kept.revision < _least_revision(work.journal_reader, kept.entity_type, kept.entity, last):
             yield _row("older than the entity's events", kept)
     elif wrong := _unlike(state, kept):
-        yield _row(f"{', '.join(wrong)} not as in the journal", kept)
+        yield _row(f"{', '.join(wrong)} different from the journal", kept)
 
 
 def _least_revision(journal_reader: JournalReader, entity_type: str, entity: str, last: int) -> int:
@@ -369,7 +369,7 @@ def _compare_snapshots(work: _Work) -> Iterator[LakeDifference]:
             elif state is None or state.revision < kept.revision:
                 yield from _unknown(work, SNAPSHOTS, kept)
             elif state.revision == kept.revision and (wrong := _unlike(state, kept)):
-                yield _row(f"{', '.join(wrong)} not as in the journal", kept, SNAPSHOTS)
+                yield _row(f"{', '.join(wrong)} different from the journal", kept, SNAPSHOTS)
 
 
 def _unknown(work: _Work, table: Table, kept: EntityState) -> Iterator[LakeDifference]:
@@ -516,13 +516,13 @@ def _gaps(work: _Work, row: EntityState, history: _History, snapshots: Sequence[
         # The revision of an earlier version's erasure may be unknown.
         erased = first.revision - 1
     is_expired = first is not None and work.options.is_expired(first, row.revision)
-    begin = border(erased, None if first is None else first.revision, is_expired, snapshots)
+    begin = boundary(erased, None if first is None else first.revision, is_expired, snapshots)
     for start, end in missing_ranges(history.runs, begin, last):
         text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
         yield LakeDifference(EVENTS.name, text, row.entity, start)
 
 
-def border(erased: int, first: int | None, is_expired: bool, snapshots: Iterable[int]) -> int:
+def boundary(erased: int, first: int | None, is_expired: bool, snapshots: Iterable[int]) -> int:
     """The revision behind which every event of an entity has to be there.
 
     Retention takes a beginning, and leaves a snapshot at its end as the oldest one. Where `first`, the oldest event, is
@@ -553,7 +553,7 @@ def _folded_unlike(row: EntityState, folding: StateFold, seq: int) -> Iterator[L
         return
     folded = EntityState(*row[:2], made.policy, made.revision, seq, made.created, made.modified, state_text(made))
     if wrong := _unlike(folded, row):
-        yield _row(f"{', '.join(wrong)} not as the events make it", row)
+        yield _row(f"{', '.join(wrong)} different from a replay of the events", row)
 
 
 def _row(what: str, state: EntityState, table: Table = LATEST) -> LakeDifference:
@@ -580,7 +580,9 @@ def _load_report(path: Path) -> VerifyReport | None:
     except OSError as error:
         raise translate_system_error(path, error) from error
     except msgspec.MsgspecError as error:
-        raise StoreUnavailable(f"{path}: expected how far a comparison came, found {error}; say --restart") from error
+        raise StoreUnavailable(
+            f"{path}: expected the progress of a verification, found {error}; use --restart"
+        ) from error
 
 
 def _remember(path: Path, decision: VerifyReport) -> None:

@@ -6,7 +6,7 @@ Spark, `verify` compares the tables with the journal and `status` shows their st
 object with `event`; output of Java goes to standard error. With `--with-parent` the process ends with its standard input.
 
 Exit codes: 0 done, or stopped; 1 failed, may succeed later (with `verify`: differences); 2 invalid arguments; 3 another
-pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal do not belong together.
+pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal do not match.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(
             "failed",
             reason=f"the journal is a file of this machine, so expected a master local[…], found {given.master}; "
-            "say --shared-data-dir where every worker sees the folder",
+            "use --shared-data-dir if every worker sees the folder",
             kind="Unusable",
         )
         return EXIT_UNUSABLE
@@ -88,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _ACTIONS[given.action](given)
     except ImportError as error:
-        say("failed", reason=f"expected pyspark and what it needs, found: {error}; install them", kind="SparkMissing")
+        say(
+            "failed", reason=f"expected pyspark and its dependencies, found: {error}; install them", kind="SparkMissing"
+        )
         return EXIT_MISSING
     except (StoreError, OSError) as error:
         known = (
@@ -129,25 +131,29 @@ def _parser() -> argparse.ArgumentParser:
         default={},
         help='JSON: {namespace or "default": {"seconds": …, "revisions": …}}',
     )
-    parser.add_argument("--preview", action="store_true", help="with `retention`: say what would go, change nothing")
-    parser.add_argument("--interval", type=float, default=0.5, help="seconds from one batch to the next")
-    parser.add_argument("--batch-rows", type=int, default=500_000, help="the most events in one batch")
-    parser.add_argument("--optimize-batches", type=int, default=64, help="after so many batches tables are compacted")
-    parser.add_argument("--optimize-files", type=int, default=256, help="after so many new files, likewise")
-    parser.add_argument("--moment-events", type=int, default=200_000, help="after so many events a moment is kept")
     parser.add_argument(
-        "--optimize-every", type=_seconds, default=_seconds("600"), help="after so many seconds, likewise"
+        "--preview", action="store_true", help="with `retention`: show what would be deleted, change nothing"
     )
+    parser.add_argument("--interval", type=float, default=0.5, help="seconds between the starts of two batches")
+    parser.add_argument("--batch-rows", type=int, default=500_000, help="the most events in one batch")
+    parser.add_argument("--optimize-batches", type=int, default=64, help="compact the tables after this many batches")
+    parser.add_argument("--optimize-files", type=int, default=256, help="or after this many new files")
+    parser.add_argument(
+        "--full-snapshot-events", type=int, default=200_000, help="take a full snapshot after this many events"
+    )
+    parser.add_argument("--optimize-every", type=_seconds, default=_seconds("600"), help="or after this many seconds")
     parser.add_argument("--vacuum-every", type=_seconds, default=_seconds("600"), help="seconds between two vacuums")
-    parser.add_argument("--retention-every", type=_seconds, default=_seconds("3600"), help="seconds between two looks")
-    parser.add_argument("--once", action="store_true", help="end when everything has been taken")
-    parser.add_argument("--no-connect", action="store_true", help="answer no wide queries")
-    parser.add_argument("--with-parent", action="store_true", help="end when standard input does")
+    parser.add_argument("--retention-every", type=_seconds, default=_seconds("3600"), help="seconds between two checks")
+    parser.add_argument("--once", action="store_true", help="end when all events are in the lake")
+    parser.add_argument("--no-connect", action="store_true", help="do not offer Spark queries")
+    parser.add_argument("--with-parent", action="store_true", help="end when standard input is closed")
     parser.add_argument("--lock-seconds", type=float, help="how long another pipeline may take to end")
     parser.add_argument(
-        "--all", action="store_true", help="verify: fold the events of every entity, not of some, and read every page"
+        "--all",
+        action="store_true",
+        help="verify: replay the events of every entity, not of a sample, and read every page",
     )
-    parser.add_argument("--restart", action="store_true", help="begin anew what was interrupted")
+    parser.add_argument("--restart", action="store_true", help="start an interrupted command from the beginning")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's own")
     return parser
 
@@ -192,7 +198,7 @@ def _run(given: argparse.Namespace) -> int:
         batches=given.optimize_batches,
         files=given.optimize_files,
         optimize_every=given.optimize_every,
-        moment_events=given.moment_events,
+        full_snapshot_events=given.full_snapshot_events,
         vacuum_every=given.vacuum_every,
         forget_every=given.retention_every,
         retention=_retention(given),
@@ -205,7 +211,7 @@ def _run(given: argparse.Namespace) -> int:
             port = connect_port(target.spark)
             address = local_address(port, connect.token, java_pid(target.spark))
             serving.enter_context(publish_address(target.lake.connect, address))
-            say("wide queries", port=port)
+            say("spark queries", port=port)
         if not stopping.is_set():
             PipelineStream(target, say, options, stopping).run()
     say("stopped")
@@ -245,7 +251,7 @@ def _forget(given: argparse.Namespace) -> int:
             events = retention.forget(target, rules, now)
             if not rules.is_forever:
                 table_maintenance.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
-            say("forgotten", events=events)
+            say("expired", events=events)
     return 0
 
 
@@ -360,7 +366,7 @@ def _target(
                 if is_writing:
                     sweep(lake)
                     if repaired := durability.repair(lake):
-                        say("log mended", commits=[str(commit.relative_to(lake.folder)) for commit in repaired])
+                        say("log repaired", commits=[str(commit.relative_to(lake.folder)) for commit in repaired])
                 yield LakeWriter.of(spark, given.data_dir)
         except (PySparkException, Py4JError, ConnectionError) as error:
             raise translate_error(error) from error

@@ -67,7 +67,7 @@ def clean(target: LakeWriter) -> None:
             _clean(target.lake, table)
         except OSError as error:
             path = error.filename or target.lake.path(table)
-            raise translate_system_error(path, error, "what was erased cannot be removed") from error
+            raise translate_system_error(path, error, "erased data cannot be removed from the files") from error
 
 
 def _clean(place: Lake, table: Table) -> None:
@@ -75,7 +75,7 @@ def _clean(place: Lake, table: Table) -> None:
     needed = {folder / name for name in reader.files(place, table)}
     # Before anything goes, each file that is to stay is known by its name on the disk.
     if missing := next((file for file in needed if not file.is_file()), None):
-        raise damaged_table(f"{missing}: found no file, expected one that the table needs")
+        raise damaged_table(f"{missing}: expected a file of the table, found none")
     kept = needed | {file.with_name(f".{file.name}.crc") for file in needed}
     for where, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         if Path(where) == folder:

@@ -36,7 +36,7 @@ class FaultPoint(str, Enum):
     AFTER_MERGE = "after-merge"
     BEFORE_WATERMARK = "before-watermark"
     DURING_COMPACTION = "during-compaction"
-    DURING_MOMENT = "during-moment"
+    DURING_FULL_SNAPSHOT = "during-full-snapshot"
 
 
 def reach(point: FaultPoint, spark: SparkSession) -> None:

@@ -94,7 +94,7 @@ def rebuild_latest(target: LakeWriter, say: Say, rows: int = ROWS) -> FoldReport
         _fold(target, progress)
         progress.done += 1
         _remember(place, progress)
-        say("folded", part=progress.done, parts=len(progress.parts))
+        say("part rebuilt", part=progress.done, parts=len(progress.parts))
     if progress.rebuilt is None:
         progress.rebuilt = _compared(target)
         _remember(place, progress)

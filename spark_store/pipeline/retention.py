@@ -27,7 +27,7 @@ from mappings.model.signals import Event
 from spark_store.history.replay import StateFold, state_text
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake import durability, reader
-from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, Table
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.snapshots import KEY
 from spark_store.pipeline.tables import LakeWriter
@@ -150,8 +150,8 @@ def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> lis
     """Return what `forget` would delete now, by namespace."""
     if retention.is_forever:
         return []
-    borders = _borders(target, retention, now)
-    found = borders.groupBy("namespace").agg(
+    boundaries = _boundaries(target, retention, now)
+    found = boundaries.groupBy("namespace").agg(
         sql.sum("events").alias("events"),
         sql.count("*").alias("entities"),
         sql.date_format(sql.min("oldest"), SPARK_FORMAT).alias("oldest"),
@@ -179,55 +179,55 @@ def forget(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
 
 def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime) -> int:
     """The events, and the states from before them."""
-    borders = _borders(target, retention, now).persist()
+    boundaries = _boundaries(target, retention, now).persist()
     try:
-        deleted = borders.agg(sql.sum("events")).collect()[0][0]
+        deleted = boundaries.agg(sql.sum("events")).collect()[0][0]
         # Tables without such rows are left alone: a deletion that deletes nothing would still be a version of them.
         if not deleted:
             return 0
-        snapshots.append(target, _missing_snapshots(target, borders))
+        snapshots.append(target, _missing_snapshots(target, boundaries))
         # After a power cut, events must not be gone without their snapshots.
         durability.sync(target.lake)
-        _delete(target, SNAPSHOTS, borders, "kept.revision < gone.border")
-        if reader.size(target.lake, MOMENTS).files:
-            _delete(target, MOMENTS, borders, "kept.revision < gone.border")
-        _delete(target, EVENTS, borders, "kept.revision <= gone.border")
+        _delete(target, SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
+        if reader.size(target.lake, FULL_SNAPSHOTS).files:
+            _delete(target, FULL_SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
+        _delete(target, EVENTS, boundaries, "kept.revision <= gone.boundary")
     finally:
-        borders.unpersist()
+        boundaries.unpersist()
     return int(deleted)
 
 
-def _borders(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
+def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
     """Return one row per entity that loses events: last deleted revision, number, first time."""
     since = trusted_time(reader.newest_time(target.lake), now)
     # Up to the clock: a future time proves nothing.
     firsts = {age: reader.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
     expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)
     return expired.groupBy(*KEY, "namespace").agg(
-        sql.max("revision").alias("border"),
+        sql.max("revision").alias("boundary"),
         sql.count("*").alias("events"),
         sql.min("ts").alias("oldest"),
         sql.max("ts").alias("latest"),
     )
 
 
-def _delete(target: LakeWriter, table: Table, borders: DataFrame, condition: str) -> None:
-    borders.createOrReplaceTempView("retention_borders")
+def _delete(target: LakeWriter, table: Table, boundaries: DataFrame, condition: str) -> None:
+    boundaries.createOrReplaceTempView("retention_boundaries")
     target.spark.sql(
-        f"MERGE INTO {target.name(table)} AS kept USING retention_borders AS gone "
+        f"MERGE INTO {target.name(table)} AS kept USING retention_boundaries AS gone "
         f"ON kept.entity = gone.entity AND kept.entity_type = gone.entity_type AND {condition} "
         "WHEN MATCHED THEN DELETE"
     )
 
 
-def _missing_snapshots(target: LakeWriter, borders: DataFrame) -> DataFrame:
+def _missing_snapshots(target: LakeWriter, boundaries: DataFrame) -> DataFrame:
     """Return a snapshot for each boundary without one: the row of `latest`, or folded from deleted events."""
     taken, latest = target.read(SNAPSHOTS), target.read(LATEST)
-    wanted = borders.select(*KEY, "border", "oldest")
-    missing = wanted.join(taken.select(*KEY, sql.col("revision").alias("border")), [*KEY, "border"], "left_anti")
-    at_border = latest.join(missing, KEY).where("revision = border").select(*SNAPSHOTS.column_names)
-    within = missing.join(at_border.select(*KEY), KEY, "left_anti")
-    bases = taken.join(within.select(*KEY, "border"), KEY).where("revision <= border")
+    wanted = boundaries.select(*KEY, "boundary", "oldest")
+    missing = wanted.join(taken.select(*KEY, sql.col("revision").alias("boundary")), [*KEY, "boundary"], "left_anti")
+    at_boundary = latest.join(missing, KEY).where("revision = boundary").select(*SNAPSHOTS.column_names)
+    within = missing.join(at_boundary.select(*KEY), KEY, "left_anti")
+    bases = taken.join(within.select(*KEY, "boundary"), KEY).where("revision <= boundary")
     streams = _of_streams(target.read(EVENTS), within.where(snapshots.is_stream()), bases)
     within, bases = (rows.where(~snapshots.is_stream()) for rows in (within, bases))
     newest = bases.groupBy(*KEY).agg(sql.max("revision").alias("revision"))
@@ -237,15 +237,15 @@ def _missing_snapshots(target: LakeWriter, borders: DataFrame) -> DataFrame:
         target.read(EVENTS)
         .join(within, KEY)
         .join(above, KEY, "left")
-        .where("revision <= border AND revision > coalesce(base, 0)")
+        .where("revision <= boundary AND revision > coalesce(base, 0)")
     )
-    return at_border.unionByName(fold_snapshots(events.select(*EVENTS.column_names), bases)).unionByName(streams)
+    return at_boundary.unionByName(fold_snapshots(events.select(*EVENTS.column_names), bases)).unionByName(streams)
 
 
 def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataFrame:
     """Return rows of `snapshots` for streams, with the message at each boundary and the oldest known time."""
     begun = bases.groupBy(*KEY).agg(sql.min("created").alias("begun"))
-    last = events.join(within, KEY).where("revision = border").join(begun, KEY, "left")
+    last = events.join(within, KEY).where("revision = boundary").join(begun, KEY, "left")
     made = {
         "policy_id": sql.lit(None).cast("string"),
         "created": sql.coalesce("begun", "oldest"),

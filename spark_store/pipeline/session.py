@@ -184,7 +184,7 @@ def find_java() -> JavaProgram:
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         if isinstance(error, OSError) and error.errno in _NO_PROGRAM:
-            raise SparkMissing(f"{expected}, found {java}, which does not run: {error}") from error
+            raise SparkMissing(f"{expected}, found {java}, which does not start: {error}") from error
         raise StoreUnavailable(f"{expected}, found {java}, which does not answer: {error}") from error
     version = re.search(r'version "(\d+)', said)
     if version is None or int(version[1]) < OLDEST_JAVA:
@@ -234,7 +234,7 @@ def _reason(options: SessionOptions, error: Exception) -> str:
     """Return Spark's text without stack trace, with the remedy if it is known."""
     text = str(error)
     if not options.is_local and _NO_MASTER.search(text):
-        return "nobody answers there; look at spark.master, and whether that cluster runs"
+        return "nothing answers there; check spark.master, and whether that cluster runs"
     return " ".join(text.partition("\n\tat ")[0].split())[:_SHOWN]
 
 

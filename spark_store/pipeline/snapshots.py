@@ -15,7 +15,7 @@ from pyspark.sql import functions as sql
 
 from mappings.ids import EntityType
 from spark_store.lake import reader
-from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS
+from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.pipeline import fault_injection
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.tables import LakeWriter, append_once
@@ -58,27 +58,27 @@ def append(target: LakeWriter, rows: DataFrame) -> int:
 
 
 def keep(target: LakeWriter, seq: int) -> int:
-    """Keep the moment `seq`, which both tables have reached, unless that was done; how many things it has."""
-    if reader.last_transaction(target.lake, MOMENTS, APP) >= seq:
+    """Take the full snapshot as of event `seq`, unless it is there. Return its number of things."""
+    if reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP) >= seq:
         return 0
     things = target.read(LATEST).where(sql.col("entity_type") == EntityType.THING.value)
-    rows = things.withColumn("moment", sql.lit(seq).cast("long")).select(*MOMENTS.column_names)
-    before = reader.rows(target.lake, MOMENTS)
-    with fault_injection.during(FaultPoint.DURING_MOMENT, target.spark, Path(target.lake.path(MOMENTS))):
-        append_once(target, MOMENTS, rows, APP, seq)
-    return reader.rows(target.lake, MOMENTS) - before
+    rows = things.withColumn("as_of", sql.lit(seq).cast("long")).select(*FULL_SNAPSHOTS.column_names)
+    before = reader.rows(target.lake, FULL_SNAPSHOTS)
+    with fault_injection.during(FaultPoint.DURING_FULL_SNAPSHOT, target.spark, Path(target.lake.path(FULL_SNAPSHOTS))):
+        append_once(target, FULL_SNAPSHOTS, rows, APP, seq)
+    return reader.rows(target.lake, FULL_SNAPSHOTS) - before
 
 
 def thin(target: LakeWriter) -> int:
     """Delete the full snapshots that save too little; return how many. Uses Spark only if there are some."""
-    rows = reader.moments(target.lake)
+    rows = reader.full_snapshots(target.lake)
     if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):
         return 0
     spared = spare(rows, reader.events_up_to(target.lake, list(rows)))
     if spared:
         # Whole partitions: no file is read or written for that.
         target.spark.sql(
-            f"DELETE FROM {target.name(MOMENTS)} WHERE moment IN ({', '.join(map(str, spared))})"
+            f"DELETE FROM {target.name(FULL_SNAPSHOTS)} WHERE as_of IN ({', '.join(map(str, spared))})"
         ).collect()
     return len(spared)
 
@@ -90,10 +90,10 @@ def spare(rows: Mapping[int, int], events: Sequence[int]) -> list[int]:
     rows as there are events since the kept one before it. The newest is kept.
     """
     found, since = [], 0
-    for moment, happened in list(zip(rows, events, strict=True))[:-1]:
+    for number, happened in list(zip(rows, events, strict=True))[:-1]:
         since += happened
-        if since < 2 * rows[moment]:
-            found.append(moment)
+        if since < 2 * rows[number]:
+            found.append(number)
         else:
             since = 0
     return found

@@ -129,7 +129,7 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found + holes < wanted:
             raise LakeUnfit(
                 f"{self._path}: expected every event from {partition.first} to {partition.last}, found {found} of them; "
-                "restore the journal, or begin a new lake"
+                "restore the journal, or start a new lake"
             )
 
 
@@ -169,8 +169,8 @@ def _state_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, 
         oldest = journal_reader.oldest_known() or journal_reader.newest() + 1
     if 1 < first < oldest:
         raise StoreUnavailable(
-            f"{path}: expected every event from {first} on, found that some were trimmed: which entities they touched "
-            "nobody knows any more; the next start takes the states of all"
+            f"{path}: expected every event from {first} on, found that some were trimmed: which entities they changed "
+            "is unknown; the next start reads all states"
         )
 
 

@@ -31,7 +31,7 @@ from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.check import refuse_hole
-from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, TABLES
+from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, TABLES
 from spark_store.lake.watermark import Batch, RetentionRun, Watermark, forget_failure, publish_watermark, read_watermark
 from spark_store.pipeline import erasure, fault_injection, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.clock import ClockReading, Uptime, uptime
@@ -98,7 +98,7 @@ _NO_ANSWER = "Answer from Java side is empty"
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """`interval`: seconds from one batch's begin to the next. `once`: end when everything has been taken."""
+    """`interval`: seconds from one batch's begin to the next. `once`: end when all events are in the lake."""
 
     max_batch_rows: int = 500_000
     interval: float = 0.5
@@ -146,7 +146,7 @@ class PipelineStream:
         self._done = MaintenanceState(now, now, now, 0, 0)
         self._watermark = Watermark()
         self._kept = 0
-        """The newest moment that is kept."""
+        """The newest full snapshot."""
         self._at = ""
         """The kind of maintenance that was begun last."""
         self._started = 0
@@ -184,7 +184,7 @@ class PipelineStream:
         if self._options.maintenance.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
-        self._kept = reader.last_transaction(target.lake, MOMENTS, APP)
+        self._kept = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
         with JournalReader.open(target.lake.journal) as journal_reader:
             newest, appended = journal_reader.newest(), tables.last_appended(target)
             merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.last_merged(target)
@@ -401,8 +401,8 @@ class PipelineStream:
             return
         try:
             if todo.keep:
-                self._at = "moment"
-                self._keep_moment()
+                self._at = "full_snapshot"
+                self._take_full_snapshot()
             todo = todo._replace(keep=False)
             if any(todo):
                 # No batch runs at the same time, so nothing can get into the way of anything.
@@ -415,7 +415,7 @@ class PipelineStream:
         """Schedule failed maintenance as if it had been done. Other kinds do not wait for it."""
         now = datetime.now(UTC)
         with self._batch:
-            if self._at == "moment":
+            if self._at == "full_snapshot":
                 self._kept = self._watermark.seq
             self._done = table_maintenance.without(self._done, self._at, now)
             self._note(self._at, reason)
@@ -431,13 +431,13 @@ class PipelineStream:
             failures[kind] = failure
         self._watermark = msgspec.structs.replace(self._watermark, maintenance_failures=failures)
 
-    def _keep_moment(self) -> None:
+    def _take_full_snapshot(self) -> None:
         """Keep a full snapshot of both tables. Batches go on meanwhile: newer rows do no harm."""
         seq = self._watermark.seq
-        self._say("moment", seq=seq, things=snapshots.keep(self._target, seq))
+        self._say("full snapshot", seq=seq, things=snapshots.keep(self._target, seq))
         with self._batch:
             self._kept = seq
-            self._note("moment", None)
+            self._note("full_snapshot", None)
             self._count_files()
             self._notify()
 
@@ -463,7 +463,7 @@ class PipelineStream:
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
         events = retention.forget(self._target, self._options.maintenance.retention, look.until)
-        self._say("forgotten", events=events)
+        self._say("expired", events=events)
         looked = RetentionRun(
             believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
         )
@@ -511,7 +511,7 @@ def check_begin(begin: int, watermark: int) -> None:
     if begin != watermark:
         raise StoreUnavailable(
             f"expected a batch that begins after event {watermark}, where the lake is, found one that begins after {begin}: "
-            "a checkpoint of another run; the pipeline removes it when it starts"
+            "the checkpoint is of another run; the pipeline removes it at its start"
         )
 
 
@@ -521,7 +521,7 @@ def translate_error(error: Exception) -> StoreError:
         return error
     if isinstance(error, (ConnectionError, Py4JNetworkError)) or _NO_ANSWER in str(error):
         return StoreUnavailable(
-            "Spark's Java process has ended amid its work: killed, or short of memory (spark.memory); what was begun is "
-            "done again at the next start"
+            "Spark's Java process ended unexpectedly: killed, or out of memory (spark.memory); the next start repeats "
+            "the batch"
         )
     return translate_spark_error(type(error).__name__, str(error))

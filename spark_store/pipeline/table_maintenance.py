@@ -35,7 +35,7 @@ class MaintenancePlan:
     """The schedule of maintenance.
 
     Tables are compacted after `batches`, or so many new `files`, or `optimize_every` if there was a batch. A full snapshot
-    is kept after `moment_events`, or twice the number of entities.
+    is kept after `full_snapshot_events`, or twice the number of entities.
     """
 
     batches: int = 64
@@ -43,7 +43,7 @@ class MaintenancePlan:
     optimize_every: timedelta = timedelta(minutes=10)
     vacuum_every: timedelta = timedelta(minutes=10)
     forget_every: timedelta = timedelta(hours=1)
-    moment_events: int = 200_000
+    full_snapshot_events: int = 200_000
     retention: RetentionRules = field(default_factory=RetentionRules)
 
 
@@ -78,14 +78,14 @@ def due(done: MaintenanceState, now: datetime, maintenance: MaintenancePlan) -> 
         optimize=done.batches >= maintenance.batches or done.files >= maintenance.files or waited,
         vacuum=_has_passed(maintenance.vacuum_every, done.vacuumed, now),
         forget=not maintenance.retention.is_forever and _has_passed(maintenance.forget_every, done.forgotten, now),
-        # A moment costs a row for each thing, so there are at most half as many of them as events.
-        keep=done.events >= max(maintenance.moment_events, 2 * done.entities),
+        # A full snapshot has a row for each thing: there are at most half as many rows as events.
+        keep=done.events >= max(maintenance.full_snapshot_events, 2 * done.entities),
     )
 
 
 def without(done: MaintenanceState, kind: str, now: datetime) -> MaintenanceState:
     """Return `done` as if this kind of maintenance, which failed, had been done now."""
-    if kind == "moment":
+    if kind == "full_snapshot":
         return done._replace(events=0)
     if kind == "optimize":
         return done._replace(optimized=now, batches=0, files=0)

@@ -142,7 +142,7 @@ def _prepare(target: LakeWriter, table: Table) -> None:
         raise LakeUnfit(
             f"{target.lake.path(table)}: expected the columns "
             f"{', '.join(f'{name} {expected[name]}' for name in wrong)}, found {', '.join(wrong.values())}; "
-            "move the folder away, and the pipeline makes it anew from the journal"
+            "move the folder away, and the pipeline creates it again from the journal"
         )
     if added:
         _add_columns(target, table, added)
@@ -180,7 +180,7 @@ def check_same_journal(target: LakeWriter, journal_reader: JournalReader, last: 
     ):
         raise LakeUnfit(
             f"event {last} is {mine.entity} at revision {mine.revision}, {mine.timestamp}, in the journal, {kept['entity']} "
-            f"at revision {kept['revision']}, {kept['ts'].isoformat()}, in the lake: they do not belong together; "
+            f"at revision {kept['revision']}, {kept['ts'].isoformat()}, in the lake: they do not match; "
             "move the folder `lake` away for a new one"
         )
 

@@ -21,7 +21,7 @@ from mappings.ids import namespace_of
 from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.tables import EVENTS, MOMENTS, SNAPSHOTS, Lake
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, whole
 from spark_store.queries.spark_query import Batch, Query, Tables
 from spark_store.rql.order import place_of, value_of
@@ -80,17 +80,17 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
 
     # `with_policies` leaves out later erasures.
     spared = erasure.spared_condition(lakes.pending(lake))
-    version, moment = lakes.position(lake).version, lakes.moment_before(lake, before)
+    version, snapshot = lakes.position(lake).version, lakes.full_snapshot_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
     within = f"{spared} AND namespace IN ({names})" if names else spared
 
     def ask(tables: Tables) -> Any:
-        since = f"entity_type = 'thing' AND seq > {moment.seq} AND {within}"
+        since = f"entity_type = 'thing' AND seq > {snapshot.seq} AND {within}"
         events = tables.read(EVENTS, version).where(f"{since} AND ts < {literal(before)}").selectExpr(*_columns(_EVENT))
         known = tables.read(SNAPSHOTS).where(f"{since} AND modified < {literal(before)}").selectExpr(*_columns(_STATE))
         rows = events.unionByName(known)
-        if moment.seq:
-            kept = tables.read(MOMENTS, moment.version).where(f"moment = {moment.seq} AND {within}")
+        if snapshot.seq:
+            kept = tables.read(FULL_SNAPSHOTS, snapshot.version).where(f"as_of = {snapshot.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
         ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
         return ordered.mapInArrow(fold_batches(question.predicate), DDL)

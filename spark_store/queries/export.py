@@ -47,9 +47,9 @@ def check_output(out: Path, *, force: bool) -> None:
     if out.is_dir():
         raise OutputUnusable(f"{out}: expected the name of a file, found a folder")
     if out.exists() and not force:
-        raise OutputUnusable(f"{out}: expected no such file, found one; name another one, or say --force to replace it")
+        raise OutputUnusable(f"{out}: expected no such file, found one; name another one, or use --force to replace it")
     if not out.parent.is_dir():
-        raise OutputUnusable(f"{out}: expected a folder to write into, found no {out.parent}; make it")
+        raise OutputUnusable(f"{out}: expected an existing folder, found no {out.parent}; create it")
 
 
 class Output:
@@ -332,7 +332,7 @@ def newest(
         # Events that the lake has taken meanwhile may have been trimmed from the journal while it was read.
         if (oldest is not None and oldest <= seq + 1) or read_watermark(lake.watermark).seq <= seq:
             return position, rows
-    raise StoreUnavailable(f"{lake.journal}: expected events after {seq}, found it trimmed again and again; try again")
+    raise StoreUnavailable(f"{lake.journal}: events after {seq} were trimmed repeatedly while they were read; retry")
 
 
 def _select(
@@ -346,7 +346,7 @@ def _select(
         if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
             raise StoreUnavailable(
                 f"found more than {_MOST_WAITING} events, or {_MOST_WAITING_BYTES >> 20} MiB of them, that are not in the "
-                "lake yet; wait until it has caught up: `connectivity pipeline status` says how far it is"
+                "lake yet; wait until it has caught up (`connectivity pipeline status`)"
             )
     return pa.concat_tables(found).sort_by(_SORT) if found else None
 

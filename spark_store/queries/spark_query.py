@@ -132,10 +132,10 @@ class Tables:
 def reason_to_stop(limits: QueryLimits, deadline: float, cancellation: Cancellation) -> SparkQueryError | None:
     """Why a query has to stop now, if it has to; `deadline` in monotonic seconds."""
     if cancellation.is_set:
-        return QueryCancelled("the query was stopped, as asked")
+        return QueryCancelled("the query was cancelled")
     if time.monotonic() >= deadline:
         return QueryTimeout(
-            f"found no end of the query after {limits.seconds:g} s, which is its limit; ask for less, or allow more time"
+            f"the query did not end within {limits.seconds:g} s, its limit; narrow it, or allow more time"
         )
     return None
 
@@ -176,7 +176,7 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
             return remote
         if is_off:
             raise NoSparkQueries(
-                "wide queries are answered by Spark, and spark.mode is off: set spark.mode to embedded or external, or "
+                "Spark queries need Spark, and spark.mode is off: set spark.mode to embedded or external, or "
                 "spark.remote to the address of a Spark Connect server that sees the lake"
             )
         return read_address(lake.connect).url
@@ -222,7 +222,7 @@ class QueryResult:
             wake = self._wake.set
             self._closing.enter_context(cancellation.telling(wake))
             self._take_place(places)
-            self._watcher = threading.Thread(target=self._watch, name="wide query", daemon=True)
+            self._watcher = threading.Thread(target=self._watch, name="Spark query", daemon=True)
             self._watcher.start()
             with self._translate_errors():
                 self._session = session = _session(find())
@@ -248,7 +248,7 @@ class QueryResult:
             self.rows += batch.num_rows
             if self._limits.rows is not None and self.rows > self._limits.rows:
                 raise TooManyRows(
-                    f"found at least {self.rows} rows, expected at most {self._limits.rows}; ask for less, or allow more"
+                    f"found at least {self.rows} rows, expected at most {self._limits.rows}; narrow the query, or allow more"
                 )
         except BaseException:
             self.close()
@@ -295,8 +295,8 @@ class QueryResult:
         self._wake.wait(max(0.0, self._deadline - time.monotonic()))
         if self._over.is_set():
             return
-        self._why = self._reason() or QueryCancelled("the query was stopped")
-        threading.Thread(target=self._interrupt, name="wide query, stopped", daemon=True).start()
+        self._why = self._reason() or QueryCancelled("the query was cancelled")
+        threading.Thread(target=self._interrupt, name="Spark query, stopped", daemon=True).start()
         if not self._over.wait(_GRACE_SECONDS) and self._session is not None:
             _interrupt(self._session)
 
@@ -330,18 +330,16 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError:
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shorten(text)
     if "maxResultSize" in text:
-        return ResultTooLarge(f"found a result larger than the pipeline may hold at once ({reason}); ask in parts")
+        return ResultTooLarge(f"found a result larger than the pipeline can hold in memory ({reason}); query in parts")
     if code == "UNAUTHENTICATED":
-        return NoPipeline(
-            f"whoever answers there does not know this token: {reason}; the pipeline may be starting anew"
-        )
+        return NoPipeline(f"the server does not know this token: {reason}; the pipeline may be restarting")
     if code == "UNAVAILABLE" and not has_begun and "onnect" in text:
         return NoPipeline(
-            f"expected a pipeline that answers wide queries, found none: {reason}; `connectivity pipeline status` and "
-            "/health/ready say how it does"
+            f"expected a pipeline with Spark queries, found none: {reason}; `connectivity pipeline status` and "
+            "/health/ready show its state"
         )
     if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST):
-        return PipelineLost(f"the pipeline ended amid the query: {reason}; ask again when it runs")
+        return PipelineLost(f"the pipeline ended during the query: {reason}; retry when it is running")
     return QueryRefused(f"Spark refuses the query: {reason}")
 
 
@@ -400,7 +398,7 @@ def _release(session: SparkSession) -> None:
             concurrent.futures.wait(list(session.client._release_futures), _GRACE_SECONDS)
             session.client.release_session()
 
-    saying = threading.Thread(target=release, name="wide query, released", daemon=True)
+    saying = threading.Thread(target=release, name="Spark query, released", daemon=True)
     saying.start()
     saying.join(_GRACE_SECONDS)
     with contextlib.suppress(Exception):

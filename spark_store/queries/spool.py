@@ -38,7 +38,7 @@ class Spool:
         try:
             self._file = TemporaryFile(dir=folder)  # noqa: SIM115 - it is open as long as the spool
         except OSError as error:
-            raise translate_system_error(folder, error, "what a search finds cannot be kept") from error
+            raise translate_system_error(folder, error, "search results cannot be written") from error
 
     def __len__(self) -> int:
         return len(self._ends) - 1
@@ -49,7 +49,7 @@ class Spool:
         if len(self) >= self._bound.records or end > self._bound.bytes:
             raise TooManyRows(
                 f"found more than {len(self)} things of {self._ends[-1]} bytes, expected at most {self._bound.records} of "
-                f"{self._bound.bytes} bytes; ask for less"
+                f"{self._bound.bytes} bytes; narrow the search"
             )
         with self._lock:
             try:
@@ -98,5 +98,5 @@ class Spool:
 
     def _fault(self, error: OSError | ValueError) -> StoreUnavailable:
         if isinstance(error, OSError):
-            return translate_system_error(self._folder, error, "what a search has found cannot be kept")
-        return StoreUnavailable("what a search has found was let go of: nobody asks any more")
+            return translate_system_error(self._folder, error, "search results cannot be written")
+        return StoreUnavailable("the search results were released: the search was cancelled")

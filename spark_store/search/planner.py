@@ -32,11 +32,11 @@ LOOKED_UP: Final = 8
 class AccessPath(Enum):
     """How things are found in order."""
 
-    IDS = "along the ids"
-    VALUE = "along the ids of one value"
-    VALUES = "along the values that it is sorted by"
-    CANDIDATES = "all candidates, brought into order"
-    THINGS = "all things, brought into order"
+    IDS = "in the order of IDs"
+    VALUE = "in the order of IDs, for one value"
+    VALUES = "in the order of the sorted values"
+    CANDIDATES = "all candidates, sorted"
+    THINGS = "all things, sorted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class QueryPlan:
     def __str__(self) -> str:
         lines = [f"{self.way.value}; {self.things} things, order {self.order}"]
         if not self.is_indexed:
-            lines.append("the index is being built: the states are searched")
+            lines.append("the index is being built: all states are scanned")
         lines += [f"{'  ' * depth}{text}" for depth, text in _lines(self.candidates, 0)]
-        lines.append("candidates: " + ("too many to be worth a list" if self.known is None else str(self.known)))
+        lines.append("candidates: " + ("too many for a list" if self.known is None else str(self.known)))
         if self.declared:
             lines.append(f"by the index of {self.declared} itself")
         if self.apart:
-            lines.append(f"looked at by themselves: {self.apart}")
+            lines.append(f"evaluated without the index: {self.apart}")
         return "\n".join(lines)
 
 

@@ -38,7 +38,7 @@ def _entity(literal: Literal) -> EntityId | None:
 def thing_of(snapshot: Snapshot) -> dict[str, Any]:
     """A thing that is there, as a search has it. Raises ValueError for a deleted one."""
     if snapshot.state is None:
-        raise ValueError(f"found {snapshot.entity} deleted, expected it to be there")
+        raise ValueError(f"found {snapshot.entity} deleted, expected a thing")
     return {
         **snapshot.state,
         "_revision": snapshot.revision,

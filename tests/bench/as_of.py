@@ -24,7 +24,7 @@ from connectivity.twins.context import CurrentStateLookup
 from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
-from spark_store.lake.reader import moment_before
+from spark_store.lake.reader import full_snapshot_before
 from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import SparkQueries, finder
 from spark_store.records import Change
@@ -112,7 +112,7 @@ def first_page(folder: Path, events: int = EVENTS) -> list[Figure]:
         with _searches(folder) as past:
             few = asyncio.run(_measured(past, f"gt({_PATH[1:]},99)", None, events))
             all = asyncio.run(_measured(past, None, f"sort(-{_PATH[1:]}),size(200)", events))
-    size = sum(it.stat().st_size for it in (folder / "lake" / "moments").rglob("*.parquet"))
+    size = sum(it.stat().st_size for it in (folder / "lake" / "full_snapshots").rglob("*.parquet"))
     total = sum(it.stat().st_size for it in (folder / "lake").rglob("*.parquet"))
     note = f"{things:,} things; moments are {size / 1e6:,.0f} of {total / 1e6:,.0f} MB"
     return [
@@ -154,7 +154,7 @@ async def _measured(past: AsOfSearches, filter: str | None, options: str | None,
     for sample in range(-2, SAMPLES):
         # The first ones are for Spark's own sake.
         at = BEGUN + timedelta(milliseconds=events * (0.35 + 0.1 * (sample % SAMPLES)))
-        moment = moment_before(past.lake, at).seq
+        moment = full_snapshot_before(past.lake, at).seq
         begun = time.perf_counter()
         feed = past.open(asked, int(at.timestamp() * 1000) * 1_000_000)
         assert isinstance(feed, AsOfFeed)

@@ -84,7 +84,7 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
     document = connection(mosquitto, source("b/writer", "acme:writer"), source("b/reader", "acme:reader"))
     settings: dict[str, Any] = {
         "spark": {"mode": "external"},
-        "journal": {"hot_window": "0s", "historical_headers": ["ditto-originator"]},
+        "journal": {"retention": "0s", "historical_headers": ["ditto-originator"]},
     }
     with (
         ServiceProcess.start(tmp_path, [document], **settings) as service,

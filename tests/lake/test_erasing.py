@@ -22,7 +22,7 @@ from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.status import read_status
-from spark_store.lake.tables import ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake
+from spark_store.lake.tables import ERASURES, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import erasure, snapshots, table_maintenance
 from spark_store.pipeline.erasure import ready
@@ -31,7 +31,7 @@ from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import change, event, timestamp
 from tests.support.lake.pipeline_process import DataFolder, differences, lamp, take_all
-from tests.support.lake.pipeline_tables import add_states, latest_row, write_all_tables, write_moment
+from tests.support.lake.pipeline_tables import add_states, latest_row, write_all_tables, write_full_snapshot
 
 MARK = "a-secret-nobody-else-has"
 
@@ -78,10 +78,10 @@ def target(tmp_path: Path) -> LakeWriter:
     for table in TABLES:
         path, partitions = place.path(table), list(table.partitioned_by)
         for number in (1, 2):
-            row = pa.table({"moment": [number], "entity": [f"{MARK} {number}"]})
+            row = pa.table({"as_of": [number], "entity": [f"{MARK} {number}"]})
             write_deltalake(path, row, mode="append", partition_by=partitions)
         if table != LATEST:
-            DeltaTable(path).delete("moment = 1")
+            DeltaTable(path).delete("as_of = 1")
     DeltaTable(place.path(LATEST)).optimize.compact()
     put_ahead(place)
     spark: Any = None
@@ -116,7 +116,7 @@ def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(targ
     erasure.clean(target)
     sums = {name: {str(Path(it).with_name(f".{Path(it).name}.crc")) for it in files} for name, files in needed.items()}
     assert data_files(place) == {name: files | sums[name] for name, files in needed.items()}
-    assert next(iter(needed[MOMENTS.name])).startswith("moment=2/")
+    assert next(iter(needed[FULL_SNAPSHOTS.name])).startswith("as_of=2/")
     assert rows(place) == before
     erasure.clean(target)
     assert rows(place) == before, "twice"
@@ -135,7 +135,7 @@ def test_nothing_goes_from_a_table_that_lacks_a_file(target: LakeWriter) -> None
     (needed,) = reader.files(target.lake, SNAPSHOTS)
     Path(target.lake.path(SNAPSHOTS), needed).unlink()
     before = data_files(target.lake)[SNAPSHOTS.name]
-    with pytest.raises(LakeUnfit, match=r"snapshots/\S+: found no file, expected one that the table needs"):
+    with pytest.raises(LakeUnfit, match=r"snapshots/\S+: expected a file of the table, found none"):
         erasure.clean(target)
     assert data_files(target.lake)[SNAPSHOTS.name] == before
 
@@ -146,7 +146,7 @@ def test_what_cannot_be_removed_is_reported(call: str, target: LakeWriter, monke
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, call, refuses)
-    expected = r"lake/events\S*: what was erased cannot be removed: Permission denied"
+    expected = r"lake/events\S*: erased data cannot be removed from the files: Permission denied"
     with pytest.raises(StoreUnavailable, match=expected):
         erasure.clean(target)
 
@@ -179,7 +179,7 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
     try:
         site.append([secret(1)])
         site.write(6, entities=3)
-        write_moment(site.folder)
+        write_full_snapshot(site.folder)
         with JournalReader.open(site.lake.journal) as follower:
             add_states(site.folder, SNAPSHOTS, map(latest_row, follower.states(1, follower.newest())))
         write_all_tables(site.folder)
@@ -194,7 +194,7 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
     site.assert_equal()
     assert differences(site) == []
     others = sorted(str(lamp(number)) for number in range(3))
-    for table in (SNAPSHOTS, MOMENTS):
+    for table in (SNAPSHOTS, FULL_SNAPSHOTS):
         assert sorted(row["entity"] for row in site.table(table)) == others, table.name
 
 

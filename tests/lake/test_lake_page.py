@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
-from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, Table
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, Table
 from spark_store.records import Change, Snapshot
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import write_lake
@@ -48,10 +48,10 @@ def test_snapshots_have_the_columns_of_latest() -> None:
 
 
 def test_moments_have_one_column_more() -> None:
-    moment, *others = MOMENTS.columns
+    moment, *others = FULL_SNAPSHOTS.columns
     assert tuple(others) == LATEST.columns
     assert (
-        "`moments`, partitioned by `moment`, has the columns of `latest`, for things only, and one more in front:"
+        "`full_snapshots`, partitioned by `as_of`, has the columns of `latest`, for things only, and one more in front:"
         in TEXT
     )
     assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT

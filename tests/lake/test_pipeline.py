@@ -15,8 +15,8 @@ from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit
-from spark_store.lake.reader import moment_before
-from spark_store.lake.tables import APP, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES
+from spark_store.lake.reader import full_snapshot_before
+from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.arrow_reader import short_events
@@ -85,7 +85,7 @@ def test_the_tables_are_the_journal_row_for_row_and_an_append_done_again_changes
         "acme.site", True, None, "acme.site:owner",
     )  # fmt: skip
     # The states of these changes are not what their events fold to; everything else is compared.
-    assert [it for it in differences(site) if "not as the events make it" not in it] == []
+    assert [it for it in differences(site) if "different from a replay of the events" not in it] == []
     target = LakeWriter.of(spark, site.folder)
     rows = spark.createDataFrame(pa.Table.from_batches(short_events(site.lake.journal, 7, 30)))
     append_events(target, event_rows(rows), 30)
@@ -209,7 +209,7 @@ def test_a_lake_of_another_journal_or_of_another_shape_is_refused(spark: SparkSe
     with pytest.raises(LakeUnfit, match="reaches to event 10"):
         take_all(spark, site)
     site.write(20, entities=3)
-    with pytest.raises(LakeUnfit, match="do not belong together"):
+    with pytest.raises(LakeUnfit, match="do not match"):
         take_all(spark, site)
     shutil.rmtree(site.lake.path(LATEST))
     write_deltalake(site.lake.path(LATEST), pa.table({"id": [1, 2, 3]}))
@@ -262,15 +262,23 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
     site.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
     after = datetime.fromisoformat(timestamp(9))
-    assert ("moment", {"seq": 8, "things": 4}) in take_all(spark, site, maintenance=MaintenancePlan(moment_events=8))
-    assert "moment" not in [event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(moment_events=8))]
+    assert ("full snapshot", {"seq": 8, "things": 4}) in take_all(
+        spark, site, maintenance=MaintenancePlan(full_snapshot_events=8)
+    )
+    assert "full snapshot" not in [
+        event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=8))
+    ]
     assert snapshots.keep(target, 8) == 0, "Delta knows that this one is there"
     site.append([counted(lamp(0), 3)])
-    assert "moment" not in [event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(moment_events=2))]
+    assert "full snapshot" not in [
+        event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=2))
+    ]
     # Twice as many events as there are entities, at least.
     site.append([counted(lamp(0), revision) for revision in range(4, 13)])
-    assert ("moment", {"seq": 18, "things": 4}) in take_all(spark, site, maintenance=MaintenancePlan(moment_events=2))
-    kept = [row for row in site.table(MOMENTS) if row.pop("moment") == 18]
+    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(
+        spark, site, maintenance=MaintenancePlan(full_snapshot_events=2)
+    )
+    kept = [row for row in site.table(FULL_SNAPSHOTS) if row.pop("as_of") == 18]
     assert sorted(kept, key=str) == sorted(
         (row for row in site.table(LATEST) if row["entity_type"] == "thing"), key=str
     )
@@ -278,10 +286,12 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     site.assert_equal()
     # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
     for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
-        assert moment_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, since
-    shutil.rmtree(site.lake.path(MOMENTS))
-    assert ("moment", {"seq": 18, "things": 4}) in take_all(
-        spark, site, maintenance=MaintenancePlan(moment_events=2)
+        assert full_snapshot_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, (
+            since
+        )
+    shutil.rmtree(site.lake.path(FULL_SNAPSHOTS))
+    assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(
+        spark, site, maintenance=MaintenancePlan(full_snapshot_events=2)
     ), "made anew"
 
 

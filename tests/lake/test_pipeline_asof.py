@@ -21,7 +21,7 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
-from spark_store.lake.tables import MOMENTS
+from spark_store.lake.tables import FULL_SNAPSHOTS
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
@@ -39,7 +39,7 @@ from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, command, searching, source
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
-from tests.support.lake.pipeline_tables import write_all_tables, write_moment
+from tests.support.lake.pipeline_tables import write_all_tables, write_full_snapshot
 from tests.support.random_histories import RandomChange, lived
 from tests.support.wait import wait_until
 
@@ -191,12 +191,12 @@ def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
         changes = past.changes(since, end)
         newest.append(newest[-1] + len(changes))
         site.append(changes)
-        take_all(spark, site, maintenance=MaintenancePlan(moment_events=keeps))
+        take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=keeps))
         if end == 170:
             assert snapshots.take(target, 4) > 3
             table_maintenance.optimize(target)
     # The third run may keep a moment before it has moved anything.
-    assert {newest[1], newest[3]} <= {row["moment"] for row in site.table(MOMENTS)} <= set(newest[1:4])
+    assert {newest[1], newest[3]} <= {row["as_of"] for row in site.table(FULL_SNAPSHOTS)} <= set(newest[1:4])
     at = past.lives[min(past.lives, key=str)][-1][0].timestamp
     whole, *others = questions()
     for moment, question in (
@@ -249,14 +249,14 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     before = answers()
     assert [len(answer) for answer in before] == [6, 6, 6]
     assert [max(it.revision for it in answer) for answer in before] == [3, 4, 5]
-    assert reader.moments(site.lake) == {6: 5, 8: 6, 10: 6}
+    assert reader.full_snapshots(site.lake) == {6: 5, 8: 6, 10: 6}
     monkeypatch.setattr(snapshots, "thin", thin)
     assert forget(target, rules, now) == 0
-    assert reader.moments(site.lake) == {10: 6}
+    assert reader.full_snapshots(site.lake) == {10: 6}
     assert answers() == before
-    version = DeltaTable(site.lake.path(MOMENTS)).version()
+    version = DeltaTable(site.lake.path(FULL_SNAPSHOTS)).version()
     assert forget(target, rules, now) == 0
-    assert DeltaTable(site.lake.path(MOMENTS)).version() == version, "nothing to do is no version"
+    assert DeltaTable(site.lake.path(FULL_SNAPSHOTS)).version() == version, "nothing to do is no version"
 
 
 @pytest.mark.soak(shard="lake")
@@ -312,7 +312,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(site: DataFolder, 
     try:
         for name, celsius in (("a", 31), ("b", 29), ("c", 40)):
             await has_thing(service, name, {"attributes": {"celsius": celsius}})
-        write_moment(site.folder)
+        write_full_snapshot(site.folder)
         clock += timedelta(seconds=5)
         service.deliver(command("modify", "/attributes/celsius", 32, name="a"))
         await wait_until(lambda: len(service.answers()) == 4, WITHIN)

@@ -74,7 +74,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_p
             site.write(5)
             process.wait_for("batch", seq=15)
             java.kill()
-            with pytest.raises(PipelineLost, match="ended amid the query"):
+            with pytest.raises(PipelineLost, match="ended during the query"):
                 next(answer)
         assert process.wait() == 1, process.output()
     assert not site.lake.connect.exists()

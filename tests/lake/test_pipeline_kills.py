@@ -30,9 +30,9 @@ SHORT = [(point, VICTIMS[number % 3]) for number, point in enumerate(FaultPoint)
 
 def options(point: FaultPoint) -> list[str]:
     """Small batches, so that a crash is amid others; a compaction or a moment where that is the point."""
-    compacting, keeping = point is FaultPoint.DURING_COMPACTION, point is FaultPoint.DURING_MOMENT
+    compacting, keeping = point is FaultPoint.DURING_COMPACTION, point is FaultPoint.DURING_FULL_SNAPSHOT
     batches, events = "2" if compacting else "1000", "1" if keeping else "1000000"
-    return ["--batch-rows", "20", "--optimize-batches", batches, "--moment-events", events]
+    return ["--batch-rows", "20", "--optimize-batches", batches, "--full-snapshot-events", events]
 
 
 def die(
@@ -103,7 +103,7 @@ def series(
     for point, victim in kills:
         die(site, point, victim, monkeypatch)
         assert_whole(site.folder, amid=True)
-    take_all(spark, site, maintenance=MaintenancePlan(moment_events=1))
+    take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=1))
     assert_whole(site.folder)
 
 

@@ -165,7 +165,7 @@ def test_what_is_done_by_hand_in_a_folder_without_a_journal_says_so_and_makes_no
     monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
     folder = tmp_path / "fresh"
     assert main([*options, "--data-dir", str(folder)]) == EXIT_FAILED
-    assert "found no journal; start the service once, or say with --settings which is meant" in said(capsys)
+    assert "found no journal; start the service once, or name the settings file with --settings" in said(capsys)
     assert not folder.exists()
 
 
@@ -208,13 +208,13 @@ def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
 
 
 def test_maintenance_by_hand_is_shown_in_the_status(by_hand: DataFolder) -> None:
-    failures = {"optimize": "a damaged file", "moment": "another one"}
+    failures = {"optimize": "a damaged file", "full_snapshot": "another one"}
     publish_watermark(by_hand.lake.watermark, Watermark(3, erased=2, maintenance_failures=failures))
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
     found = read_watermark(by_hand.lake.watermark)
     assert found.optimized is not None
     assert found.vacuumed is not None
-    assert (found.seq, found.erased, found.maintenance_failures) == (3, 2, {"moment": "another one"})
+    assert (found.seq, found.erased, found.maintenance_failures) == (3, 2, {"full_snapshot": "another one"})
     assert (found.tables["events"], found.compacted["events"]) == (TableSize(4, 700), 4)
 
 
@@ -263,7 +263,7 @@ def test_anyone_who_writes_the_lake_repairs_it_first(
     assert main([*options, "--data-dir", str(site.folder)]) == EXIT_FAILED
     output = said(capsys)
     assert "as far as needed" in output
-    assert ('"event": "log mended"' in output) is ("--preview" not in options)
+    assert ('"event": "log repaired"' in output) is ("--preview" not in options)
 
 
 def test_the_status_is_known_without_spark(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve
-from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots
@@ -190,7 +190,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (22, 24)
     assert found["counted:b", 6]["modified"].isoformat() == timestamp(6).replace("Z", "+00:00")
     # What is before a border is not in a moment either.
-    assert sorted(it["entity"] for it in site.table(MOMENTS)) == ["both:d", "it's.kept:c", "old:still"]
+    assert sorted(it["entity"] for it in site.table(FULL_SNAPSHOTS)) == ["both:d", "it's.kept:c", "old:still"]
     assert found["old:still", 2] == next(it for it in site.table(LATEST) if it["entity"] == "old:still")
     # Nothing more, and nothing that the journal has comes back or is missed.
     assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])

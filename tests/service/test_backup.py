@@ -118,7 +118,7 @@ def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answer
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     name = f"backup-{os.getpid()}-{mode}"
-    settings: dict[str, Any] = {"journal": {"hot_window": "1s"}, "spark": {"mode": "embedded", "master": "local[2]"}}
+    settings: dict[str, Any] = {"journal": {"retention": "1s"}, "spark": {"mode": "embedded", "master": "local[2]"}}
     restored = ServiceProcess(tmp_path, {**settings, "spark": {"mode": mode, "master": "local[2]"}})
     with (
         ServiceProcess.start(tmp_path, [connection(mosquitto, source(name, OWNER))], **settings) as service,

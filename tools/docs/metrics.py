@@ -23,7 +23,7 @@ _CONNECTION = "depot-7_rabbit"
 LABELS: Mapping[str, str] = {
     "connection": "the id of a connection",
     "direction": "`in` or `out`",
-    "kind": "`batch`, `optimize`, `vacuum`, `retention`; of what fails `moment` and `erasure`, too, and no `batch`",
+    "kind": "`batch`, `optimize`, `vacuum`, `retention`; of what fails `full_snapshot` and `erasure`, too, and no `batch`",
     "name": "the name of a background job",
     "outcome": "the outcome of a message, see below",
     "table": "the name of a table of the lake",

@@ -182,8 +182,8 @@ class FakeManagement:
 
     async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
         self._do("plan", inquiry)
-        text = "along the ids; 7 things, order +thingId\nevery thing"
-        found = {"way": "along the ids", "order": "+thingId", "things": 7, "candidates": None}
+        text = "in the order of IDs; 7 things, order +thingId\nevery thing"
+        found = {"way": "in the order of IDs", "order": "+thingId", "things": 7, "candidates": None}
         return {**found, "isIndexed": True, "text": text}
 
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:

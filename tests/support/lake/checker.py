@@ -6,7 +6,7 @@ It reads the journal's file with SQLite and the tables with deltalake, prints wh
 if anything is. After everything has been moved, `events` holds each event of the journal exactly once and `latest` each
 entity's state. `--amid`, right after a kill, asks for less: `events` is the journal's beginning, at least as far as the
 watermark says, without a hole and without a repeat, and `latest` is nowhere older than the watermark, nor newer than the
-journal. In either case every moment of `moments` has each thing once that was there by its event, as old as that or newer.
+journal. In either case every partition of `full_snapshots` has each thing once that was there by its event, or newer.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def check(data_dir: Path, *, amid: bool = False) -> list[str]:
         journal.close()
     watermark = _watermark(data_dir)
     events, latest = _events(data_dir), _latest(data_dir)
-    moments = list(_moments_wrong(data_dir, entries))
+    moments = list(_full_snapshots_wrong(data_dir, entries))
     if amid:
         found = [*_events_wrong(entries[: len(events)], events), *_behind(entries, watermark, events, latest, states)]
     else:
@@ -81,15 +81,15 @@ def _behind(entries: list[Row], watermark: int, events: list[Row], latest: list[
     return found[:20]
 
 
-def _moments_wrong(data_dir: Path, entries: list[Row]) -> Iterator[str]:
-    rows = _rows(data_dir / "lake" / "moments")
-    repeated = [key for key, times in Counter((row["moment"], row["entity"]) for row in rows).items() if times > 1]
-    yield from _first("moments: there more than once:", repeated)
-    for moment in sorted({row["moment"] for row in rows}):
-        kept = {row["entity"]: row["revision"] for row in rows if row["moment"] == moment}
+def _full_snapshots_wrong(data_dir: Path, entries: list[Row]) -> Iterator[str]:
+    rows = _rows(data_dir / "lake" / "full_snapshots")
+    repeated = [key for key, times in Counter((row["as_of"], row["entity"]) for row in rows).items() if times > 1]
+    yield from _first("full_snapshots: there more than once:", repeated)
+    for moment in sorted({row["as_of"] for row in rows}):
+        kept = {row["entity"]: row["revision"] for row in rows if row["as_of"] == moment}
         known = {row[1]: row[2] for row in entries if row[0] == "thing" and row[3] <= moment}
         late = [id for id, revision in known.items() if kept.get(id, 0) < revision]
-        yield from _first(f"moments: older than event {moment}, or not there:", late)
+        yield from _first(f"full_snapshots: older than event {moment}, or not there:", late)
 
 
 def _unequal(table: str, expected: list[Row], found: list[Row]) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 
 from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
-from spark_store.lake.tables import APP, ERASURES, EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, Table
+from spark_store.lake.tables import APP, ERASURES, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake, Table
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 
 _TYPES = {"string": pa.string(), "long": pa.int64(), "boolean": pa.bool_(), "timestamp": pa.timestamp("us", "UTC")}
@@ -33,19 +33,19 @@ def write_lake(data_dir: Path, last: int | None = None) -> None:
 def write_all_tables(data_dir: Path) -> None:
     """`write_lake`, and the other tables where they are missing: a pipeline that starts finds nothing to create."""
     write_lake(data_dir)
-    for table in (SNAPSHOTS, MOMENTS):
+    for table in (SNAPSHOTS, FULL_SNAPSHOTS):
         if not Lake(data_dir).has(table):
             add_states(data_dir, table, [])
 
 
-def write_moment(data_dir: Path) -> None:
+def write_full_snapshot(data_dir: Path) -> None:
     """Add a moment with all things of the journal as they are now."""
     with JournalReader.open(Lake(data_dir).journal) as follower:
         last = follower.newest()
         rows = [
-            {**latest_row(state), "moment": last} for state in follower.states(1, last) if state.entity_type == "thing"
+            {**latest_row(state), "as_of": last} for state in follower.states(1, last) if state.entity_type == "thing"
         ]
-    _write(data_dir, MOMENTS, rows, "append", last)
+    _write(data_dir, FULL_SNAPSHOTS, rows, "append", last)
 
 
 def add_events(data_dir: Path, rows: Iterable[Mapping[str, Any]], last: int) -> None:
@@ -61,7 +61,7 @@ def write_latest(data_dir: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def add_states(data_dir: Path, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Into `snapshots` or `moments`."""
+    """Into `snapshots` or `full_snapshots`."""
     _write(data_dir, table, rows, "append")
 
 

@@ -141,8 +141,8 @@ class ServiceInProcess:
         monkeypatch.setattr(self.service.registry._watcher, "look", self._look)
         self._looked: list[Connection] = []
 
-    def _look(self, *, anew: bool = False) -> LoadedFolder | None:
-        if self._looked == self.documents and not anew:
+    def _look(self, *, reload: bool = False) -> LoadedFolder | None:
+        if self._looked == self.documents and not reload:
             return None
         self._looked = list(self.documents)
         files = {document.id: Path("site.json") for document in self.documents}

@@ -58,7 +58,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         (
             "java.io.IOException: No space left on device\n\tat java.base/",
             StoreUnavailable,
-            "No space left on device; the disk is full: make room, and writing goes on by itself",
+            "No space left on device; the disk is full: make room, and writing continues automatically",
         ),
         ("java.io.IOException: File too large", StoreUnavailable, "File too large; the disk is full"),
         (
@@ -70,10 +70,10 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         (
             "java.io.FileNotFoundException: /d/lake/pipeline/tmp/1/blockmgr-3/0c/temp_shuffle_7 (Permission denied)",
             StoreUnavailable,
-            "Permission denied; look at the owner and the rights of the lake's folder",
+            "Permission denied; check the owner and permissions of the lake's folder",
         ),
-        ("java.io.FileNotFoundException: /d/x.index (Read-only file system)", StoreUnavailable, "look at its mount"),
-        ("java.io.FileNotFoundException: /d/x.index (Input/output error)", StoreUnavailable, "look at the disk"),
+        ("java.io.FileNotFoundException: /d/x.index (Read-only file system)", StoreUnavailable, "check its mount"),
+        ("java.io.FileNotFoundException: /d/x.index (Input/output error)", StoreUnavailable, "check the disk"),
         ("java.io.FileNotFoundException: /d/x.index (Cannot allocate memory)", StoreUnavailable, "give the machine"),
         (
             "java.io.FileNotFoundException: /d/my lake/pipeline/lake/events/part-0.parquet (No such file or directory)",
@@ -122,7 +122,8 @@ def test_what_spark_says_becomes_what_is_to_be_done(text: str, kind: type[StoreE
 
 
 @pytest.mark.parametrize(
-    ("reason", "step"), [("Too many open files (os error 24)", "raise"), ("Permission denied (os error 13)", "rights")]
+    ("reason", "step"),
+    [("Too many open files (os error 24)", "raise"), ("Permission denied (os error 13)", "permissions")],
 )
 def test_a_table_that_the_system_does_not_open_is_not_damaged(reason: str, step: str) -> None:
     found = translate_lake_error(

@@ -113,12 +113,12 @@ def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.M
         with self._cancellation.telling(stopped.set):
             signal.raise_signal(signal.SIGINT)
             assert stopped.wait(30)
-        raise ExportFailed("the query was stopped, as asked", module.EXIT_CANCELLED)
+        raise ExportFailed("the query was cancelled", module.EXIT_CANCELLED)
 
     monkeypatch.setattr(HistoryExport, "run", wait)
     result = run("--out", "it.parquet", "--settings", settings)
     assert result.exit_code == 130
-    assert "as asked" in result.stderr
+    assert "the query was cancelled" in result.stderr
     assert signal.getsignal(signal.SIGINT) is before
 
 

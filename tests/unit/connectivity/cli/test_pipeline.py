@@ -98,7 +98,7 @@ def test_a_compaction_ends_with_what_the_tables_consist_of(settings: Path, monke
 def test_retention_says_how_much_has_gone(
     events: int, shown: str, settings: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers(monkeypatch, {"event": "forgotten", "events": events})
+    answers(monkeypatch, {"event": "expired", "events": events})
     assert run("retention", "--settings", settings).stdout == shown
     assert json.loads(run("retention", "--json", "--settings", settings).stdout) == {"events": events}
 

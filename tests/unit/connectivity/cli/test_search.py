@@ -103,13 +103,13 @@ def test_a_count_is_a_number(monkeypatch: pytest.MonkeyPatch, things: Things) ->
     assert things.lines[0] == "GET /api/2/search/things/count?filter=exists%28attributes%2Froom%29&as=x"
 
 
-PLAN = {"way": "along the ids", "text": "along the ids; 7 things, order +thingId\nevery thing"}
+PLAN = {"way": "in the order of IDs", "text": "in the order of IDs; 7 things, order +thingId\nevery thing"}
 
 
 @answered(Reply(PLAN), Reply(PLAN), Reply({"way": "?"}))
 def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     result = run(monkeypatch, things, "exists(attributes/room)", "--sort", "thingId", "--explain")
-    assert result.stdout == "along the ids; 7 things, order +thingId\nevery thing\n"
+    assert result.stdout == "in the order of IDs; 7 things, order +thingId\nevery thing\n"
     assert json.loads(run(monkeypatch, things, "--explain", "--json").stdout) == PLAN
     run(monkeypatch, things, "--explain", code=5)
     assert things.queries[0] == {"filter": ["exists(attributes/room)"], "option": ["sort(+thingId)"]}

@@ -40,7 +40,7 @@ def test_design_7_and_8_the_defaults() -> None:
     found = load_settings()
     assert (found.connections_dir, found.data_dir) == (Path("connections"), Path("data"))
     assert (found.api.host, found.api.port, found.api.token) == ("127.0.0.1", 8080, None)
-    assert (found.journal.hot_window, found.journal.redelivery_window) == (timedelta(days=7), timedelta(minutes=10))
+    assert (found.journal.retention, found.journal.redelivery_window) == (timedelta(days=7), timedelta(minutes=10))
     assert (found.journal.historical_headers, found.lake.retention.default) == ((), RetentionSetting())
     subscriptions = found.subscriptions
     assert (subscriptions.idle_timeout, subscriptions.after_life) == (timedelta(seconds=60), timedelta(seconds=10))
@@ -124,7 +124,7 @@ def test_a_rule_of_retention_that_is_invalid_says_what_one_is(
 
 
 def test_forever_is_no_end(tmp_path: Path) -> None:
-    assert load_settings(written(tmp_path, "journal: {hot_window: forever}\n")).journal.hot_window is None
+    assert load_settings(written(tmp_path, "journal: {retention: forever}\n")).journal.retention is None
 
 
 @pytest.mark.parametrize("word", ["off", "'off'", "OFF", "false"])
@@ -203,7 +203,7 @@ def test_loopback_needs_no_token(host: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert load_settings().api.token is None
 
 
-@pytest.mark.parametrize("setting", ["reconnect: {min: 999999999999w}", "journal: {hot_window: 999999999999w}"])
+@pytest.mark.parametrize("setting", ["reconnect: {min: 999999999999w}", "journal: {retention: 999999999999w}"])
 def test_a_duration_beyond_all_measure_is_a_problem(tmp_path: Path, setting: str) -> None:
     assert 'found "999999999999w", expected a shorter duration' in problems(written(tmp_path, setting + "\n"))[0]
 

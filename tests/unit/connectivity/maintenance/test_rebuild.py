@@ -26,7 +26,7 @@ from tests.support.oracles import search_index as indexed
 
 FOLDED = """
 import json
-for said in ({"event": "spark"}, {"event": "folded", "part": 1, "parts": 1}, {"event": "rebuilt", "changed": 3}):
+for said in ({"event": "spark"}, {"event": "part rebuilt", "part": 1, "parts": 1}, {"event": "rebuilt", "changed": 3}):
     print(json.dumps(said))
 print("Java has something to say")
 """
@@ -125,7 +125,9 @@ def test_in_a_folder_without_a_journal_there_is_nothing_to_rebuild_and_nothing_i
     outcome = rebuild(Settings(data_dir=tmp_path / "other"), only)
     assert outcome.exit_code == 1
     assert outcome.reason is not None
-    assert outcome.reason.endswith("found no journal; start the service once, or say with --settings which is meant")
+    assert outcome.reason.endswith(
+        "found no journal; start the service once, or name the settings file with --settings"
+    )
     assert not (tmp_path / "other").exists()
 
 

@@ -96,7 +96,7 @@ def test_what_is_asked_for_again_is_reported_without_reading(folder: Folder) -> 
     folder.write("a.json", document())
     folder.look()
     folder.read.clear()
-    found = folder.watcher.look(anew=True)
+    found = folder.watcher.look(reload=True)
     assert found is not None
     assert (list(found.connections), folder.read) == (["a"], [])
 

@@ -117,13 +117,13 @@ async def test_a_plan_describes_how_the_first_page_is_found(site: ConnectionHarn
     await lamps(site, 3)
     found = await searches.plan(replace(OWNER, options="size(2)"))
     assert found == {
-        "way": "all things, brought into order",
+        "way": "all things, sorted",
         "order": "+thingId",
         "things": 3,
         "candidates": None,
         "isIndexed": False,
-        "text": "all things, brought into order; 3 things, order +thingId\nthe index is being built: the states are "
-        "searched\nevery thing\ncandidates: too many to be worth a list",
+        "text": "all things, sorted; 3 things, order +thingId\nthe index is being built: all states are "
+        "scanned\nevery thing\ncandidates: too many for a list",
     }
     assert await error_of(searches.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
 

@@ -175,7 +175,7 @@ def test_a_damaged_file_is_unavailable_with_advice(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder_is_unavailable_with_advice(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match="look at its folder"):
+    with pytest.raises(StoreUnavailable, match="check its folder"):
         Journal.open(tmp_path / "nowhere" / "journal.db")
 
 

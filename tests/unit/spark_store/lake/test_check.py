@@ -183,8 +183,8 @@ def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked
     ("number", "step"),
     [
         (errno.EMFILE, "raise the limit of open files"),
-        (errno.EACCES, "the owner and the rights"),
-        (errno.EIO, "look at the disk"),
+        (errno.EACCES, "check the owner and permissions"),
+        (errno.EIO, "check the disk"),
     ],
 )
 def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(

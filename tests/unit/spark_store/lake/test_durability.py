@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from spark_store.errors import StoreUnavailable
 from spark_store.lake import durability
-from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, Lake
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 
 
@@ -105,10 +105,10 @@ def test_a_newest_commit_that_a_power_cut_has_spoilt_is_taken_away(place: Lake, 
 
 
 def test_files_of_a_partition_are_made_durable_and_looked_at_too(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Path(place.path(MOMENTS))
+    table = Path(place.path(FULL_SNAPSHOTS))
     for number in (7, 8):
-        write_deltalake(table, pa.table({"n": [1], "moment": [number]}), mode="append", partition_by=["moment"])
-    (file,) = (table / "moment=8").iterdir()
+        write_deltalake(table, pa.table({"n": [1], "as_of": [number]}), mode="append", partition_by=["as_of"])
+    (file,) = (table / "as_of=8").iterdir()
     found: list[str] = []
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", lambda it: found.append(os.readlink(f"/proc/self/fd/{it}")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark_store.lake.tables import EVENTS, LATEST, MOMENTS, SNAPSHOTS, TABLES, Lake, is_table
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake, is_table
 
 
 def test_design_8_20_the_guaranteed_columns_keep_their_names_and_types() -> None:
@@ -20,12 +20,12 @@ def test_design_8_20_the_guaranteed_columns_keep_their_names_and_types() -> None
         "deleted": "boolean", "state": "string",
     }.items()  # fmt: skip
     assert SNAPSHOTS.columns == LATEST.columns
-    assert MOMENTS.columns[1:] == LATEST.columns
+    assert FULL_SNAPSHOTS.columns[1:] == LATEST.columns
 
 
 def test_design_8_19_the_tables_lie_in_the_data_folder() -> None:
     lake = Lake(Path("/data"))
-    names = ("events", "latest", "snapshots", "moments")
+    names = ("events", "latest", "snapshots", "full_snapshots")
     assert [lake.path(table) for table in TABLES] == [f"/data/lake/{it}" for it in names]
 
 

@@ -37,7 +37,7 @@ def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
 def test_a_spoilt_watermark_says_what_to_do(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     file.write_bytes(content)
-    with pytest.raises(StoreUnavailable, match=r"expected a watermark.* remove it"):
+    with pytest.raises(StoreUnavailable, match=r"expected a watermark.* delete it"):
         read_watermark(file)
 
 

@@ -178,7 +178,7 @@ def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(site: DataFolder
     other = DataFolder(tmp_path / "other")
     other.write(5)
     shutil.copytree(site.lake.folder, other.lake.folder)
-    with pytest.raises(LakeUnfit, match="the lake has event 30, the journal none above 5"):
+    with pytest.raises(LakeUnfit, match="the lake has event 30, the journal ends at 5"):
         back_up(other.lake, tmp_path / "copy")
 
 

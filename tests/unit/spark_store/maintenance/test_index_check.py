@@ -89,7 +89,7 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
         ),
         (
             "INSERT INTO search_values SELECT path, 3, 'x', 99 FROM search_values WHERE value = 1.5",
-            [IndexDifference("rows that belong to nobody", "", 0)],
+            [IndexDifference("rows without an entity", "", 0)],
         ),
         (
             "DELETE FROM search_paths WHERE path = 'features/lamp/properties/on'",
@@ -108,8 +108,8 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
         ),
         ("DELETE FROM search_large", [IndexDifference("its size", "acme:3", 2)]),
         ("INSERT INTO search_large VALUES (1)", [IndexDifference("its size", "acme:1", 2)]),
-        ("DELETE FROM search_subjects", [IndexDifference("whom it names or imports", POLICY.id, 0)]),
-        ("INSERT INTO search_imports VALUES ('a:q', 'a:r')", [IndexDifference("whom it names or imports", "a:q", 0)]),
+        ("DELETE FROM search_subjects", [IndexDifference("subjects or imports", POLICY.id, 0)]),
+        ("INSERT INTO search_imports VALUES ('a:q', 'a:r')", [IndexDifference("subjects or imports", "a:q", 0)]),
         (
             'UPDATE entities SET state = \'{"attributes":{"room":"hall"}}\' WHERE key = 2',
             [

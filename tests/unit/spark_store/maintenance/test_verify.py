@@ -25,7 +25,7 @@ from spark_store.maintenance.verify import (
     SeenKeys,
     VerifyOptions,
     VerifyReport,
-    border,
+    boundary,
     end_of_part,
     sample,
     verify,
@@ -123,11 +123,11 @@ def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
         (lambda rows: [*rows, rows[4]], "events: there more than once: acme.site:lamp-0 at revision 4, event 5"),
         (
             lambda rows: [*rows[:2], {**rows[2], "value": "9007199254740992", "path": "/x"}, *rows[3:]],
-            "events: path, value not as in the journal: acme.site:lamp-0 at revision 2, event 3",
+            "events: path, value different from the journal: acme.site:lamp-0 at revision 2, event 3",
         ),
         (
             lambda rows: [{**rows[0], "headers": '{"a":1}'}, *rows[1:]],
-            "events: headers not as in the journal: acme.site:owner at revision 1, event 1",
+            "events: headers different from the journal: acme.site:owner at revision 1, event 1",
         ),
     ],
     ids=["loss", "gap", "repeat", "change", "headers"],
@@ -230,7 +230,7 @@ def test_what_was_erased_and_made_again_above_the_watermark_is_not_missed_in_lat
 def test_events_may_be_missing_up_to_what_retention_or_an_erasure_has_left(
     erased: int, first: int | None, is_expired: bool, snapshots: list[int], expected: int
 ) -> None:
-    assert border(erased, first, is_expired, snapshots) == expected
+    assert boundary(erased, first, is_expired, snapshots) == expected
 
 
 def test_an_event_that_the_journal_lost_is_reported(site: DataFolder) -> None:
@@ -262,8 +262,8 @@ def test_what_is_planted_in_latest_is_reported(site: DataFolder) -> None:
     assert said(*others, {**row, "revision": 6}) == ["latest: unknown to the journal: acme.site:lamp-3 at revision 6"]
     wrong = {**row, "state": "{}", "policy_id": None}
     assert said(*others, wrong) == [
-        "latest: policy, state not as in the journal: acme.site:lamp-3 at revision 5",
-        "latest: policy, state not as the events make it: acme.site:lamp-3 at revision 5",
+        "latest: policy, state different from the journal: acme.site:lamp-3 at revision 5",
+        "latest: policy, state different from a replay of the events: acme.site:lamp-3 at revision 5",
     ]
     # The same value in other words.
     assert said(*others, {**row, "state": f" {row['state']}"}) == []
@@ -288,7 +288,7 @@ def test_a_state_that_is_wrong_in_journal_and_lake_is_found_by_the_events(site: 
         site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
     )
     rebuild_index(site.lake)
-    assert differences(site) == ["latest: state not as the events make it: acme.site:lamp-5 at revision 5"]
+    assert differences(site) == ["latest: state different from a replay of the events: acme.site:lamp-5 at revision 5"]
 
 
 def test_differences_are_counted_and_some_are_reported(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_what_is_reported_is_the_same_however_few_events_are_read_at_once(
     )
     said = [
         "events: 2 missing in the lake: acme.site:lamp-3 at revision 1",
-        "latest: state not as the events make it: acme.site:lamp-5 at revision 5",
+        "latest: state different from a replay of the events: acme.site:lamp-5 at revision 5",
     ]
     read: list[int] = []
     in_order = lake_rows._in_order
@@ -447,7 +447,7 @@ def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -
 
 def test_a_file_that_is_no_progress_is_reported(site: DataFolder) -> None:
     site.lake.progress_file.write_bytes(b"{")
-    with pytest.raises(StoreUnavailable, match="say --restart"):
+    with pytest.raises(StoreUnavailable, match="use --restart"):
         verify(site.lake, ALL)
     assert verify(site.lake, VerifyOptions(restart=True)).count == 0
 

@@ -74,7 +74,7 @@ def test_no_java_at_all_is_said_with_what_to_install(tmp_path: Path, monkeypatch
     with pytest.raises(SparkMissing, match="found none; install one"):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(SparkMissing, match="does not run"):
+    with pytest.raises(SparkMissing, match="does not start"):
         find_java()
 
 
@@ -135,7 +135,7 @@ def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pyt
     monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
     with pytest.raises(
-        StoreUnavailable, match=r"master spark://h:1: nobody answers there; look at spark\.master"
+        StoreUnavailable, match=r"master spark://h:1: nothing answers there; check spark\.master"
     ) as caught:
         start_session(SessionOptions(master="spark://h:1"))
     assert "\n" not in str(caught.value)

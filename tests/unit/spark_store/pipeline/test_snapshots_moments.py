@@ -10,7 +10,7 @@ import pytest
 from deltalake import write_deltalake
 
 from spark_store.lake import reader
-from spark_store.lake.tables import EVENTS, MOMENTS, Lake
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, Lake
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.tables import LakeWriter
 
@@ -60,14 +60,14 @@ def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[LakeW
         write_deltalake(place.path(EVENTS), pa.table({"seq": pa.array(some, pa.int64())}), mode="append")
     numbers = [moment for moment, rows in kept.items() for _ in range(rows)]
     for some in (numbers[:1], numbers[1:]):
-        table = pa.table({"moment": pa.array(some, pa.int64()), "entity": [f"a:{it}" for it in range(len(some))]})
-        write_deltalake(place.path(MOMENTS), table, mode="append", partition_by=["moment"])
+        table = pa.table({"as_of": pa.array(some, pa.int64()), "entity": [f"a:{it}" for it in range(len(some))]})
+        write_deltalake(place.path(FULL_SNAPSHOTS), table, mode="append", partition_by=["as_of"])
     return LakeWriter(cast(Any, spark), place, 1), spark
 
 
 def test_the_log_reports_the_moments_and_the_numbers_of_events_how_many_are_between_them(tmp_path: Path) -> None:
     target, _ = filled(tmp_path, [3, 9, 4, 5, 12], {4: 2, 9: 3, 11: 1})
-    assert reader.moments(target.lake) == {4: 2, 9: 3, 11: 1}
+    assert reader.full_snapshots(target.lake) == {4: 2, 9: 3, 11: 1}
     assert reader.events_up_to(target.lake, [4, 9, 11]) == [2, 2, 0]
 
 
@@ -80,4 +80,4 @@ def test_spark_is_asked_nothing_where_every_moment_stays(kept: dict[int, int], t
 def test_moments_that_spare_too_little_go_as_partitions(tmp_path: Path) -> None:
     target, spark = filled(tmp_path, [7, 8], {2: 5, 6: 5, 9: 5})
     assert snapshots.thin(target) == 2
-    assert [it.partition(" WHERE ")[2] for it in spark.asked] == ["moment IN (2, 6)"]
+    assert [it.partition(" WHERE ")[2] for it in spark.asked] == ["as_of IN (2, 6)"]

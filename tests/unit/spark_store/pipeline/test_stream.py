@@ -201,7 +201,7 @@ def test_a_batch_starts_where_the_lake_is() -> None:
     ],
 )
 def test_a_java_process_that_was_killed_is_reported_in_our_words(error: Exception) -> None:
-    assert "Java process has ended amid its work: killed, or short of memory" in str(stream.translate_error(error))
+    assert "Java process ended unexpectedly: killed, or out of memory" in str(stream.translate_error(error))
 
 
 def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_start(
@@ -276,7 +276,7 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
     assert "VACUUM" not in done
     filling._keep_up()
     assert done.count("VACUUM") == len(TABLES)
-    assert list(read_watermark(target.lake.watermark).maintenance_failures) == ["moment"]
+    assert list(read_watermark(target.lake.watermark).maintenance_failures) == ["full_snapshot"]
 
 
 def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     running = started()
     running._do(Due(optimize=False, vacuum=False, forget=True))
-    assert [event for event, _ in said] == ["forgotten", "maintenance"]
+    assert [event for event, _ in said] == ["expired", "maintenance"]
     wrong = 400.0 * 86400
     running._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten == pytest.approx([begun, begun], abs=600)

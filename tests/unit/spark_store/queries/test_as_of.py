@@ -17,7 +17,7 @@ from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
-from spark_store.lake.tables import MOMENTS, SNAPSHOTS, Lake, Table
+from spark_store.lake.tables import FULL_SNAPSHOTS, SNAPSHOTS, Lake, Table
 from spark_store.queries.as_of import (
     Candidate,
     CandidateAccess,
@@ -177,8 +177,8 @@ def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(jour
     write_lake(lake.data_dir)
     states = [latest_row(it) for it in _states(journal)]
     early = {"created": datetime.fromisoformat(timestamp(0)), "modified": datetime.fromisoformat(timestamp(0))}
-    moment = [{**it, **early, "moment": 1, "revision": 1, "seq": 1} for it in states]
-    add_states(lake.data_dir, MOMENTS, moment)
+    moment = [{**it, **early, "as_of": 1, "revision": 1, "seq": 1} for it in states]
+    add_states(lake.data_dir, FULL_SNAPSHOTS, moment)
     add_states(lake.data_dir, SNAPSHOTS, [{**it, "revision": 2, "seq": 2} for it in states])
 
     def looked_at() -> dict[str, list[tuple[str, int]]]:
@@ -192,16 +192,18 @@ def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(jour
     everything = {
         "events": [(free, 1), (gone, 2), (gone, 3)],
         "snapshots": [(free, 2), (gone, 2)],
-        "moments": [(free, 1), (gone, 1)],
+        "full_snapshots": [(free, 1), (gone, 1)],
     }
     assert looked_at() == everything
     erase(journal, GONE)
     make_anew(journal, GONE, 4)
     with JournalReader.open(journal) as follower:
         add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
-    assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "moments": [(free, 1)]}
+    assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "full_snapshots": [(free, 1)]}
     note_erased(lake.data_dir, 1)
-    assert looked_at()["moments"] == everything["moments"], "what the lake has carried out is not asked about again"
+    assert looked_at()["full_snapshots"] == everything["full_snapshots"], (
+        "what the lake has carried out is not asked about again"
+    )
 
 
 def _states(journal: Path) -> list[EntityState]:

@@ -133,7 +133,7 @@ def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypa
     assert rows is not None
     assert (position, rows.num_rows) == (Position(2, 8), 1)
     monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: Position(0, 4))
-    with pytest.raises(StoreUnavailable, match="trimmed again and again"):
+    with pytest.raises(StoreUnavailable, match="trimmed repeatedly"):
         newest(lake, Selection())
 
 
@@ -267,7 +267,7 @@ def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
         cancellation.cancel()
 
     monkeypatch.setattr(answers, "range", last)
-    with pytest.raises(QueryCancelled, match="as asked"):
+    with pytest.raises(QueryCancelled, match="the query was cancelled"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert not list(tmp_path.glob("*.parquet"))
 
@@ -276,7 +276,7 @@ def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export, answers = exporting(lake, monkeypatch, limits=QueryLimits(0.0))
-    with pytest.raises(QueryTimeout, match="found no end of the query after 0 s"):
+    with pytest.raises(QueryTimeout, match="the query did not end within 0 s"):
         export.run(Selection(), tmp_path / "it.parquet")
     assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
 
@@ -303,7 +303,7 @@ def test_the_limit_that_is_reported_is_the_one_that_was_given_whatever_was_left_
 
     monkeypatch.setattr(SparkQueries, "run", late)
     monkeypatch.setattr(module, "newest", found)
-    with pytest.raises(QueryTimeout, match=r"found no end of the query after 8 s, which is its limit"):
+    with pytest.raises(QueryTimeout, match=r"the query did not end within 8 s, its limit"):
         Export(SparkQueries(lake, lambda: "sc://nowhere"), QueryLimits(8.0)).run(Selection(), tmp_path / "it.parquet")
 
 

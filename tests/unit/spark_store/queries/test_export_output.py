@@ -53,7 +53,7 @@ def test_somebody_elses_file_that_came_meanwhile_is_left_alone(tmp_path: Path) -
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    with pytest.raises(OutputUnusable, match=r"found no .*gone; make it"):
+    with pytest.raises(OutputUnusable, match=r"found no .*gone; create it"):
         write(tmp_path / "gone" / "it.parquet")
     with pytest.raises(OutputUnusable, match="found a folder"):
         write(tmp_path)

@@ -85,7 +85,7 @@ def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path:
         return ""
 
     queries = SparkQueries(Lake(tmp_path), address, at_once=0)
-    with pytest.raises(QueryTimeout, match=r"after 0.2 s"):
+    with pytest.raises(QueryTimeout, match=r"within 0.2 s"):
         queries.run(Sql("SELECT 1"), QueryLimits(0.2))
     cancellation = Cancellation()
     stopping = threading.Timer(0.1, cancellation.cancel)

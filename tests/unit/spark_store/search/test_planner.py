@@ -50,16 +50,16 @@ def test_a_plan_shows_its_sets_as_they_are_nested() -> None:
         "attributes/room",
     )
     assert str(plan).splitlines() == [
-        "along the values that it is sorted by; 7 things, order +thingId",
+        "in the order of the sorted values; 7 things, order +thingId",
         "in all of",
         '  rows of eq(attributes/room,"hall")',
         "  in any of",
         '    rows of eq(attributes/room,"hall")',
         "    nothing",
         "  every thing",
-        "candidates: too many to be worth a list",
+        "candidates: too many for a list",
         "by the index of attributes/room itself",
-        "looked at by themselves: 3",
+        "evaluated without the index: 3",
     ]
 
 

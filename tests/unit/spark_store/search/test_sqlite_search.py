@@ -269,8 +269,8 @@ def test_a_damaged_state_is_reported(database: StateDatabase, search: SqliteSear
     ("text", "options", "way", "known"),
     [
         ("eq(attributes/n,7)", "sort(+thingId)", "all candidates", 1),
-        ("exists(attributes/n)", "sort(+thingId)", "along the ids", 1000),
-        ("not(exists(attributes/n))", "sort(+thingId)", "along the ids", 1000),
+        ("exists(attributes/n)", "sort(+thingId)", "in the order of IDs", 1000),
+        ("not(exists(attributes/n))", "sort(+thingId)", "in the order of IDs", 1000),
         ("eq(attributes/n,7)", "sort(+attributes/room)", "all candidates", 1),
     ],
 )
@@ -305,9 +305,13 @@ def clustered(database: StateDatabase) -> Given:
 @pytest.mark.parametrize(
     ("text", "options", "way"),
     [
-        ('eq(attributes/room,"room-4")', "sort(+thingId)", "along the ids of one value"),
-        ('and(ge(attributes/n,4000),eq(attributes/room,"room-4"))', "sort(+thingId)", "along the ids of one value"),
-        (None, "sort(-attributes/room)", "along the values"),
+        ('eq(attributes/room,"room-4")', "sort(+thingId)", "in the order of IDs, for one value"),
+        (
+            'and(ge(attributes/n,4000),eq(attributes/room,"room-4"))',
+            "sort(+thingId)",
+            "in the order of IDs, for one value",
+        ),
+        (None, "sort(-attributes/room)", "in the order of the sorted values"),
     ],
 )
 def test_things_of_one_value_at_a_declared_path_are_found_without_looking_at_others(
