@@ -96,7 +96,7 @@ class LinkError(ConnectivityError):
         # The message comes from a broker, a library or the operating system, and may quote a secret.
         words = redact(words)
         super().__init__(f"{detail.value}: {words}" if words else detail.value)
-        self.detail, self.words = detail, words
+        self.detail, self.text = detail, words
 
 
 class NotConnected(LinkError):

@@ -216,7 +216,7 @@ class Service:
             )
             jobs += [
                 Job("trim the journal", trimmer.round, ROUND_SECONDS),
-                Job("find retained events", self.store.kept.round, ROUND_SECONDS),
+                Job("find retained events", self.store.retained_history.round, ROUND_SECONDS),
             ]
         self.jobs = JobRunner(jobs, self.monitor.count_job_failure)
 
@@ -270,7 +270,7 @@ class Service:
 
     def _wrong_with_files(self) -> list[str]:
         """Return the problems of connection files, that of an unreadable folder first."""
-        gone = [f"{gone}; running connections stay open"] if (gone := self.registry.gone) else []
+        gone = [f"{gone}; running connections stay open"] if (gone := self.registry.folder_problem) else []
         return gone + [str(problem) for problem in self.registry.problems]
 
     async def _sweep(self) -> None:
@@ -447,7 +447,7 @@ def main(settings: Settings) -> int:
     """Run the service until SIGTERM or SIGINT, and return the exit code."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
-    logs.log_what_nobody_caught()
+    logs.install_exception_hooks()
     redaction.remember("settings", _secrets(settings))
     # A core dump would contain every secret.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

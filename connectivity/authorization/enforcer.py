@@ -87,7 +87,7 @@ class Enforcer:
     all apply. `made_of` are the policies it depends on, imports included, missing ones too.
     """
 
-    __slots__ = ("_root", "expires", "made_of")
+    __slots__ = ("_root", "expires", "policies")
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Enforcer:
         made_of: frozenset[EntityId] = frozenset(),
     ) -> None:
         self._root = _Node(None)
-        self.made_of = made_of
+        self.policies = made_of
         self.expires: str | None = None
         for entry in policy.get("entries", {}).values():
             if namespace is not None and not holds_in(entry, namespace):

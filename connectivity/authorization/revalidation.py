@@ -24,7 +24,7 @@ log = structlog.get_logger(__name__)
 _NAMING_A_POLICY: Final = frozenset({"/", "/policyId"})
 """The path at which a change gives a thing another policy."""
 
-Told: TypeAlias = Callable[[Collection[EntityId]], object]
+ChangeListener: TypeAlias = Callable[[Collection[EntityId]], object]
 
 
 def authorities(changes: Iterable[Change]) -> set[EntityId]:
@@ -42,24 +42,24 @@ class PolicyChangeNotifier:
     """Notifies of policies that have changed."""
 
     def __init__(self) -> None:
-        self._told: dict[Told, None] = {}
+        self._listeners: dict[ChangeListener, None] = {}
 
     def __repr__(self) -> str:
-        return f"<Authorities, watched by {len(self._told)}>"
+        return f"<Authorities, watched by {len(self._listeners)}>"
 
-    def watch(self, told: Told) -> None:
+    def watch(self, told: ChangeListener) -> None:
         """Call `told` with the changed entities after each commit that has changed some."""
-        self._told[told] = None
+        self._listeners[told] = None
 
-    def leave(self, told: Told) -> None:
+    def leave(self, told: ChangeListener) -> None:
         """It is called no more."""
-        self._told.pop(told, None)
+        self._listeners.pop(told, None)
 
-    def tell(self, changes: Iterable[Change], erased: Sequence[EntityId] = ()) -> None:
+    def notify(self, changes: Iterable[Change], erased: Sequence[EntityId] = ()) -> None:
         """Notify of durable changes. An error of one receiver affects no other."""
-        if not self._told or not (found := authorities(changes) | set(erased)):
+        if not self._listeners or not (found := authorities(changes) | set(erased)):
             return
-        for told in list(self._told):
+        for told in list(self._listeners):
             try:
                 told(found)
             except Exception:

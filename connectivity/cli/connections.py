@@ -103,7 +103,7 @@ def follow_log(
                 raise
         else:
             if away:
-                notify(f"{service.place.display_url}: available again")
+                notify(f"{service.address.display_url}: available again")
                 away = False
             yield from seen.new(found)
         sleep(seconds)

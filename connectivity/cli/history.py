@@ -172,7 +172,7 @@ def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Ite
     from connectivity.maintenance import erasure
 
     if (earlier := erasure.before(data_dir, record)) is not None:
-        number, at = earlier["id"], earlier["asked"]
+        number, at = earlier["id"], earlier["requested_at"]
         yield (
             f"{record['entity']} was erased before, as number {number} at {at}: the erasure is repeated and covers "
             "later data"

@@ -108,7 +108,7 @@ class ServiceAddress:
         return f"{'https' if self.is_secure else 'http'}://{host}:{self.port}{self.path}"
 
 
-def place_of(url: str) -> ServiceAddress:
+def parse_service_address(url: str) -> ServiceAddress:
     """Read `http[s]://host[:port][/path]`. Raises BadAddress."""
     try:
         parts = urlsplit(url)
@@ -154,7 +154,7 @@ class ServiceClient:
     def __init__(
         self, place: ServiceAddress, token: str | None = None, *, seconds: float = RESPONSE_TIMEOUT_SECONDS
     ) -> None:
-        self.place = place
+        self.address = place
         self._token = token
         self._seconds = seconds
 
@@ -179,7 +179,7 @@ class ServiceClient:
 
     def unexpected_response(self) -> ServiceUnreachable:
         """Return the error for a response of unexpected shape."""
-        return ServiceUnreachable(f"{self.place.display_url}: unexpected response, not from this service; fix --url")
+        return ServiceUnreachable(f"{self.address.display_url}: unexpected response, not from this service; fix --url")
 
     def ask(
         self,
@@ -196,7 +196,7 @@ class ServiceClient:
         values is repeated. Raises RequestFailed.
         """
         asked = {name: value for name, value in (query or {}).items() if value is not None}
-        target = "/".join([self.place.path, "api", "2", *(quote(segment, safe=":") for segment in path)])
+        target = "/".join([self.address.path, "api", "2", *(quote(segment, safe=":") for segment in path)])
         target += f"?{urlencode(asked, doseq=True)}" if asked else ""
         sent = {"accept": "application/json", "connection": "close", **(headers or {})}
         if self._token is not None:
@@ -205,9 +205,9 @@ class ServiceClient:
         if body is not None:
             content = (body if isinstance(body, str) else json.dumps(body)).encode()
             sent["content-type"] = content_type
-        with _translate_errors(self.place):
+        with _translate_errors(self.address):
             status, found, data = self._exchange(method, target, sent, content)
-        return _parse_response(self.place, status, found, data)
+        return _parse_response(self.address, status, found, data)
 
     def _exchange(
         self, method: str, target: str, headers: Mapping[str, str], content: bytes | None
@@ -233,9 +233,9 @@ class ServiceClient:
 
     def _client(self) -> http.client.HTTPConnection:
         # Each wait is bounded by the library, the whole by us.
-        if self.place.is_secure:
-            return http.client.HTTPSConnection(self.place.host, self.place.port, timeout=self._seconds)
-        return http.client.HTTPConnection(self.place.host, self.place.port, timeout=self._seconds)
+        if self.address.is_secure:
+            return http.client.HTTPSConnection(self.address.host, self.address.port, timeout=self._seconds)
+        return http.client.HTTPConnection(self.address.host, self.address.port, timeout=self._seconds)
 
 
 class _TooLarge(Exception):

@@ -19,7 +19,7 @@ from connectivity.cli.http_client import (
     RequestFailed,
     ServiceClient,
     check_token,
-    place_of,
+    parse_service_address,
     reachable,
     read_token,
     token_variable,
@@ -84,7 +84,7 @@ class ConnectionOptions:
             settings = _settings(self.settings)
             url = url or _address(settings)
             token = token or _token(settings)
-        return ServiceClient(place_of(url), token, seconds=seconds)
+        return ServiceClient(parse_service_address(url), token, seconds=seconds)
 
 
 _SERVICE_OPTIONS = tuple(

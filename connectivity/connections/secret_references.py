@@ -120,7 +120,7 @@ def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Pa
         return ResolvedDocument(document, frozenset(), frozenset(), [])
     reader = _Reader(os.environ if environ is None else environ, base or Path())
     copy = {name: reader.walk(value, (name,)) if name in PLACES else value for name, value in document.items()}
-    options = frozenset(place[1] for place in reader.places if place[0] == "specificConfig" and len(place) > 1)
+    options = frozenset(place[1] for place in reader.paths if place[0] == "specificConfig" and len(place) > 1)
     return ResolvedDocument(copy, frozenset(reader.values), options, reader.problems)
 
 
@@ -130,7 +130,7 @@ class _Reader:
     def __init__(self, environ: Mapping[str, str], base: Path) -> None:
         self._environ, self._base = environ, base
         self.values: set[str] = set()
-        self.places: set[tuple[Any, ...]] = set()
+        self.paths: set[tuple[Any, ...]] = set()
         self.problems: list[Problem] = []
         self._left = MAX_CHARACTERS
 
@@ -145,7 +145,7 @@ class _Reader:
         return REFERENCE.sub(lambda match: self._replacement(match, place, match.start() < credentials_end), value)
 
     def _replacement(self, match: re.Match[str], place: tuple[Any, ...], encode: bool) -> str:
-        self.places.add(place)
+        self.paths.add(place)
         try:
             if self._left < 0:
                 raise MissingSecret(

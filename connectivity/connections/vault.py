@@ -265,10 +265,10 @@ def _destination(document: Document, path: str) -> object:
         return tunnel.get("uri"), own.get("username") if isinstance(own, Mapping) else None
     options = document.get("specificConfig")
     servers = options.get("bootstrapServers") if isinstance(options, Mapping) else None
-    return _place(document.get("uri")), servers, tunnel.get("uri") if tunnel.get("enabled") else None
+    return _endpoint(document.get("uri")), servers, tunnel.get("uri") if tunnel.get("enabled") else None
 
 
-def _place(uri: object) -> object:
+def _endpoint(uri: object) -> object:
     """Scheme, user, host and port of an address."""
     if not isinstance(uri, str) or (authority := _AUTHORITY.match(_without_references(uri))) is None:
         return uri

@@ -70,7 +70,7 @@ class Sender(NamedTuple):
     arrival: InboundDelivery
     subjects: tuple[str, ...]
     name: DeliveryName | None
-    is_asked: bool
+    may_be_repeated: bool
     labels: Sequence[str] = ()
 
 

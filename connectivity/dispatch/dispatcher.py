@@ -120,7 +120,7 @@ class Dispatcher:
             self._members, self.cursors, self._replies, decider.world, self._memory, clock
         )
         self._subscriber = lru_cache(maxsize=1024)(Subscriber)
-        self._commands = CommandHandler(store, decider, lambda: self.cursors.is_wanted)
+        self._commands = CommandHandler(store, decider, lambda: self.cursors.has_targets)
 
     def handle(self, arrivals: Sequence[InboundDelivery], postponed: Postponed) -> None:
         """Process a batch, in order. Returns at once; responses are sent when their changes are durable."""
@@ -302,9 +302,9 @@ class Dispatcher:
             if isinstance(step, RespondEffect):
                 self._respond(step)
             elif isinstance(step, SessionEffect):
-                step.say(error, self._memory.finish_one(step.arrival))
+                step.reply(error, self._memory.finish_one(step.arrival))
             else:
-                step.say()
+                step.forward()
         except Exception:
             # The delivery stays unacknowledged, so it is redelivered over the next link.
             self._memory.forget(step.arrival)
@@ -548,7 +548,7 @@ class Dispatcher:
         """Execute a command of a session's request. Raises StoreUnavailable."""
         command, named = session_command.command, session_command.named
         response = self._commands.carry_out(
-            command, Sender(arrival, session_command.subjects, named.name, named.is_asked), changes
+            command, Sender(arrival, session_command.subjects, named.name, named.may_be_repeated), changes
         )
 
         def say(error: BaseException | None, ended: Done) -> None:
@@ -557,7 +557,7 @@ class Dispatcher:
                 log.error("change not stored", exc_info=error, **_log_fields(arrival, command.headers))
             if isinstance(answer, ErrorResponse):
                 self._log_refusal(arrival, answer, is_unread=False)
-            session_command.told(answer, ended)
+            session_command.on_result(answer, ended)
 
         return say
 

@@ -34,7 +34,7 @@ class ForwardEffect(NamedTuple):
     """A signal with these headers to be forwarded by `say`; `pending` waits for its responses."""
 
     arrival: InboundDelivery
-    say: Callable[[], None]
+    forward: Callable[[], None]
     headers: Headers
     pending: PendingRequest | None = None
 
@@ -43,7 +43,7 @@ class SessionEffect(NamedTuple):
     """A session handler's reply to a request: `say` gets the error if the request was not stored."""
 
     arrival: InboundDelivery
-    say: SessionReply
+    reply: SessionReply
     headers: Headers
     pending: None = None
 

@@ -35,10 +35,10 @@ from connectivity.sources.acknowledgements import (
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
     RequestedAcks,
+    acknowledgement_of,
     command_timeout,
     outcome_of_error,
     outcome_of_live_response,
-    own_acknowledgement,
     refusal,
     wish,
 )
@@ -184,7 +184,7 @@ class RequestReply:
             return
         pending.ended = self._memory.finish_one(pending.arrival)
         headers = pending.signal.headers
-        acks = [own_acknowledgement(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
+        acks = [acknowledgement_of(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
         earlier_acks = self._acks_before(pending.arrival)
         self.collecting.mark_durable(pending, *acks, *earlier_acks)
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
@@ -210,17 +210,17 @@ class RequestReply:
 
     def _acks_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
         """Return the acknowledgements that an earlier delivery of the command received from others."""
-        if arrival.place is None or not arrival.delivery.redelivered:
+        if arrival.key is None or not arrival.delivery.redelivered:
             return ()
-        payload, earlier_acks = self._earlier_acks.pop(arrival.place, (b"", ()))
+        payload, earlier_acks = self._earlier_acks.pop(arrival.key, (b"", ()))
         return earlier_acks if payload == digest(arrival.delivery) else ()
 
     def _remember_acks(self, arrival: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
         """Remember the successful acknowledgements of others for the redelivery, which does not repeat them."""
         earlier_acks = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
-        if arrival.place is None or not earlier_acks:
+        if arrival.key is None or not earlier_acks:
             return
-        self._earlier_acks[arrival.place] = digest(arrival.delivery), earlier_acks
+        self._earlier_acks[arrival.key] = digest(arrival.delivery), earlier_acks
         if len(self._earlier_acks) > _MAX_EARLIER_ACKS:
             self._earlier_acks.popitem(last=False)
 
@@ -317,7 +317,7 @@ class RequestReply:
                 # The request waits for other labels only.
                 return None
             if self.collecting.acknowledge(
-                pending, own_acknowledgement(LIVE_RESPONSE, answer, "live", pending.signal.headers)
+                pending, acknowledgement_of(LIVE_RESPONSE, answer, "live", pending.signal.headers)
             ):
                 return None
         arrival.facts.unmatched.note(answer)

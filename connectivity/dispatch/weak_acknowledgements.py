@@ -93,7 +93,7 @@ class WeakAcknowledgements:
             if matched is SuppressionReason.ENRICHMENT:
                 # The target matches, but its extra fields are not available: a failure.
                 self._expected.update([*issued, *declared])
-                self.tell(cursor, issued, _NOT_ENRICHED)
+                self.note_result(cursor, issued, _NOT_ENRICHED)
             elif isinstance(matched, SuppressionReason):
                 self._suppressed += issued
             else:
@@ -103,7 +103,7 @@ class WeakAcknowledgements:
             self._suppressed += declared
         return reached
 
-    def tell(self, cursor: EventCursor, labels: Sequence[str], result: Result) -> None:
+    def note_result(self, cursor: EventCursor, labels: Sequence[str], result: Result) -> None:
         """Process the result of publishing the event to a target that gives these labels."""
         if self.is_vain():
             return
@@ -140,7 +140,7 @@ class _ResultCallback:
     def __call__(self, result: Result) -> None:
         if result is SuppressionReason.ENRICHMENT:
             result = _NOT_ENRICHED
-        self._weak_acks.tell(self._cursor, self._labels, result)
+        self._weak_acks.note_result(self._cursor, self._labels, result)
 
     @property
     def is_vain(self) -> bool:

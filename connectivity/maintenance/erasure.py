@@ -118,7 +118,7 @@ class Eraser:
         """The durable ones, as the journal has them."""
         for record in self._unfinished_erasures:
             self._hide(record)
-        self._asked = asyncio.Event()
+        self._is_requested = asyncio.Event()
         self._is_stale = True
         """Whether the journal may have records that were not read yet."""
         self._reason = ""
@@ -144,12 +144,12 @@ class Eraser:
             if begun:
                 self._show(begun[0])
                 # A commit that failed may have been carried out.
-                self._asked.set()
+                self._is_requested.set()
             raise ErasureUnavailable(str(error)) from error
         ended = self._streams.fail_entity(entity, ERASED)
         (record,) = begun
         log.info("erasure started", erasure=record.id, type=record.entity_type, by=by, subscriptions=ended)
-        self._asked.set()
+        self._is_requested.set()
         return record_as_json(record, Watermark())
 
     async def all(self) -> list[dict[str, Any]]:
@@ -174,9 +174,9 @@ class Eraser:
             self._is_stale = is_waiting = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_SECONDS if is_waiting else _GAP_SECONDS):
-                await self._asked.wait()
+                await self._is_requested.wait()
             self._is_stale = True
-            self._asked.clear()
+            self._is_requested.clear()
 
     async def _finish_journal(self) -> None:
         """Erase the journal's part of all unfinished records."""

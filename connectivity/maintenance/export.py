@@ -55,7 +55,7 @@ class ExportRequest:
     `what` is an entity's ID or a filter; None: everything.
     """
 
-    what: str | None = None
+    selector: str | None = None
     type: str | None = None
     namespace: str | None = None
     begin: str | None = None
@@ -69,7 +69,7 @@ def selection(wanted: ExportRequest, now: datetime) -> Selection:
     """
     if wanted.type is not None and wanted.type not in TYPES:
         raise _unusable(f"--type: expected one of {', '.join(TYPES)}, found {wanted.type}")
-    entity, predicate = _subject(wanted.what, wanted.type, now)
+    entity, predicate = _subject(wanted.selector, wanted.type, now)
     first, since = _parse_bound("--from", wanted.begin)
     last, until = _parse_bound("--to", wanted.end)
     for low, high in ((first, last), (since, until)):

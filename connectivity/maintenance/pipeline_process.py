@@ -399,7 +399,7 @@ class PipelineProcess:
                 self._signal(signal.SIGTERM)
             assert process.stdout is not None
             async for line in lines(process.stdout):
-                self._hear(line.decode(errors="replace").strip(), run)
+                self._read_line(line.decode(errors="replace").strip(), run)
             return await process.wait(), run
         except Exception:
             # Its output would no longer be read, and it would hinder the next one.
@@ -411,7 +411,7 @@ class PipelineProcess:
             if process.stdin is not None:
                 process.stdin.close()
 
-    def _hear(self, line: str, run: _Run) -> None:
+    def _read_line(self, line: str, run: _Run) -> None:
         """Read one line of the process: an event, or output of Java or a library."""
         fields = parse_event(line)
         if fields is None:

@@ -139,7 +139,7 @@ class PolicyExpiryJob:
             log.info("subject expired", policy=str(event.entity), path=event.path, revision=event.revision)
         for announcement in judged.announcements:
             self._announce(announcement)
-        note = _encode(sorted(judged.told)) if judged.told else None
+        note = _encode(sorted(judged.announced)) if judged.announced else None
         await self._reschedule(judged.snapshot, judged.next, note)
 
     async def _reschedule(self, policy: Snapshot, at: str | None, note: bytes | None) -> None:

@@ -80,7 +80,7 @@ class ConnectionClient:
         self._outbox = outbox
         self._pauses = pauses
         self._changed = changed
-        self._heard = received_signal
+        self._on_signal = received_signal
         self._taking: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._has_stood = 0.0
@@ -178,7 +178,7 @@ class ConnectionClient:
         except Exception as error:
             self._log.exception("unexpected error while connecting")
             return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
-        link.readers = self._heard
+        link.readers = self._on_signal
         self.has_attempted = True
         self._step(LifecycleEvent.CONNECTED)
         self._write(_GOOD, "Connection successful")

@@ -122,7 +122,7 @@ def _fault(error: LinkError) -> Fault:
             503, UNAVAILABLE, f"The connection cannot be opened: {error}", "Add 'credentials' to the connection."
         )
     if isinstance(error, _TookTooLong):
-        return Fault(504, FAILED, error.words, str(error))
+        return Fault(504, FAILED, error.text, str(error))
     return Fault(504, FAILED, f"Failed to open requested connection: {error}")
 
 

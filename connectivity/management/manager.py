@@ -119,7 +119,7 @@ class ConnectionManager(Management):
             for problem in wanted.problems:
                 log.error("stored connection cannot be used", connection=wanted.id, problem=problem)
             self._registry.put(wanted)
-        self._registry.settle(wanted.id for wanted in found if wanted.running is not None)
+        self._registry.reconcile(wanted.id for wanted in found if wanted.running is not None)
 
     def _leave(self, connection_id: str, revision: int, modified: str) -> None:
         """Note a connection that the API has deleted: a file with its ID continues the revisions."""
@@ -240,7 +240,7 @@ class ConnectionManager(Management):
             wanted = await self._validate({**written, "id": connection_id if named is None else named})
             self._refuse_known(connection_id)
             wanted = await self._store(wanted, by, "create")
-            self._registry.settle([connection_id])
+            self._registry.reconcile([connection_id])
             return self._definition_of(wanted)
 
         return await self._run_in_turn(connection_id, staged)
@@ -258,7 +258,7 @@ class ConnectionManager(Management):
             judge(None if former is None else former.revision)
             wanted = await self._store(wanted, by, "create" if former is None else "modify")
             if former is None:
-                self._registry.settle([connection_id])
+                self._registry.reconcile([connection_id])
                 return self._definition_of(wanted), True
             await self._run(connection_id)
             return self._definition_of(wanted), False
@@ -412,7 +412,7 @@ class ConnectionManager(Management):
         To be called about once a second.
         """
         for connection_id in list(self._doubtful):
-            if self._registry.is_taken(connection_id):
+            if self._registry.is_busy(connection_id):
                 # A running operation may take long. The next round, or the next command, looks again.
                 continue
             async with self._registry.turn(connection_id):

@@ -65,7 +65,7 @@ class DesiredConnection:
 class FolderReading(NamedTuple):
     """The content of all files: connections by ID, changed notes, and all problems."""
 
-    wanted: dict[str, DesiredConnection]
+    desired: dict[str, DesiredConnection]
     notes: list[FileNote]
     problems: Sequence[FileProblem]
 

@@ -28,7 +28,7 @@ from connectivity.management.reconciler import (
     steps,
 )
 from connectivity.management.supervisor import Supervisor
-from connectivity.management.watcher import FolderGone, FolderWatcher
+from connectivity.management.watcher import FolderUnavailable, FolderWatcher
 from spark_store.errors import StoreUnavailable
 from spark_store.records import FileNote
 
@@ -75,7 +75,7 @@ class ConnectionRegistry:
         self._settling: set[asyncio.Task[None]] = set()
         self.has_looked = False
         """Whether the folder has been read: until then there may be unknown connections."""
-        self.gone = ""
+        self.folder_problem = ""
         """The folder and why it cannot be read, as long as that is so."""
         self._is_stale = False
         """Whether files may own an ID now that they could not at the last reading."""
@@ -114,7 +114,7 @@ class ConnectionRegistry:
         async with lock:
             yield
 
-    def is_taken(self, connection_id: str) -> bool:
+    def is_busy(self, connection_id: str) -> bool:
         """Whether someone has the turn with a connection."""
         lock = self._locks.get(connection_id)
         return lock is not None and lock.locked()
@@ -166,14 +166,14 @@ class ConnectionRegistry:
             self.announce_desired()
         return self._supervisors.get(connection_id)
 
-    def settle(self, connection_ids: Iterable[str]) -> None:
+    def reconcile(self, connection_ids: Iterable[str]) -> None:
         """Make these connections run as desired, each in its turn, without waiting."""
         for connection_id in connection_ids:
-            task = asyncio.get_running_loop().create_task(self._settle(connection_id))
+            task = asyncio.get_running_loop().create_task(self._reconcile(connection_id))
             self._settling.add(task)
             task.add_done_callback(self._settling.discard)
 
-    async def _settle(self, connection_id: str) -> None:
+    async def _reconcile(self, connection_id: str) -> None:
         try:
             async with self.turn(connection_id):
                 await self.carry_out(connection_id)
@@ -214,25 +214,25 @@ class ConnectionRegistry:
         try:
             # Validation runs scripts, each in a process of its own, while connections go on.
             reading = await asyncio.to_thread(self._read, reload)
-        except FolderGone as error:
+        except FolderUnavailable as error:
             self.has_looked = True
-            if not self.gone:
+            if not self.folder_problem:
                 hint = "create it, or set connections_dir; running connections stay open"
                 log.error("connections folder cannot be read", folder=str(error), hint=hint)
-            self.gone = str(error)
+            self.folder_problem = str(error)
             self._may_hide = True
         else:
             if reading is not None:
                 loaded, digests = reading
                 self._take(
                     compare_folder(
-                        loaded, self._owned_by(Owner.FILE), self.notes, self._taken_ids(), digests, self._now()
+                        loaded, self._owned_by(Owner.FILE), self.notes, self._busy_ids(), digests, self._now()
                     )
                 )
                 # Unreadable files may contain any connection.
                 self._may_hide = bool(loaded.problems)
                 self.announce_desired()
-            self.gone = ""
+            self.folder_problem = ""
             self.has_looked = True
         await self._write_notes()
 
@@ -258,16 +258,16 @@ class ConnectionRegistry:
                 _notify(problem)
         self.problems = found.problems
         former = self._owned_by(Owner.FILE)
-        for connection_id in former.keys() - found.wanted.keys():
+        for connection_id in former.keys() - found.desired.keys():
             del self._known[connection_id]
-        self._known.update(found.wanted)
-        self._removed.difference_update(found.wanted)
+        self._known.update(found.desired)
+        self._removed.difference_update(found.desired)
         for note in found.notes:
             self.notes[note.id] = self._unkept[note.id] = note
-        self.settle(
+        self.reconcile(
             connection_id
-            for connection_id in [*former, *(id for id in found.wanted if id not in former)]
-            if found.wanted.get(connection_id) is not former.get(connection_id) and self._has_to_do_with(connection_id)
+            for connection_id in [*former, *(id for id in found.desired if id not in former)]
+            if found.desired.get(connection_id) is not former.get(connection_id) and self._has_to_do_with(connection_id)
         )
 
     def _has_to_do_with(self, connection_id: str) -> bool:
@@ -278,7 +278,7 @@ class ConnectionRegistry:
     def _owned_by(self, owner: Owner) -> dict[str, DesiredConnection]:
         return {connection_id: wanted for connection_id, wanted in self._known.items() if wanted.owner is owner}
 
-    def _taken_ids(self) -> Container[str]:
+    def _busy_ids(self) -> Container[str]:
         return self._owned_by(Owner.API).keys() | self._claimed
 
     async def _write_notes(self) -> None:

@@ -69,7 +69,7 @@ def source_standings(connection: Connection, client: ConnectionClient) -> Iterat
         for address in source.addresses:
             if client.lifecycle.state is ConnectionState.OPEN:
                 yield ResourceStatus("source", name, Status.OPEN, f"Consumer started at {_at(since)}", since, address)
-            elif error is not None and error.detail in _OF_ADDRESSES and address in error.words:
+            elif error is not None and error.detail in _OF_ADDRESSES and address in error.text:
                 yield ResourceStatus("source", name, Status.MISCONFIGURED, str(error), since, address)
             else:
                 yield ResourceStatus("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)

@@ -230,9 +230,9 @@ class Supervisor:
         if self._dispatcher.cursors.has_positions(self.connection):
             self._open()
         else:
-            self._opening = asyncio.get_running_loop().create_task(self._open_with_places())
+            self._opening = asyncio.get_running_loop().create_task(self._open_with_positions())
 
-    async def _open_with_places(self) -> None:
+    async def _open_with_positions(self) -> None:
         try:
             await self._dispatcher.cursors.place(self.connection)
         finally:

@@ -30,7 +30,7 @@ RETURN_SECONDS: Final = 10.0
 """How long a folder that has come back may be incomplete."""
 
 
-class FolderGone(ConnectivityError):
+class FolderUnavailable(ConnectivityError):
     """The folder cannot be read."""
 
 
@@ -60,7 +60,7 @@ class FolderWatcher:
         self._restless: dict[str, int] = {}
         """Files that did not stay the same, and for how many rounds."""
         self._has_looked = False
-        self._place: object = None
+        self._folder_identity: object = None
         """The identity of the folder in the file system; None if it was missing."""
         self._missing_until = 0.0
         self._missing: Collection[str] = ()
@@ -129,12 +129,12 @@ class FolderWatcher:
             with os.scandir(self._folder) as entries:
                 files = sorted((it for it in entries if _is_ours(it.name)), key=lambda it: it.name)
         except OSError as error:
-            self._place = None
-            raise FolderGone(f"{self._folder}: {error.strerror}") from error
-        if place != self._place:
+            self._folder_identity = None
+            raise FolderUnavailable(f"{self._folder}: {error.strerror}") from error
+        if place != self._folder_identity:
             # The first reading takes what there is; later the folder may still be filled again.
             self._missing_until = self._clock() + RETURN_SECONDS if self._has_looked else 0.0
-            self._place = place
+            self._folder_identity = place
         found = {entry.name: _stamp(entry) for entry in files if not entry.is_symlink()}
         links = [entry for entry in files if entry.is_symlink()]
         if links:

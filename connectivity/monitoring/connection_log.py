@@ -47,7 +47,7 @@ class EntryKind(NamedTuple):
 class ConnectionLog:
     """The log of one connection; off until it is enabled."""
 
-    __slots__ = ("_rings", "_until", "_words", "is_on", "now", "since")
+    __slots__ = ("_messages", "_rings", "_until", "is_on", "now", "since")
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` returns seconds since the epoch."""
@@ -55,7 +55,7 @@ class ConnectionLog:
         self.is_on = False
         self.since = self._until = 0.0
         self._rings: dict[EntryKind, deque[Entry]] = {}
-        self._words: dict[EntryKind, str] = {}
+        self._messages: dict[EntryKind, str] = {}
         """The usual message of each ring."""
 
     def enable(self) -> None:
@@ -82,8 +82,8 @@ class ConnectionLog:
         ring = self._rings.get(kind)
         if ring is None:
             ring = self._rings[kind] = deque(maxlen=MOST_KEPT)
-            self._words[kind] = words
-        return ring, None if self._words[kind] == words else words
+            self._messages[kind] = words
+        return ring, None if self._messages[kind] == words else words
 
     def write(self, kind: EntryKind, words: str) -> None:
         """Write an entry that is about no signal; for rare events."""
@@ -94,7 +94,7 @@ class ConnectionLog:
     def drop(self, kind: EntryKind) -> None:
         """Delete the entries of this kind, which no longer occurs."""
         self._rings.pop(kind, None)
-        self._words.pop(kind, None)
+        self._messages.pop(kind, None)
 
     def expire(self) -> None:
         """Switch the log off if its time is over. To be called regularly."""
@@ -114,7 +114,7 @@ class ConnectionLog:
         self.enable()
         written = ((entry, kind) for kind, ring in self._rings.items() for entry in ring)
         newest_first = sorted(written, key=lambda each: each[0][0])[::-1]
-        shown = list(_limit_size(_entry_as_json(kind, entry, self._words[kind]) for entry, kind in newest_first))
+        shown = list(_limit_size(_entry_as_json(kind, entry, self._messages[kind]) for entry, kind in newest_first))
         return {
             "connectionLogs": shown[::-1],
             "enabledSince": instant(self.since),

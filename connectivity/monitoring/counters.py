@@ -43,7 +43,7 @@ class SignalReference(Protocol):
 class EventCounter(WindowedCount):
     """The counter of one kind of event at one address."""
 
-    __slots__ = ("_ring", "_words", "kind", "log", "outcome")
+    __slots__ = ("_message", "_ring", "kind", "log", "outcome")
 
     def __init__(
         self, clock: SecondClock, log: ConnectionLog, kind: EntryKind, words: str, outcome: Outcome | None
@@ -52,7 +52,7 @@ class EventCounter(WindowedCount):
         super().__init__(clock)
         self.log = log
         self._ring: deque[Entry] | None = None
-        self._words: str | None = words
+        self._message: str | None = words
         self.kind = kind
         self.outcome = outcome
 
@@ -64,14 +64,14 @@ class EventCounter(WindowedCount):
         if (log := self.log).is_on:
             ring = self._ring or self.ring()
             if about is None:
-                ring.append((log.now(), None, None, words or self._words))
+                ring.append((log.now(), None, None, words or self._message))
             else:
-                ring.append((log.now(), about.headers.get(_CORRELATION_ID), about.entity, words or self._words))
+                ring.append((log.now(), about.headers.get(_CORRELATION_ID), about.entity, words or self._message))
 
     def ring(self) -> deque[Entry]:
         """Return the ring of the log that the entries of this counter go to."""
         if self._ring is None:
-            self._ring, self._words = self.log.ring(self.kind, self._words or "")
+            self._ring, self._message = self.log.ring(self.kind, self._message or "")
         return self._ring
 
 
@@ -123,12 +123,12 @@ class SourceCounters:
         "consumed",
         "dropped",
         "enforced",
-        "given_back",
         "mapped",
         "not_enforced",
         "not_mapped",
         "read",
         "rejected",
+        "requeued",
         "throttled",
         "unmatched",
     )
@@ -145,7 +145,7 @@ class SourceCounters:
         )
         self.dropped = make("dropped", True, "Message dropped, no payload mapper accepts it.")
         self.acknowledged = make("acknowledged", True, "Message was acknowledged to the broker.", ("in", "settled"))
-        self.given_back = make("acknowledged", False, "Message was requeued for redelivery.", ("in", "given_back"))
+        self.requeued = make("acknowledged", False, "Message was requeued for redelivery.", ("in", "requeued"))
         self.rejected = make("acknowledged", False, "Message was rejected without redelivery.", ("in", "dropped"))
         self.throttled = make("throttled", True, "Consuming was throttled by its rate limit.")
         self.unmatched = make(
@@ -195,11 +195,11 @@ class TargetFacts:
 class ReplyFacts(TargetFacts):
     """The counters of responses and of elements of subscriptions, for all reply targets of a connection."""
 
-    __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected", "said")
+    __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected", "responses")
 
     def __init__(self, make: Make) -> None:
         super().__init__(make)
-        self.said = CounterGroup(self.dispatched, self.mapped)
+        self.responses = CounterGroup(self.dispatched, self.mapped)
         """Counts most responses."""
         self.dispatched_error = make("dispatched", False, "An error was dispatched to the reply target.")
         self.no_reply_target = make(

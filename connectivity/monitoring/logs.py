@@ -62,7 +62,7 @@ def configure(*, log_format: str, level: str) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING)
 
 
-def log_what_nobody_caught() -> None:
+def install_exception_hooks() -> None:
     """Log exceptions that end the process or a thread, or that an object's finalizer raises."""
     log = structlog.get_logger(__name__)
 

@@ -48,7 +48,7 @@ _SYSTEMS: Final = {"amqp-091": "rabbitmq", "mqtt-5": "mqtt"}
 _TRACES_PATH: Final = "/v1/traces"
 _EXPORT_SECONDS: Final = 5.0
 _CONTEXT: Final = frozenset({TRACEPARENT, TRACESTATE})
-_OUTCOMES: Final = {Outcome.SETTLED: "settled", Outcome.REDELIVER: "given_back", Outcome.DROPPED: "dropped"}
+_OUTCOMES: Final = {Outcome.SETTLED: "settled", Outcome.REDELIVER: "requeued", Outcome.DROPPED: "dropped"}
 
 _propagator = TraceContextTextMapPropagator()
 

@@ -74,7 +74,7 @@ class SessionCommand:
     command: Command
     subjects: tuple[str, ...]
     named: DeduplicationKey
-    told: Callable[[Response | ErrorResponse, Done], None]
+    on_result: Callable[[Response | ErrorResponse, Done], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,7 +205,7 @@ def command_timeout(seconds: float) -> Fault:
     return Fault(_TIMED_OUT, "command.timeout", message, "Try again, or set a longer 'timeout'.")
 
 
-def own_acknowledgement(label: str, response: Response | LiveAnswer, channel: str, asked: Headers) -> Acknowledgement:
+def acknowledgement_of(label: str, response: Response | LiveAnswer, channel: str, asked: Headers) -> Acknowledgement:
     """Return a response as an acknowledgement, without the headers that it has from the request."""
     new = {name: value for name, value in response.headers.items() if asked.get(name) != value}
     headers = {**_correlation_headers(asked.get("correlation-id")), **new}

@@ -57,13 +57,13 @@ class InboundDelivery:
         "delivery",
         "facts",
         "is_again",
-        "made",
+        "key",
         "number",
         "open",
         "outcome",
-        "place",
         "received",
         "route",
+        "signals",
         "tries",
     )
 
@@ -76,8 +76,8 @@ class InboundDelivery:
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
-        self.made: Any = None
-        self.place: _DeliveryKey | None = (route.place, delivery.name) if delivery.name is not None else None
+        self.signals: Any = None
+        self.key: _DeliveryKey | None = (route.place, delivery.name) if delivery.name is not None else None
         """The unique key of the delivery, whatever its payload; None if the broker gives it no name."""
 
     def ended(self, _error: ConnectivityError | None) -> None:
@@ -88,7 +88,7 @@ class InboundDelivery:
                 self.settle()
             else:
                 self.delivery.reject(self.outcome is Outcome.REDELIVER)
-                counter = self.facts.given_back if self.outcome is Outcome.REDELIVER else self.facts.rejected
+                counter = self.facts.requeued if self.outcome is Outcome.REDELIVER else self.facts.rejected
                 counter.note(self.about)
 
     def settle(self) -> None:
@@ -191,7 +191,7 @@ class RedeliveryTracker:
         If so it is acknowledged with them. Call this for every redelivery, and for every first delivery while
         `has_failures`, because a first delivery frees its key.
         """
-        place = inbound.place
+        place = inbound.key
         if not inbound.delivery.redelivered:
             if place is not None:
                 self._refused.pop(place, None)
@@ -217,7 +217,7 @@ class RedeliveryTracker:
 
         Call it only when the result can no longer be rolled back, because such a delivery is not processed again.
         """
-        place = inbound.place
+        place = inbound.key
         if place is None:
             return inbound.ended
         self._pending[place] = inbound
@@ -235,8 +235,8 @@ class RedeliveryTracker:
 
     def forget(self, inbound: InboundDelivery) -> None:
         """Forget a delivery that will not be finished, so that its redelivery is processed."""
-        if inbound.place is not None and self._pending.get(inbound.place) is inbound:
-            del self._pending[inbound.place]
+        if inbound.key is not None and self._pending.get(inbound.key) is inbound:
+            del self._pending[inbound.key]
 
     def note(self, inbound: InboundDelivery, outcome: Outcome, *, is_done: bool) -> None:
         """Record the outcome of one signal. `is_done`: it was executed, although the outcome is a failure.
@@ -249,7 +249,7 @@ class RedeliveryTracker:
         inbound.outcome = worse(inbound.outcome, outcome)
 
     def _may_requeue(self, inbound: InboundDelivery) -> bool:
-        place = inbound.place
+        place = inbound.key
         if place is None:
             return not inbound.delivery.redelivered
         rejections = self._rejections.get(place, 0)
@@ -303,7 +303,7 @@ class DeduplicationKey(NamedTuple):
     """
 
     name: DeliveryName | None
-    is_asked: bool = False
+    may_be_repeated: bool = False
     is_chosen: bool = False
 
 

@@ -33,7 +33,7 @@ class PendingCommit:
     entity without state (`forgotten`).
     """
 
-    __slots__ = ("changes", "durable", "forgotten", "is_aside", "step")
+    __slots__ = ("changes", "durable", "forgotten", "is_outside_transaction", "step")
 
     def __init__(
         self, changes: Sequence[Change], durable: asyncio.Future[None], step: Callable[[], object] | None = None
@@ -41,7 +41,7 @@ class PendingCommit:
         self.changes = changes
         self.durable = durable
         self.step = step
-        self.is_aside = False
+        self.is_outside_transaction = False
         self.forgotten: Snapshot | None = None
 
     def take_step(self) -> None:
@@ -78,7 +78,7 @@ class UncommittedState:
         if change.answer is not None:
             self.answers[change.answer.delivery.place] = change.answer
 
-    def settle(self, changes: Sequence[Change]) -> None:
+    def remove_durable(self, changes: Sequence[Change]) -> None:
         """Remove changes that are durable. Later decisions stay."""
         for change in changes:
             for snapshot in change.snapshots:

@@ -122,7 +122,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
     await store.barrier()
     size = LEAST
     while first <= last:
-        begun = store.kept.beginning(entity)
+        begun = store.retained_history.beginning(entity)
         first = max(first, begun.erased + 1)
         if first < begun.first:
             end = min(last, begun.first - 1, first + COLD - 1)
@@ -131,7 +131,7 @@ async def first_published(store: Store, entity: EntityId, first: int, last: int,
             end, started = min(last, first + size - 1), time.monotonic()
             found = await _in_journal(store, entity, first, end, instant)
             size = next_size(size, time.monotonic() - started)
-            if first < store.kept.beginning(entity).first:
+            if first < store.retained_history.beginning(entity).first:
                 # Some of it was trimmed meanwhile: search again.
                 continue
         if found:
@@ -154,4 +154,4 @@ async def _in_lake(store: Store, entity: EntityId, first: int, last: int, instan
 
 
 async def _in_journal(store: Store, entity: EntityId, first: int, last: int, instant: int) -> int:
-    return await store.read_aside(lambda it: statements.first(it, entity, first, last, instant))
+    return await store.read_in_worker(lambda it: statements.first(it, entity, first, last, instant))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
 
 
-Asked = TypeVar("Asked")
+Result = TypeVar("Result")
 
 MOST = 10_000
 """The most entities whose beginning is kept."""
@@ -37,10 +37,10 @@ CACHE_SECONDS = 10.0
 class LakeQuery(Protocol):
     """The type of `Store.ask_lake`."""
 
-    def __call__(self, ask: Callable[[LakeHistory, int], Asked]) -> Awaitable[Asked | None]: ...
+    def __call__(self, ask: Callable[[LakeHistory, int], Result]) -> Awaitable[Result | None]: ...
 
 
-class _Found(NamedTuple):
+class _LakeBeginnings(NamedTuple):
     """The oldest revision of each entity in the lake (0 for none), and how many deletions had been seen."""
 
     deletions: int
@@ -57,7 +57,7 @@ class RetainedHistory:
         self._clock = clock
         self._starts: OrderedDict[EntityId, HistoryStart] = OrderedDict()
         self._cold: OrderedDict[EntityId, int] = OrderedDict()
-        self._wanted: OrderedDict[EntityId, None] = OrderedDict()
+        self._requested: OrderedDict[EntityId, None] = OrderedDict()
         self._deletions = -1
         self._last_read = float("-inf")
 
@@ -74,7 +74,7 @@ class RetainedHistory:
             return begun.first
         if (cold := self._cold.get(entity)) is not None and self._clock() - self._last_read < CACHE_SECONDS:
             return cold
-        _put(self._wanted, entity, None)
+        _put(self._requested, entity, None)
         return begun.first
 
     async def look(self, entity: EntityId) -> int:
@@ -93,7 +93,7 @@ class RetainedHistory:
 
         While the lake cannot be read, nothing is known of it; a later round may succeed.
         """
-        wanted = list(self._wanted)[:LOOKUP_BATCH]
+        wanted = list(self._requested)[:LOOKUP_BATCH]
         if not wanted and not self._cold:
             return
         try:
@@ -101,7 +101,7 @@ class RetainedHistory:
         except StoreError:
             return
         for entity in wanted:
-            self._wanted.pop(entity, None)
+            self._requested.pop(entity, None)
 
     def forget(self, entity: EntityId | None = None) -> None:
         """Discard what is known of an erased entity (None: of all)."""
@@ -125,18 +125,18 @@ class RetainedHistory:
             _put(self._starts, entity, found)
         return found
 
-    async def _find(self, entities: Iterable[EntityId]) -> _Found | None:
+    async def _find(self, entities: Iterable[EntityId]) -> _LakeBeginnings | None:
         """Read the lake and note the result; None without a lake."""
         begun = {entity: self._beginning(entity) for entity in entities}
 
-        def ask(cold: LakeHistory, reaching: int) -> _Found:
+        def ask(cold: LakeHistory, reaching: int) -> _LakeBeginnings:
             # Read first: deletions after this are detected the next time.
             deletions = cold.deletions()
             oldest = {
                 entity: cold.oldest(entity, erased + 1, first - 1, reaching=reaching)
                 for entity, (erased, first) in begun.items()
             }
-            return _Found(deletions, oldest)
+            return _LakeBeginnings(deletions, oldest)
 
         started = self._clock()
         found = await self._ask_lake(ask)
@@ -145,7 +145,7 @@ class RetainedHistory:
         if found.deletions > self._deletions:
             # Look up the known entities again.
             for entity in self._cold:
-                _put(self._wanted, entity, None)
+                _put(self._requested, entity, None)
             self._cold.clear()
             self._deletions = found.deletions
         self._last_read = started
@@ -156,7 +156,7 @@ class RetainedHistory:
         return found
 
 
-def _put(known: OrderedDict[EntityId, Asked], entity: EntityId, value: Asked) -> None:
+def _put(known: OrderedDict[EntityId, Result], entity: EntityId, value: Result) -> None:
     known[entity] = value
     known.move_to_end(entity)
     if len(known) > MOST:

@@ -107,7 +107,7 @@ class Store:
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
         self.tail = EventTail(journal)
         """The newest durable events, for readers that need all of them."""
-        self.kept = RetainedHistory(journal, self.ask_lake)
+        self.retained_history = RetainedHistory(journal, self.ask_lake)
         """Where histories begin."""
         self.authorities = PolicyChangeNotifier()
         """Notifies of policies that have changed."""
@@ -237,7 +237,7 @@ class Store:
 
     def _queue_step(self, step: Callable[[], object], *, is_aside: bool = False) -> PendingCommit:
         queued = PendingCommit((), asyncio.get_running_loop().create_future(), step)
-        queued.is_aside = is_aside
+        queued.is_outside_transaction = is_aside
         if self._is_closed or not self.is_available:
             queued.fail(StoreUnavailable(self.reason or "the store is closed"))
             return queued
@@ -310,9 +310,9 @@ class Store:
         reaching = self._journal.last_trimmed()
         return await asyncio.get_running_loop().run_in_executor(self._readers, lambda: ask(opened(), reaching))
 
-    async def read_aside(self, query: Callable[[Any], T]) -> T:
+    async def read_in_worker(self, query: Callable[[Any], T]) -> T:
         """Return what a long query finds in the committed tables, in a worker thread. Raises StoreUnavailable."""
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._journal.read_aside, query)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._journal.read_in_worker, query)
 
     def newest_durable(self, entity: EntityId) -> int:
         """Return the revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
@@ -320,7 +320,7 @@ class Store:
 
     def oldest_revision(self, entity: EntityId) -> int:
         """Return the smallest revision that can still be read, from memory. Raises StoreUnavailable."""
-        return self.kept.oldest(entity)
+        return self.retained_history.oldest(entity)
 
     def keeps(self, entity: EntityId, revision: int) -> bool:
         """Whether the journal has this durable event. Raises StoreUnavailable."""
@@ -428,7 +428,7 @@ class Store:
 
     @property
     def _is_worker_step_next(self) -> bool:
-        return bool(self._queue) and self._queue[0].is_aside
+        return bool(self._queue) and self._queue[0].is_outside_transaction
 
     def _take_step(self, taken: PendingCommit) -> None:
         """Raises StoreUnavailable."""
@@ -502,22 +502,22 @@ class Store:
         seconds, trimming, trimmed = commit.result()
         if trimming is not None:
             self._trimming = None
-            self.kept.trimmed()
+            self.retained_history.trimmed()
             trimming.done.set_result(trimmed)
         if self._on_commit is not None:
             self._on_commit(seconds)
         done, self._written = self._written, []
         changes = [change for submitted in done for change in submitted.changes]
-        self._decided.settle(changes)
+        self._decided.remove_durable(changes)
         self._cache.update(changes)
         for submitted in done:
             if submitted.forgotten is not None:
                 self._decided.drop(submitted.forgotten)
                 self._cache.drop(submitted.forgotten.entity)
-                self.kept.forget(submitted.forgotten.entity)
+                self.retained_history.forget(submitted.forgotten.entity)
                 self.tail.forget()
             submitted.succeed()
-        self.authorities.tell(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
+        self.authorities.notify(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         if self.tail.is_followed and any(change.events for change in changes):
             # Callers that wait for these come first: their replies precede the events to targets.
             asyncio.get_running_loop().call_soon(self._notify_readers, self._last, changes)
@@ -549,7 +549,7 @@ class Store:
         self._decided.clear()
         # A commit that failed may have been carried out.
         self._cache.clear()
-        self.kept.forget()
+        self.retained_history.forget()
         self.tail.forget()
         self._is_busy = False
         self._answers = 0

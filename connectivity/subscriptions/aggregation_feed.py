@@ -26,7 +26,7 @@ from mappings.ids import EntityType, parse_entity_id
 from mappings.model.signals import Headers, SearchQuery
 from spark_store.errors import AggregationInvalid, BudgetExceeded, QueryError, TooManyGroups
 from spark_store.rql.options import BY_ID
-from spark_store.rql.query import Access, Budget, Place, SearchHit, ThingQuery
+from spark_store.rql.query import Access, Budget, SearchHit, SortKey, ThingQuery
 from spark_store.search.aggregation import MOST_GROUPS, Aggregation, GroupAccumulator, read_aggregation
 
 _encode: Final = msgspec.json.Encoder().encode
@@ -61,7 +61,7 @@ class FullScan:
         self._question = ThingQuery(question.predicate, (BY_ID,), question.namespaces)
         self._subjects = subjects
         self._seconds = self._seconds_left = seconds
-        self._place: Place | None = None
+        self._place: SortKey | None = None
         self.is_over = False
 
     async def slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:

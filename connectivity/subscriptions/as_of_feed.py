@@ -120,7 +120,7 @@ class AsOfSearches:
         """`world` is the current state, for use on the event loop."""
         self.options = options or PastOptions()
         self.lake: Lake = queries.lake
-        self.wide = AsyncSparkQueries(queries)
+        self.spark = AsyncSparkQueries(queries)
         self._store = store
         self._world = world
         self._now = now
@@ -169,7 +169,7 @@ class AsOfSearches:
 
     def close(self) -> None:
         """Stop all Spark queries."""
-        self.wide.close()
+        self.spark.close()
 
 
 class AsOfFeed(Feed):
@@ -243,7 +243,7 @@ class AsOfFeed(Feed):
         with contextlib.ExitStack() as undo:
             spool = Spool(past.lake.folder, question.order, past.options.bound)
             undo.callback(spool.close)
-            async with contextlib.aclosing(past.wide.run(spark_query, QueryLimits(past.options.seconds))) as batches:
+            async with contextlib.aclosing(past.spark.run(spark_query, QueryLimits(past.options.seconds))) as batches:
                 async for batch in batches:
                     found = await asyncio.to_thread(lambda it: past.with_policies(list(candidates(it))), batch)
                     accesses = await past.accesses(found, self._request.subjects)

@@ -90,7 +90,7 @@ class LiveFeeds:
         self._store = store
         self._most, self._most_bytes = most, most_bytes
         self._lines: dict[EntityId, _EntityBuffer] = {}
-        self._kept: deque[tuple[_EntityBuffer, Event]] = deque()
+        self._buffered: deque[tuple[_EntityBuffer, Event]] = deque()
         """Every event in a buffer, oldest first."""
         self._bytes = 0
         self._seq = 0
@@ -229,16 +229,16 @@ class LiveFeeds:
             if (buffer := buffers.get(event.entity)) is not None:
                 buffer.put(event)
                 changed[buffer] = None
-                self._kept.append((buffer, event))
+                self._buffered.append((buffer, event))
                 self._bytes += event_size(event)
-        if len(self._kept) > self._most or self._bytes > self._most_bytes:
+        if len(self._buffered) > self._most or self._bytes > self._most_bytes:
             self._trim()
 
     def _trim(self) -> None:
         """Remove more events than necessary, so that this happens rarely."""
         removed: Counter[_EntityBuffer] = Counter()
-        while self._kept and (len(self._kept) > self._most * 7 // 8 or self._bytes > self._most_bytes * 7 // 8):
-            buffer, event = self._kept.popleft()
+        while self._buffered and (len(self._buffered) > self._most * 7 // 8 or self._bytes > self._most_bytes * 7 // 8):
+            buffer, event = self._buffered.popleft()
             self._bytes -= event_size(event)
             # A buffer that was cleared does not have the event any more.
             if (first := removed[buffer]) < len(buffer.events) and buffer.events[first] is event:
@@ -260,7 +260,7 @@ class LiveFeeds:
                 self._retry = None
 
     def _clear(self) -> None:
-        self._kept.clear()
+        self._buffered.clear()
         self._bytes = 0
 
 

@@ -409,7 +409,7 @@ class SubscriptionManager:
                     self._send(subscription, subscription.finish())
                 continue
             if subscription.posting is not None:
-                await subscription.posting.wait_until_taken()
+                await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
             await asyncio.sleep(0)
@@ -421,7 +421,7 @@ class SubscriptionManager:
         subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]))
         for start in range(at_once, len(elements), at_once):
             if subscription.posting is not None:
-                await subscription.posting.wait_until_taken()
+                await subscription.posting.wait_until_accepted()
             await asyncio.sleep(0)
             if subscription.is_closed:
                 return

@@ -36,7 +36,7 @@ from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Budget, Place, ReadRights, SearchHit, ThingQuery, ThingSearch
+from spark_store.rql.query import Budget, ReadRights, SearchHit, SortKey, ThingQuery, ThingSearch
 from spark_store.rql.search_evaluator import read
 from spark_store.search.planner import QueryPlan
 from spark_store.search.point_lookup import PointLookup, named_thing
@@ -72,7 +72,7 @@ class PageBuilder:
         self._max_bytes = self._left = max_bytes
 
     @property
-    def page_room(self) -> int:
+    def page_capacity(self) -> int:
         """How many things the current page can still take."""
         return self.size - len(self._items)
 
@@ -228,7 +228,7 @@ class _Slice(NamedTuple):
     """Things as bytes for pages, the place after them, and whether they are the last."""
 
     items: Sequence[bytes]
-    place: Place | None
+    end: SortKey | None
     is_last: bool
 
 
@@ -258,16 +258,16 @@ class SearchFeed(Feed):
                 return Page(pages.done, place, PageEnd.MORE)
             for each in result.items:
                 pages.add(each)
-            place = result.place
+            place = result.end
             if result.is_last or self._is_closed:
                 pages.end()
                 return Page(pages.done, place, PageEnd.END)
             pages.end_if_large()
             if pages.done and not pages.is_open:
                 return Page(pages.done, place, PageEnd.MORE)
-            wanted = pages.page_room
+            wanted = pages.page_capacity
 
-    async def _find(self, place: Place | None, limit: int, budget: Budget, max_bytes: int) -> _Slice:
+    async def _find(self, place: SortKey | None, limit: int, budget: Budget, max_bytes: int) -> _Slice:
         """Return things after a place. Raises BudgetExceeded, StoreUnavailable."""
         service = self._service
         if self._thing_id is not None:
@@ -280,7 +280,7 @@ class SearchFeed(Feed):
         )
 
     def _read_slice(
-        self, search: ThingSearch, world: StateLookup, place: Place | None, limit: int, budget: Budget, max_bytes: int
+        self, search: ThingSearch, world: StateLookup, place: SortKey | None, limit: int, budget: Budget, max_bytes: int
     ) -> _Slice:
         question, _, selection, subjects = self._request
         if self._is_closed:

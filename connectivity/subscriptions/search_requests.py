@@ -37,7 +37,7 @@ from spark_store.errors import InvalidOption, QueryError, StoreError
 from spark_store.records import AuditEntry
 from spark_store.rql.options import read_options
 from spark_store.rql.order import TypeRank
-from spark_store.rql.query import Place, SearchHit, SortValue, ThingQuery
+from spark_store.rql.query import SearchHit, SortKey, SortValue, ThingQuery
 from spark_store.rql.search_evaluator import read
 
 
@@ -85,7 +85,7 @@ class _ParsedSearch(NamedTuple):
     """A parsed search: the request, the place where the page begins, and the contents of its cursor."""
 
     request: SearchRequest
-    after: Place | None
+    after: SortKey | None
     now: datetime
     bound: bytes
 
@@ -235,7 +235,7 @@ class CursorCipher:
     def __init__(self) -> None:
         self._cipher = AESGCM(AESGCM.generate_key(256))
 
-    def seal(self, place: Place, now: datetime, bound: bytes) -> str:
+    def seal(self, place: SortKey, now: datetime, bound: bytes) -> str:
         """Return the cursor of a place, bound to the query `bound`. Raises InvalidOption."""
         plain = msgspec.json.encode((now.timestamp(), [(int(each.rank), each.value) for each in place]))
         nonce = os.urandom(_NONCE_BYTES)
@@ -246,7 +246,7 @@ class CursorCipher:
             )
         return text
 
-    def open(self, text: str, bound: bytes, length: int) -> tuple[datetime, Place]:
+    def open(self, text: str, bound: bytes, length: int) -> tuple[datetime, SortKey]:
         """Return the value of `time:now`, and a place of `length` values. Raises InvalidOption."""
         try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)

@@ -46,7 +46,7 @@ _INTERNAL_ERROR: Final = 500
 Result: TypeAlias = ConnectivityError | SuppressionReason | None
 """The outcome of an event at a target: confirmed (None), an error, or a reason for suppression."""
 
-Told = Callable[[Result], None]
+OnResult = Callable[[Result], None]
 
 
 class EventCursor:
@@ -58,7 +58,7 @@ class EventCursor:
         """`wake` is called when the cursor could continue."""
         self.route = route
         self.skipped = place.skipped
-        self.taken = place.seq
+        self.judged = place.seq
         """The number of the last event that was judged."""
         self._place = place
         self._wake = wake
@@ -66,7 +66,7 @@ class EventCursor:
         self._open: dict[int, TwinEvent] = {}
         """By number, the unconfirmed events."""
         self._open_bytes = 0
-        self._listeners: dict[int, list[Told]] = {}
+        self._listeners: dict[int, list[OnResult]] = {}
         self._failed: int | None = None
         """The number of the first event, among those on their way, that has to be sent again."""
         self._one_by_one_until = 0
@@ -80,11 +80,11 @@ class EventCursor:
     @property
     def seq(self) -> int:
         """Up to this event the target needs nothing more."""
-        first = next(iter(self._open), self.taken + 1)
+        first = next(iter(self._open), self.judged + 1)
         return (first if self._failed is None else min(first, self._failed)) - 1
 
     @property
-    def place(self) -> CursorPosition:
+    def position(self) -> CursorPosition:
         return self._place._replace(seq=self.seq, skipped=self.skipped)
 
     @property
@@ -99,13 +99,13 @@ class EventCursor:
 
     def is_passed(self, seq: int) -> bool:
         """Whether the cursor has passed this event."""
-        return seq <= self.taken and seq not in self._open and (self._failed is None or seq < self._failed)
+        return seq <= self.judged and seq not in self._open and (self._failed is None or seq < self._failed)
 
-    def listen(self, seq: int, told: Told) -> None:
+    def listen(self, seq: int, told: OnResult) -> None:
         """Call `told` once with the outcome of an event that is not passed."""
         self._listeners.setdefault(seq, []).append(told)
 
-    def forget_listeners(self, is_vain: Callable[[Told], bool]) -> None:
+    def forget_listeners(self, is_vain: Callable[[OnResult], bool]) -> None:
         """Remove listeners that are no longer interested."""
         self._listeners = {
             seq: left for seq, told in self._listeners.items() if (left := [each for each in told if not is_vain(each)])
@@ -120,7 +120,7 @@ class EventCursor:
         """Whether the target may be sent an event now."""
         if self._is_stopped or self._failed is not None or self._timer is not None or not self.route.outbox.is_attached:
             return False
-        window = 1 if self.taken < self._one_by_one_until else self._window
+        window = 1 if self.judged < self._one_by_one_until else self._window
         self._is_full = len(self._open) >= window or self._open_bytes >= WINDOW_BYTES
         return not self._is_full
 
@@ -129,11 +129,11 @@ class EventCursor:
         seq = found.seq
         if found.cause is not None and found.cause.origin == self.route.connection_id:
             # No outcome is reported: a connection does not acknowledge its own events.
-            self.taken = seq
+            self.judged = seq
             self._listeners.pop(seq, None)
             return
         judged = self.route.judge(signal_context)
-        self.taken = seq
+        self.judged = seq
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:
                 self.skipped += 1
@@ -152,7 +152,7 @@ class EventCursor:
     def fail(self, seq: int) -> None:
         """The next event cannot be judged or posted: it is missed, like one that can never be sent."""
         self._close_event(seq)
-        self.taken = seq
+        self.judged = seq
         self.skipped += 1
         self._notify(seq, PublishFailed("internal error while processing the event", status=_INTERNAL_ERROR))
 
@@ -161,13 +161,13 @@ class EventCursor:
 
         Events up to number `trimmed` were trimmed, and are missed; the others are not for targets, or were erased.
         """
-        missed = min(last, trimmed) - self.taken
+        missed = min(last, trimmed) - self.judged
         if missed > 0:
             self.skipped += missed
             self._log("events skipped", "the journal has trimmed them", events=missed)
-        for seq in [seq for seq in self._listeners if self.taken < seq <= last]:
+        for seq in [seq for seq in self._listeners if self.judged < seq <= last]:
             self._notify(seq, PublishFailed("the journal has trimmed the event", status=424))
-        self.taken = max(self.taken, last)
+        self.judged = max(self.judged, last)
 
     def _ended(self, seq: int, error: ConnectivityError | None) -> None:
         if self._is_closed or seq not in self._open:
@@ -202,8 +202,8 @@ class EventCursor:
     def _rewind(self) -> None:
         """Everything posted has ended, with a failure: wait, then send from the first failure on."""
         assert self._failed is not None
-        self._one_by_one_until = max(self._one_by_one_until, self.taken)
-        self.taken, self._failed = self._failed - 1, None
+        self._one_by_one_until = max(self._one_by_one_until, self.judged)
+        self.judged, self._failed = self._failed - 1, None
         self._tries += 1
         self._pause()
 
@@ -226,7 +226,7 @@ class EventCursor:
         self._timer = None
         self._wake()
 
-    def again(self, event: TwinEvent, told: Told) -> None:
+    def again(self, event: TwinEvent, told: OnResult) -> None:
         """Send a passed event again, and report its outcome."""
         if self._is_closed or not self.route.outbox.is_attached:
             told(PublishFailed("the broker is unavailable"))
@@ -249,7 +249,7 @@ class EventCursor:
             self._timer = None
 
     def _notify(self, seq: int, result: Result) -> None:
-        listeners: Sequence[Told] = self._listeners.pop(seq, ())
+        listeners: Sequence[OnResult] = self._listeners.pop(seq, ())
         for told in listeners:
             told(result)
 

@@ -86,7 +86,7 @@ class EventPublisher:
             store.tail.follow(self.wake)
 
     @property
-    def is_wanted(self) -> bool:
+    def has_targets(self) -> bool:
         """Whether there are targets for events: then events are stored with their causes."""
         return bool(self._positions or self._joining)
 
@@ -168,7 +168,7 @@ class EventPublisher:
         self._dropped.discard(connection_id)
 
     def _update_following(self) -> None:
-        if not self.is_wanted:
+        if not self.has_targets:
             self._store.tail.leave(self.wake)
 
     def linked(self, connection_id: str) -> None:
@@ -191,8 +191,8 @@ class EventPublisher:
         groups: dict[int, list[EventCursor]] = {}
         for cursors in self._cursors.values():
             for cursor in cursors:
-                if cursor.taken < newest and cursor.can_go_on:
-                    groups.setdefault(cursor.taken, []).append(cursor)
+                if cursor.judged < newest and cursor.can_go_on:
+                    groups.setdefault(cursor.judged, []).append(cursor)
         is_more = False
         end = monotonic() + TURN_SECONDS
         for number, taken in enumerate(self._in_turn(list(groups))):
@@ -282,7 +282,7 @@ class EventPublisher:
 
     def _note(self, cursor: EventCursor) -> bool:
         """Note the cursor's position; return whether it differs from the stored one."""
-        place = cursor.place
+        place = cursor.position
         key = place[:2]
         before = self._positions.get(key)
         if before is None:

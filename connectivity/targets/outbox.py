@@ -34,7 +34,7 @@ class PendingPublish:
     Setting `withdrawn` drops messages that no link has taken yet; after the `deadline`, in monotonic seconds, they fail.
     """
 
-    __slots__ = ("_over", "_taken", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = ("_accepted", "_over", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
 
     def __init__(self, count: int, ended: Done | None, deadline: float | None = None) -> None:
         self.untaken = self.unconfirmed = count
@@ -42,15 +42,15 @@ class PendingPublish:
         self.withdrawn = False
         self.deadline = deadline
         self.ended = ended
-        self._taken: asyncio.Future[None] | None = None
+        self._accepted: asyncio.Future[None] | None = None
         self._over: asyncio.Future[None] | None = None
 
-    async def wait_until_taken(self) -> None:
+    async def wait_until_accepted(self) -> None:
         """Wait until the link has taken every message into its window."""
         if self.untaken > 0:
-            if self._taken is None:
-                self._taken = asyncio.get_running_loop().create_future()
-            await self._taken
+            if self._accepted is None:
+                self._accepted = asyncio.get_running_loop().create_future()
+            await self._accepted
 
     async def over(self) -> None:
         """Wait until every message has ended, one way or the other."""
@@ -61,8 +61,8 @@ class PendingPublish:
 
     def take(self) -> None:
         self.untaken -= 1
-        if self.untaken == 0 and self._taken is not None and not self._taken.done():
-            self._taken.set_result(None)
+        if self.untaken == 0 and self._accepted is not None and not self._accepted.done():
+            self._accepted.set_result(None)
 
     def confirm(self, error: ConnectivityError | None) -> None:
         if error is not None and self.error is None:
@@ -384,7 +384,7 @@ class Outbox:
     def attach(self, link: Link, client: int = 0) -> None:
         """Process a new link of a client: waiting messages are sent over it."""
         self._link_windows[client] = LinkWindow(link)
-        self._place_queues()
+        self._move_queues()
 
     def detach(self, client: int = 0, *, was_silent: bool = False) -> None:
         """Process the loss of a client's link: unconfirmed messages are sent again over the next one.
@@ -394,7 +394,7 @@ class Outbox:
         if (carrier := self._link_windows.pop(client, None)) is not None:
             for queue in carrier.queues:
                 queue.lose(was_silent=was_silent)
-            self._place_queues()
+            self._move_queues()
 
     async def drain(self) -> None:
         """Wait until every message has ended."""
@@ -405,7 +405,7 @@ class Outbox:
         queues = self._queues
         return queues[0] if len(queues) == 1 else queues[hash(about) % len(queues)]
 
-    def _place_queues(self) -> None:
+    def _move_queues(self) -> None:
         for home, queue in enumerate(self._queues):
             queue.use(self._link_windows.get(home) or self._host(home, queue))
 

@@ -210,7 +210,7 @@ class ReplyTargetPublisher(Publisher):
             return None
         number = len(mapped[1][0][1])
         if number == 1 and failure_of(signal) is None:
-            self.facts.said.note(signal)
+            self.facts.responses.note(signal)
             return mapped
         self._count_dispatched(signal)
         if number:

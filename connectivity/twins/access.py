@@ -44,14 +44,14 @@ def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: Stat
     if isinstance(found, ThingStream | PolicyStream):
         entity, snapshot = found.entity, world.snapshot(found.entity)
         policy_id = snapshot.policy if snapshot is not None else None
-        return frozenset({entity}) | _made_of(policy_id, entity.namespace, world)
+        return frozenset({entity}) | _policies_of(policy_id, entity.namespace, world)
     own = streams.get(stream)
-    return frozenset() if own is None else frozenset({own.policy}) | _made_of(str(own.policy), None, world)
+    return frozenset() if own is None else frozenset({own.policy}) | _policies_of(str(own.policy), None, world)
 
 
-def _made_of(policy_id: str | None, namespace: str | None, world: StateLookup) -> frozenset[EntityId]:
+def _policies_of(policy_id: str | None, namespace: str | None, world: StateLookup) -> frozenset[EntityId]:
     enforcer = world.enforcer(policy_id, namespace) if policy_id is not None else None
-    return enforcer.made_of if enforcer is not None else frozenset()
+    return enforcer.policies if enforcer is not None else frozenset()
 
 
 def may_use_stream(

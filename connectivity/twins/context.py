@@ -276,7 +276,7 @@ class CurrentStateLookup:
     ) -> None:
         self._snapshot = snapshot
         self._now = now
-        self._kept = kept
+        self._cache_size = kept
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
@@ -292,7 +292,7 @@ class CurrentStateLookup:
         known = self._compiled.get(policy_id)
         if known is None or not self._is_present(known, policy):
             known = self._compiled[policy_id] = self._compile(policy)
-            if len(self._compiled) > self._kept:
+            if len(self._compiled) > self._cache_size:
                 self._compiled.popitem(last=False)
         self._compiled.move_to_end(policy_id)
         place = (entity.namespace if namespace is None else namespace) if known.has_namespaces else None

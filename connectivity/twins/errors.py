@@ -14,7 +14,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 
 
-class _Words(NamedTuple):
+class _ErrorText(NamedTuple):
     status: int
     message: str
     description: str | None = None
@@ -24,205 +24,209 @@ _READ_HINT = "Check the path, and whether you have READ permission on it."
 _WRITE_HINT = "Check the path, and whether you have WRITE permission on it."
 _HEADER_HINT = "Check the header's name and value."
 
-_FAULTS: dict[str, _Words] = {
-    "json.invalid": _Words(400, "The value of '{path}' is not valid: {detail}.", "Check the JSON types of the value."),
-    "json.format.invalid": _Words(
+_FAULTS: dict[str, _ErrorText] = {
+    "json.invalid": _ErrorText(
+        400, "The value of '{path}' is not valid: {detail}.", "Check the JSON types of the value."
+    ),
+    "json.format.invalid": _ErrorText(
         400, "The value of '{path}' has the wrong type: {detail}.", "Check the JSON type of the value."
     ),
-    "json.field.missing": _Words(
+    "json.field.missing": _ErrorText(
         400, "The value of '{path}' lacks a mandatory member: {detail}.", "Add the missing member."
     ),
-    "json.fieldselector.invalid": _Words(
+    "json.fieldselector.invalid": _ErrorText(
         400, "The field selector is not valid: {detail}.", "Check the parentheses and commas of the selector."
     ),
-    "json.key.invalid": _Words(
+    "json.key.invalid": _ErrorText(
         400,
         "The key {detail} is not valid.",
         "A key has 1 to 256 characters, none of them a slash, a control character or one from U+007F to U+00FF.",
     ),
-    "json.pointer.invalid": _Words(
+    "json.pointer.invalid": _ErrorText(
         400, "The JSON pointer '{path}' is not valid.", "Check that it has no consecutive slashes."
     ),
-    "header.invalid": _Words(400, "The header '{detail}' is not valid.", _HEADER_HINT),
-    "header.notsupported": _Words(400, "The header '{detail}' is not supported for this command.", _HEADER_HINT),
-    "headers.too.large": _Words(431, "The headers are too large: {detail}.", "Send fewer or shorter headers."),
-    "mediatype.unsupported": _Words(
+    "header.invalid": _ErrorText(400, "The header '{detail}' is not valid.", _HEADER_HINT),
+    "header.notsupported": _ErrorText(400, "The header '{detail}' is not supported for this command.", _HEADER_HINT),
+    "headers.too.large": _ErrorText(431, "The headers are too large: {detail}.", "Send fewer or shorter headers."),
+    "mediatype.unsupported": _ErrorText(
         415,
         "The content-type {detail} is not supported for this command.",
         "A merge needs the content-type 'application/merge-patch+json'.",
     ),
-    "rql.expression.invalid": _Words(400, "{detail}", "Check the syntax of the expression."),
-    "signal.unsupported": _Words(
+    "rql.expression.invalid": _ErrorText(400, "{detail}", "Check the syntax of the expression."),
+    "signal.unsupported": _ErrorText(
         400, "The provided signal is not supported: {detail}.", "Check the path and the headers."
     ),
-    "placeholder:unresolved": _Words(
+    "placeholder:unresolved": _ErrorText(
         400, "The placeholder {detail} could not be resolved.", "The only known placeholder is {{ request:subjectId }}."
     ),
-    "placeholder:placeholder.reference.notsupported": _Words(
+    "placeholder:placeholder.reference.notsupported": _ErrorText(
         400,
         "The reference {detail} is not supported.",
         "Name a policy, or write '{{ ref:things/<thing id>/policyId }}'.",
     ),
-    "placeholder:placeholder.reference.unknown.field": _Words(
+    "placeholder:placeholder.reference.unknown.field": _ErrorText(
         400, "The field {detail} cannot be referenced.", "Reference the thing's 'policyId'."
     ),
-    "protocoladapter:unknown.path": _Words(400, "The path '{path}' is unknown.", "Check the path."),
-    "protocoladapter:unknown.topicpath": _Words(
+    "protocoladapter:unknown.path": _ErrorText(400, "The path '{path}' is unknown.", "Check the path."),
+    "protocoladapter:unknown.topicpath": _ErrorText(
         400, "The action '{detail}' is not supported at the path '{path}'.", "Check the topic and the path."
     ),
-    "things:id.invalid": _Words(
+    "things:id.invalid": _ErrorText(
         400, "{detail} is not a valid thing id.", "An id is 'namespace:name' with at most 256 characters."
     ),
-    "things:id.notsettable": _Words(
+    "things:id.notsettable": _ErrorText(
         400, "The thing id '{id}' cannot be changed by the value.", "Leave 'thingId' out, or write the addressed id."
     ),
-    "things:id.notdeletable": _Words(400, "The thing id of '{id}' cannot be deleted.", "Leave 'thingId' out."),
-    "things:policyId.notdeletable": _Words(
+    "things:id.notdeletable": _ErrorText(400, "The thing id of '{id}' cannot be deleted.", "Leave 'thingId' out."),
+    "things:policyId.notdeletable": _ErrorText(
         400, "The policy id of the thing '{id}' cannot be deleted.", "Name another policy, or leave 'policyId' out."
     ),
-    "things:merge.invalid": _Words(
+    "things:merge.invalid": _ErrorText(
         400, "The merge patch for the thing '{id}' is not valid: {detail}.", "Check the patch."
     ),
-    "things:policy.invalid": _Words(
+    "things:policy.invalid": _ErrorText(
         400,
         "The policy for the thing '{id}' is not valid.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
-    "things:policy.conflicting": _Words(
+    "things:policy.conflicting": _ErrorText(
         400, "The value for the thing '{id}' has both '_policy' and '_copyPolicyFrom'.", "Send only one of the two."
     ),
-    "things:metadata.headersconflict": _Words(
+    "things:metadata.headersconflict": _ErrorText(
         400,
         "The headers {detail} cannot be used together.",
         "Send at most one of 'put-metadata', 'get-metadata' and 'delete-metadata'.",
     ),
-    "things:metadata.notmodifiable": _Words(
+    "things:metadata.notmodifiable": _ErrorText(
         400,
         "The value for the thing '{id}' has '_metadata', and the command has a metadata header.",
         "Send only one of the two.",
     ),
-    "things:things.ids.missing": _Words(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
-    "things:definition.identifier.invalid": _Words(
+    "things:things.ids.missing": _ErrorText(400, "No thing ids were given.", "Name at least one id in 'thingIds'."),
+    "things:definition.identifier.invalid": _ErrorText(
         400, "A definition identifier at '{path}' is not valid.", "Use 'namespace:name:version' or an HTTP URL."
     ),
-    "things:feature.definition.empty": _Words(
+    "things:feature.definition.empty": _ErrorText(
         400, "The feature definition at '{path}' is empty.", "A feature definition has at least one identifier."
     ),
-    "things:live.channelcondition.notallowed": _Words(
+    "things:live.channelcondition.notallowed": _ErrorText(
         405, "The header 'live-channel-condition' is only allowed for queries.", "Remove the header."
     ),
-    "things:thing.conflict": _Words(
+    "things:thing.conflict": _ErrorText(
         409, "The thing '{id}' already exists.", "Choose another id, or modify the thing that exists."
     ),
-    "things:thing.notcreatable": _Words(
+    "things:thing.notcreatable": _ErrorText(
         400,
         "The thing '{id}' cannot be created: its policy '{detail}' could not be created.",
         "Use an unused policy id, keep the policy within its size limit, and grant yourself WRITE on 'policy:/'.",
     ),
-    "things:event.notallowed": _Words(
+    "things:event.notallowed": _ErrorText(
         403, "The live event at '{path}' of the thing '{id}' is not allowed.", _WRITE_HINT
     ),
-    "messages:send.notallowed": _Words(
+    "messages:send.notallowed": _ErrorText(
         403,
         "The message to '{path}' of the thing '{id}' is not allowed.",
         "Check whether you have WRITE permission on this message resource.",
     ),
-    "things:thing.notdeletable": _Words(403, "The thing '{id}' cannot be deleted.", _WRITE_HINT),
-    "things:precondition.failed": _Words(
+    "things:thing.notdeletable": _ErrorText(403, "The thing '{id}' cannot be deleted.", _WRITE_HINT),
+    "things:precondition.failed": _ErrorText(
         412, "The precondition for '{path}' failed: {detail}.", "Read the current entity tag and try again."
     ),
-    "things:precondition.notmodified": _Words(304, "'{path}' was not modified.", "Your entity tag is the current one."),
-    "things:condition.failed": _Words(
+    "things:precondition.notmodified": _ErrorText(
+        304, "'{path}' was not modified.", "Your entity tag is the current one."
+    ),
+    "things:condition.failed": _ErrorText(
         412,
         "The condition is not met, or names a field that you cannot read.",
         "Check the condition, and whether you have READ permission on every field that it names.",
     ),
-    "things:thing.toolarge": _Words(
+    "things:thing.toolarge": _ErrorText(
         413, "The thing '{id}' would be too large: {detail}.", "Make the thing or the value smaller."
     ),
-    "things:thing.notfound": _Words(
+    "things:thing.notfound": _ErrorText(
         404,
         "The Thing with ID '{id}' could not be found or requester had insufficient permissions to access it.",
         "Check if the ID of your requested Thing was correct and you have sufficient permissions.",
     ),
-    "things:thing.history.notfound": _Words(
+    "things:thing.history.notfound": _ErrorText(
         404,
         "The Thing with ID '{id}' at {detail} could not be found or requester had insufficient permissions to access it.",
         "Check if the ID of your requested Thing was correct, you have sufficient permissions and ensure that the asked "
         "for revision/timestamp does not exceed the history-retention-duration or is from the future.",
     ),
-    "policies:id.invalid": _Words(
+    "policies:id.invalid": _ErrorText(
         400, "{detail} is not a valid policy id.", "An id is 'namespace:name' with at most 256 characters."
     ),
-    "policies:id.notsettable": _Words(
+    "policies:id.notsettable": _ErrorText(
         400, "The policy id '{id}' cannot be changed by the value.", "Write the addressed id as 'policyId'."
     ),
-    "policies:label.invalid": _Words(
+    "policies:label.invalid": _ErrorText(
         400, "The label {detail} is not valid.", "The prefixes 'imported' and 'nsimported' are reserved."
     ),
-    "policies:entry.invalid": _Words(400, "A policy entry is not valid: {detail}.", "Check the entry."),
-    "policies:subjectid.invalid": _Words(
+    "policies:entry.invalid": _ErrorText(400, "A policy entry is not valid: {detail}.", "Check the entry."),
+    "policies:subjectid.invalid": _ErrorText(
         400, "The subject id {detail} is not valid.", "A subject id is 'issuer:subject' with at most 256 characters."
     ),
-    "policies:subjectexpiry.invalid": _Words(
+    "policies:subjectexpiry.invalid": _ErrorText(
         400, "The expiry of a subject is not valid: {detail}.", "Use a future time in ISO 8601, with a time zone."
     ),
-    "policies:subjectannouncement.invalid": _Words(
+    "policies:subjectannouncement.invalid": _ErrorText(
         400, "The announcement of a subject is not valid: {detail}.", "Check its members."
     ),
-    "policies:import.invalid": _Words(
+    "policies:import.invalid": _ErrorText(
         400, "An import of the policy '{id}' is not valid: {detail}.", "Check the imports and the references to them."
     ),
-    "policies:view.invalid": _Words(
+    "policies:view.invalid": _ErrorText(
         400, "The view {detail} of a policy is not known.", "The header 'policy-view' is 'original' or 'resolved'."
     ),
-    "policies:imports.toolarge": _Words(400, "The policy '{id}' has too many imports: {detail}.", "Import fewer."),
-    "policies:policy.notcreatable": _Words(
+    "policies:imports.toolarge": _ErrorText(400, "The policy '{id}' has too many imports: {detail}.", "Import fewer."),
+    "policies:policy.notcreatable": _ErrorText(
         403,
         "The policy '{id}' cannot be created: you would not be able to change it.",
         "Grant yourself WRITE on 'policy:/', or send the header 'allow-policy-lockout'.",
     ),
-    "policies:policy.modificationinvalid": _Words(
+    "policies:policy.modificationinvalid": _ErrorText(
         403,
         "The policy '{id}' cannot be changed this way: no subject could change it again.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
-    "policies:entry.modificationinvalid": _Words(
+    "policies:entry.modificationinvalid": _ErrorText(
         403,
         "'{path}' of the policy '{id}' cannot be changed this way: no subject could change the policy again.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
-    "policies:entry.referenceconflict": _Words(
+    "policies:entry.referenceconflict": _ErrorText(
         409,
         "The entry '{detail}' of the policy '{id}' is referenced by other entries.",
         "Remove the references to it first.",
     ),
-    "policies:import.referenceconflict": _Words(
+    "policies:import.referenceconflict": _ErrorText(
         409,
         "The import '{detail}' of the policy '{id}' is referenced by entries.",
         "Remove the references to it first.",
     ),
-    "policies:policy.conflict": _Words(
+    "policies:policy.conflict": _ErrorText(
         409, "The policy '{id}' already exists.", "Choose another id, or modify the policy that exists."
     ),
-    "policies:policy.notfound": _Words(
+    "policies:policy.notfound": _ErrorText(
         404,
         "The Policy with ID '{id}' could not be found or requester had insufficient permissions to access it.",
         "Check if the ID of your requested Policy was correct and you have sufficient permissions.",
     ),
-    "policies:policy.history.notfound": _Words(
+    "policies:policy.history.notfound": _ErrorText(
         404,
         "The Policy with ID '{id}' at {detail} could not be found or requester had insufficient permissions to access it.",
         "Check if the ID of your requested Policy was correct, you have sufficient permissions and ensure that the asked "
         "for revision/timestamp does not exceed the history-retention-duration or is from the future.",
     ),
-    "policies:policy.toolarge": _Words(
+    "policies:policy.toolarge": _ErrorText(
         413, "The policy '{id}' would be too large: {detail}.", "Make the policy smaller."
     ),
-    "policies:precondition.failed": _Words(
+    "policies:precondition.failed": _ErrorText(
         412, "The precondition for '{path}' failed: {detail}.", "Read the current entity tag and try again."
     ),
-    "policies:precondition.notmodified": _Words(
+    "policies:precondition.notmodified": _ErrorText(
         304, "'{path}' was not modified.", "Your entity tag is the current one."
     ),
 }
@@ -243,22 +247,22 @@ _PARTS = (
 """The names of a thing's parts as codes write them."""
 
 for _part in _PARTS:
-    _FAULTS[f"things:{_part}.notfound"] = _Words(
+    _FAULTS[f"things:{_part}.notfound"] = _ErrorText(
         404, "'{path}' of the thing '{id}' is unknown or not visible to you.", _READ_HINT
     )
 for _part in ("thing", *_PARTS):
-    _FAULTS[f"things:{_part}.notmodifiable"] = _Words(
+    _FAULTS[f"things:{_part}.notmodifiable"] = _ErrorText(
         403, "'{path}' of the thing '{id}' cannot be modified.", _WRITE_HINT
     )
 
 _POLICY_PARTS = ("entry", "subjects", "subject", "resources", "resource", "imports", "import")
 
 for _part in _POLICY_PARTS:
-    _FAULTS[f"policies:{_part}.notfound"] = _Words(
+    _FAULTS[f"policies:{_part}.notfound"] = _ErrorText(
         404, "'{path}' of the policy '{id}' is unknown or not visible to you.", _READ_HINT
     )
 for _part in ("policy", *_POLICY_PARTS):
-    _FAULTS[f"policies:{_part}.notmodifiable"] = _Words(
+    _FAULTS[f"policies:{_part}.notmodifiable"] = _ErrorText(
         403, "'{path}' of the policy '{id}' cannot be modified.", _WRITE_HINT
     )
 

@@ -158,7 +158,7 @@ def changes(
     size = 0
     for put in asked.put:
         length = len(encode(put.value))
-        for place in _written_places(written, put.key):
+        for place in _written_paths(written, put.key):
             if not values.fits(put.value, len(path) + len(place)):
                 raise case.refuse("header.invalid", PUT)
             found.append((format_pointer((*path, *place)), put.value))
@@ -168,7 +168,7 @@ def changes(
                 raise case.refuse("things:thing.toolarge", f"found more than {case.limits.thing} bytes of metadata")
     if asked.delete and before is not None and before.state is not None:
         said = get(before.state.get(METADATA), path)
-        found.extend((format_pointer((*path, *place)),) for place in _said_places(said, asked.delete))
+        found.extend((format_pointer((*path, *place)),) for place in _matching_paths(said, asked.delete))
     return found
 
 
@@ -179,7 +179,7 @@ def _checked_inline(case: CommandContext, inline: Any) -> Any:
     return inline
 
 
-def _written_places(written: Any, key: Segments) -> Iterator[Segments]:
+def _written_paths(written: Any, key: Segments) -> Iterator[Segments]:
     """Return the places in the written value that `key` matches."""
     if written is MISSING:
         return iter(())
@@ -231,11 +231,11 @@ def answer(
         return None
     said = get(readable(case, enforcer, snapshot), case.address.segments)
     return evolve_metadata(
-        None, None, None, ((format_pointer(place), get(said, place)) for place in _said_places(said, asked.get))
+        None, None, None, ((format_pointer(place), get(said, place)) for place in _matching_paths(said, asked.get))
     )
 
 
-def _said_places(said: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
+def _matching_paths(said: Any, keys: Sequence[Segments]) -> Iterator[Segments]:
     """Return the places in the metadata that the keys match."""
     if said is MISSING or said is None:
         return

@@ -42,7 +42,7 @@ class ExpiryOutcome(NamedTuple):
     snapshot: Snapshot
     announcements: tuple[PolicyAnnouncement, ...]
     next: str | None
-    told: frozenset[ExpiryNotice]
+    announced: frozenset[ExpiryNotice]
 
 
 class _Subject(NamedTuple):

@@ -87,7 +87,7 @@ class Preconditions(msgspec.Struct, frozen=True):
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
         for predicate in (predicate for predicate in asked if predicate is not None):
             for field in rql.fields(predicate):
-                if not all(_is_readable(case, enforcer, path) for path in _places(field.path, state)):
+                if not all(_is_readable(case, enforcer, path) for path in _matching_paths(field.path, state)):
                     raise case.refuse("things:condition.failed")
 
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
@@ -101,7 +101,7 @@ class Preconditions(msgspec.Struct, frozen=True):
         """Whether the twin satisfies the live condition."""
         return self.live_condition is not None and _holds(case, self.live_condition, snapshot)
 
-    def refused_places(self, case: CommandContext, snapshot: Snapshot) -> list[Segments]:
+    def refused_paths(self, case: CommandContext, snapshot: Snapshot) -> list[Segments]:
         """Return the places of a patch whose condition is false."""
         return [place for place, predicate in self.patch_conditions if not _holds(case, predicate, snapshot)]
 
@@ -211,7 +211,7 @@ def _holds(case: CommandContext, predicate: rql.Predicate, snapshot: Snapshot) -
     return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
 
 
-def _places(path: Segments, state: Mapping[str, Any]) -> list[Segments]:
+def _matching_paths(path: Segments, state: Mapping[str, Any]) -> list[Segments]:
     """The places in a thing that a field is at; `features/*` is each of the thing's features."""
     if path[:2] != ("features", "*"):
         return [path]

@@ -114,7 +114,7 @@ def _default(case: CommandContext) -> _Guard:
             }
         },
     }
-    return _made(case, policy)
+    return _policy_creation(case, policy)
 
 
 def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
@@ -125,7 +125,7 @@ def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
     policy = policy_values.policy(case, inline, policy_id or own or str(case.entity))
     if not policy_values.is_administered(policy):
         raise case.refuse("things:policy.invalid")
-    return _made(case, policy)
+    return _policy_creation(case, policy)
 
 
 def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
@@ -146,7 +146,7 @@ def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
     if not policy_values.is_administered(copy):
         # In another namespace some entries may not apply.
         raise case.refuse("things:policy.invalid")
-    return _made(case, copy)
+    return _policy_creation(case, copy)
 
 
 def _policy_of_other(case: CommandContext, text: str) -> str:
@@ -165,7 +165,7 @@ def _policy_of_other(case: CommandContext, text: str) -> str:
     return policy_id
 
 
-def _made(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
+def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
     """Return the step that creates a policy.
 
     Its errors are reported as the thing's, with their own status.
@@ -191,7 +191,7 @@ NOTHING: Final[Any] = object()
 """The result of `minimize` for a patch that changes nothing."""
 
 
-def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
+def written_paths(patch: Any, path: Segments) -> Iterator[Segments]:
     """Every place that a patch at `path` writes: its leaves, deletions included.
 
     A delete pattern may name any member, so it writes the object that it is applied to.
@@ -203,7 +203,7 @@ def written_places(patch: Any, path: Segments) -> Iterator[Segments]:
         if member is None and is_delete_pattern(key):
             yield path
         else:
-            yield from written_places(member, (*path, key))
+            yield from written_paths(member, (*path, key))
 
 
 def minimize(target: Any, patch: Any) -> Any:
@@ -300,7 +300,7 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
         if asked.skips_equal:
             patch = _reduce_patch(case, asked, present, patch)
         said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
-        if not _may_say(case, enforcer, said):
+        if not _may_write_metadata(case, enforcer, said):
             raise case.refuse("things:thing.notmodifiable")
         step = _check_size(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
     except DeletePatternRefused as error:
@@ -375,11 +375,11 @@ def _may_merge(case: CommandContext, enforcer: Enforcer, patch: Any) -> bool:
         return True
     return enforcer.partial(case.subjects, WRITE, case.address.guarded) and all(
         enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(place)}")
-        for place in written_places(patch, case.address.segments)
+        for place in written_paths(patch, case.address.segments)
     )
 
 
-def _may_say(case: CommandContext, enforcer: Enforcer, said: Sequence[Change]) -> bool:
+def _may_write_metadata(case: CommandContext, enforcer: Enforcer, said: Sequence[Change]) -> bool:
     """Whether the caller may write every part whose metadata a merge sets, also outside the patch."""
     return enforcer.unrestricted(case.subjects, WRITE, case.address.guarded) or all(
         enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(parse_pointer(pointer)[:-1])}")
@@ -399,7 +399,7 @@ def _keep_ids(case: CommandContext, patch: Mapping[str, Any]) -> None:
 
 def _conditional(case: CommandContext, asked: Preconditions, before: Snapshot, patch: CheckedValue) -> CheckedValue:
     """Return the patch without the places whose own condition is false. Emptied objects stay."""
-    refused = asked.refused_places(case, before) if asked.patch_conditions else ()
+    refused = asked.refused_paths(case, before) if asked.patch_conditions else ()
     kept = reduce(remove, refused, patch.parsed)
     return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))
 

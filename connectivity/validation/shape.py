@@ -105,7 +105,7 @@ def _masked_value(written: object, path: Sequence[object]) -> str:
     return show(value)
 
 
-class _Place(NamedTuple):
+class _ErrorPosition(NamedTuple):
     """The place of an error: model, its place in the document, field (None: unknown), steps below it."""
 
     model: type[BaseModel]
@@ -119,7 +119,7 @@ class _Place(NamedTuple):
         return (*self.holder, self.name, *self.below)
 
 
-def _place(model: type[BaseModel], location: Sequence[Any]) -> _Place:
+def _place(model: type[BaseModel], location: Sequence[Any]) -> _ErrorPosition:
     """The place of an error.
 
     A location also names the kind of credentials, and keys as such; a place does not.
@@ -130,14 +130,14 @@ def _place(model: type[BaseModel], location: Sequence[Any]) -> _Place:
         name = steps.pop(0)
         field = next((field for field in model.model_fields.values() if name == field.alias), None)
         if field is None:
-            return _Place(model, holder, name, None)
+            return _ErrorPosition(model, holder, name, None)
         models = list(_models(field.annotation))
         if len(models) > 1 and steps:
             tag = steps.pop(0)
             models = [inner for inner in models if tag in get_args(inner.model_fields["type"].annotation)]
         element = (steps.pop(0),) if models and steps and _is_container(field) else ()
         if not models or not steps:
-            return _Place(model, holder, name, field, (*element, *steps))
+            return _ErrorPosition(model, holder, name, field, (*element, *steps))
         holder, model = (*holder, name, *element), models[0]
 
 
@@ -152,7 +152,7 @@ def _is_container(field: FieldInfo) -> bool:
     return get_origin(field.annotation) in (tuple, Mapping)
 
 
-def _repair(document: Any, place: _Place) -> str:
+def _repair(document: Any, place: _ErrorPosition) -> str:
     """Repair the place of an error so that it can be read, and return the changed path."""
     holder, path = _at(document, place.holder), (*place.holder, place.name)
     if not isinstance(holder, dict):

@@ -504,7 +504,7 @@ class Endpoint:
         if self._goodbye_is_queued:
             return False
         if self._resumables is not None:
-            if self.state is not EndpointState.OPEN or not self._resumables.is_kept(self.session):
+            if self.state is not EndpointState.OPEN or not self._resumables.has_session(self.session):
                 return False
             since = now if self._is_connected else self._last_received
             self._resumables.lose(self.session, since + self._lifetime)

@@ -74,11 +74,11 @@ class PublisherSide:
         "_run",
         "_size",
         "_waiting",
-        "asked",
         "demand",
         "has_begun",
         "is_queued",
         "stream",
+        "subscribe_frame",
         "subscriber",
         "waiting_bytes",
     )
@@ -86,7 +86,7 @@ class PublisherSide:
     def __init__(self, stream: int, asked: SubscribeFrame, limits: EndpointLimits) -> None:
         self.stream = stream
         self.subscriber = asked.subscriber
-        self.asked = asked
+        self.subscribe_frame = asked
         self.demand = asked.demand
         self.has_begun = False
         self.is_queued = False
@@ -180,7 +180,7 @@ class PublisherSide:
         return bool(self._run or self._waiting or self._large is not None or self._ending)
 
     @property
-    def is_said(self) -> bool:
+    def ends_next(self) -> bool:
         """Whether the next frame is the end, with nothing before it."""
         return self.has_ended and not (self._run or self._waiting or self._large is not None)
 

@@ -127,7 +127,7 @@ class Resumables:
             self._abandoned.pop(session.key, None)
             self._find(entry)
 
-    def is_kept(self, session: RsioSession) -> bool:
+    def has_session(self, session: RsioSession) -> bool:
         """Whether a session is kept for its client."""
         return session.key in self._by_session
 

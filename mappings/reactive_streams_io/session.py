@@ -104,7 +104,7 @@ class RsioSession:
 
     def _subscribed(self, frame: SubscribeFrame) -> list[StreamEvent]:
         if (active := self.publishing.get(frame.subscriber)) is not None:
-            if active.asked != frame:
+            if active.subscribe_frame != frame:
                 raise broken(ProtocolViolation.ID_IN_USE, f"the id {frame.subscriber}")
             return []
         if (length := len(frame.publisher.encode())) > self._limits.publisher:
@@ -298,7 +298,7 @@ class RsioSession:
 
     def _next_in_turn(self) -> bytes:
         publishing = self._order.popleft()
-        is_last = publishing.is_said
+        is_last = publishing.ends_next
         frame = publishing.next_frame()
         if frame is None:
             raise RuntimeError(f"{publishing} has no frame to send")

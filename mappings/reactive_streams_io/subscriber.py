@@ -205,13 +205,13 @@ class SubscriberSide:
         if isinstance(frame, OnError):
             return [StreamFailed(generation.stream, frame.error)]
         if is_cut:
-            return [StreamFailed(generation.stream, _line(ProtocolViolation.COMPLETE_AMID_AN_ELEMENT))]
+            return [StreamFailed(generation.stream, _error_text(ProtocolViolation.COMPLETE_AMID_AN_ELEMENT))]
         return [Completed(generation.stream)]
 
     def _fail_stream(self, generation: Generation, violation: ProtocolViolation) -> list[StreamEvent]:
         self._end(generation)
         self.to_cancel.append(generation.subscriber)
-        return [StreamFailed(generation.stream, _line(violation))]
+        return [StreamFailed(generation.stream, _error_text(violation))]
 
     def _end(self, generation: Generation) -> None:
         self.open_bytes -= generation.open_bytes
@@ -219,5 +219,5 @@ class SubscriberSide:
         self._by_stream.pop(generation.stream, None)
 
 
-def _line(violation: ProtocolViolation) -> str:
+def _error_text(violation: ProtocolViolation) -> str:
     return f"400 rsio:peer.mistaken The publisher sent {violation.condition}."

@@ -135,24 +135,24 @@ def _resend_key(request: Resend) -> _ResendKey:
 class ResendFrames:
     """The frames of one resend."""
 
-    __slots__ = ("_request", "has_found")
+    __slots__ = ("_request", "has_match")
 
     def __init__(self, request: Resend) -> None:
         self._request = request
-        self.has_found = False
+        self.has_match = False
 
     def element_frames(self, messages: Sequence[StreamEntry]) -> list[Frame]:
         """The frames of some messages, in order."""
         request = self._request
         frames: list[Frame] = []
-        if messages and not self.has_found:
-            self.has_found = True
+        if messages and not self.has_match:
+            self.has_match = True
             frames.append(Resending(request.stream, request.partition, request.sub))
         return frames + [Unicast(request.sub, message) for message in messages]
 
     def completed(self) -> Resent | NoResend:
         """The last frame of a resend that came to its end."""
-        kind = Resent if self.has_found else NoResend
+        kind = Resent if self.has_match else NoResend
         return kind(self._request.stream, self._request.partition, self._request.sub)
 
     def failed(self, reason: str, status: int = 503) -> Error:

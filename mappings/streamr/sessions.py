@@ -351,20 +351,20 @@ class PersistedResend(msgspec.Struct, frozen=True, array_like=True, tag="asked")
     correlation_id: str | None
 
 
-Kept: TypeAlias = PersistedSubscription | PersistedResend
+PersistedItem: TypeAlias = PersistedSubscription | PersistedResend
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(PersistedSubscription | PersistedResend).decode
 
 
-def pack(kept: Kept) -> bytes:
+def pack(kept: PersistedItem) -> bytes:
     """Return the bytes of a row."""
     return _encode(kept)
 
 
-def unpack(packed: bytes) -> Kept:
+def unpack(packed: bytes) -> PersistedItem:
     """Unpack stored bytes. Raises ValueError for invalid ones."""
-    found: Kept = _decode(packed)
+    found: PersistedItem = _decode(packed)
     return found
 
 

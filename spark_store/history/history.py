@@ -131,11 +131,11 @@ def _all(journal: Journal, range: HistoryRange, position: int, limit: int, max_b
     events = journal.events(range.entity, start, range.last, limit, max_bytes) if start <= range.last else []
     if events:
         if events[0].revision != start:
-            return _gone(journal, range, position, start, events[0].revision - 1, limit, max_bytes)
+            return _missing_beginning(journal, range, position, start, events[0].revision - 1, limit, max_bytes)
         position = events[-1].revision
         return HistoryPage(events, position, position == range.last)
     if start <= range.last and limit > 0 and _is_durable(journal, range):
-        return _gone(journal, range, position, start, range.last, limit, max_bytes)
+        return _missing_beginning(journal, range, position, start, range.last, limit, max_bytes)
     return HistoryPage(events, position, start > range.last)
 
 
@@ -152,14 +152,14 @@ def _matching(
             if scan.found:
                 return HistoryPage(scan.found, position, False)
             end = events[0].revision - 1 if events else range.last
-            return _gone(journal, range, position, start, end, limit, max_bytes)
+            return _missing_beginning(journal, range, position, start, end, limit, max_bytes)
         if (cut := scan.take(events)) is not None:
             return HistoryPage(scan.found, cut, False)
         position = events[-1].revision
     return HistoryPage(scan.found, position, max(position + 1, range.first) > range.last)
 
 
-def _gone(
+def _missing_beginning(
     journal: Journal, range: HistoryRange, position: int, first: int, last: int, limit: int, max_bytes: int
 ) -> HistoryPage:
     """Return a page that begins with missing revisions: erased, so that it begins later, or trimmed."""

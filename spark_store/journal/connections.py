@@ -35,10 +35,12 @@ _NOTE_FILE = """
     ON CONFLICT (id) DO UPDATE SET revision = excluded.revision, digest = excluded.digest, modified = excluded.modified,
     override = excluded.override WHERE excluded.revision >= connection_files.revision
 """
-_AUDIT = "INSERT INTO connection_audit (at, asked_by, action, connection, revision, details) VALUES (?, ?, ?, ?, ?, ?)"
+_AUDIT = (
+    "INSERT INTO connection_audit (at, requested_by, action, connection, revision, details) VALUES (?, ?, ?, ?, ?, ?)"
+)
 _FORGET_AUDIT = "DELETE FROM connection_audit WHERE number <= ?"
 _AUDITED = """
-    SELECT at, asked_by, action, connection, revision, details FROM connection_audit ORDER BY number DESC LIMIT ?
+    SELECT at, requested_by, action, connection, revision, details FROM connection_audit ORDER BY number DESC LIMIT ?
 """
 
 

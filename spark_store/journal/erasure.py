@@ -34,11 +34,11 @@ STEP_PATHS = 500
 STEP_HOLES = 1000
 """How many holes one step deletes."""
 
-_COLUMNS = "id, type, entity, seq, asked, asked_by, journal_done, lake_done"
+_COLUMNS = "id, type, entity, seq, requested_at, requested_by, journal_done, lake_done"
 _ALL = f"SELECT {_COLUMNS} FROM erasures WHERE id > ? ORDER BY id"
 _UNFINISHED = f"SELECT {_COLUMNS} FROM erasures WHERE lake_done IS NULL ORDER BY id"
 _INSERT = """
-    INSERT INTO erasures (id, type, entity, seq, asked, asked_by)
+    INSERT INTO erasures (id, type, entity, seq, requested_at, requested_by)
     VALUES (?, ?, ?, (SELECT value FROM counters WHERE name = 'seq'), ?, ?)
 """
 # The sequence has the IDs that AUTOINCREMENT has given before, deleted rows included.
@@ -80,8 +80,8 @@ class Erasure(NamedTuple):
     entity_type: str
     entity: str
     seq: int
-    asked: str
-    asked_by: str
+    requested_at: str
+    requested_by: str
     journal_done: str | None
     lake_done: str | None
 

@@ -424,7 +424,7 @@ class Journal:
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
 
-    def read_aside(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def read_in_worker(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Return what a long query finds, on a connection of its own, in any thread.
 
         Raises StoreUnavailable.

@@ -81,8 +81,8 @@ ERASURES: Step = (
         type         TEXT    NOT NULL,
         entity       TEXT    NOT NULL,
         seq          INTEGER NOT NULL,
-        asked        TEXT    NOT NULL,
-        asked_by     TEXT    NOT NULL,
+        requested_at TEXT    NOT NULL,
+        requested_by     TEXT    NOT NULL,
         journal_done TEXT,
         lake_done    TEXT
     )
@@ -181,7 +181,7 @@ CONNECTIONS: Step = (
     CREATE TABLE connection_audit (
         number     INTEGER PRIMARY KEY AUTOINCREMENT,
         at         TEXT NOT NULL,
-        asked_by   TEXT NOT NULL,
+        requested_by   TEXT NOT NULL,
         action     TEXT NOT NULL,
         connection TEXT NOT NULL,
         revision   INTEGER,
@@ -240,7 +240,7 @@ SEARCH: Step = (
 # Rows of sessions that outlive the service: see `spark_store.journal.sessions`.
 SESSIONS: Step = (
     """
-    CREATE TABLE desk_sessions (
+    CREATE TABLE sessions (
         protocol   TEXT    NOT NULL,
         connection TEXT    NOT NULL,
         mapper     TEXT    NOT NULL,

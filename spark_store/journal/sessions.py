@@ -14,16 +14,16 @@ from spark_store.records import SessionKey, SessionRow
 
 _AT = "protocol = ? AND connection = ? AND mapper = ? AND address = ? AND key = ?"
 _ALL = """
-    SELECT connection, mapper, address, key, source, row, last FROM desk_sessions WHERE protocol = ?
+    SELECT connection, mapper, address, key, source, row, last FROM sessions WHERE protocol = ?
     ORDER BY connection, mapper, address, key
 """
 _KEEP = """
-    INSERT INTO desk_sessions (protocol, connection, mapper, address, key, source, row, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO sessions (protocol, connection, mapper, address, key, source, row, last) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (protocol, connection, mapper, address, key) DO UPDATE
     SET source = excluded.source, row = excluded.row, last = excluded.last
 """
-_MOVE = f"UPDATE desk_sessions SET last = ? WHERE {_AT} AND last < ?"
-_FORGET = f"DELETE FROM desk_sessions WHERE {_AT}"
+_MOVE = f"UPDATE sessions SET last = ? WHERE {_AT} AND last < ?"
+_FORGET = f"DELETE FROM sessions WHERE {_AT}"
 
 
 def of_protocol(connection: sqlite3.Connection, protocol: str) -> list[SessionRow]:

@@ -71,11 +71,11 @@ class _Run(NamedTuple):
     is_all: bool
 
 
-class _Place(NamedTuple):
+class _ReadPosition(NamedTuple):
     """Where a reader of one version continues."""
 
     version: int
-    asked: ScanFilter
+    scan_filter: ScanFilter
     first: int
     last: int
 
@@ -127,7 +127,7 @@ class LakeHistory:
         asked = self._scan_filter(entity, times)
 
         def read(version: Version) -> _Run:
-            known = self._ahead.take(_Place(version.number, asked, first, last))
+            known = self._ahead.take(_ReadPosition(version.number, asked, first, last))
             if known is not None and (known.is_all or known.rows.num_rows >= limit):
                 return known
             return _oldest(self._footers, version, asked, first, last, max(limit, AHEAD))
@@ -136,7 +136,7 @@ class LakeHistory:
         found = _events(entity, run.rows.slice(0, limit), max_bytes)
         rest = run.rows.slice(len(found))
         if rest.num_rows:
-            place = _Place(version.number, asked, found[-1].revision + 1, last)
+            place = _ReadPosition(version.number, asked, found[-1].revision + 1, last)
             self._ahead.put(place, _Run(rest, run.is_all))
         return ColdEvents(found, run.is_all and not rest.num_rows)
 
@@ -333,16 +333,16 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[_Place, _Run] = OrderedDict()
+        self._waiting: OrderedDict[_ReadPosition, _Run] = OrderedDict()
         self._bytes = 0
 
-    def take(self, place: _Place) -> _Run | None:
+    def take(self, place: _ReadPosition) -> _Run | None:
         with self._lock:
             if (found := self._waiting.pop(place, None)) is not None:
                 self._bytes -= found.rows.nbytes
             return found
 
-    def put(self, place: _Place, run: _Run) -> None:
+    def put(self, place: _ReadPosition, run: _Run) -> None:
         with self._lock:
             if (former := self._waiting.pop(place, None)) is not None:
                 self._bytes -= former.rows.nbytes

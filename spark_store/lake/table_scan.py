@@ -351,27 +351,27 @@ class Footers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, _Footer] = OrderedDict()
+        self._footers: OrderedDict[str, _Footer] = OrderedDict()
 
     def of(self, path: str) -> _Footer:
         """Raises OSError, ArrowException."""
         with self._lock:
-            if (found := self._kept.get(path)) is not None:
-                self._kept.move_to_end(path)
+            if (found := self._footers.get(path)) is not None:
+                self._footers.move_to_end(path)
                 return found
         fragment = _FORMAT.make_fragment(path, _FILES)
         found = _Footer(fragment, tuple(_row_groups(fragment.metadata)))
         with self._lock:
-            self._kept[path] = found
-            while len(self._kept) > FOOTERS:
-                self._kept.popitem(last=False)
+            self._footers[path] = found
+            while len(self._footers) > FOOTERS:
+                self._footers.popitem(last=False)
         return found
 
     def keep(self, paths: set[str], folder: str) -> None:
         """Forget the files of a table that are not among these."""
         with self._lock:
-            for path in [path for path in self._kept if path.startswith(folder) and path not in paths]:
-                del self._kept[path]
+            for path in [path for path in self._footers if path.startswith(folder) and path not in paths]:
+                del self._footers[path]
 
 
 def _row_groups(footer: Any) -> Iterator[_RowGroup]:

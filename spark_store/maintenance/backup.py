@@ -112,7 +112,7 @@ def _copy_all(source: Lake, folder: Path, earlier: Path | None, undo: contextlib
             tables = copying.lake()
             copying.journal()
             backup = _check_content(target, tables, copying)
-        except _TakenAway as again:
+        except _FileDisappeared as again:
             error = again
             continue
         sync(target) if tables else os.sync()
@@ -122,7 +122,7 @@ def _copy_all(source: Lake, folder: Path, earlier: Path | None, undo: contextlib
     raise LakeUnfit(f"{folder}: the copies of journal and lake do not match after {ATTEMPTS} attempts: {error}")
 
 
-class _TakenAway(Exception):
+class _FileDisappeared(Exception):
     """A file or an event that the copy needs is not there any more."""
 
 
@@ -156,11 +156,11 @@ class _Copying:
             try:
                 self._file(source / _LOG, target / _LOG, earlier and earlier / _LOG, name)
             except FileNotFoundError as error:
-                raise _TakenAway(f"{error.filename} is gone") from error
+                raise _FileDisappeared(f"{error.filename} is gone") from error
         for name, size in files(self._target, table).items():
             found = target / name
             if not found.is_file() or found.stat().st_size != size:
-                raise _TakenAway(f"{source / name} is gone")
+                raise _FileDisappeared(f"{source / name} is gone")
         return version(self._target, table)
 
     def _file(self, source: Path, target: Path, earlier: Path | None, name: str) -> None:
@@ -230,5 +230,5 @@ def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> 
     if reached is not None and reached > newest:
         raise LakeUnfit(f"the lake has event {reached}, the journal ends at {newest}: they are not of the same service")
     if trimmed > (reached or 0):
-        raise _TakenAway(f"events up to {trimmed} were trimmed, and the lake has them up to {reached or 0}")
+        raise _FileDisappeared(f"events up to {trimmed} were trimmed, and the lake has them up to {reached or 0}")
     return Backup(now_text(), newest, trimmed, reached, tables, copying.bytes, copying.linked)

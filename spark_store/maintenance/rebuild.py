@@ -62,7 +62,7 @@ class RebuildReport(NamedTuple):
     checked: int
     changed: int
     added: int
-    kept: int
+    unchanged: int
     examples: tuple[str, ...]
 
 
@@ -154,7 +154,7 @@ class _Run:
         self._has_latest = place.has(LATEST)
         self._key = self._count("key")
         self._examples: list[str] = []
-        self.counts = {name: self._count(name) for name in ("checked", "changed", "added", "kept")}
+        self.counts = {name: self._count(name) for name in ("checked", "changed", "added", "unchanged")}
 
     def next_chunk(self, limit: int) -> bool:
         """Process one transaction; False if there was nothing left."""
@@ -204,7 +204,7 @@ class _Run:
         made = folding.snapshot
         # A state newer than all remaining events has no other source.
         if folding.ground is FoldBase.NOTHING or made is None or made.revision < row.state.revision:
-            self._note("kept", row.state)
+            self._note("unchanged", row.state)
             return
         text = state_text(made)
         values = (made.policy, made.revision, seq, made.created, made.modified)

@@ -229,7 +229,7 @@ def _optimize(given: argparse.Namespace) -> int:
         sizes, now = {table.name: reader.size(target.lake, table) for table in TABLES}, now_text()
         compacted = {name: size.files for name, size in sizes.items()}
         done = {"optimized": now, "vacuumed": now, "tables": sizes, "compacted": compacted}
-        table_maintenance.tell(target.lake, lambda _: done, "optimize", "vacuum")
+        table_maintenance.publish_maintenance(target.lake, lambda _: done, "optimize", "vacuum")
     say("optimized", tables={name: asdict(size) for name, size in sizes.items()})
     return 0
 
@@ -250,7 +250,9 @@ def _forget(given: argparse.Namespace) -> int:
             tables.prepare(target)
             events = retention.forget(target, rules, now)
             if not rules.is_forever:
-                table_maintenance.tell(target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention")
+                table_maintenance.publish_maintenance(
+                    target.lake, lambda it: {"retention": _by_hand(it, now, events)}, "retention"
+                )
             say("expired", events=events)
     return 0
 
@@ -327,7 +329,7 @@ def _target(
         JARS,
         SessionOptions,
         lake_lock,
-        own_folder,
+        scratch_folder,
         start_session,
         sweep,
         wait_for_lock,
@@ -345,7 +347,7 @@ def _target(
     if is_writing and is_by_hand:
         # Check before starting Spark, which takes long.
         wait_for_lock(lake, seconds)
-    with own_folder(lake) as scratch:
+    with scratch_folder(lake) as scratch:
         options = SessionOptions(
             master=given.master,
             jars=given.jars or JARS,

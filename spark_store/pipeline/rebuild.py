@@ -275,16 +275,16 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=_ARROW)
 
 
-def _made(target: LakeWriter) -> DataFrame:
+def _new_table(target: LakeWriter) -> DataFrame:
     return target.spark.read.format("delta").load(_staging(target.lake))
 
 
 def _new_rows(target: LakeWriter) -> DataFrame:
-    return latest_rows(_made(target).where(sql.col("ground") != FoldBase.NOTHING.value))
+    return latest_rows(_new_table(target).where(sql.col("ground") != FoldBase.NOTHING.value))
 
 
 def _compared(target: LakeWriter) -> FoldReport:
-    grounds = {row["ground"]: int(row["count"]) for row in _made(target).groupBy("ground").count().collect()}
+    grounds = {row["ground"]: int(row["count"]) for row in _new_table(target).groupBy("ground").count().collect()}
     columns = [name for name in LATEST.column_names if name not in ("entity_type", "entity")]
     key = ["entity_type", "entity"]
     new = _new_rows(target).select(*key, sql.xxhash64(*columns).alias("new"), sql.lit(1).alias("is_new"))

@@ -454,7 +454,7 @@ In each folder, held by its process; in the parent, for creating and checking fo
 
 
 @contextlib.contextmanager
-def own_folder(lake: Lake) -> Iterator[Path]:
+def scratch_folder(lake: Lake) -> Iterator[Path]:
     """A new folder, absolute, which is there until the end. Raises OSError."""
     lake.scratch.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as held:

@@ -145,7 +145,7 @@ class PipelineStream:
         now = datetime.now(UTC)
         self._done = MaintenanceState(now, now, now, 0, 0)
         self._watermark = Watermark()
-        self._kept = 0
+        self._newest_snapshot = 0
         """The newest full snapshot."""
         self._at = ""
         """The kind of maintenance that was begun last."""
@@ -184,7 +184,7 @@ class PipelineStream:
         if self._options.maintenance.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
-        self._kept = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
+        self._newest_snapshot = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
         with JournalReader.open(target.lake.journal) as journal_reader:
             newest, appended = journal_reader.newest(), tables.last_appended(target)
             merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.last_merged(target)
@@ -197,7 +197,7 @@ class PipelineStream:
             self._say("catching up", first=decided.first, last=decided.last)
             tables.merge_latest(target, decided.first, decided.last)
         self._publish(decided.last)
-        self._resume_upkeep()
+        self._resume_maintenance()
         self._count_files()
         self._say("following", seq=decided.last, newest=found.newest)
         forget_failure(target.lake.failure)
@@ -214,7 +214,7 @@ class PipelineStream:
         if (erased := erasure.last_done(self._target.lake)) < known.erased:
             self._notify(erased=erased, erased_at=None)
 
-    def _resume_upkeep(self) -> None:
+    def _resume_maintenance(self) -> None:
         """Schedule maintenance as if the former process had gone on."""
         now, options = datetime.now(UTC), self._options
         made = reader.created_at(self._target.lake, EVENTS) or now
@@ -318,7 +318,7 @@ class PipelineStream:
         )
         seconds = time.monotonic() - begun
         self._publish(last, Batch(last - first + 1, round(seconds, 3)))
-        self._done = self._done._replace(batches=self._done.batches + 1, events=last - self._kept)
+        self._done = self._done._replace(batches=self._done.batches + 1, events=last - self._newest_snapshot)
         if self._done.batches % _LOOK_BATCHES == 0:
             self._count_files()
         self._say(
@@ -389,7 +389,9 @@ class PipelineStream:
         added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in sizes.items())
         self._watermark = msgspec.structs.replace(self._watermark, tables=sizes)
         entities = reader.rows(self._target.lake, LATEST)
-        self._done = self._done._replace(files=added, events=self._watermark.seq - self._kept, entities=entities)
+        self._done = self._done._replace(
+            files=added, events=self._watermark.seq - self._newest_snapshot, entities=entities
+        )
 
     def _keep_up(self) -> None:
         """Carry out maintenance that is due.
@@ -416,7 +418,7 @@ class PipelineStream:
         now = datetime.now(UTC)
         with self._batch:
             if self._at == "full_snapshot":
-                self._kept = self._watermark.seq
+                self._newest_snapshot = self._watermark.seq
             self._done = table_maintenance.without(self._done, self._at, now)
             self._note(self._at, reason)
             with contextlib.suppress(StoreError):
@@ -436,7 +438,7 @@ class PipelineStream:
         seq = self._watermark.seq
         self._say("full snapshot", seq=seq, things=snapshots.keep(self._target, seq))
         with self._batch:
-            self._kept = seq
+            self._newest_snapshot = seq
             self._note("full_snapshot", None)
             self._count_files()
             self._notify()

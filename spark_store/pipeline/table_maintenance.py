@@ -136,7 +136,7 @@ def vacuum(target: LakeWriter) -> None:
         target.spark.sql(f"VACUUM {target.name(table)}").collect()
 
 
-def tell(place: Lake, done: Callable[[Watermark], Mapping[str, Any]], *kinds: str) -> None:
+def publish_maintenance(place: Lake, done: Callable[[Watermark], Mapping[str, Any]], *kinds: str) -> None:
     """Publish manual maintenance on the locked lake, and clear its failures.
 
     An unreadable watermark is left to the pipeline, which writes it again. Raises StoreUnavailable.

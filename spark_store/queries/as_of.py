@@ -24,8 +24,8 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, whole
 from spark_store.queries.spark_query import Batch, Query, Tables
-from spark_store.rql.order import place_of, value_of
-from spark_store.rql.query import Access, Place, SearchHit, ThingQuery
+from spark_store.rql.order import sort_key, value_of
+from spark_store.rql.query import Access, SearchHit, SortKey, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.sql import literal
 
@@ -124,7 +124,7 @@ def with_policies(journal_reader: JournalReader, found: Sequence[Candidate]) -> 
 
 def matching(
     found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None], question: ThingQuery
-) -> Iterator[tuple[Place, Candidate]]:
+) -> Iterator[tuple[SortKey, Candidate]]:
     """Return those that match for certain subjects, with their place in the order."""
     predicate, order = question.predicate, question.order
     is_by_id = order[0].field.path == ("thingId",)
@@ -138,7 +138,7 @@ def matching(
         thing = whole(*candidate[:4], _parse(candidate.state))
         may = None if access.is_whole else access.may
         if may is None or (access.view(thing) is not None and (predicate is None or holds(predicate, thing, may))):
-            yield place_of(thing, order, may), candidate
+            yield sort_key(thing, order, may), candidate
 
 
 def visible_parts(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None]) -> Iterator[SearchHit]:

@@ -141,12 +141,12 @@ class _Looking:
         self._predicate = predicate
         self._weak = weaken(predicate)
         # To write a time down takes as long as most predicates.
-        self._asks_for_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
+        self._compares_times = any(field.kind is FieldKind.INSTANT for field in fields(predicate))
 
     def finds(self, thing: StateRow) -> bool | None:
         """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
         state = thing.state if thing.state is not None else _parse(thing.text or "{}")
-        if self._asks_for_times:
+        if self._compares_times:
             document = whole(*thing[:4], state)
         else:
             document = {**state, "thingId": thing.entity, "_revision": thing.revision}

@@ -151,7 +151,7 @@ class SparkQueries:
         """`find` returns the address of Spark Connect for each query; see `finder`."""
         self.lake = lake
         self.find = find
-        self._places = threading.BoundedSemaphore(at_once)
+        self._slots = threading.BoundedSemaphore(at_once)
 
     def run(
         self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
@@ -161,7 +161,7 @@ class SparkQueries:
         Raises NoSparkQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
         """
         return QueryResult(
-            self.lake, self.find, self._places, query, limits or QueryLimits(), cancellation or Cancellation()
+            self.lake, self.find, self._slots, query, limits or QueryLimits(), cancellation or Cancellation()
         )
 
 
@@ -221,7 +221,7 @@ class QueryResult:
             # The method is a new object each time it is named.
             wake = self._wake.set
             self._closing.enter_context(cancellation.telling(wake))
-            self._take_place(places)
+            self._acquire_slot(places)
             self._watcher = threading.Thread(target=self._watch, name="Spark query", daemon=True)
             self._watcher.start()
             with self._translate_errors():
@@ -276,7 +276,7 @@ class QueryResult:
     ) -> None:
         self.close()
 
-    def _take_place(self, places: threading.BoundedSemaphore) -> None:
+    def _acquire_slot(self, places: threading.BoundedSemaphore) -> None:
         while not places.acquire(timeout=_LOOK_SECONDS):
             self._why = self._reason()
             self._check()

@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import NamedTuple
 
 from spark_store.errors import StoreUnavailable, TooManyRows, translate_system_error
-from spark_store.rql.query import Place, SortField
+from spark_store.rql.query import SortField, SortKey
 
 
 class SpoolLimits(NamedTuple):
@@ -31,7 +31,7 @@ class Spool:
     def __init__(self, folder: Path, order: Sequence[SortField], bound: SpoolLimits) -> None:
         """Raises StoreUnavailable."""
         self._order, self._bound, self._folder = order, bound, folder
-        self._places: list[Place] = []
+        self._sort_keys: list[SortKey] = []
         self._ends = array("q", [0])
         self._ranking = array("q")
         self._lock = threading.Lock()
@@ -43,7 +43,7 @@ class Spool:
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    def add(self, place: Place, record: bytes) -> None:
+    def add(self, place: SortKey, record: bytes) -> None:
         """Raises TooManyRows, StoreUnavailable."""
         end = self._ends[-1] + len(record)
         if len(self) >= self._bound.records or end > self._bound.bytes:
@@ -56,17 +56,17 @@ class Spool:
                 self._file.write(record)
             except (OSError, ValueError) as error:
                 raise self._fault(error) from error
-        self._places.append(place)
+        self._sort_keys.append(place)
         self._ends.append(end)
 
     def sort(self) -> None:
         """Everything has been added. Raises StoreUnavailable."""
-        places = self._places
+        places = self._sort_keys
         ranking = list(range(len(places)))
         # By the last field first, so that equal values keep their order.
         for number in reversed(range(len(self._order))):
             ranking.sort(key=lambda it, n=number: places[it][n], reverse=self._order[number].is_descending)  # type: ignore[misc]
-        self._ranking, self._places = array("q", ranking), []
+        self._ranking, self._sort_keys = array("q", ranking), []
         with self._lock:
             try:
                 self._file.flush()

@@ -18,7 +18,7 @@ from functools import cmp_to_key
 from typing import Any, TypeAlias
 
 from mappings.model.json_pointer import MISSING
-from spark_store.rql.query import Place, SortField, SortValue
+from spark_store.rql.query import SortField, SortKey, SortValue
 from spark_store.rql.search_evaluator import May, is_readable
 from spark_store.rql.values import Document, exact, find
 
@@ -38,7 +38,7 @@ class TypeRank(IntEnum):
 NOTHING = SortValue(TypeRank.NULL, None)
 """The place of a missing, null, or unreadable value."""
 
-Key: TypeAlias = Callable[[Place], Any]
+Key: TypeAlias = Callable[[SortKey], Any]
 
 
 def value_of(scalar: Any) -> SortValue:
@@ -57,12 +57,12 @@ def value_of(scalar: Any) -> SortValue:
     return SortValue(TypeRank.OBJECT, None)
 
 
-def place_of(document: Document, order: Sequence[SortField], may: May | None = None) -> Place:
+def sort_key(document: Document, order: Sequence[SortField], may: May | None = None) -> SortKey:
     """Return the place of a thing for a reader that may read what `may` allows, or everything."""
-    return tuple([_standing(document, sorting, may) for sorting in order])
+    return tuple([_sort_value(document, sorting, may) for sorting in order])
 
 
-def _standing(document: Document, sorting: SortField, may: May | None) -> SortValue:
+def _sort_value(document: Document, sorting: SortField, may: May | None) -> SortValue:
     if not is_readable(sorting.field, document, may):
         return NOTHING
     found = find(document, sorting.field)
@@ -81,7 +81,7 @@ def _elements(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list) and value else (value,)
 
 
-def compare(left: Place, right: Place, order: Sequence[SortField]) -> int:
+def compare(left: SortKey, right: SortKey, order: Sequence[SortField]) -> int:
     """Below 0 if `left` comes first, above 0 if it comes later, and 0 for the same place."""
     for one, other, sorting in zip(left, right, order, strict=True):
         if one != other:

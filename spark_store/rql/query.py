@@ -48,7 +48,7 @@ class SortValue(NamedTuple):
     value: Any
 
 
-Place: TypeAlias = tuple[SortValue, ...]
+SortKey: TypeAlias = tuple[SortValue, ...]
 """The place after which a page begins: its readable values of `ThingQuery.order`."""
 
 
@@ -134,7 +134,7 @@ class ThingPage(NamedTuple):
     """
 
     hits: Sequence[SearchHit]
-    place: Place | None
+    place: SortKey | None
     is_last: bool
 
 
@@ -164,7 +164,7 @@ class ThingSearch(Protocol):
         self,
         question: ThingQuery,
         rights: ReadRights,
-        after: Place | None,
+        after: SortKey | None,
         limit: int,
         budget: Budget,
         max_bytes: int = PAGE_BYTES,

@@ -40,7 +40,7 @@ from spark_store.rql.ast import (
 from spark_store.rql.binding import resolve_times
 from spark_store.rql.parser import parse
 from spark_store.rql.partial_evaluator import fields
-from spark_store.rql.values import Document, comparable, exact, features_of, find, places, walk
+from spark_store.rql.values import Document, comparable, exact, features_of, find, matching_paths, walk
 from spark_store.rql.wildcards import covers, fold
 
 May: TypeAlias = Callable[[Sequence[str]], bool]
@@ -124,12 +124,12 @@ def is_readable(field: Field, document: Document, may: May | None) -> bool:
 
     A path with the number of an element needs what the path without it needs: policies know no numbers.
     """
-    return may is None or field.path == ("thingId",) or all(map(may, places(document, field.path)))
+    return may is None or field.path == ("thingId",) or all(map(may, matching_paths(document, field.path)))
 
 
 def is_readable_in(name: str, feature: Any, path: Sequence[str], may: May | None) -> bool:
     """Whether they may query the place at the end of a path in one of its features."""
-    return may is None or all(may(("features", name, *place)) for place in places(feature, path))
+    return may is None or all(may(("features", name, *place)) for place in matching_paths(feature, path))
 
 
 def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Document, may: May | None) -> bool:

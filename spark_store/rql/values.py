@@ -81,7 +81,7 @@ def objects(elements: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
     return (element for element in elements if type(element) not in SCALARS and isinstance(element, Mapping))
 
 
-def places(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
+def matching_paths(document: Any, path: Sequence[str]) -> Collection[Sequence[str]]:
     """Yield the places of a path, as policies write them, without indices of elements."""
     own = tuple(path)
     if not any(key.isdecimal() for key in own):

@@ -97,13 +97,13 @@ class LongPath(Exception):
 class SearchIndex:
     """The index in an open transaction. It is created for one batch; `end` writes the collected rows."""
 
-    __slots__ = ("_come", "_connection", "_declared", "_gone", "_ids", "indexed")
+    __slots__ = ("_come", "_connection", "_declared", "_ids", "_removed", "indexed")
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._ids: dict[str, int] = {}
         self._declared: dict[int, int] = {}
-        self._gone: list[tuple[int, int, Any, int]] = []
+        self._removed: list[tuple[int, int, Any, int]] = []
         self._come: list[tuple[int, int, Any, int]] = []
         (self.indexed,) = connection.execute(_INDEXED).fetchone()
 
@@ -148,7 +148,7 @@ class SearchIndex:
             gone += _created(since)
             come += _created(until)
         if gone:
-            self._gone += (rows := [(self._id(path), rank, value, key) for path, rank, value in gone])
+            self._removed += (rows := [(self._id(path), rank, value, key) for path, rank, value in gone])
             if self._declared:
                 self._change_declared(_DELETE_DECLARED, [(*row[:3], id) for row in rows if row[0] in self._declared])
         if come:
@@ -177,9 +177,9 @@ class SearchIndex:
 
     def end(self) -> None:
         """Write the collected rows."""
-        if self._gone:
-            self._connection.executemany(_DELETE, self._gone)
-            self._gone = []
+        if self._removed:
+            self._connection.executemany(_DELETE, self._removed)
+            self._removed = []
         if self._come:
             # Many lie side by side then.
             self._come.sort()

@@ -58,7 +58,7 @@ class RowSelect:
 
     sql: str
     parameters: Parameters
-    says: str
+    description: str
     """The same for people."""
     path: str = ""
     """The one path that the rows are of; empty where there may be several."""
@@ -136,7 +136,7 @@ def _together(rows: Sequence[RowSelect]) -> PathIntersection:
     sql = start + "".join(each.sql.removeprefix(start) for each in rows)
     parameters = rows[0].path, *(value for each in rows for value in each.parameters[1:])
     return PathIntersection(
-        tuple(rows), RowSelect(sql, parameters, " and ".join(each.says for each in rows), rows[0].path)
+        tuple(rows), RowSelect(sql, parameters, " and ".join(each.description for each in rows), rows[0].path)
     )
 
 

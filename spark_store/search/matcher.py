@@ -13,15 +13,15 @@ import msgspec
 
 from mappings.ids import namespace_of
 from spark_store.rql.ast import FieldKind
-from spark_store.rql.order import TypeRank, place_of
+from spark_store.rql.order import TypeRank, sort_key
 from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.projection import needles, reader
 from spark_store.rql.query import (
     Access,
-    Place,
     ReadRights,
     SearchHit,
     SortField,
+    SortKey,
     SortValue,
     ThingMetadata,
     ThingQuery,
@@ -37,7 +37,7 @@ _SIGN: Final = b'"_metadata":'
 class Match(NamedTuple):
     """A thing and its place; without a thing, a place up to which nothing more was found."""
 
-    place: Place
+    place: SortKey
     hit: SearchHit | None
     size: int = 0
     """The size of its state in bytes."""
@@ -100,7 +100,7 @@ class Matcher:
                     with_hidden(seen, hidden)
                 if self._predicate is not None and not holds(self._predicate, seen):
                     return None
-            place = (SortValue(TypeRank.TEXT, thing_id),) if self._sorts_by_id else place_of(seen, self._order)
+            place = (SortValue(TypeRank.TEXT, thing_id),) if self._sorts_by_id else sort_key(seen, self._order)
             return Match(place, SearchHit(thing_id, text=state, hidden=hidden), len(state))
         thing = with_hidden(msgspec.json.decode(state), hidden)
         may = None if access.is_whole else access.may
@@ -108,7 +108,7 @@ class Matcher:
             return None
         shown = thing if access.is_whole else access.view(thing)
         return (
-            None if shown is None else Match(place_of(thing, self._order, may), SearchHit(thing_id, shown), len(state))
+            None if shown is None else Match(sort_key(thing, self._order, may), SearchHit(thing_id, shown), len(state))
         )
 
     def sees_everything(self, policies: Collection[str] | None) -> bool:

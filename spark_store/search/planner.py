@@ -103,9 +103,9 @@ def _lines(candidates: Candidates, depth: int) -> list[tuple[int, str]]:
         case AllThings():
             return [(depth, "every thing")]
         case RowSelect():
-            return [(depth, f"rows of {candidates.says}")]
+            return [(depth, f"rows of {candidates.description}")]
         case PathIntersection(_, rows):
-            return [(depth, f"rows of {rows.says}")]
+            return [(depth, f"rows of {rows.description}")]
         case Intersection(parts):
             return [(depth, "in all of"), *(line for part in parts for line in _lines(part, depth + 1))]
         case Union(parts):

@@ -12,7 +12,7 @@ from typing import Any, Final
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from spark_store.records import Snapshot
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
-from spark_store.rql.query import PAGE_BYTES, Budget, Place, ReadRights, SearchHit, ThingPage, ThingQuery
+from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery
 from spark_store.rql.search_evaluator import holds
 
 _ID: Final = Field(FieldKind.DOCUMENT, ("thingId",))
@@ -60,7 +60,7 @@ class PointLookup:
         self,
         question: ThingQuery,
         rights: ReadRights,
-        after: Place | None,
+        after: SortKey | None,
         limit: int,  # noqa: ARG002 - there is one thing at most
         budget: Budget,  # noqa: ARG002 - what takes a moment has no budget
         max_bytes: int = PAGE_BYTES,  # noqa: ARG002 - one thing is found however large it is

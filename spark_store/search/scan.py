@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
 from spark_store.rql.order import TypeRank, compare, key_of
-from spark_store.rql.query import Place, ReadRights, SortField, SortValue, ThingQuery
+from spark_store.rql.query import ReadRights, SortField, SortKey, SortValue, ThingQuery
 from spark_store.search.candidates import (
     ALL,
     PLAIN,
@@ -76,7 +76,7 @@ class OrderedScan:
         self.reach = CandidateSet(read_view, question, rights.subjects, limit, self.sorts_by_id, known)
         self.judge = Matcher(read_view, question, rights, self.order, known)
 
-    def behind(self, after: Place | None) -> Iterator[Match]:
+    def behind(self, after: SortKey | None) -> Iterator[Match]:
         """Yield the matches after a place, in order."""
         keys = self.reach.few() if self.reach.is_indexed else None
         if self.order[0].field.path == ("thingId",):
@@ -156,7 +156,11 @@ class OrderedScan:
         return found | self.reach.large
 
     def _in_order(
-        self, keys: Collection[int] | None, after: Place | None, fixed: tuple[Group, ...], last: Collection[Group] = ()
+        self,
+        keys: Collection[int] | None,
+        after: SortKey | None,
+        fixed: tuple[Group, ...],
+        last: Collection[Group] = (),
     ) -> Iterator[Match]:
         """Yield the matches among these keys, all evaluated and sorted; None for all things.
 
@@ -177,14 +181,14 @@ class OrderedScan:
                 found.sort(key=lambda each: each.place[level], reverse=self.order[level].is_descending)
         yield from found
 
-    def _is_within(self, place: Place, fixed: tuple[Group, ...]) -> bool:
+    def _is_within(self, place: SortKey, fixed: tuple[Group, ...]) -> bool:
         return all(Group.of(value) == group for value, group in zip(place, fixed, strict=False))
 
     def _along_ids(
         self,
         keys: frozenset[int] | None,
         tree: Candidates,
-        after: Place | None,
+        after: SortKey | None,
         level: int,
         fixed: tuple[Group, ...],
         apart: frozenset[int] = frozenset(),
@@ -340,7 +344,7 @@ class OrderedScan:
         level: int,
         keys: frozenset[int] | None,
         tree: Candidates,
-        after: Place | None,
+        after: SortKey | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Match]:
@@ -362,7 +366,7 @@ class OrderedScan:
         level: int,
         keys: frozenset[int] | None,
         tree: Candidates,
-        after: Place | None,
+        after: SortKey | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Match]:
@@ -387,7 +391,7 @@ class OrderedScan:
         rank: int,
         keys: frozenset[int] | None,
         tree: Candidates,
-        after: Place | None,
+        after: SortKey | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Match]:
@@ -423,7 +427,7 @@ class OrderedScan:
         level: int,
         things: Collection[int],
         groups: Sequence[Group],
-        after: Place | None,
+        after: SortKey | None,
         fixed: tuple[Group, ...],
     ) -> Iterator[Match]:
         """The things of some values that lie beside each other."""
@@ -439,7 +443,7 @@ class OrderedScan:
         group: Group,
         keys: frozenset[int] | None,
         tree: Candidates,
-        after: Place | None,
+        after: SortKey | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Match]:
@@ -476,7 +480,7 @@ class OrderedScan:
         path: int | None,
         keys: frozenset[int] | None,
         tree: Candidates,
-        after: Place | None,
+        after: SortKey | None,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
     ) -> Iterator[Match]:
@@ -542,7 +546,7 @@ class OrderedScan:
                     yield Group(rank, last), members
                 return
 
-    def _end_of(self, group: Group) -> Place:
+    def _end_of(self, group: Group) -> SortKey:
         """Behind everything that has this value."""
         rest = [SortValue(_FIRST if each.is_descending else _LAST, None) for each in self.order[1:-1]]
         id = SortValue(TypeRank.TEXT, "" if self.order[-1].is_descending else "\U0010ffff")

@@ -24,7 +24,7 @@ from mappings.ids import EntityId
 from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
-from spark_store.rql.query import PAGE_BYTES, Budget, Place, ReadRights, SearchHit, SortField, ThingPage, ThingQuery
+from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortField, SortKey, ThingPage, ThingQuery
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.planner import QueryPlan
 from spark_store.search.read_view import Deadline, ReadView, SearchTimeout
@@ -70,7 +70,7 @@ class SqliteSearch:
         self,
         question: ThingQuery,
         rights: ReadRights,
-        after: Place | None,
+        after: SortKey | None,
         limit: int,
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
@@ -121,7 +121,7 @@ class SqliteSearch:
 
         Each of the pages behind it sees one picture. Raises as `page` does.
         """
-        place: Place | None = None
+        place: SortKey | None = None
         while True:
             found = self.page(question, rights, place, _EVERY, budget)
             yield from found.hits
@@ -157,7 +157,7 @@ class SqliteSearch:
         with self._translating():
             self._connection.close()
 
-    def _recall(self, question: ThingQuery, after: Place | None) -> CachedCandidates:
+    def _recall(self, question: ThingQuery, after: SortKey | None) -> CachedCandidates:
         """Return the cached candidates of a query's earlier pages; a first page has none."""
         key = id(question)
         entry = self._known.get(key) if after is not None else None

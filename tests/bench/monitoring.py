@@ -302,7 +302,7 @@ def scrapes(_folder: Path) -> list[Figure]:
             arriving, target = meter.source([f"in/{number}"]).at(f"in/{number}"), meter.target(f"out/{number}")
             if is_used:
                 meter.inbound("refused")
-                facts = (arriving.acknowledged, arriving.given_back, target.published, meter.replies.published)
+                facts = (arriving.acknowledged, arriving.requeued, target.published, meter.replies.published)
                 for fact in (*facts, meter.replies.unresolved, target.not_published):
                     fact.note(None)
         waits = []

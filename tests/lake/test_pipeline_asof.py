@@ -31,7 +31,7 @@ from spark_store.queries.as_of import Candidate, Policy, candidates, matching, q
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.records import Change, Snapshot
 from spark_store.rql.options import read_options
-from spark_store.rql.order import key_of, place_of
+from spark_store.rql.order import key_of, sort_key
 from spark_store.rql.query import Access, Thing, ThingQuery
 from spark_store.rql.search_evaluator import holds, read
 from tests.support.dice import dice
@@ -149,7 +149,7 @@ class Replays:
             if access is None or (view := access.view(thing)) is None:
                 continue
             if question.predicate is None or holds(question.predicate, thing, access.may):
-                found.append((place_of(thing, question.order, access.may), view))
+                found.append((sort_key(thing, question.order, access.may), view))
         by = key_of(question.order)
         return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
 

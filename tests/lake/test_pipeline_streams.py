@@ -71,7 +71,7 @@ async def checked(publisher: Publisher, oldest: dict[EntityId, int], trimmed: in
         pass
     for entity, first in oldest.items():
         kept = [message for message in publisher.messages[entity] if message.revision >= first]
-        assert await store.kept.look(entity) == store.oldest_revision(entity) == first
+        assert await store.retained_history.look(entity) == store.oldest_revision(entity) == first
         assert await resent(store, entity) == kept
         assert await resent(store, entity, from_revision=first + 1, to_revision=first + 4) == kept[1:5]
         named = next((message for message in kept if message.headers != b"{}"), None)

@@ -439,7 +439,7 @@ class TestAmqp091(BrokerBehaviour):
         await world.bare_client.channel.queue_delete(world.source)
         error = await lost(link)
         assert (type(error), error.detail) == (NotConnected, Detail.MISSING_ADDRESS)
-        assert world.source in error.words
+        assert world.source in error.text
 
     async def test_a_dead_network_is_found_by_the_heartbeat(self, world: AmqpWorld) -> None:
         """Nothing arrives and nothing is refused: only silence says that the link is gone."""

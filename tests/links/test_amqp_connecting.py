@@ -69,13 +69,13 @@ async def test_1_2_a_virtual_host_is_a_world_of_its_own(rabbitmq: RabbitMQ) -> N
 async def test_1_2_an_unknown_virtual_host_is_named(world: AmqpWorld) -> None:
     error = await refusal(world, world.broker.uri(vhost="no/where"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
-    assert "no/where" in error.words
+    assert "no/where" in error.text
 
 
 async def test_1_2_a_virtual_host_that_is_not_ours_is_not_authorized(world: AmqpWorld) -> None:
     error = await refusal(world, world.broker.uri("stranger", vhost="fleet"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert "fleet" in error.words
+    assert "fleet" in error.text
 
 
 # ── credentials and rights ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -85,14 +85,14 @@ async def test_1_2_a_virtual_host_that_is_not_ours_is_not_authorized(world: Amqp
 async def test_bad_credentials_are_refused_with_the_words_of_the_broker(world: AmqpWorld, login: str) -> None:
     error = await refusal(world, f"amqp://{login}@{world.broker.host}:{world.broker.port}")
     assert (type(error), error.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
-    assert error.words.startswith("ACCESS_REFUSED - Login was refused")
+    assert error.text.startswith("ACCESS_REFUSED - Login was refused")
 
 
 async def test_a_queue_that_we_may_not_read_is_not_authorized(world: AmqpWorld) -> None:
     error = await refusal(world, world.broker.uri("stranger"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert world.source in error.words
-    assert "stranger" in error.words
+    assert world.source in error.text
+    assert "stranger" in error.text
 
 
 async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_the_link(world: AmqpWorld) -> None:
@@ -121,7 +121,7 @@ async def test_an_examination_names_a_queue_that_we_may_not_read(world: AmqpWorl
     [[found]] = (await examined(world.definition)).sources
     assert found.error is not None
     assert found.error.detail is Detail.NOT_AUTHORIZED
-    assert "stranger" in found.error.words
+    assert "stranger" in found.error.text
 
 
 async def test_an_examination_looks_for_exchanges_and_for_queues_of_answers(world: AmqpWorld) -> None:
@@ -155,7 +155,7 @@ async def test_2_3_1_missing_queues_are_named_all_together(world: AmqpWorld) -> 
     world.sources([world.source, "gone-1"], ["gone-2"])
     error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
-    assert error.words == ("NOT_FOUND - no queue 'gone-1' in vhost '/'; NOT_FOUND - no queue 'gone-2' in vhost '/'")
+    assert error.text == ("NOT_FOUND - no queue 'gone-1' in vhost '/'; NOT_FOUND - no queue 'gone-2' in vhost '/'")
 
 
 async def test_2_3_1_a_queue_that_has_come_back_is_consumed(world: AmqpWorld) -> None:
@@ -189,13 +189,13 @@ async def test_a_queue_that_somebody_has_for_himself_is_named(world: AmqpWorld) 
     world.sources([name])
     error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert name in error.words
+    assert name in error.text
 
 
 async def test_too_few_channels_are_refused_in_the_words_of_the_broker(world: AmqpWorld) -> None:
     error = await refusal(world, requestedChannelMax="1")
     assert error.detail is Detail.REFUSED_BY_BROKER
-    assert "channel" in error.words
+    assert "channel" in error.text
 
 
 # ── TLS ───────────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +227,7 @@ async def test_a_given_ca_leaves_the_check_of_the_host_name_on(world: AmqpWorld)
     assert world.broker.certificates is not None
     error = await refusal(over_tls(world, "127.0.0.1", ca=world.broker.certificates.ca.read_text()))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
-    assert "127.0.0.1" in error.words
+    assert "127.0.0.1" in error.text
 
 
 async def test_validate_certificates_false_takes_any(world: AmqpWorld) -> None:
@@ -242,7 +242,7 @@ async def test_a_port_without_tls_is_reported_from_a_dead_one(world: AmqpWorld) 
     uri = world.broker.uri(tls=True, port=world.broker.port)
     error = await refusal(world, uri, connectionTimeout="5000")
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
-    assert error.words.startswith("TLS: ")
+    assert error.text.startswith("TLS: ")
 
 
 # ── reaching it ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,7 +262,7 @@ async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> Non
     with enforce(EgressRules(blocked=["127.0.0.0/8"])):
         error = await refusal(world)
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words
+    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.text
 
 
 async def test_a_server_that_says_nothing(world: AmqpWorld) -> None:
@@ -282,7 +282,7 @@ async def test_a_server_that_speaks_something_else(world: AmqpWorld, answer: byt
     async with somebody(answer) as uri:
         error = await refusal(world, uri)
     assert (type(error), error.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
-    assert error.words.startswith("the response is not AMQP 0.9.1: ")
+    assert error.text.startswith("the response is not AMQP 0.9.1: ")
 
 
 async def test_an_attempt_that_is_given_up_leaves_nothing_behind(world: AmqpWorld) -> None:

@@ -289,7 +289,7 @@ class TestKafka(BrokerBehaviour):
         await former.take(1)
         await latter.take(1)
         [member] = first._members
-        assert member._taken - member.ended == 1, "what was taken away has ended once"
+        assert member._delivered - member.ended == 1, "what was taken away has ended once"
         for partition in (0, 1):
             await world.send_to(topic, [f"r{partition}".encode()], partition=partition)
         [one], [other] = await former.take(1), await latter.take(1)

@@ -86,7 +86,7 @@ def connection(kafka: Kafka, topic: str) -> Connection:
 
 
 def told(finding: AddressCheck) -> tuple[str, str] | None:
-    return None if finding.error is None else (finding.error.detail.value, finding.error.words)
+    return None if finding.error is None else (finding.error.detail.value, finding.error.text)
 
 
 async def test_where_everything_is_allowed_only_what_is_missing_is_named(kafka: Kafka, topic: str) -> None:
@@ -125,4 +125,4 @@ async def test_a_topic_that_may_not_even_be_seen(kafka: Kafka, topic: str, right
     [[source]] = (await examined(connection(kafka, topic))).sources
     assert source.error is not None
     assert source.error.detail is Detail.NOT_AUTHORIZED
-    assert topic in source.error.words
+    assert topic in source.error.text

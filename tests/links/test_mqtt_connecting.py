@@ -107,7 +107,7 @@ async def scripted(*answers: bytes, ending: bool = False) -> AsyncIterator[str]:
 async def test_an_unknown_host(kind: str) -> None:
     error = await refusal(document(kind, "tcp://no-such-host.invalid:1883"))
     assert (type(error), error.detail) == (NotConnected, Detail.UNKNOWN_HOST)
-    assert error.words
+    assert error.text
 
 
 async def test_a_port_that_nobody_listens_at(kind: str) -> None:
@@ -121,7 +121,7 @@ async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
         async with scripted(CONNACK_FINE[kind]) as uri:
             error = await refusal(document(kind, uri))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.words
+    assert "127.0.0.1: found a host of 127.0.0.0/8 in hosts.blocked, expected" in error.text
 
 
 async def test_a_server_that_says_nothing(kind: str) -> None:
@@ -145,13 +145,13 @@ async def test_a_server_that_says_nothing_to_a_subscription(kind: str) -> None:
 async def test_a_server_that_hangs_up_before_it_answers(kind: str) -> None:
     async with scripted(b"", ending=True) as uri:
         error = await refusal(document(kind, uri))
-    assert (type(error), error.words) == (NotConnected, "the broker closed the link")
+    assert (type(error), error.text) == (NotConnected, "the broker closed the link")
 
 
 async def test_a_server_that_hangs_up_after_its_greeting(kind: str) -> None:
     async with scripted(CONNACK_FINE[kind], b"", ending=True) as uri:
         error = await refusal(document(kind, uri))
-    assert (type(error), error.words) == (NotConnected, "the broker closed the link")
+    assert (type(error), error.text) == (NotConnected, "the broker closed the link")
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ async def test_refusals_of_mqtt_3_1_1(code: int, expected: type[LinkError], deta
     async with scripted(bytes((0x20, 2, 0, code))) as uri:
         error = await refusal(document("mqtt", uri))
     assert (type(error), error.detail) == (expected, detail)
-    assert error.words
+    assert error.text
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ async def test_tls_with_an_unknown_authority(kind: str, guarded: Mosquitto, *, i
     ca = trustme.CA().cert_pem.bytes().decode() if is_given else None
     error = await refusal(document(kind, secure(guarded), ca=ca))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
-    assert "certificate" in error.words
+    assert "certificate" in error.text
 
 
 @pytest.mark.broker("mosquitto")
@@ -323,7 +323,7 @@ async def test_tls_with_another_host_name(kind: str, certificates: Certificates,
     with Mosquitto.start(tls=elsewhere) as broker:
         error = await refusal(document(kind, f"ssl://localhost:{broker.tls_port}", ca=elsewhere.ca.read_text()))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
-    assert "localhost" in error.words
+    assert "localhost" in error.text
     assert certificates.ca.read_text() not in str(error)
 
 

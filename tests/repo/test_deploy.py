@@ -63,7 +63,7 @@ def test_the_unit_leaves_little_open(tmp_path: Path) -> None:
     assert float(level[1]) <= MOST_EXPOSED
 
 
-def test_the_unit_runs_as_nobody_and_writes_to_its_own_folder_alone() -> None:
+def test_the_unit_runs_as_nobody_and_writes_to_its_scratch_folder_alone() -> None:
     found = unit()
     for name in ("DynamicUser", "NoNewPrivileges", "PrivateTmp", "ProtectHome", "PrivateDevices"):
         assert found[name] == ["yes"], name

@@ -108,7 +108,7 @@ def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, servi
         second = acknowledged(seer, asker, "lamp-mqtt", f"{name}:seen", 200)
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 200})
         assert revisions(asker, "lamp-mqtt") == 2
-        assert service.metric("connectivity_deliveries_total", outcome="given_back", connection=name) == 1
+        assert service.metric("connectivity_deliveries_total", outcome="requeued", connection=name) == 1
 
 
 @pytest.mark.broker("kafka")
@@ -141,7 +141,7 @@ def test_case_35_kafka_reads_again_from_the_record_that_failed(kafka: Kafka, ser
         second = acknowledged(seer, asker, "lamp-kafka", f"{name}:seen", 204)
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 204})
         assert revisions(asker, "lamp-kafka") == 2
-        assert service.metric("connectivity_deliveries_total", outcome="given_back", connection=name) == 1
+        assert service.metric("connectivity_deliveries_total", outcome="requeued", connection=name) == 1
 
 
 class Queues:
@@ -227,10 +227,10 @@ async def test_case_35_amqp_requeues_and_the_command_is_not_carried_out_again(
             assert (second["status"], statuses(second)["twin-persisted"]) == (200, 201)
             await queues.send({"topic": topic("lamp-amqp", "commands/retrieve"), "path": "/", "fields": "_revision"})
             assert (await queues.next())["value"]["_revision"] == 2
-            given_back = await asyncio.to_thread(
-                service.metric, "connectivity_deliveries_total", outcome="given_back", connection=queues.name
+            requeued = await asyncio.to_thread(
+                service.metric, "connectivity_deliveries_total", outcome="requeued", connection=queues.name
             )
-            assert given_back == 1
+            assert requeued == 1
         assert await queues.dead_letters() == []
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from spark_store.rql.query import Budget, Place, SearchHit, ThingQuery
+from spark_store.rql.query import Budget, SearchHit, SortKey, ThingQuery
 from spark_store.search import candidates, read_view, scan
 from spark_store.search.index import LARGE, LONGEST
 from spark_store.search.sqlite_search import SqliteSearch
@@ -17,7 +17,7 @@ from tests.support.oracles.search import Given, PartialReader
 
 
 def drawn(search: SqliteSearch, question: ThingQuery, rights: Given, limit: int) -> Iterator[list[SearchHit]]:
-    place: Place | None = None
+    place: SortKey | None = None
     budget = Budget(60.0)
     while True:
         found = search.page(question, rights, place, limit, budget)

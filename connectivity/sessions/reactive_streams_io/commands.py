@@ -66,7 +66,7 @@ class CommandResponses:
         ended: Done,
     ) -> None:
         """Send a response if it is expected. `own` is the address of the session, where only frames may go."""
-        address = self._reply_address(answer, route, arrival, own) if _is_wanted(answer) else None
+        address = self._reply_address(answer, route, arrival, own) if _is_reported(answer) else None
         if isinstance(answer, ErrorResponse):
             route.facts.dispatched_error.note(answer, words=failure_of(answer))
         if address is None:
@@ -167,7 +167,9 @@ def _work(
     if element.work is not None:
         work = element.work
         # It may be stored already, durable or not.
-        return replace(work, named=work.named._replace(is_asked=True)) if isinstance(work, SessionCommand) else work
+        return (
+            replace(work, named=work.named._replace(may_be_repeated=True)) if isinstance(work, SessionCommand) else work
+        )
     sender_check = received_signal.sender_check
     assert sender_check is not None, "a session handler receives signals through a sender check"
     element.work = _read(element, sender, received_signal.route, arrival, sender_check)
@@ -246,5 +248,5 @@ def _note_result(
     sender.answers.post(answer, route, arrival, sender.address, done)
 
 
-def _is_wanted(answer: Response | ErrorResponse) -> bool:
+def _is_reported(answer: Response | ErrorResponse) -> bool:
     return answer.headers.get(RESPONSE_REQUIRED) is True

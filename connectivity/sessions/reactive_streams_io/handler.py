@@ -75,7 +75,7 @@ class RsioHandler(SessionHandler):
 
         The session replies at once or later; the commands in the message are executed with its batch.
         """
-        if arrival.made is not None and (made := arrival.made.get(received_signal.name)) is not None:
+        if arrival.signals is not None and (made := arrival.signals.get(received_signal.name)) is not None:
             return carry_out(made, received_signal, arrival)
         registry = self._registry(received_signal.route)
         found = self._find(registry, received_signal.route, session_message.headers, arrival)
@@ -271,7 +271,7 @@ def _carry_out(
         return ()
     sender = CommandSender(offers.ingest, registry.answers, peer_session.channel.address, lambda: offers.wake())
     made = CommandResult(elements, sender)
-    arrival.made = {**(arrival.made or {}), received_signal.name: made}
+    arrival.signals = {**(arrival.signals or {}), received_signal.name: made}
     return carry_out(made, received_signal, arrival)
 
 

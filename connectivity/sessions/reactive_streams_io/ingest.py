@@ -37,14 +37,14 @@ _TOO_MANY = 429
 class Element:
     """A received element; `position` counts all elements of its session. It is acknowledged once."""
 
-    __slots__ = ("inlet", "is_told", "position", "raw", "stream", "work")
+    __slots__ = ("inlet", "is_acknowledged", "position", "raw", "stream", "work")
 
     def __init__(self, inlet: CommandStream, stream: int, position: str, raw: bytes) -> None:
         self.inlet = inlet
         self.stream = stream
         self.position = position
         self.raw = raw
-        self.is_told = False
+        self.is_acknowledged = False
         self.work: SessionReply | SessionCommand | None = None
         """The commands of the element, once it was decoded."""
 
@@ -133,9 +133,9 @@ class Ingest:
 
     def acknowledge(self, element: Element) -> bool:
         """Acknowledge an element. False if it was acknowledged before."""
-        if element.is_told:
+        if element.is_acknowledged:
             return False
-        element.is_told = True
+        element.is_acknowledged = True
         self._untold.pop(element, None)
         return True
 
@@ -148,7 +148,7 @@ class Ingest:
         inlet.pause = FIRST_PAUSE
         return inlet.done >= HALF and self._request_more(inlet)
 
-    def settle_up(self) -> bool:
+    def acknowledge_done(self) -> bool:
         """The session is about to end: let its client know of all that is done.
 
         Whether there is something to say.

@@ -81,22 +81,22 @@ class PeerSession:
         self._opening = opening
         self._resumed = resumed
         self._name = name
-        self._heard: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
+        self._recent: OrderedDict[tuple[str | None, bytes], None] = OrderedDict()
         self._is_peer = channel.route.is_listener
         """At a listener messages are lost only when the client disconnects, which is reported."""
         self._window = WINDOW_OF_A_PEER if self._is_peer else WINDOW
         self._parting: CloseReason | None = None
         """The reason of a goodbye that the listener must still get."""
         self._sender_check: SenderCheck | None = None
-        self._is_flushing = self._is_woken = self._is_gone = False
+        self._is_flushing = self._is_woken = self._is_disconnected = False
         offers.meet(self.wake)
 
     def is_known(self, delivery: Delivery) -> bool:
         """Whether the broker redelivers a processed message."""
         known = (delivery.name, digest(delivery))
         if delivery.name is None:
-            return bool(self._heard) and next(reversed(self._heard)) == known
-        return known in self._heard
+            return bool(self._recent) and next(reversed(self._recent)) == known
+        return known in self._recent
 
     def accept(self, delivery: Delivery, sender_check: SenderCheck | None = None) -> Sequence[Event]:
         """Process a message; return the events that are not about streams.
@@ -107,10 +107,10 @@ class PeerSession:
         if self._is_peer:
             return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
         known = (delivery.name, digest(delivery))
-        self._heard[known] = None
-        self._heard.move_to_end(known)
-        if len(self._heard) > REMEMBERED:
-            self._heard.popitem(last=False)
+        self._recent[known] = None
+        self._recent.move_to_end(known)
+        if len(self._recent) > REMEMBERED:
+            self._recent.popitem(last=False)
         return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
 
     def reject(self, mistake: ProtocolViolation) -> Sequence[Event]:
@@ -127,9 +127,9 @@ class PeerSession:
         self.offers.ingest.tick(now)
         return self._react(events)
 
-    def settle_up(self) -> None:
+    def acknowledge_done(self) -> None:
         """Acknowledge the client's elements that are done, while it is connected."""
-        if self.offers.ingest.settle_up():
+        if self.offers.ingest.acknowledge_done():
             self.flush()
 
     def part(self, reason: str) -> Sequence[Event]:
@@ -138,12 +138,12 @@ class PeerSession:
 
     def lose(self) -> Sequence[Event]:
         """End the connection: the reader has disconnected."""
-        self._is_gone = True
+        self._is_disconnected = True
         return self._react(self.endpoint.lose(self._clock()))
 
     def leave(self) -> None:
         """End the connection without a goodbye."""
-        self._is_gone = True
+        self._is_disconnected = True
         if self.offers.wake == self.wake:
             self.offers.stop()
 
@@ -231,7 +231,7 @@ class PeerSession:
     def flush(self) -> None:
         """Send pending frames."""
         # A link may confirm within the call; the outer call continues then.
-        if self._is_flushing or self._is_gone:
+        if self._is_flushing or self._is_disconnected:
             return
         self._is_flushing = True
         try:

@@ -178,7 +178,7 @@ class RsioSessions:
         """Accept no more sessions, say goodbye to all clients, and wait for their goodbyes."""
         self._parted = asyncio.get_running_loop().create_future()
         for key, peer_session in list(self._counterparts.items()):
-            peer_session.settle_up()
+            peer_session.acknowledge_done()
             self.see(key, peer_session, peer_session.part(reason))
         if self._counterparts:
             await self._parted

@@ -80,7 +80,7 @@ class StreamrHandler(SessionHandler):
         self._rows = means.rows(PROTOCOL)
         self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
         """Connections whose sessions could not be read yet."""
-        self._is_wanted: Callable[[str], bool] | None = None
+        self._is_desired: Callable[[str], bool] | None = None
         """Which connections may be open; kept while the store cannot be read."""
 
     def take(
@@ -97,7 +97,7 @@ class StreamrHandler(SessionHandler):
             return ()
         try:
             if context.is_taken:
-                raise _session_taken(request)
+                raise _session_in_use(request)
             return (self._carry_out(request, context, session_message.headers, changes),)
         except RequestRejected as error:
             return (self._refusal(error, context, session_message.headers),)
@@ -241,7 +241,7 @@ class StreamrHandler(SessionHandler):
             drop("invalid request has no allowed reply address", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
-        channel.say(fault_frame(error.fault, channel.correlation_id), ended)
+        channel.send_frame(fault_frame(error.fault, channel.correlation_id), ended)
 
     def _refusal(self, error: RequestRejected, context: _Request, headers: Headers) -> SessionReply:
         context.received_signal.route.meter.inbound("refused")
@@ -269,8 +269,8 @@ class StreamrHandler(SessionHandler):
                     state.resending.go_on()
         for connection_id, routes in list(self._unopened.items()):
             self.opened(connection_id, routes)
-        if self._is_wanted is not None:
-            self.keep_only(self._is_wanted)
+        if self._is_desired is not None:
+            self.keep_only(self._is_desired)
         self._rows.sweep()
 
     def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
@@ -287,9 +287,9 @@ class StreamrHandler(SessionHandler):
     def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
         try:
             self._rows.keep_only(is_wanted)
-            self._is_wanted = None
+            self._is_desired = None
         except StoreUnavailable:
-            self._is_wanted = is_wanted
+            self._is_desired = is_wanted
 
     def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         for registry in self._of(connection_id):
@@ -372,7 +372,7 @@ def _client(headers: Headers) -> str | None:
     return str(client) if client is not None else None
 
 
-def _session_taken(request: Request) -> RequestRejected:
+def _session_in_use(request: Request) -> RequestRejected:
     """Return the error for a sender that uses the session of another one."""
     if isinstance(request, Publish | SubscribeRequest | Resend):
         return RequestRejected(forbidden(request), error_subject(request))
@@ -415,7 +415,7 @@ def _report_publish(
     if channel is None:
         ended(None)
     else:
-        channel.say(
+        channel.send_frame(
             error_of(errors.publish_failed(reason), ErrorSubject(request.stream), channel.correlation_id), ended
         )
 

@@ -16,7 +16,15 @@ from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.store.session_repository import SessionRepository
 from mappings.streamr.errors import Sub
 from mappings.streamr.requests import Resend
-from mappings.streamr.sessions import Kept, PersistedResend, PersistedSubscription, Spot, SubscriptionRow, pack, unpack
+from mappings.streamr.sessions import (
+    PersistedItem,
+    PersistedResend,
+    PersistedSubscription,
+    Spot,
+    SubscriptionRow,
+    pack,
+    unpack,
+)
 from mappings.streams.stream_id import partition_name
 from spark_store.records import SessionKey, SessionRow
 
@@ -27,7 +35,7 @@ class RestoredRow(NamedTuple):
     """A row that was kept, understood."""
 
     row: SessionRow
-    kept: Kept
+    item: PersistedItem
 
 
 class SessionPersistence:
@@ -60,11 +68,11 @@ class SessionPersistence:
         kept = PersistedResend(
             request.stream, request.partition, request.sub, owners, channel.mapped, channel.correlation_id
         )
-        self._rows.keep(SessionRow(self._asked_at(channel.address, request.sub), channel.source, pack(kept)))
+        self._rows.keep(SessionRow(self._session_key(channel.address, request.sub), channel.source, pack(kept)))
 
     def remove_resend(self, address: str, sub: Sub) -> None:
         """Each resend of this `sub` has ended."""
-        self._rows.forget(self._asked_at(address, sub))
+        self._rows.forget(self._session_key(address, sub))
 
     def stored_sessions(self) -> Iterable[RestoredRow]:
         """Return the stored sessions. Unreadable rows are deleted."""
@@ -85,5 +93,5 @@ class SessionPersistence:
         """Return the key of a session's subscription to a partition."""
         return SessionKey(self.connection_id, self.mapper, address, f"follows {partition_name(*spot)}")
 
-    def _asked_at(self, address: str, sub: Sub) -> SessionKey:
+    def _session_key(self, address: str, sub: Sub) -> SessionKey:
         return SessionKey(self.connection_id, self.mapper, address, f"asked {sub!r}")

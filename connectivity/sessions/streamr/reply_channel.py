@@ -33,7 +33,7 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """The headers by type of frame: most channels send none."""
 
-    def say(self, frame: Frame, ended: Done | None = None) -> PendingPublish:
+    def send_frame(self, frame: Frame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""
         return self.send([(type_of(frame), write_frame(frame, self.style))], ended)
 

@@ -80,9 +80,9 @@ class ResendQueue:
         self._clock = clock
         self._answered = answered
         self._resends = Resends()
-        self._asked: dict[int, _Resend] = {}
+        self._running: dict[int, _Resend] = {}
         """By ticket number, the waiting and the running resends."""
-        self._kept_back: list[tuple[float, _Resend, Frame]] = []
+        self._delayed: list[tuple[float, _Resend, Frame]] = []
         self._unconfirmed: Counter[Sub] = Counter()
         """How many unconfirmed ends of each `sub` there are."""
         self._is_over = False
@@ -90,36 +90,36 @@ class ResendQueue:
     @property
     def is_idle(self) -> bool:
         """Whether there is no resend."""
-        return not self._asked and not self._kept_back
+        return not self._running and not self._delayed
 
     @property
     def subs(self) -> set[Sub]:
         """Return the `sub`s of resends with an unconfirmed end."""
-        asked = {resend.ticket.request.sub for resend in self._asked.values()}
-        return asked | {resend.ticket.request.sub for _, resend, _ in self._kept_back} | set(self._unconfirmed)
+        asked = {resend.ticket.request.sub for resend in self._running.values()}
+        return asked | {resend.ticket.request.sub for _, resend, _ in self._delayed} | set(self._unconfirmed)
 
     def ask(self, wanted: ResendRequest, channel: StreamrReplyChannel) -> None:
         """Queue a resend. Raises RequestRejected if too many wait."""
         ticket = self._resends.ask(wanted.request)
-        self._asked[ticket.number] = _Resend(self, self._source, ticket, wanted, channel)
+        self._running[ticket.number] = _Resend(self, self._source, ticket, wanted, channel)
         self.go_on()
 
     def go_on(self) -> None:
         """Begin the resends that are due."""
         now = self._clock()
-        due = [entry for entry in self._kept_back if entry[0] <= now]
+        due = [entry for entry in self._delayed if entry[0] <= now]
         if due:
-            self._kept_back = [entry for entry in self._kept_back if entry[0] > now]
+            self._delayed = [entry for entry in self._delayed if entry[0] > now]
             for _, resend, frame in due:
                 self._answer(resend, frame)
         for ticket in self._resends.begin(now):
-            self._asked[ticket.number].begin(self._store, self._streams)
+            self._running[ticket.number].begin(self._store, self._streams)
 
     def stop(self) -> None:
         """The session is over."""
         self._is_over = True
         self._resends.stop()
-        asked, self._asked, self._kept_back = self._asked, {}, []
+        asked, self._running, self._delayed = self._running, {}, []
         for resend in asked.values():
             resend.stop(self._streams)
 
@@ -130,18 +130,18 @@ class ResendQueue:
     def finish(self, resend: _Resend, frame: Frame, *, found: bool) -> None:
         """A resend has come to its end, and this is the frame that says so."""
         now = self._clock()
-        self._asked.pop(resend.ticket.number, None)
+        self._running.pop(resend.ticket.number, None)
         at = self._resends.finish(resend.ticket, found, now)
         if at <= now:
             self._answer(resend, frame)
         else:
-            self._kept_back.append((at, resend, frame))
+            self._delayed.append((at, resend, frame))
         self.go_on()
 
     def _answer(self, resend: _Resend, frame: Frame) -> None:
         self._resends.answered(resend.ticket)
         self._unconfirmed[resend.ticket.request.sub] += 1
-        resend.channel.say(frame, partial(self._end_confirmed, resend.ticket.request.sub))
+        resend.channel.send_frame(frame, partial(self._end_confirmed, resend.ticket.request.sub))
 
     def _end_confirmed(self, sub: Sub, _error: ConnectivityError | None) -> None:
         self._unconfirmed[sub] -= 1
@@ -171,13 +171,13 @@ class _Resend:
         self.peer = Subscriber(self, wanted.subjects, (channel.connection_id, channel.address), has_session=True)
         self._resending = resending
         self._source = source
-        self._wanted = wanted
+        self._plan = wanted
         self._looking: asyncio.Task[None] | None = None
         self._conversation = ResendFrames(ticket.request)
         self._is_over = False
 
     def begin(self, store: Store, streams: SubscriptionManager) -> None:
-        request, entity, newest, _ = self._wanted
+        request, entity, newest, _ = self._plan
         is_timed = isinstance(request.selection, FromTime) and entity.type is EntityType.STREAM
         query = None if is_timed else query_of(request.selection, entity, newest)
         if query is not None and _is_at_hand(query, store):
@@ -190,9 +190,9 @@ class _Resend:
 
         For a resend from a time also its first message; publishers choose times in any order, so that may take a while.
         """
-        request, entity, newest, _ = self._wanted
+        request, entity, newest, _ = self._plan
         try:
-            oldest = await store.kept.look(entity)
+            oldest = await store.retained_history.look(entity)
             if query is None:
                 assert isinstance(request.selection, FromTime)
                 query = await self._source.query_from_time(
@@ -225,7 +225,7 @@ class _Resend:
             self._fail(fault_of(signal))
             return None
         self._is_over = True
-        self._resending.finish(self, self._conversation.completed(), found=self._conversation.has_found)
+        self._resending.finish(self, self._conversation.completed(), found=self._conversation.has_match)
         return None
 
     def _fail(self, fault: Fault) -> None:

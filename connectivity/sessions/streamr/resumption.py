@@ -23,7 +23,7 @@ from mappings.streamr.auth_keys import has_lost_key
 from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import error_of
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.sessions import Kept, PersistedResend, PersistedSubscription
+from mappings.streamr.sessions import PersistedItem, PersistedResend, PersistedSubscription
 from spark_store.records import SessionRow
 
 
@@ -50,7 +50,12 @@ def go_on(
 
 
 def _go_on(
-    registry: StreamrSessions, row: SessionRow, kept: Kept, route: ReplyTargetPublisher, world: StateLookup, now: float
+    registry: StreamrSessions,
+    row: SessionRow,
+    kept: PersistedItem,
+    route: ReplyTargetPublisher,
+    world: StateLookup,
+    now: float,
 ) -> None:
     correlation_id = kept.correlation_id if isinstance(kept, PersistedResend) else None
     channel = StreamrReplyChannel(
@@ -60,7 +65,7 @@ def _go_on(
         registry.cut_off(kept, channel)
     elif (fault := _fault(kept, registry.options, route, world)) is not None:
         registry.keeping.drop(row, fault.error)
-        channel.say(error_of(fault, ErrorSubject(kept.stream, kept.partition)))
+        channel.send_frame(error_of(fault, ErrorSubject(kept.stream, kept.partition)))
     else:
         registry.go_on(kept, row.last or 0, channel, now)
 

@@ -163,7 +163,7 @@ class StreamrSessions:
                 case LeaveStream(address, spot):
                     self._leave(address, spot)
                 case SendFrame(address, frame):
-                    self._say(address, frame)
+                    self._send(address, frame)
                 case EndSession(address, why):
                     if (state := self.seats.pop(address, None)) is not None:
                         for sub in state.resending.subs:
@@ -193,7 +193,7 @@ class StreamrSessions:
     def _lost(self, address: str, spot: Spot, fault: Fault) -> None:
         """Notify a session whose subscription has failed."""
         self._undo(spot, address)
-        self._say(address, error_of(fault, ErrorSubject(*spot)))
+        self._send(address, error_of(fault, ErrorSubject(*spot)))
 
     def _undo(self, spot: Spot, address: str) -> None:
         """Undo a subscription that could not be stored."""
@@ -206,9 +206,9 @@ class StreamrSessions:
         if state is not None and (live := state.live_subscriptions.pop(spot, None)) is not None:
             live.leave()
 
-    def _say(self, address: str, frame: Frame) -> None:
+    def _send(self, address: str, frame: Frame) -> None:
         if (state := self.seats.get(address)) is not None:
-            state.channel.say(frame)
+            state.channel.send_frame(frame)
 
     def close(self) -> None:
         """Close the sessions of a connection. Stored ones resume when it is opened again."""
@@ -245,7 +245,7 @@ class StreamrSessions:
         fault = errors.resend_failed(kept.stream, kept.partition, "the service was restarted")
         about = ErrorSubject(kept.stream, kept.partition, kept.sub)
         frame = error_of(fault, about, kept.correlation_id)
-        channel.say(frame, lambda _: self.keeping.remove_resend(channel.address, kept.sub))
+        channel.send_frame(frame, lambda _: self.keeping.remove_resend(channel.address, kept.sub))
 
 
 def _entity(spot: Spot) -> EntityId:

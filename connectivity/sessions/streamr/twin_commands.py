@@ -71,7 +71,7 @@ def _reply_error(
     if channel is None or not isinstance(answer, ErrorResponse):
         ended(None)
     else:
-        channel.say(error_of(answer.fault, ErrorSubject(request.stream), channel.correlation_id), ended)
+        channel.send_frame(error_of(answer.fault, ErrorSubject(request.stream), channel.correlation_id), ended)
 
 
 Read = Callable[[Envelope], Sequence[Inbound]]

@@ -316,16 +316,16 @@ class AmqpClient:
 
     def _close_reason(self, error: Exception | None) -> tuple[Detail, str]:
         if (reason := self.frame_demultiplexer.closed) is not None:
-            return Detail.REFUSED_BY_BROKER, reason.words
+            return Detail.REFUSED_BY_BROKER, reason.text
         if self.frame_demultiplexer.fault is not None:
             return Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault
         if error is not None:
             lost = lost_error(error)
-            return lost.detail, lost.words
+            return lost.detail, lost.text
         return Detail.CONNECTING, "the broker closed the link"
 
     def _check_heartbeat(self, heartbeat: int) -> None:
-        silence = self._loop.time() - self.frame_demultiplexer.heard
+        silence = self._loop.time() - self.frame_demultiplexer.last_received
         if silence >= heartbeat * MAX_SILENT_HEARTBEATS:
             self.die(
                 NotConnected(Detail.TIMEOUT, f"no data within {MAX_SILENT_HEARTBEATS} heartbeats of {heartbeat} s")

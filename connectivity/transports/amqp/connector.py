@@ -33,7 +33,7 @@ async def connect(connection: Connection) -> AmqpLink:
         await link.client.close()
         raise
     if link.lost.done():
-        raise NotConnected(link.lost.result().detail, link.lost.result().words)
+        raise NotConnected(link.lost.result().detail, link.lost.result().text)
     return link
 
 
@@ -42,7 +42,7 @@ async def _check_queues(link: AmqpLink, connection: Connection) -> None:
     for queue in dict.fromkeys(queue for source in connection.sources for queue in source.addresses):
         reason = await link.client.missing_reason("queue", queue)
         if reason is not None and reason.code == NOT_FOUND:
-            missing.append(reason.words)
+            missing.append(reason.text)
         elif reason is not None:
             raise consume_error(queue, reason)
     if missing:
@@ -102,4 +102,4 @@ async def _check_publish(client: AmqpClient, address: str) -> AddressCheck:
     if reason is None:
         return AddressCheck(address, note=PUBLISH_PERMISSION_UNKNOWN)
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    return AddressCheck(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.words}"))
+    return AddressCheck(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.text}"))

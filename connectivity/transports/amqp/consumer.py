@@ -151,7 +151,7 @@ class AmqpConsumer:
         """Handle the end of the channel (see `connectivity.transports.amqp.demultiplexer.FrameHandler`)."""
         self._reason = reason
         if self._is_open:
-            self._on_lost(NotConnected(Detail.REFUSED_BY_BROKER, reason.words))
+            self._on_lost(NotConnected(Detail.REFUSED_BY_BROKER, reason.text))
 
     def _arrived(self, consumer: bytes, tag: int, redelivered: bool) -> None:
         parts = self._parts

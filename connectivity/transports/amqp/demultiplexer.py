@@ -80,14 +80,14 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         """The broker's reason for closing the link, if it sent one."""
         self.fault: str | None = None
         """Why the received bytes are not AMQP 0.9.1, or None."""
-        self.heard = self.loop.time()
+        self.last_received = self.loop.time()
         """When bytes were last received."""
         self.channel_max, self.frame_max = channel_max, frame_max
         self._carrier: asyncio.BaseTransport | None = None
         self._ends = select.poll()
         self._tail = bytearray()
         self._needed = 0
-        self._last_passed = self.heard
+        self._last_passed = self.last_received
 
     @property
     def peer_has_closed(self) -> bool:
@@ -110,7 +110,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         self.on_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self.heard = self.loop.time()
+        self.last_received = self.loop.time()
         if self._tail:
             # Joined only when a frame is complete, so that a large frame does not take quadratic time.
             self._tail += data
@@ -145,10 +145,10 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             self._tail = bytearray(memoryview(data)[at:])
         if passed:
             super().data_received(b"".join(passed))
-            self._last_passed = self.heard
-        elif self.heard - self._last_passed >= SUBSTITUTE_HEARTBEAT_INTERVAL:
+            self._last_passed = self.last_received
+        elif self.last_received - self._last_passed >= SUBSTITUTE_HEARTBEAT_INTERVAL:
             super().data_received(HEARTBEAT_FRAME)
-            self._last_passed = self.heard
+            self._last_passed = self.last_received
 
     def _inspect(self, kind: int, channel: int, payload: bytes) -> bytes:
         """Inspect a frame and return the frame for the library."""

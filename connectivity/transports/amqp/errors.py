@@ -25,27 +25,27 @@ TEMPORARY_CODES = frozenset({FORCED, 506, 541})
 def login_error(reason: Reason) -> LinkError:
     """Return the error for a link that the broker closed during login."""
     if reason.code == ACCESS_REFUSED:
-        return ConnectionRefused(Detail.BAD_CREDENTIALS, reason.words)
-    if reason.code == NOT_ALLOWED and "not found" in reason.words:
-        return ConnectionRefused(Detail.MISSING_ADDRESS, reason.words)
-    if reason.code == NOT_ALLOWED and "refused" in reason.words:
-        return ConnectionRefused(Detail.NOT_AUTHORIZED, reason.words)
+        return ConnectionRefused(Detail.BAD_CREDENTIALS, reason.text)
+    if reason.code == NOT_ALLOWED and "not found" in reason.text:
+        return ConnectionRefused(Detail.MISSING_ADDRESS, reason.text)
+    if reason.code == NOT_ALLOWED and "refused" in reason.text:
+        return ConnectionRefused(Detail.NOT_AUTHORIZED, reason.text)
     if reason.code in TEMPORARY_CODES or reason.code == NOT_ALLOWED:
-        return NotConnected(Detail.REFUSED_BY_BROKER, reason.words)
-    return ConnectionRefused(Detail.REFUSED_BY_BROKER, reason.words)
+        return NotConnected(Detail.REFUSED_BY_BROKER, reason.text)
+    return ConnectionRefused(Detail.REFUSED_BY_BROKER, reason.text)
 
 
 def consume_error(queue: str, reason: Reason) -> LinkError:
     """Return the error for a queue that the broker does not let us consume."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    return ConnectionRefused(detail, f"queue {queue!r}: {reason.words}")
+    return ConnectionRefused(detail, f"queue {queue!r}: {reason.text}")
 
 
 def refusal_error(reason: Reason) -> PublishFailed:
     """Return the error for a message that made the broker close the channel, or a missing exchange."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.words
-    return PublishFailed(f"{detail.value}: {reason.words}", status=413 if is_too_large else 503)
+    is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.text
+    return PublishFailed(f"{detail.value}: {reason.text}", status=413 if is_too_large else 503)
 
 
 def unroutable_error(reason: Reason, exchange: str, key: str) -> PublishFailed:
@@ -53,4 +53,4 @@ def unroutable_error(reason: Reason, exchange: str, key: str) -> PublishFailed:
     place = f"the exchange {exchange!r} routes to no queue for the routing key {key!r}"
     if not exchange:
         place = f"queue {key!r} does not exist"
-    return PublishFailed(f"{Detail.MISSING_ADDRESS.value}: {place}: {reason.words}")
+    return PublishFailed(f"{Detail.MISSING_ADDRESS.value}: {place}: {reason.text}")

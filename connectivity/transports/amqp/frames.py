@@ -54,7 +54,7 @@ class Reason(NamedTuple):
     """The broker's reply code and text for a closed channel or link, or a returned message."""
 
     code: int
-    words: str
+    text: str
 
 
 def read_short(data: bytes, at: int) -> tuple[bytes, int]:

@@ -186,7 +186,7 @@ class Publisher:
     async def _check_exchange(self, exchange: str) -> None:
         reason = await self._client.missing_reason("exchange", exchange)
         if reason is not None and reason.code == NOT_FOUND:
-            self._log.warning("exchange missing", exchange=exchange, reason=reason.words)
+            self._log.warning("exchange missing", exchange=exchange, reason=reason.text)
             self._missing[exchange] = time.monotonic() + EXCHANGE_RECHECK_DELAY, refusal_error(reason)
         else:
             self._known.add(exchange)  # other problems of the exchange show when publishing
@@ -289,7 +289,7 @@ class Publisher:
                 self._readers(refused.message.address, reader_status)
             refused.done(refusal_error(reason))
             return
-        self._log.warning("channel closed by broker after a message", reason=reason.words, unconfirmed=len(unconfirmed))
+        self._log.warning("channel closed by broker after a message", reason=reason.text, unconfirmed=len(unconfirmed))
         self._waiting.extendleft((sent.message, sent.done) for sent in reversed(unconfirmed))
         self._resend_count = len(unconfirmed)
 

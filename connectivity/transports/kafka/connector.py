@@ -46,15 +46,15 @@ async def connect(
     options = Options.model_validate(connection.own_options)
     link = KafkaLink([source.addresses for source in connection.sources], repair_seconds)
     broker_addresses = servers(connection, options)
-    link.asked = partial(handshake, connection, broker_addresses, options.sasl_mechanism.upper())
+    link.probe = partial(handshake, connection, broker_addresses, options.sasl_mechanism.upper())
     try:
         await _check_hosts(broker_addresses, patience)
-        await link.asked(patience)
+        await link.probe(patience)
         await _open(link, connection, options, client, patience)
     except BaseException:
         link.abandon()
         raise
-    link.made()
+    link.mark_started()
     return link
 
 
@@ -71,7 +71,7 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     nodes = await answer_of(link, run_in_thread("kafka connect", partial(list_brokers, admin, patience)), patience)
     await _check_hosts(nodes, patience)
     # From here on the library connects to the brokers' advertised addresses.
-    link.asked = partial(handshake, connection, nodes, options.sasl_mechanism.upper())
+    link.probe = partial(handshake, connection, nodes, options.sasl_mechanism.upper())
     topics = _topics(connection)
     if not topics:
         return
@@ -178,7 +178,7 @@ async def _check_hosts(broker_addresses: Sequence[tuple[str, int]], patience: fl
         except TimeoutError:
             unknown = f"{host}: no response from the name server"
         except (OSError, UnicodeError) as error:
-            unknown = f"{host}: {dial_error(error).words}"
+            unknown = f"{host}: {dial_error(error).text}"
         else:
             found += 1
     if broker_addresses and not found:

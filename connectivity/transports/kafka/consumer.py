@@ -81,7 +81,7 @@ class KafkaConsumer:
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ended = 0
         """The number of records that have ended; counted by the event loop."""
-        self._taken = 0
+        self._delivered = 0
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
         self._begins_at_end, self._throttle = starts_at_end, Throttle(limit)
@@ -98,7 +98,7 @@ class KafkaConsumer:
         self._failure: Exception | None = None
         """The error that occurred while partitions were assigned."""
         self._is_stopping = self._is_paused = self._is_waking = False
-        self.gone: Future[None] = Future()
+        self.closed: Future[None] = Future()
         """Done when the thread has ended and the consumer is closed."""
         self._thread = threading.Thread(target=self._run, name="kafka consumer", daemon=True)
 
@@ -115,7 +115,7 @@ class KafkaConsumer:
     def has_ended(self, count: int) -> None:
         """Record that records have ended or were dropped, so that there is room again."""
         self.ended += count
-        if not self._wake_event.is_set() and self._taken - self.ended <= IN_FLIGHT // 2:
+        if not self._wake_event.is_set() and self._delivered - self.ended <= IN_FLIGHT // 2:
             self._wake_event.set()
 
     def read_again(self, partition: Partition) -> None:
@@ -153,7 +153,7 @@ class KafkaConsumer:
             # A consumer that is already closed raises errors of no interest.
             with contextlib.suppress(KafkaException, RuntimeError):
                 self._consumer.close()
-            self.gone.set_result(None)
+            self.closed.set_result(None)
 
     def _turn(self) -> None:
         self._read_rejected_again()
@@ -161,7 +161,7 @@ class KafkaConsumer:
             self._stored_at = now
             self._store(self._partitions.values())
         pause = self._throttle.pause()
-        room = min(IN_FLIGHT - (self._taken - self.ended), self._throttle.room)
+        room = min(IN_FLIGHT - (self._delivered - self.ended), self._throttle.remaining)
         if pause:
             self._wake_event.clear()
             if not self._is_stopping:
@@ -190,7 +190,7 @@ class KafkaConsumer:
         """Wait for room or another request. Return False after a timeout."""
         self._wake_event.clear()
         # A request from before the event was cleared must be checked for.
-        is_requested = self._is_stopping or bool(self._rejected) or self._taken - self.ended <= IN_FLIGHT // 2
+        is_requested = self._is_stopping or bool(self._rejected) or self._delivered - self.ended <= IN_FLIGHT // 2
         return is_requested or self._wake_event.wait(seconds)
 
     def _hand_over(self, messages: Sequence[Message]) -> None:
@@ -204,7 +204,7 @@ class KafkaConsumer:
             if (partition := self._partitions.get((topic, message.partition() or 0))) is not None:
                 records.append((partition, message))
         if records:
-            self._taken += len(records)
+            self._delivered += len(records)
             self._throttle.took(len(records))
             self.records.append(records)
             if not self._is_waking:
@@ -337,15 +337,15 @@ class Throttle:
         self._until = 0.0
         self._minute = -1
         self.minutes = 0
-        self.room = UNLIMITED if limit is None else limit
+        self.remaining = UNLIMITED if limit is None else limit
 
     def pause(self) -> float:
         """Return the seconds until more records may be taken."""
         if self._limit is None:
             return 0.0
         if (now := time.monotonic()) >= self._until:
-            self._until, self.room = now + 1.0, self._limit
-        if self.room > 0:
+            self._until, self.remaining = now + 1.0, self._limit
+        if self.remaining > 0:
             return 0.0
         if (minute := int(now // 60)) != self._minute:
             self._minute = minute
@@ -354,7 +354,7 @@ class Throttle:
 
     def took(self, count: int) -> None:
         if self._limit is not None:
-            self.room -= count
+            self.remaining -= count
 
 
 def _topic_partition(partition: Partition, offset: int | None = None) -> TopicPartition:

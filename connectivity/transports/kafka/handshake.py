@@ -97,7 +97,7 @@ async def _probe_one(connection: Connection, place: tuple[str, int], mechanism: 
         raise NotConnected(Detail.TIMEOUT, f"{host}:{port}: no answer within {patience:g} s") from None
     except Exception as caught:
         reason = dial_error(caught)
-        raise type(reason)(reason.detail, f"{host}:{port}: {reason.words}") from caught
+        raise type(reason)(reason.detail, f"{host}:{port}: {reason.text}") from caught
 
 
 def _exchange_requests(connection: Connection, host: str, port: int, mechanism: str, patience: float) -> None:

@@ -46,7 +46,7 @@ CLOSE_TIMEOUT = 5.0
 RESPONSE_TIMEOUT = 2.0
 """Seconds for a broker to answer a probe, before it is considered unreachable."""
 
-Asked = Callable[[float], Awaitable[None]]
+BrokerProbe = Callable[[float], Awaitable[None]]
 
 
 class KafkaLink:
@@ -76,11 +76,11 @@ class KafkaLink:
         self._producer: KafkaProducer | None = None
         self._admin: AdminClient | None = None
         self._probe: asyncio.Task[None] | None = None
-        self.asked: Asked | None = None
+        self.probe: BrokerProbe | None = None
         """Probes the brokers within so many seconds; raises LinkError if none of them answers."""
         self._last_error: KafkaError | None = None
         self._ending: LinkError | None = None
-        self._is_made = self._is_over = False
+        self._is_started = self._is_over = False
         self._ended = self._delivery_ended
 
     def __repr__(self) -> str:
@@ -103,16 +103,16 @@ class KafkaLink:
         self._members.append(member)
         member.start()
 
-    def made(self) -> None:
+    def mark_started(self) -> None:
         """Start the link after it has joined the group, or without sources."""
-        self._is_made = True
+        self._is_started = True
         if self.down.is_set():
             self._start_probe()
 
     @property
     def condition(self) -> str | None:
         """The reason while the library looks for a broker, or None."""
-        return str(self._library_error()) if self._is_made and self.down.is_set() else None
+        return str(self._library_error()) if self._is_started and self.down.is_set() else None
 
     @property
     def throttled(self) -> int:
@@ -125,9 +125,9 @@ class KafkaLink:
             return self._ending
         if self._last_error is not None and self._last_error.code() in ENDS:
             return link_error(self._last_error)
-        if self.asked is not None:
+        if self.probe is not None:
             try:
-                await self.asked(patience)
+                await self.probe(patience)
             except LinkError as error:
                 return error
         # The fault is over, or a probe does not meet it.
@@ -223,19 +223,19 @@ class KafkaLink:
             return
         if error.code() == ALL_DOWN:
             self.down.set()
-            if self._is_made:
+            if self._is_started:
                 self._start_probe()
         elif error.fatal() or error.code() in ENDS:
             self._last_error = error
             self.down.set()
-            if self._is_made:
+            if self._is_started:
                 self._die(link_error(error, topic))
         elif self._last_error is None or telling(error) >= telling(self._last_error):
             self._last_error = error
 
     def ended(self, error: LinkError) -> None:
         """Handle the unexpected end of a consumer's thread."""
-        if self._is_made:
+        if self._is_started:
             self._die(error)
         else:
             self._ending = error
@@ -268,7 +268,7 @@ class KafkaLink:
     async def close(self) -> None:
         if not self._is_over:
             self._end(is_orderly=True)
-        gone = [asyncio.wrap_future(member.gone) for member in self._members]
+        gone = [asyncio.wrap_future(member.closed) for member in self._members]
         if self._producer is not None:
             gone.append(asyncio.wrap_future(self._producer.gone))
         if gone and not self.lost.done():

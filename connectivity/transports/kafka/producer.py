@@ -21,7 +21,7 @@ from connectivity.errors import PublishFailed
 from connectivity.transports.base import Done, OutboundMessage
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import LINK_CAUSED_ERRORS, message_error
-from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header, place_of, record_headers
+from connectivity.transports.kafka.records import ANY_PARTITION, SENDER, Header, parse_client_address, record_headers
 
 POLL = 0.001
 IDLE_POLL = 0.1
@@ -69,7 +69,7 @@ class KafkaProducer:
         """Hand a message to the library. Never blocks, never raises."""
         envelope = message.envelope
         try:
-            topic, key, number = place_of(message.address)
+            topic, key, number = parse_client_address(message.address)
             if key is None and number == ANY_PARTITION and message.order is not None:
                 key = message.order.encode(errors="replace")
             self._producer.produce(

@@ -120,7 +120,7 @@ def split_address(address: str) -> RecordAddress:
 
 
 @lru_cache(maxsize=CACHED_ADDRESSES)
-def place_of(address: str) -> ClientAddress:
+def parse_client_address(address: str) -> ClientAddress:
     """Return where to publish to for a resolved address; an empty key becomes None.
 
     Raises PublishFailed for an invalid topic name or partition.

@@ -76,7 +76,7 @@ class Socket(asyncio.Protocol, ABC):
         self._unread = b""
         self._unconfirmed: deque[Done] = deque()
         self._is_full = False
-        self._written = self._taken = 0
+        self._written = self._received = 0
         self._output: list[bytes] = []
         self._output_bytes = 0
         self._is_moving = self._has_left = False
@@ -129,7 +129,7 @@ class Socket(asyncio.Protocol, ABC):
     def pause_writing(self) -> None:
         self._is_full = True
         self.times.stuck = self._loop.time()
-        self._taken = self._written - self.waiting_output
+        self._received = self._written - self.waiting_output
         self.move()
 
     def resume_writing(self) -> None:
@@ -175,7 +175,7 @@ class Socket(asyncio.Protocol, ABC):
         if is_wanted and not self.times.is_reading:
             transport.resume_reading()
             # A peer is not blamed for a pong that was not read while reading was paused.
-            self.times.heard, self.times.pinged = self._loop.time(), None
+            self.times.last_received, self.times.pinged = self._loop.time(), None
         elif not is_wanted and self.times.is_reading:
             transport.pause_reading()
         self.times.is_reading = is_wanted
@@ -229,8 +229,8 @@ class Socket(asyncio.Protocol, ABC):
 
     def look(self) -> None:
         """Record whether the peer has taken any waiting output since the last check."""
-        if self.times.stuck is not None and (taken := self._written - self.waiting_output) > self._taken:
-            self._taken, self.times.stuck = taken, self._loop.time()
+        if self.times.stuck is not None and (taken := self._written - self.waiting_output) > self._received:
+            self._received, self.times.stuck = taken, self._loop.time()
 
     def abort(self) -> None:
         """Close without a closing handshake."""

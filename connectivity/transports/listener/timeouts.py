@@ -42,7 +42,7 @@ class SocketTimes:
     """Times of a peer's last events in seconds of one clock; None: not happened, or no longer relevant."""
 
     made: float
-    heard: float
+    last_received: float
     """When bytes were last received."""
     spoke: float
     """When a message was last received."""
@@ -70,4 +70,4 @@ def judge(times: SocketTimes, bounds: TimeoutOptions, now: float) -> TimeoutDeci
         return TimeoutDecision.IDLE
     if times.pinged is not None:
         return TimeoutDecision.SILENT if now - times.pinged > bounds.pong else TimeoutDecision.FINE
-    return TimeoutDecision.PING if now - times.heard > bounds.ping else TimeoutDecision.FINE
+    return TimeoutDecision.PING if now - times.last_received > bounds.ping else TimeoutDecision.FINE

@@ -22,7 +22,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.transports.dialer import dial_error, lost_error, run_in_thread
-from connectivity.transports.mqtt.errors import connack_error, reason_words, suback_error
+from connectivity.transports.mqtt.errors import connack_error, reason_text, suback_error
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 
 READ_SIZE = 65536
@@ -292,7 +292,7 @@ class AsyncMqttClient:
     def _disconnected(
         self, _client: object, _data: object, flags: DisconnectFlags, reason: ReasonCode, properties: Properties | None
     ) -> None:
-        words = reason_words(reason, properties)
+        words = reason_text(reason, properties)
         if flags.is_disconnect_packet_from_server:
             self._die(NotConnected(Detail.REFUSED_BY_BROKER, words))
         elif reason.value == KEEP_ALIVE_TIMEOUT:

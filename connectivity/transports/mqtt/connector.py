@@ -49,7 +49,7 @@ async def connect(
         link.abandon()
         raise
     if link.lost.done():
-        raise NotConnected(link.lost.result().detail, link.lost.result().words)
+        raise NotConnected(link.lost.result().detail, link.lost.result().text)
     return link
 
 
@@ -105,7 +105,7 @@ async def connect_and_log_in(
         is_closed_early = error.detail in (Detail.CONNECTING, Detail.REFUSED_BY_BROKER)
         is_tls_connected = channel.is_port_reached and connection.broker_uri.is_secure
         if is_closed_early and is_tls_connected and connection.credentials is None:
-            words = f"{error.words}; the broker may require a client certificate"
+            words = f"{error.text}; the broker may require a client certificate"
             raise ClientCertificateRequired(Detail.CERTIFICATE, words) from error
         raise
 

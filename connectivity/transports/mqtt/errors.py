@@ -37,7 +37,7 @@ MESSAGE_STATUSES = {144: 400, 153: 400}
 
 def connack_error(reason: ReasonCode, properties: Properties | None) -> LinkError:
     """Return the error for a CONNACK that refuses the login."""
-    words = reason_words(reason, properties)
+    words = reason_text(reason, properties)
     if reason.value in BUSY:
         return NotConnected(Detail.REFUSED_BY_BROKER, words)
     return ConnectionRefused(CONNECT_DETAILS.get(reason.value, Detail.REFUSED_BY_BROKER), words)
@@ -46,7 +46,7 @@ def connack_error(reason: ReasonCode, properties: Properties | None) -> LinkErro
 def suback_error(address: str, reason: ReasonCode, properties: Properties | None) -> LinkError:
     """Return the error for a SUBACK that refuses a source's address."""
     detail = SUBSCRIBE_DETAILS.get(reason.value, Detail.REFUSED_BY_BROKER)
-    return ConnectionRefused(detail, f"{address}: {reason_words(reason, properties)}")
+    return ConnectionRefused(detail, f"{address}: {reason_text(reason, properties)}")
 
 
 def refused_message(code: int) -> PublishFailed:
@@ -55,7 +55,7 @@ def refused_message(code: int) -> PublishFailed:
     return PublishFailed(f"the broker refused the message: {words}", status=MESSAGE_STATUSES.get(code, 503))
 
 
-def reason_words(reason: ReasonCode, properties: Properties | None) -> str:
+def reason_text(reason: ReasonCode, properties: Properties | None) -> str:
     """Return the broker's text: the name of the reason, and the reason string of MQTT 5."""
     said = getattr(properties, "ReasonString", None)
     return f"{reason.getName()}: {said}" if said else str(reason.getName())

@@ -83,7 +83,7 @@ class MqttLink:
         self._redelivery: asyncio.Handle | None = None
         self._settlement = InOrderSettlement()
         self._unsettled_count = self._withheld = 0
-        self._is_made = self._is_over = self._is_full = False
+        self._is_started = self._is_over = self._is_full = False
         self.readers: Readers = ignore_reader_status
         self._signs = dialect.reader_statuses
         self._unconfirmed: dict[int, tuple[str, Done]] = {}
@@ -109,7 +109,7 @@ class MqttLink:
         """Start the link after its subscriptions are confirmed."""
         self.limits = limits
         self.window = min(self.window, limits.receive_maximum)
-        self._is_made = True
+        self._is_started = True
         self._balance()
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,7 +194,7 @@ class MqttLink:
             self._renew("too many unsettled deliveries")
             return
         channel = self._channels[0]
-        waits_for_response = not self._is_made or (bool(self._unconfirmed) and len(self._channels) == 1)
+        waits_for_response = not self._is_started or (bool(self._unconfirmed) and len(self._channels) == 1)
         if channel.is_paused:
             if waits_for_response or self._unsettled_count < IN_FLIGHT // 2:
                 channel.resume()

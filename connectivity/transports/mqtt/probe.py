@@ -71,13 +71,13 @@ async def _look(
     channel: AsyncMqttClient, address: str, name: str, is_shared: bool, qos: int, patience: float
 ) -> AddressCheck:
     try:
-        await channel.subscribe([own_filter(address, name, is_shared)], qos, None, patience)
+        await channel.subscribe([probe_filter(address, name, is_shared)], qos, None, patience)
     except ConnectionRefused as error:
         return AddressCheck(address, error)
     return AddressCheck(address)
 
 
-def own_filter(address: str, group: str, is_shared: bool) -> str:
+def probe_filter(address: str, group: str, is_shared: bool) -> str:
     """Return the filter; a shared one in a group of its own."""
     if address.startswith(SHARED):
         return f"{SHARED}{group}/{address.split('/', 2)[2]}"

@@ -55,7 +55,7 @@ class TcpPeer(Socket):
 
     def data_received(self, data: bytes) -> None:
         if self.can_exchange_messages:
-            self.times.heard = self._loop.time()
+            self.times.last_received = self._loop.time()
             self._unread = self._unread + data if self._unread else data
             self.move()
 

@@ -87,7 +87,7 @@ class WebSocketPeer(Socket):
             self.abort()
             return
         self._has_received = True
-        self.times.heard, self.times.pinged = self._loop.time(), None
+        self.times.last_received, self.times.pinged = self._loop.time(), None
         self._unread = self._unread + data if self._unread else data
         self.move()
 

@@ -16,8 +16,8 @@ from mappings.ids import EntityId, EntityType, parse_entity_id
 from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Snapshot
-from spark_store.rql.order import compare, key_of, place_of
-from spark_store.rql.query import PAGE_BYTES, Budget, Place, ReadRights, SearchHit, ThingPage, ThingQuery
+from spark_store.rql.order import compare, key_of, sort_key
+from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.search.index_sql import AllThings
 from spark_store.search.planner import AccessPath, QueryPlan, shown_order
@@ -27,7 +27,7 @@ from spark_store.search.point_lookup import thing_of
 class RequestedPage(NamedTuple):
     """One page that was asked for."""
 
-    after: Place | None
+    after: SortKey | None
     limit: int
     thread: str
 
@@ -55,7 +55,7 @@ class SlowSearch:
         return self._journal.snapshot(entity)
 
     def things(self) -> Iterator[Snapshot]:
-        for id in self._journal.read_aside(_ids_of_things):
+        for id in self._journal.read_in_worker(_ids_of_things):
             entity = parse_entity_id(EntityType.THING, id)
             if entity is not None and (found := self._journal.snapshot(entity)) is not None:
                 yield found
@@ -64,7 +64,7 @@ class SlowSearch:
         self,
         question: ThingQuery,
         rights: ReadRights,
-        after: Place | None,
+        after: SortKey | None,
         limit: int,
         budget: Budget,
         max_bytes: int = PAGE_BYTES,
@@ -90,7 +90,7 @@ class SlowSearch:
         self.is_closed = True
 
 
-def _seen(snapshot: Snapshot, question: ThingQuery, rights: ReadRights) -> tuple[Place, SearchHit] | None:
+def _seen(snapshot: Snapshot, question: ThingQuery, rights: ReadRights) -> tuple[SortKey, SearchHit] | None:
     if snapshot.state is None or snapshot.policy is None:
         return None
     namespace = snapshot.entity.namespace
@@ -102,4 +102,4 @@ def _seen(snapshot: Snapshot, question: ThingQuery, rights: ReadRights) -> tuple
         return None
     if question.predicate is not None and not holds(question.predicate, whole, access.may):
         return None
-    return place_of(whole, question.order, access.may), SearchHit(snapshot.entity.id, seen)
+    return sort_key(whole, question.order, access.may), SearchHit(snapshot.entity.id, seen)

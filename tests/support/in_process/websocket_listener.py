@@ -61,7 +61,11 @@ def let_pass(link: ListenerLink[Any], seconds: float) -> None:
 
     for peer in list(link._sockets):
         times: SocketTimes = peer.times
-        times.made, times.heard, times.spoke = times.made - seconds, times.heard - seconds, times.spoke - seconds
+        times.made, times.last_received, times.spoke = (
+            times.made - seconds,
+            times.last_received - seconds,
+            times.spoke - seconds,
+        )
         times.pinged, times.closing, times.stuck = earlier(times.pinged), earlier(times.closing), earlier(times.stuck)
     link._sweep.cancel()
     link._look()

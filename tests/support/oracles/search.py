@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from spark_store.journal import schema
-from spark_store.rql.order import key_of, place_of
-from spark_store.rql.query import Access, Place, SearchHit, Thing, ThingQuery
+from spark_store.rql.order import key_of, sort_key
+from spark_store.rql.query import Access, SearchHit, SortKey, Thing, ThingQuery
 from spark_store.rql.search_evaluator import holds
 from spark_store.search import index_builder
 from spark_store.search.index import HEAD, EntityHead, SearchIndex
@@ -122,7 +122,7 @@ class Given:
         return self._accesses.get(policy)
 
 
-def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> list[tuple[Place, SearchHit]]:
+def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> list[tuple[SortKey, SearchHit]]:
     """Everything that a question means, in order."""
     found = []
     for thing in things:
@@ -137,7 +137,7 @@ def answer(things: Collection[Thing], question: ThingQuery, rights: Given) -> li
             continue
         seen = access.view(thing)
         if seen is not None:
-            found.append((place_of(thing, question.order, may), SearchHit(id, seen)))
+            found.append((sort_key(thing, question.order, may), SearchHit(id, seen)))
     key = key_of(question.order)
     return sorted(found, key=lambda each: key(each[0]))
 

@@ -19,7 +19,7 @@ from mappings.model.field_selector import parse_fields, select
 from spark_store.errors import QueryError
 from spark_store.journal.journal import Journal
 from spark_store.rql.options import read_options
-from spark_store.rql.order import key_of, place_of
+from spark_store.rql.order import key_of, sort_key
 from spark_store.rql.query import Budget, ThingQuery
 from spark_store.rql.search_evaluator import holds, read
 from spark_store.search.aggregation import GroupAccumulator, read_aggregation
@@ -62,7 +62,7 @@ def seen(subject: str, filter: str | None, options: str = "") -> list[tuple[dict
 
         visible = enforcer.view(shown, "thing:/", [subject])
         if visible is not DROP and (predicate is None or holds(predicate, thing, may)):
-            found.append((place_of(thing, order, may), thing, may))
+            found.append((sort_key(thing, order, may), thing, may))
     by = key_of(order)
     return [(thing, may) for _, thing, may in sorted(found, key=lambda each: by(each[0]))]
 

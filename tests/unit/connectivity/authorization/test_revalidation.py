@@ -69,11 +69,11 @@ def test_authorities_are_watched_while_there_is_anybody(authorities: PolicyChang
 def test_a_change_has_those_judged_whom_it_may_concern(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
     court.come("ada", A)
     court.come("eve", B)
-    authorities.tell([], [A])
+    authorities.notify([], [A])
     assert court.judged == ["ada"]
     court.banned.add("eve")
-    authorities.tell([], [B])
-    authorities.tell([], [B])
+    authorities.notify([], [B])
+    authorities.notify([], [B])
     assert court.judged == ["ada", "eve"]
 
 
@@ -81,12 +81,12 @@ def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
     authorities: PolicyChangeNotifier, court: BanRegistry
 ) -> None:
     court.come("ada", LAMP, A)
-    authorities.tell([], [LAMP])
+    authorities.notify([], [LAMP])
     assert court.judged == []
     court.upon["ada"] = frozenset({LAMP, B})
-    authorities.tell([], [LAMP])
+    authorities.notify([], [LAMP])
     assert court.judged == ["ada"]
-    authorities.tell([], [A])
+    authorities.notify([], [A])
     assert court.judged == ["ada"]
 
 
@@ -104,7 +104,7 @@ def test_what_could_not_be_judged_is_judged_with_the_next_ones(
     for who in ("ada", "eve", "joe"):
         court.come(who, LAMP, A)
     court.is_unreadable = True
-    authorities.tell([], [LAMP])
+    authorities.notify([], [LAMP])
     court.sweep()
     court.forget("joe")
     assert court.judged == []

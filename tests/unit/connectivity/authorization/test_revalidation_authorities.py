@@ -39,15 +39,15 @@ def test_policies_and_what_may_have_another_one_are_found_among_changes(
 def test_anyone_who_watches_is_reported_until_he_leaves() -> None:
     told: list[object] = []
     watched = PolicyChangeNotifier()
-    watched.tell([change(A)])
+    watched.notify([change(A)])
     watched.watch(told.append)
-    watched.tell([change(A), change(LAMP)])
-    watched.tell([change(LAMP, path="/attributes")])
-    watched.tell([], [LAMP])
+    watched.notify([change(A), change(LAMP)])
+    watched.notify([change(LAMP, path="/attributes")])
+    watched.notify([], [LAMP])
     assert told == [{A, LAMP}, {LAMP}]
     watched.leave(told.append)
     watched.leave(told.append)
-    watched.tell([change(A)])
+    watched.notify([change(A)])
     assert len(told) == 2
     assert repr(watched) == "<Authorities, watched by 0>"
 
@@ -60,5 +60,5 @@ def test_a_mistake_of_one_who_is_reported_costs_others_nothing() -> None:
     watched = PolicyChangeNotifier()
     watched.watch(fail)
     watched.watch(told.append)
-    watched.tell([change(A)])
+    watched.notify([change(A)])
     assert told == [{A}]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.cli.connections import RESTART_GRACE_SECONDS, PrintedEntries, follow_log
-from connectivity.cli.http_client import NotAllowed, ServiceClient, ServiceRefused, place_of
+from connectivity.cli.http_client import NotAllowed, ServiceClient, ServiceRefused, parse_service_address
 from tests.support.api.canned_server import HTML, Canned, Reply, canned, fault
 from tests.support.clock import Clock
 from tests.support.table import each_row
@@ -57,7 +57,7 @@ def following(server: Canned, told: list[str], clock: Clock) -> Iterator[str]:
     def sleep(seconds: float) -> None:
         clock.advance(seconds)
 
-    service = ServiceClient(place_of(server.url), seconds=30.0)
+    service = ServiceClient(parse_service_address(server.url), seconds=30.0)
     for found in follow_log(service, "depot", 1.0, told.append, sleep, clock.now):
         yield found["message"]
 

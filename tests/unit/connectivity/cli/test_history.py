@@ -54,7 +54,7 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
     assert not holds_mark(settings.parent / "data")
     (record,) = json.loads(run("erasures", "--json", "--settings", settings).stdout)
     assert (record["entity"], record["seq"], record["lake_done"]) == (LAMP.id, 3, None)
-    assert record["asked"] <= record["journal_done"]
+    assert record["requested_at"] <= record["journal_done"]
     assert LAMP.id in run("erasures", "--settings", settings).stdout
 
 
@@ -63,7 +63,7 @@ def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: 
     first = run("erase", LAMP, "--yes", "--settings", settings)
     assert (first.exit_code, "before" in first.stdout) == (0, False)
     run("erase", "acme.site:lamp-8", "--yes", "--settings", settings)
-    at = json.loads(run("erasures", "--json", "--settings", settings).stdout)[0]["asked"]
+    at = json.loads(run("erasures", "--json", "--settings", settings).stdout)[0]["requested_at"]
     again = run("erase", LAMP, "--yes", "--settings", settings)
     told = f"acme.site:lamp-7 was erased before, as number 1 at {at}: the erasure is repeated and covers later data\n"
     assert (again.exit_code, again.stdout.endswith(told), again.stderr) == (0, True, "")

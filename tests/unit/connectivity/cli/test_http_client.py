@@ -17,7 +17,7 @@ from connectivity.cli.http_client import (
     ServiceRefused,
     ServiceUnreachable,
     check_token,
-    place_of,
+    parse_service_address,
     reachable,
     read_token,
 )
@@ -31,7 +31,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 
 
 def service(server: Canned, seconds: float = 30.0) -> ServiceClient:
-    return ServiceClient(place_of(server.url), TOKEN, seconds=seconds)
+    return ServiceClient(parse_service_address(server.url), TOKEN, seconds=seconds)
 
 
 def test_a_question_carries_token_and_body_and_the_answer_its_tag() -> None:
@@ -91,7 +91,7 @@ def test_an_answer_that_does_not_end_is_not_waited_for(start: bytes) -> None:
 def test_an_answer_that_trickles_is_not_waited_for() -> None:
     """Each byte comes soon after the last, so that no single wait is long."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        place = place_of(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        place = parse_service_address(f"http://127.0.0.1:{listening.getsockname()[1]}")
         sent: list[int] = []
         over = threading.Event()
 
@@ -126,15 +126,15 @@ def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_there_is_said_with_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServiceUnreachable, match="connection refused; start the service, or fix --url") as found:
-        ServiceClient(place_of(url)).get("connections")
+        ServiceClient(parse_service_address(url)).get("connections")
     assert url in str(found.value)
     with pytest.raises(ServiceUnreachable, match="unknown host"):
-        ServiceClient(place_of("http://nowhere.invalid")).get("connections")
+        ServiceClient(parse_service_address("http://nowhere.invalid")).get("connections")
 
 
 def test_a_server_without_tls_is_reported_from_one_with() -> None:
     with canned({}) as server, pytest.raises(ServiceUnreachable, match="does not use TLS"):
-        ServiceClient(place_of(server.url.replace("http", "https"))).get("connections")
+        ServiceClient(parse_service_address(server.url.replace("http", "https"))).get("connections")
 
 
 REFUSED: dict[int, tuple[type[RequestFailed], int, str]] = {
@@ -184,7 +184,7 @@ def test_a_hint_of_the_service_is_reported() -> None:
     ],
 )
 def test_an_address_is_read(url: str, shown: str) -> None:
-    assert place_of(url).display_url == shown
+    assert parse_service_address(url).display_url == shown
 
 
 @each_row(
@@ -205,7 +205,7 @@ def test_an_address_is_read(url: str, shown: str) -> None:
 )
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(BadAddress) as found:
-        place_of(url)
+        parse_service_address(url)
     assert TOKEN not in str(found.value)
 
 

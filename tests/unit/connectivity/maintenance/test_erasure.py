@@ -108,7 +108,7 @@ async def test_the_journal_forgets_and_the_record_says_who_and_when(site: DataFo
     assert len(site.journal.events(POLICY, 1, ALL, 10, MUCH)) == 3
     at = "2031-01-15T00:00:00.000000Z"
     assert site.record() == {
-        "id": 1, "entity_type": "thing", "entity": LAMP.id, "seq": 123, "asked": at, "asked_by": "anna",
+        "id": 1, "entity_type": "thing", "entity": LAMP.id, "seq": 123, "requested_at": at, "requested_by": "anna",
         "journal_done": at, "lake_done": None,
     }  # fmt: skip
     assert site.hidden == {LAMP: 123}, "the lake may still have what must not be shown"
@@ -182,8 +182,8 @@ async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFol
 async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(site: DataFolder, turns: int) -> None:
     """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
     site.start()
-    await wait_until(lambda: site.eraser._asked._waiters)
-    site.eraser._asked.set()
+    await wait_until(lambda: site.eraser._is_requested._waiters)
+    site.eraser._is_requested.set()
     for _ in range(turns):
         await asyncio.sleep(0)
     await asyncio.wait_for(site.jobs.stop(), PATIENCE)
@@ -287,7 +287,7 @@ async def test_a_partition_of_a_stream_starts_again_behind_what_was_erased(site:
     assert MARK not in site.bytes()
     assert site.record()["entity_type"] == "stream"
     assert revisions(site.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
-    assert (site.store.oldest_revision(TANK), await site.store.kept.look(TANK)) == (61, 61)
+    assert (site.store.oldest_revision(TANK), await site.store.retained_history.look(TANK)) == (61, 61)
     assert site.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
 
 
@@ -375,7 +375,7 @@ def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: P
         erase_offline(tmp_path, LAMP, "anna")
     assert erase_offline(tmp_path, LAMP, "anna")["journal_done"] is not None
     assert not [it for it in tmp_path.iterdir() if it.is_file() and MARK in it.read_bytes()]
-    assert [it["asked_by"] for it in read_records(tmp_path)] == ["anna"]
+    assert [it["requested_by"] for it in read_records(tmp_path)] == ["anna"]
     with pytest.raises(UnknownEntity):
         erase_offline(tmp_path, LAMP._replace(name="never-was"), "anna")
     with pytest.raises(ErasureUnavailable, match="found no journal"):

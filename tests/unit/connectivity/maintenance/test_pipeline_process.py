@@ -199,7 +199,7 @@ async def test_whatever_goes_wrong_with_one_run_the_next_one_comes(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "say('following')\nsys.stdin.read()")
-    hear, heard = pipeline._hear, []
+    hear, heard = pipeline._read_line, []
 
     def mistaken(line: str, run: Any) -> None:
         heard.append(line)
@@ -207,7 +207,7 @@ async def test_whatever_goes_wrong_with_one_run_the_next_one_comes(
             raise RuntimeError("not expected")
         hear(line, run)
 
-    monkeypatch.setattr(pipeline, "_hear", mistaken)
+    monkeypatch.setattr(pipeline, "_read_line", mistaken)
     with capture_logs() as lines:
         pipeline.start()
         await wait_until(lambda: pipeline.details == "following")

@@ -159,7 +159,7 @@ def test_the_command_prints_what_was_changed(site: DataFolder, monkeypatch: pyte
     given = ["pipeline", "rebuild", "--settings", str(file)]
     shown = CliRunner().invoke(app, given, catch_exceptions=False)
     assert (shown.exit_code, shown.stderr) == (0, "journal: 10 entities\n")
-    assert "journal changed   0\n" in shown.stdout
+    assert "journal changed    0\n" in shown.stdout
     as_json = CliRunner().invoke(app, [*given, "--json", "--only", "journal"], catch_exceptions=False)
     assert json.loads(as_json.stdout)["journal"]["checked"] == 10
     script(monkeypatch, "raise SystemExit(4)")

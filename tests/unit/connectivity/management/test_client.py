@@ -49,7 +49,7 @@ async def test_the_status_says_why_a_connection_was_not_made(error: LinkError, s
     with capture_logs() as lines:
         await until(running.supervisor.attempted.is_set)
     assert running.supervisor.status is status
-    assert running.supervisor.status_details == f"{error.detail.value}: {error.words}"
+    assert running.supervisor.status_details == f"{error.detail.value}: {error.text}"
     assert running.up() == 0
     assert [(line["connection"], line["reason"], line["tries"]) for line in lines] == [("site", str(error), 1)]
 

@@ -60,7 +60,7 @@ def look(reading: LoadedFolder, known: FileNote | None = None, taken: frozenset[
     before = {}
     if known is not None:
         former = loaded("in" if known.digest == note().digest else "other")
-        before = compare_folder(former, {}, {"depot": known}, (), digests(former), NOW).wanted
+        before = compare_folder(former, {}, {"depot": known}, (), digests(former), NOW).desired
     return compare_folder(reading, before, {} if known is None else {"depot": known}, taken, digests(reading), NOW)
 
 
@@ -69,7 +69,7 @@ def digests(reading: LoadedFolder) -> dict[str, str]:
 
 
 def shown(found: FolderReading) -> tuple[int, str | None, str, datetime] | None:
-    wanted = found.wanted.get("depot")
+    wanted = found.desired.get("depot")
     return wanted if wanted is None else (wanted.revision, wanted.override, wanted.status, wanted.modified)
 
 
@@ -116,12 +116,12 @@ def test_what_is_noted_of_it(reading: LoadedFolder, known: FileNote | None, expe
 
 
 def test_a_broken_file_is_reported_with_what_continues() -> None:
-    assert look(LoadedFolder(problems=[BROKEN]), note()).wanted["depot"].problems == (str(BROKEN),)
+    assert look(LoadedFolder(problems=[BROKEN]), note()).desired["depot"].problems == (str(BROKEN),)
 
 
 def test_an_id_of_the_api_stays_the_apis() -> None:
     found = look(loaded(), taken=frozenset({"depot"}))
-    assert (found.wanted, found.notes) == ({}, [])
+    assert (found.desired, found.notes) == ({}, [])
     (problem,) = found.problems
     assert (problem.file, problem.problem.path) == (FILE, "id")
 

@@ -157,10 +157,10 @@ async def test_a_folder_that_vanishes_stops_nothing(bench: Bench) -> None:
     bench.folder.rmdir()
     assert await bench.changes() == []
     assert bench.registry["one"].connection.id == "one"
-    assert bench.registry.gone == f"{bench.folder}: No such file or directory"
+    assert bench.registry.folder_problem == f"{bench.folder}: No such file or directory"
     bench.folder.mkdir()
     await bench.changes()
-    assert bench.registry.gone == ""
+    assert bench.registry.folder_problem == ""
 
 
 async def test_a_link_that_leads_nowhere_hides_no_other_file(bench: Bench) -> None:

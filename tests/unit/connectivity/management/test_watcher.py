@@ -12,7 +12,7 @@ import pytest
 
 from connectivity.management import watcher as module
 from connectivity.management.files import LoadedFolder, ReadFile, read_file
-from connectivity.management.watcher import MOST_ROUNDS, RETURN_SECONDS, FolderGone, FolderWatcher
+from connectivity.management.watcher import MOST_ROUNDS, RETURN_SECONDS, FolderUnavailable, FolderWatcher
 from tests.support.clock import Clock
 from tests.support.cpu_budget import at_most
 from tests.support.vectors.connections import base_document
@@ -149,7 +149,7 @@ def test_a_folder_that_vanishes_is_reported_and_one_that_comes_back_has_time(fol
     away = folder.path.with_name("away")
     folder.path.rename(away)
     for _ in range(2):
-        with pytest.raises(FolderGone, match="No such file"):
+        with pytest.raises(FolderUnavailable, match="No such file"):
             folder.look()
     folder.path.mkdir()
     folder.write("a.json", document())
@@ -169,7 +169,7 @@ def test_a_folder_that_comes_back_as_it_was_changes_nothing(folder: Folder) -> N
     folder.look()
     away = folder.path.with_name("away")
     folder.path.rename(away)
-    with pytest.raises(FolderGone):
+    with pytest.raises(FolderUnavailable):
         folder.look()
     away.rename(folder.path)
     assert (folder.look(), folder.read) == (None, [])

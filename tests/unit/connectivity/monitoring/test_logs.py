@@ -159,7 +159,7 @@ def test_no_line_shows_a_secret_that_is_in_use(log_format: str, capsys: pytest.C
     secret = "kanarienvogel-im-log"
     redaction.remember("test of logs", [secret])
     logs.configure(log_format=log_format, level="info")
-    logs.log_what_nobody_caught()
+    logs.install_exception_hooks()
     structlog.get_logger("connectivity.test").warning(f"it is {secret}", word=secret, nested={"a": [secret]})
     logging.getLogger("paho").warning("CONNECT %s", secret.encode())
     error = ValueError(f"not {secret}")

@@ -175,5 +175,5 @@ def test_a_connection_that_was_read_has_its_secrets_hidden_in_reasons_of_every_k
         }
     )
     error = NotConnected(Detail.REFUSED_BY_BROKER, "who is kanarienvogel@8?")
-    assert (error.words, str(error)) == (f"who is {MASK}?", f"refused by broker: who is {MASK}?")
+    assert (error.text, str(error)) == (f"who is {MASK}?", f"refused by broker: who is {MASK}?")
     assert MASK in PublishFailed("kanarienvogel%408").fault.message

@@ -13,13 +13,13 @@ from connectivity.sources.acknowledgements import (
     AckAggregator,
     RequestedAcks,
     SourceAckRequests,
+    acknowledgement_of,
     aggregate_status,
     channel_of,
     outcome_of_acks,
     outcome_of_error,
     outcome_of_failure,
     outcome_of_live_response,
-    own_acknowledgement,
     refusal,
     timed_out,
     weak,
@@ -219,7 +219,7 @@ def test_3_8_the_status_of_several_acknowledgements(statuses: list[int], expecte
 def test_a_response_as_an_acknowledgement_has_the_headers_that_the_command_did_not_bring() -> None:
     asked = {"correlation-id": "c-1", "mine": "x", "timeout": 3}
     response = Response(LAMP, "modify", "/", 204, None, {**asked, "etag": '"rev:2"'})
-    found = own_acknowledgement(P, response, "twin", asked)
+    found = acknowledgement_of(P, response, "twin", asked)
     assert (found.label, found.status, found.headers) == (P, 204, {"correlation-id": "c-1", "etag": '"rev:2"'})
 
 

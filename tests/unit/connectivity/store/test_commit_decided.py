@@ -11,9 +11,9 @@ def test_what_is_durable_goes_and_what_was_decided_upon_it_stays() -> None:
     decided, first, second = UncommittedState(), change(LAMP, 1, answer=answered(1)), change(LAMP, 2)
     for one in (first, second):
         decided.add(one)
-    decided.settle([first])
+    decided.remove_durable([first])
     assert (decided.snapshots, decided.answers) == ({LAMP: snapshot(LAMP, 2)}, {})
-    decided.settle([second])
+    decided.remove_durable([second])
     assert decided.snapshots == {}
 
 

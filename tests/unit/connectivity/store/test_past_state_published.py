@@ -126,14 +126,14 @@ class Trims(Journal):
 
     has_trimmed = False
 
-    def read_aside(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def read_in_worker(self, query: Callable[[sqlite3.Connection], T]) -> T:
         if not self.has_trimmed:
             self.has_trimmed = True
             trimmer = Journal.open(self.path)
             trimmer.trim(2, LATER)
             trimmer.commit()
             trimmer.close()
-        return super().read_aside(query)
+        return super().read_in_worker(query)
 
 
 async def test_what_is_trimmed_while_it_is_looked_at_is_looked_for_in_the_lake(tmp_path: Path) -> None:

@@ -33,12 +33,14 @@ class TrimmedMessages:
         append_events(self.lake, list(enumerate(self.journal.events(TANK, 1, 8, 8, MUCH), 1)))
         opened = LakeHistory(self.lake, clock=self.clock.now)
         self.store = Store(self.journal, cold=lambda: opened)
-        self.store.kept = self.kept = RetainedHistory(self.journal, self.store.ask_lake, self.clock.now)
+        self.store.retained_history = self.retained_history = RetainedHistory(
+            self.journal, self.store.ask_lake, self.clock.now
+        )
 
     async def round(self) -> int:
         """A second passes."""
         self.clock.advance(1.0)
-        await self.kept.round()
+        await self.retained_history.round()
         return self.store.oldest_revision(TANK)
 
 
@@ -55,9 +57,9 @@ async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
     store = Store(TemporaryJournal())
     assert store.oldest_revision(LAMP) == 1
     await store.submit([change(LAMP, 1), change(LAMP, 2)])
-    assert (store.oldest_revision(LAMP), await store.kept.look(LAMP)) == (1, 1)
+    assert (store.oldest_revision(LAMP), await store.retained_history.look(LAMP)) == (1, 1)
     await store.trim(1, LATER)
-    assert (store.oldest_revision(LAMP), await store.kept.look(LAMP)) == (2, 2)
+    assert (store.oldest_revision(LAMP), await store.retained_history.look(LAMP)) == (2, 2)
     await store.trim(2, LATER)
     assert store.oldest_revision(LAMP) == 3
     await store.close()
@@ -65,7 +67,7 @@ async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
 
 async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(site: TrimmedMessages) -> None:
     assert site.store.oldest_revision(TANK) == 7
-    assert await site.kept.look(TANK) == 1
+    assert await site.retained_history.look(TANK) == 1
     assert site.store.oldest_revision(TANK) == 1
 
 
@@ -78,28 +80,28 @@ async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: Tr
 
 
 async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: TrimmedMessages) -> None:
-    assert await site.kept.look(TANK) == 1
+    assert await site.retained_history.look(TANK) == 1
     forget(site.lake, "revision <= 4")
     assert await site.round() == 7
     assert await site.round() == 5
     forget(site.lake, "revision <= 6")
     site.clock.advance(1.0)
-    assert await site.kept.look(TANK) == 7
+    assert await site.retained_history.look(TANK) == 7
     assert site.store.oldest_revision(TANK) == 7
 
 
 async def test_where_the_lake_has_nothing_left_the_journal_counts(site: TrimmedMessages) -> None:
     forget(site.lake, "true")
-    assert (await site.kept.look(TANK), site.store.oldest_revision(TANK)) == (7, 7)
+    assert (await site.retained_history.look(TANK), site.store.oldest_revision(TANK)) == (7, 7)
     assert await site.store.trim(8, LATER) == 2
-    assert (await site.kept.look(TANK), site.store.oldest_revision(TANK)) == (9, 9)
+    assert (await site.retained_history.look(TANK), site.store.oldest_revision(TANK)) == (9, 9)
 
 
 async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> None:
-    assert await site.kept.look(TANK) == 1
+    assert await site.retained_history.look(TANK) == 1
     await site.store.execute(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=TANK)
     # The entries themselves go in steps of their own.
-    assert (site.store.oldest_revision(TANK), await site.kept.look(TANK)) == (11, 11)
+    assert (site.store.oldest_revision(TANK), await site.retained_history.look(TANK)) == (11, 11)
     await site.store.submit([published(TANK, 11), published(TANK, 12)])
     assert site.store.oldest_revision(TANK) == 11
 
@@ -110,17 +112,17 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     store = Store(journal, cold=lambda: LakeHistory(Lake(tmp_path)))
     await store.trim(2, LATER)
     assert store.oldest_revision(TANK) == 3
-    await store.kept.round()
+    await store.retained_history.round()
     assert store.oldest_revision(TANK) == 3
     with pytest.raises(HistoryUnavailable):
-        await store.kept.look(TANK)
+        await store.retained_history.look(TANK)
     await store.close()
 
 
 async def test_partitions_start_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
     await site.store.submit([published(OTHER, 1)])
-    assert (await site.kept.look(TANK), site.store.oldest_revision(OTHER)) == (1, 1)
+    assert (await site.retained_history.look(TANK), site.store.oldest_revision(OTHER)) == (1, 1)
     for number in range(MOST):
         site.store.oldest_revision(partition_entity(f"stream/{number}"))
-    assert repr(site.kept) == f"<RetainedHistory of {MOST} entities, 1 of them in the lake>"
+    assert repr(site.retained_history) == f"<RetainedHistory of {MOST} entities, 1 of them in the lake>"
     assert site.store.oldest_revision(TANK) == 1

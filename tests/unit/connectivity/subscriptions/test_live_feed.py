@@ -128,7 +128,7 @@ async def test_a_follower_that_lags_after_the_memory_reads_the_history(site: Fol
         seen += found
     assert seen == list(range(1, 101))
     assert site.disk.pages == 0
-    assert len(site.following._kept) <= 16
+    assert len(site.following._buffered) <= 16
     assert sum(len(line.events) for line in site.following._lines.values()) <= 16
     assert (await drawn(slow, limit=7))[0] == list(range(1, 101))
     assert site.disk.pages > 0
@@ -141,7 +141,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSt
         await site.store.submit([change(LAMP, last, b'"0123456789"'), change(POLICY, last)])
     await site.told(POLICY, 40)
     assert 0 < site.following._bytes <= 100
-    assert len(site.following._kept) < 12
+    assert len(site.following._buffered) < 12
     assert (await drawn(lamp))[0] == (await drawn(policy))[0] == list(range(1, 41))
 
 
@@ -217,7 +217,7 @@ async def test_without_followers_no_events_are_kept(site: FollowedStore) -> None
     await site.told(LAMP, 3)
     feed.close()
     assert not site.store.tail.is_followed
-    assert (len(site.following._kept), site.following._bytes, site.following._lines) == (0, 0, {})
+    assert (len(site.following._buffered), site.following._bytes, site.following._lines) == (0, 0, {})
     await site.store_up_to(6)
     again = site.following.feed(LAMP, 2)
     assert await drawn(again) == ([3, 4, 5, 6], 6)

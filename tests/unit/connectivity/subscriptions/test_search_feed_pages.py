@@ -65,14 +65,14 @@ def test_a_page_is_never_empty_and_full_unless_it_is_the_last(number: int, lengt
 
 def test_a_page_reports_the_things_and_bytes_that_still_fit() -> None:
     pages = PageBuilder(3, 100)
-    assert (pages.page_room, pages.page_bytes_left, pages.is_open) == (3, 100, False)
+    assert (pages.page_capacity, pages.page_bytes_left, pages.is_open) == (3, 100, False)
     pages.add(b"12345")
-    assert (pages.page_room, pages.page_bytes_left, pages.is_open) == (2, 94, True)
+    assert (pages.page_capacity, pages.page_bytes_left, pages.is_open) == (2, 94, True)
     pages.end_if_large()
     assert pages.done == []
     pages.add(b"1" * 50)
     pages.end_if_large()
-    assert (len(pages.done), pages.page_room, pages.page_bytes_left, pages.is_open) == (1, 3, 100, False)
+    assert (len(pages.done), pages.page_capacity, pages.page_bytes_left, pages.is_open) == (1, 3, 100, False)
 
 
 def test_after_a_thing_larger_than_a_page_at_least_one_byte_is_left() -> None:

@@ -53,7 +53,7 @@ async def test_a_target_that_takes_nothing_holds_back_nobody_and_gets_everything
     await turned(site, *range(module.WINDOW + 50))
     await until(lambda: len(site.link.published) == module.WINDOW + 50)
     await until(lambda: len(other.outbox) == module.WINDOW)
-    assert cursor(other).taken - cursor(other).seq == module.WINDOW
+    assert cursor(other).judged - cursor(other).seq == module.WINDOW
     assert "targets[0]" not in other.monitor.exposition().decode()
     other.link.confirms = True
     other.link.confirm()
@@ -181,10 +181,10 @@ async def test_a_closed_cursor_says_nothing() -> None:
     await sent(other, 1)
     heard: list[Any] = []
     one = cursor(other)
-    one.listen(one.taken, heard.append)
+    one.listen(one.judged, heard.append)
     site.dispatcher.close_connection("other")
     other.link.confirm()
-    assert (heard, one.seq) == ([], one.taken - 1)
+    assert (heard, one.seq) == ([], one.judged - 1)
 
 
 async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_receives(

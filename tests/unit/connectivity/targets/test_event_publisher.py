@@ -63,7 +63,7 @@ async def test_a_new_target_starts_at_the_end_and_its_place_is_durable_before_it
     await site.has_lamp()
     other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
     assert not site.dispatcher.cursors.has_positions(other.connection)
-    assert not site.dispatcher.cursors.is_wanted
+    assert not site.dispatcher.cursors.has_targets
     await turned(site, 1)
     await site.dispatcher.cursors.place(other.connection)
     assert places(site) == [("other", "0:events", site.journal.newest_seq())]
@@ -95,7 +95,7 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     await until(lambda: len(site.history()) == 6)
     await site.dispatcher.cursors.close()
     again = service(site.disk)
-    assert again.dispatcher.cursors.is_wanted
+    assert again.dispatcher.cursors.has_targets
     assert [found.cause for found in follow_on(site.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
@@ -148,7 +148,7 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
     await turned(site, 2)
     cursors.keep(lambda id: id == "site")
     await until(lambda: not places(site))
-    assert not cursors.is_wanted
+    assert not cursors.has_targets
     await turned(site, 3)
     anew = await beside(site, target(EVENTS, address="c"))
     await turned(site, 4)
@@ -321,11 +321,11 @@ async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monke
     present = [other, *lagging]
     for number, each in enumerate(lagging):
         await turned(site, number)
-        await until(lambda: {cursor(one).taken for one in present} == {site.store.tail.newest})
+        await until(lambda: {cursor(one).judged for one in present} == {site.store.tail.newest})
         present.remove(each)
         each.outbox.detach()
     await turned(site, 5, 6, 7)
-    await until(lambda: cursor(other).taken == site.store.tail.newest)
+    await until(lambda: cursor(other).judged == site.store.tail.newest)
     cursors = site.dispatcher.cursors
     advanced: list[int] = []
     turns: list[list[int]] = []
@@ -393,7 +393,7 @@ async def test_who_gives_up_waiting_for_places_leaves_nothing_behind(monkeypatch
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    assert (site.dispatcher.cursors.is_wanted, site.store.tail.is_followed) == (False, False)
+    assert (site.dispatcher.cursors.has_targets, site.store.tail.is_followed) == (False, False)
 
 
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:

@@ -90,7 +90,7 @@ async def test_taken_waits_until_the_link_has_room_for_the_last_message() -> Non
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
     posting = outbox.post(messages("a", "b"))
-    waiting = asyncio.ensure_future(posting.wait_until_taken())
+    waiting = asyncio.ensure_future(posting.wait_until_accepted())
     await asyncio.sleep(0)
     assert not waiting.done()
     link.confirm(1)
@@ -105,7 +105,7 @@ async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
     posting.withdrawn = True
     link.confirm(1)
     assert sent(link) == ["a", "d"]
-    await asyncio.wait_for(posting.wait_until_taken(), PATIENCE)
+    await asyncio.wait_for(posting.wait_until_accepted(), PATIENCE)
 
 
 async def test_drained_waits_for_the_last_confirm() -> None:

@@ -129,6 +129,6 @@ def test_an_error_that_has_its_name_keeps_it() -> None:
 
 
 def test_a_broken_link_is_reported_with_the_error_text_of_the_system() -> None:
-    assert lost_error(ConnectionResetError(104, "Connection reset by peer")).words == (
+    assert lost_error(ConnectionResetError(104, "Connection reset by peer")).text == (
         "the link was lost: Connection reset by peer"
     )

@@ -88,7 +88,7 @@ async def test_a_broker_with_tls_1_1_alone_is_not_talked_to(
     with pytest.raises(NotConnected) as raised:
         await connect(document(kind, port, ca_of(certificates)), 0)
     assert raised.value.detail is Detail.REFUSED_BY_BROKER
-    assert raised.value.words.endswith("TLS: tlsv1 alert protocol version, expected TLS 1.2 or later")
+    assert raised.value.text.endswith("TLS: tlsv1 alert protocol version, expected TLS 1.2 or later")
     assert agreed == []
 
 

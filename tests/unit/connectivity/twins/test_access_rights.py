@@ -12,7 +12,7 @@ from connectivity.twins.access import ThingRights
 from mappings.ids import EntityId
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
-from spark_store.rql.order import place_of
+from spark_store.rql.order import sort_key
 from spark_store.rql.parser import parse
 from spark_store.rql.query import Access
 from spark_store.rql.search_evaluator import holds
@@ -137,7 +137,7 @@ def test_nor_is_it_notified_by_an_order_or_a_sum(resources: dict[str, Any], plac
     granted = access(**resources)
     assert granted is not None
     order = read_options("sort(+attributes/parts/0/worn)").order
-    assert place_of(WITH_PARTS, order, granted.may)[0].value == place
+    assert sort_key(WITH_PARTS, order, granted.may)[0].value == place
     tally = GroupAccumulator(
         read_aggregation(
             {

@@ -64,19 +64,19 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     assert (announcement.entity, announcement.name, announcement.subjects) == (P, "subjectDeletion", (VIEWER,))
     assert json.loads(announcement.value) == {"deleteAt": EIGHT, "subjectIds": [VIEWER]}
     assert announcement.headers == {"response-required": False, "requested-acks": ["other:seen"], "timeout": "10s"}
-    assert (due.next, due.told) == (AT_EIGHT, frozenset({ExpiryNotice(VIEWER, EIGHT)}))
-    again = judge(found, "2030-01-15T07:50:00.000000Z", due.told)
-    assert (again.announcements, again.told) == ((), due.told)
-    assert judge(found, AT_EIGHT, due.told).announcements == (), "not asked for at the deletion"
-    assert judge(found, AT_EIGHT, due.told).told == frozenset()
+    assert (due.next, due.announced) == (AT_EIGHT, frozenset({ExpiryNotice(VIEWER, EIGHT)}))
+    again = judge(found, "2030-01-15T07:50:00.000000Z", due.announced)
+    assert (again.announcements, again.announced) == ((), due.announced)
+    assert judge(found, AT_EIGHT, due.announced).announcements == (), "not asked for at the deletion"
+    assert judge(found, AT_EIGHT, due.announced).announced == frozenset()
 
 
 def test_a_clock_that_is_set_back_makes_nobody_be_reported_twice() -> None:
     found = a_policy(viewer=expiring(beforeExpiry="20m"))
-    told = judge(found, "2030-01-15T07:45:00.000000Z").told
+    told = judge(found, "2030-01-15T07:45:00.000000Z").announced
     back = judge(found, NOW, told)
-    assert (back.announcements, back.next, back.told) == ((), AT_EIGHT, told)
-    assert judge(found, "2030-01-15T07:45:00.000000Z", back.told).announcements == ()
+    assert (back.announcements, back.next, back.announced) == ((), AT_EIGHT, told)
+    assert judge(found, "2030-01-15T07:45:00.000000Z", back.announced).announcements == ()
 
 
 def test_who_expires_soon_anyway_is_reported_at_once() -> None:

@@ -128,7 +128,7 @@ def test_nothing_is_offered_before_the_beginning_or_after_the_end() -> None:
     with pytest.raises(ValueError, match="ended"):
         stream.offer([b"a"])
     assert stream.next_frame() == encode(OnNext(1, b"a"))
-    assert stream.is_said
+    assert stream.ends_next
     assert stream.next_frame() == encode(OnComplete(1))
 
 

@@ -50,7 +50,7 @@ def test_a_new_token_voids_the_one_before(resumables: Resumables) -> None:
     resumables.void(connection.session)
     resumables.void(connection.session)
     assert resumables.claim(new, "ada", 0) is None
-    assert not resumables.is_kept(connection.session)
+    assert not resumables.has_session(connection.session)
 
 
 def test_the_token_before_counts_until_the_last_one_is_known_to_have_come(resumables: Resumables) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mappings.streamr.sessions import Kept, PersistedResend, PersistedSubscription, pack, unpack
+from mappings.streamr.sessions import PersistedItem, PersistedResend, PersistedSubscription, pack, unpack
 
 OWNERS = frozenset({"acme:yard"})
 
@@ -21,7 +21,7 @@ OWNERS = frozenset({"acme:yard"})
         PersistedResend("tank-9", 255, 1.5, OWNERS, {}, ""),
     ],
 )
-def test_what_is_packed_comes_back_with_its_types(kept: Kept) -> None:
+def test_what_is_packed_comes_back_with_its_types(kept: PersistedItem) -> None:
     found = unpack(pack(kept))
     assert found == kept
     assert type(found) is type(kept)

@@ -96,7 +96,7 @@ def test_entities_that_were_erased_earlier_learn_up_to_which_revision(file: sqli
     entry = (
         "INSERT INTO entries (entity, revision, seq, timestamp, action, path, headers) VALUES (?, ?, ?, '', '', '', '')"
     )
-    erasure = "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', ?, ?, '', '')"
+    erasure = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES ('thing', ?, ?, '', '')"
     migrate(file, "journal.db", STEPS[:3])
     file.executemany(
         entity,

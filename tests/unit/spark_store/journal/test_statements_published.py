@@ -29,7 +29,7 @@ def test_an_instant_is_written_as_events_write_times(instant: int, text: str) ->
 
 
 def first_published(journal: Journal, entity: EntityId, first: int, last: int, instant: int) -> int:
-    return journal.read_aside(lambda it: statements.first(it, entity, first, last, instant))
+    return journal.read_in_worker(lambda it: statements.first(it, entity, first, last, instant))
 
 
 def test_large_messages_other_headers_and_other_entities_do_not_matter(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from spark_store.lake.tables import EVENTS, Lake
 from spark_store.maintenance import backup as module
 from spark_store.maintenance.backup import MANIFEST, back_up
 from spark_store.maintenance.verify import VerifyOptions, verify
-from spark_store.pipeline.session import own_folder
+from spark_store.pipeline.session import scratch_folder
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import add_events, event_row, write_events, write_lake
 from tests.support.lake.twin_changes import eventful, states, trim
@@ -210,7 +210,7 @@ def test_what_is_on_its_way_or_written_again_all_the_time_stays_behind(site: Dat
     log = Path(site.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")
-    with own_folder(site.lake) as scratch:
+    with scratch_folder(site.lake) as scratch:
         (scratch / "spilled").touch()
         back_up(site.lake, tmp_path / "copy")
     assert not Lake(tmp_path / "copy").scratch.exists()

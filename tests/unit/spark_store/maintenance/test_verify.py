@@ -178,19 +178,16 @@ def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: Da
     tamper(site, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
     assert differences(site) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
     tamper(site, "UPDATE entities SET erased = 0 WHERE id = 'acme.site:lamp-3'")
-    record = (
-        "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 18, '', '')"
-    )
-    tamper(site, record)
+    tamper(site, f"{ERASE} ('thing', 'acme.site:lamp-3', 18, '', '')")
     assert differences(site) == []
 
 
-ERASE = "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:lamp-3', 48, '', '')"
+ERASE = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES"
 
 
 def erase_and_make_anew(site: DataFolder) -> None:
     """A thing is erased up to revision 5 and made anew; the lake has done the former, not the latter."""
-    tamper(site, ERASE)
+    tamper(site, f"{ERASE} ('thing', 'acme.site:lamp-3', 48, '', '')")
     tamper(site, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
     tamper(site, "UPDATE entities SET erased = 5 WHERE id = 'acme.site:lamp-3'")
     site.append([counted(lamp(3), 6)])
@@ -470,10 +467,7 @@ def test_a_sample_is_spread_over_everything(number: int) -> None:
 
 def test_erasures_that_the_lake_has_not_done_are_counted(site: DataFolder) -> None:
     assert verify(site.lake, ALL).pending == 0
-    record = (
-        "INSERT INTO erasures (type, entity, seq, asked, asked_by) VALUES ('thing', 'acme.site:gone', 0, 'now', 'me')"
-    )
-    tamper(site, record)
+    tamper(site, f"{ERASE} ('thing', 'acme.site:gone', 0, 'now', 'me')")
     assert verify(site.lake, ALL).pending == 1
     publish_watermark(site.lake.watermark, structs.replace(read_watermark(site.lake.watermark), erased=1))
     assert verify(site.lake, ALL).pending == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.lake.tables import Lake
-from spark_store.pipeline.session import own_folder, sweep
+from spark_store.pipeline.session import scratch_folder, sweep
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def folders(lake: Lake) -> list[Path]:
 
 
 def test_a_folder_is_there_for_as_long_as_it_is_needed_and_nobody_else_may_read_it(lake: Lake) -> None:
-    with own_folder(lake) as mine, own_folder(lake) as another:
+    with scratch_folder(lake) as mine, scratch_folder(lake) as another:
         assert mine != another
         assert mine.is_absolute()
         assert mine.stat().st_mode & 0o777 == 0o700
@@ -34,7 +34,7 @@ def test_a_folder_is_there_for_as_long_as_it_is_needed_and_nobody_else_may_read_
 
 
 def test_a_folder_that_is_used_stays_when_others_are_swept_away(lake: Lake) -> None:
-    with own_folder(lake) as mine:
+    with scratch_folder(lake) as mine:
         sweep(lake)
         assert folders(lake) == [mine]
         assert mine.is_dir()
@@ -43,8 +43,8 @@ def test_a_folder_that_is_used_stays_when_others_are_swept_away(lake: Lake) -> N
 def test_what_a_killed_process_left_is_swept_away(lake: Lake) -> None:
     program = (
         "import sys; from pathlib import Path; from spark_store.lake.tables import Lake\n"
-        "from spark_store.pipeline.session import own_folder\n"
-        "with own_folder(Lake(Path(sys.argv[1]))) as mine:\n"
+        "from spark_store.pipeline.session import scratch_folder\n"
+        "with scratch_folder(Lake(Path(sys.argv[1]))) as mine:\n"
         "    (mine / 'spilled').touch(); print(mine, flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(

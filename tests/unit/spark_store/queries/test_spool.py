@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_store.errors import StoreUnavailable, TooManyRows
 from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.rql.options import order_by
-from spark_store.rql.order import key_of, place_of, value_of
+from spark_store.rql.order import key_of, sort_key, value_of
 from spark_store.rql.query import SortField
 from tests.support.random_searches import orders, things
 
@@ -25,10 +25,10 @@ def test_records_come_in_the_order_of_the_answer(found: list[Any], order: tuple[
     spool = Spool(Path("/tmp"), order, SpoolLimits())
     try:
         for thing in found:
-            spool.add(place_of(thing, order), msgspec.json.encode(thing))
+            spool.add(sort_key(thing, order), msgspec.json.encode(thing))
         spool.sort()
         by = key_of(order)
-        expected = sorted(found, key=lambda thing: by(place_of(thing, order)))
+        expected = sorted(found, key=lambda thing: by(sort_key(thing, order)))
         assert spool.read(0, 100) == [msgspec.json.encode(thing) for thing in expected]
         assert spool.read(3, 2) == [msgspec.json.encode(thing) for thing in expected[3:5]]
         assert len(spool) == len(found)

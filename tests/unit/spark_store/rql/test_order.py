@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
-from spark_store.rql.order import NOTHING, compare, key_of, place_of, value_of
-from spark_store.rql.query import Place, SortField
+from spark_store.rql.order import NOTHING, compare, key_of, sort_key, value_of
+from spark_store.rql.query import SortField, SortKey
 from spark_store.rql.search_evaluator import holds, read
 from tests.support import random_searches as searches
 from tests.support.paths import VECTORS
@@ -32,7 +32,7 @@ def found(things: Sequence[dict[str, Any]], text: str | None, options: str | Non
     order = read_options(options).order
     named = [{"thingId": f"acme.site:t{number:03}", **thing} for number, thing in enumerate(things, 1)]
     matching = [thing for thing in named if text is None or holds(read(text, NOW), thing, may)]
-    ordered = sorted(matching, key=lambda thing: key_of(order)(place_of(thing, order, may)))
+    ordered = sorted(matching, key=lambda thing: key_of(order)(sort_key(thing, order, may)))
     return [int(thing["thingId"][-3:]) for thing in ordered]
 
 
@@ -63,7 +63,7 @@ def test_an_instant_stands_by_its_time_however_it_is_written() -> None:
 def test_any_two_things_have_an_order_and_any_three_are_consistent(
     things: list[dict[str, Any]], order: tuple[SortField, ...], may: May
 ) -> None:
-    places = [place_of(thing, order, may) for thing in things]
+    places = [sort_key(thing, order, may) for thing in things]
     for left in places:
         for right in places:
             assert compare(left, right, order) == -compare(right, left, order)
@@ -77,8 +77,8 @@ def test_any_two_things_have_an_order_and_any_three_are_consistent(
 def test_descending_is_the_exact_reverse(values: list[Any], is_descending: bool) -> None:
     up, down = (SortField(X),), (SortField(X, is_descending=True),)
 
-    def places(order: tuple[SortField, ...]) -> list[Place]:
-        return [place_of({"attributes": {"x": value}}, order) for value in values]
+    def places(order: tuple[SortField, ...]) -> list[SortKey]:
+        return [sort_key({"attributes": {"x": value}}, order) for value in values]
 
     ascending = sorted(places(up), key=key_of(up))
     assert sorted(places(down), key=key_of(down)) == ascending[::-1]
@@ -87,8 +87,8 @@ def test_descending_is_the_exact_reverse(values: list[Any], is_descending: bool)
 @given(st.lists(searches.SCALARS, min_size=1), st.booleans())
 def test_an_array_stands_by_its_first_element_in_the_order(values: list[Any], is_descending: bool) -> None:
     order = (SortField(X, is_descending),)
-    alone = [place_of({"attributes": {"x": value}}, order) for value in values]
-    assert place_of({"attributes": {"x": values}}, order) == sorted(alone, key=key_of(order))[0]
+    alone = [sort_key({"attributes": {"x": value}}, order) for value in values]
+    assert sort_key({"attributes": {"x": values}}, order) == sorted(alone, key=key_of(order))[0]
 
 
 @given(searches.SCALARS)
@@ -98,4 +98,4 @@ def test_a_place_survives_json_as_it_is_carried_to_the_next_page(value: Any) -> 
 
 
 def test_nothing_and_null_stand_together() -> None:
-    assert value_of(None) == NOTHING == place_of({}, (SortField(X),))[0]
+    assert value_of(None) == NOTHING == sort_key({}, (SortField(X),))[0]

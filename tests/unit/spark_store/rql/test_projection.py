@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.rql.ast import Field, FieldKind, Predicate
-from spark_store.rql.order import place_of
+from spark_store.rql.order import sort_key
 from spark_store.rql.parser import parse
 from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.projection import needles, reader
@@ -35,7 +35,7 @@ def test_a_filter_and_an_order_see_all_that_they_look_at(
     text = msgspec.json.encode(thing)
     seen, whole = read(text), msgspec.json.decode(text)
     assert holds(predicate, seen, may) == holds(predicate, whole, may)
-    assert place_of(seen, order, may) == place_of(whole, order, may)
+    assert sort_key(seen, order, may) == sort_key(whole, order, may)
 
 
 def test_what_nobody_looks_at_is_not_read() -> None:
@@ -57,7 +57,7 @@ def test_fields_may_lie_within_each_other(wanted: list[Field], thing: dict[str, 
     seen, whole = reader(wanted)(text), msgspec.json.decode(text)
     for each in wanted:
         order = (SortField(each),)
-        assert place_of(seen, order) == place_of(whole, order)
+        assert sort_key(seen, order) == sort_key(whole, order)
 
 
 @given(searches.things(), searches.filters())
@@ -95,6 +95,6 @@ def test_below_some_levels_everything_is_read() -> None:
     for name in reversed(path):
         thing = {name: thing, "z": 1}
     text = msgspec.json.encode(thing)
-    assert place_of(reader([field(*path)])(text), (SortField(field(*path)),)) == place_of(
+    assert sort_key(reader([field(*path)])(text), (SortField(field(*path)),)) == sort_key(
         thing, (SortField(field(*path)),)
     )

@@ -123,7 +123,7 @@ def test_what_the_index_cannot_know_may_be_any_thing(text: str) -> None:
 def test_what_the_index_cannot_know_does_not_hide_what_it_does() -> None:
     tree = candidates(read("and(eq(attributes/a,1),not(eq(attributes/b,2)))", NOW))
     assert isinstance(tree, RowSelect)
-    assert tree.says == "eq(attributes/a,1)"
+    assert tree.description == "eq(attributes/a,1)"
 
 
 def test_rows_of_one_value_say_which() -> None:

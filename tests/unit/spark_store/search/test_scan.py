@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_store.rql.order import key_of
-from spark_store.rql.query import Budget, Place, ThingQuery
+from spark_store.rql.query import Budget, SortKey, ThingQuery
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.oracles.search import PartialReader, StateDatabase, answer, with_rights
 from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, IDS, large_and_small, narrow, questions
@@ -59,7 +59,7 @@ def test_pages_drawn_while_things_change(
     at_first = {hit.thing_id: hit for _, hit in answer(present.values(), question, rights)}
     touched: set[str] = set()
     found: list[str] = []
-    place: Place | None = None
+    place: SortKey | None = None
     coming = iter(changes)
     with pytest.MonkeyPatch.context() as patch:
         narrow(patch, bounds)

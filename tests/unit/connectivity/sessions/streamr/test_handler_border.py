@@ -43,7 +43,9 @@ class TrimmedHistory:
         append_events(self.lake, [each[:2] for each in followed])
         self.moved = followed[-1].seq
         assert await streamr_harness.store.trim(self.moved - keep, LATER) > 0
-        streamr_harness.store.kept = RetainedHistory(streamr_harness.journal, streamr_harness.store.ask_lake)
+        streamr_harness.store.retained_history = RetainedHistory(
+            streamr_harness.journal, streamr_harness.store.ask_lake
+        )
 
 
 @pytest.fixture
@@ -91,14 +93,14 @@ async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_t
     assert places(await streamr_harness.frames("a", 2)) == [(4, None)]
     await history.trim(streamr_harness, keep=0)
     assert streamr_harness.store.oldest_revision(TANK) == 5
-    await streamr_harness.store.kept.round()
+    await streamr_harness.store.retained_history.round()
     await streamr_harness.publish(1)
     assert places(await streamr_harness.frames("a", 3)) == [(4, None), (5, 4)]
     await history.trim(streamr_harness, keep=0)
     assert streamr_harness.store.oldest_revision(TANK) == 6
-    await streamr_harness.store.kept.round()
+    await streamr_harness.store.retained_history.round()
     # Retention takes everything, and the next round sees it.
     DeltaTable(history.lake.path(EVENTS)).delete("true")
-    await streamr_harness.store.kept.round()
+    await streamr_harness.store.retained_history.round()
     await streamr_harness.publish(1)
     assert places(await streamr_harness.frames("a", 4)) == [(4, None), (5, 4), (6, None)]

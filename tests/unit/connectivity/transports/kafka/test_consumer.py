@@ -17,12 +17,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_case_51_a_second_has_so_many_records_and_no_more(clock: Clock) -> None:
     throttle = Throttle(10)
-    assert (throttle.pause(), throttle.room) == (0, 10)
+    assert (throttle.pause(), throttle.remaining) == (0, 10)
     throttle.took(10)
     clock.advance(0.25)
     assert throttle.pause() == 0.75
     clock.advance(0.75)
-    assert (throttle.pause(), throttle.room) == (0, 10)
+    assert (throttle.pause(), throttle.remaining) == (0, 10)
 
 
 def test_case_51_what_is_counted_of_it_are_minutes(clock: Clock) -> None:

@@ -116,7 +116,7 @@ async def test_a_login_that_cannot_succeed_is_bad_credentials(uri: str, answer: 
     async with server(KAFKA, answer) as place:
         found = await reason(connection(uri), place)
     assert (type(found), found.detail) == (ConnectionRefused, Detail.BAD_CREDENTIALS)
-    assert words in found.words
+    assert words in found.text
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ async def test_a_server_that_does_not_speak_kafka_is_recognized(answer: bytes | 
     async with server(answer, None) as place:
         found = await reason(connection(), place)
     assert (type(found), found.detail) == (NotConnected, Detail.REFUSED_BY_BROKER)
-    assert found.words.startswith(f"{place[0]}:{place[1]}: ")
-    assert words in found.words
+    assert found.text.startswith(f"{place[0]}:{place[1]}: ")
+    assert words in found.text
 
 
 async def test_silence_is_a_timeout() -> None:

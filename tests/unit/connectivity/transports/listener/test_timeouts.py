@@ -15,7 +15,7 @@ from connectivity.transports.listener.timeouts import (
 from tests.support.table import each_row
 
 BOUNDS = TimeoutOptions(ping=20, pong=10, output=30, idle=0)
-OPEN = SocketTimes(made=0, heard=100, spoke=50, is_open=True)
+OPEN = SocketTimes(made=0, last_received=100, spoke=50, is_open=True)
 
 
 @each_row(
@@ -41,7 +41,7 @@ def test_times_decide_what_is_to_be_done(times: SocketTimes, now: float, expecte
 
 
 def test_a_peer_may_listen_forever_unless_idling_is_bounded() -> None:
-    alive = replace(OPEN, heard=10_000)
+    alive = replace(OPEN, last_received=10_000)
     assert judge(alive, BOUNDS, 10_000) is TimeoutDecision.FINE
     assert judge(alive, replace(BOUNDS, idle=3600), 3650) is TimeoutDecision.FINE
     assert judge(alive, replace(BOUNDS, idle=3600), 3651) is TimeoutDecision.IDLE

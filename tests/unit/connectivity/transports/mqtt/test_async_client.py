@@ -52,4 +52,4 @@ def test_a_link_that_is_reset_is_lost_whatever_came_before(run: object, packets:
     """libuv stops watching a socket with an error, and uvloop tells its reader once, also where there are bytes to read."""
     assert callable(run)
     error = run(lost_behind(PINGRESP * packets))
-    assert (error.detail, error.words) == (Detail.CONNECTING, "the link was lost: Connection reset by peer")
+    assert (error.detail, error.text) == (Detail.CONNECTING, "the link was lost: Connection reset by peer")
