@@ -157,3 +157,11 @@ class TwinError(ConnectivityError):
     def __init__(self, fault: Fault, group: str = "things") -> None:
         super().__init__(f"{fault.error}: {fault.message}")
         self.fault, self.group = fault, group
+
+
+class CommandFailed(ConnectivityError):
+    """A command did not do what it should; the process ends with `exit_code`."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code

@@ -41,7 +41,6 @@ from connectivity.maintenance.policy_expiry import PolicyExpiryJob
 from connectivity.management.client import Backoff
 from connectivity.management.connection_test import run_connection_test
 from connectivity.management.manager import ConnectionManager
-from connectivity.management.observer import ConnectionObserver
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
@@ -144,15 +143,15 @@ class Service:
         if self.past is not None:
             self.searching.as_of = self.past.open
         definitions = ConnectionRepository(self.store)
-        self.inquirer = SearchRequests(
+        self.search_requests = SearchRequests(
             self.searching,
             now,
             page_bytes=subscriptions.page_bytes,
             count_timeout=settings.search.budget_for_all.total_seconds(),
             note=definitions.audit,
         )
-        self.following = LiveFeeds(self.store)
-        self.streams = SubscriptionManager(
+        self.live_feeds = LiveFeeds(self.store)
+        self.subscriptions = SubscriptionManager(
             self._open_feed,
             SubscriptionLimits(
                 idle_timeout=subscriptions.idle_timeout.total_seconds(),
@@ -163,18 +162,18 @@ class Service:
             ),
             time.monotonic,
         )
-        self.monitor.watch_subscriptions(lambda: self.streams)
+        self.monitor.watch_subscriptions(lambda: self.subscriptions)
         retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
         rows = partial(SessionRepository, self.store)
         handlers = open_handlers(
-            SessionServices(self.store, self.streams, self.decider, time.monotonic, now, rows, retention_times)
+            SessionServices(self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times)
         )
-        self.dispatcher = Dispatcher(self.store, self.streams, self.decider, handlers=handlers)
-        cursors = self.dispatcher.cursors
+        self.dispatcher = Dispatcher(self.store, self.subscriptions, self.decider, handlers=handlers)
+        cursors = self.dispatcher.event_publisher
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
         self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
-        self.monitor.watch_figures(self.following.figures)
+        self.monitor.watch_figures(self.live_feeds.figures)
         vault = open_vault(settings)
         self.registry = ConnectionRegistry(
             FolderWatcher(Path(settings.connections_dir)),
@@ -189,8 +188,8 @@ class Service:
             self.registry,
             definitions,
             vault,
-            ConnectionObserver(self.monitor),
-            SubscriptionTable(self.streams),
+            self.monitor,
+            SubscriptionTable(self.subscriptions),
             partial(run_connection_test, max_payload=settings.limits.payload, now=now),
             now=now,
         )
@@ -200,12 +199,15 @@ class Service:
             self.monitor.look_first(self.pipeline.look)
             self.monitor.watch_lake(self.pipeline.lag)
             self.monitor.watch_figures(self.pipeline.figures)
-        self.eraser = Eraser(self.store, self.streams, lake, self._erased, now)
+        self.eraser = Eraser(self.store, self.subscriptions, lake, self._erased, now)
         self._now = now
         jobs = [
-            Job("end idle subscriptions", self._sweep, _SWEEP_SECONDS),
+            Job("count metrics", self.monitor.tick, _SWEEP_SECONDS),
+            Job("end idle subscriptions", self.subscriptions.sweep, _SWEEP_SECONDS),
+            Job("advance event cursors", self.dispatcher.event_publisher.sweep, _SWEEP_SECONDS),
+            Job("end idle sessions", self.dispatcher.sweep, _SWEEP_SECONDS),
             Job("watch connection files", self._watch, _SWEEP_SECONDS),
-            Job("expire policies", PolicyExpiryJob(self.store, self.dispatcher.announce, now).look, _SWEEP_SECONDS),
+            Job("expire policies", PolicyExpiryJob(self.store, self.dispatcher.announce, now).round, _SWEEP_SECONDS),
             Job("erase entities", self.eraser.round),
             Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
         ]
@@ -224,12 +226,12 @@ class Service:
         """Close all connections at the same time, then the store. The pipeline ends its batch meanwhile."""
         self.pipeline.stop()
         self.registry.stop()
-        self.streams.abort(SubscriptionKind.SEARCH)
+        self.subscriptions.abort(SubscriptionKind.SEARCH)
         closing = [supervisor.close(DRAIN_SECONDS) for supervisor in self.registry]
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("connection not closed cleanly", exc_info=outcome)
-        await self.dispatcher.cursors.close()
+        await self.dispatcher.event_publisher.close()
         await self.dispatcher.handlers.close()
         await self.searching.close()
         if self.past is not None:
@@ -273,12 +275,6 @@ class Service:
         gone = [f"{gone}; running connections stay open"] if (gone := self.registry.folder_problem) else []
         return gone + [str(problem) for problem in self.registry.problems]
 
-    async def _sweep(self) -> None:
-        self.monitor.tick()
-        self.streams.sweep()
-        self.dispatcher.cursors.sweep()
-        self.dispatcher.sweep()
-
     async def _watch(self) -> None:
         await self.registry.look()
         await self.management.recover()
@@ -297,7 +293,7 @@ class Service:
 
     def _keep_only(self, is_wanted: Callable[[str], bool]) -> None:
         """Delete what is kept for connections that must not be open."""
-        self.dispatcher.cursors.keep(is_wanted)
+        self.dispatcher.event_publisher.keep(is_wanted)
         self.dispatcher.handlers.keep_only(is_wanted)
 
     def _past(self, now: Callable[[], datetime]) -> AsOfSearches:
@@ -323,7 +319,7 @@ class Service:
         ):
             return fault
         if isinstance(query, LiveQuery):
-            return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
+            return self.live_feeds.feed(query.entity, query.after, may_skip=query.may_skip)
         try:
             return HistoryFeed.open(self.store, query, self._now())
         except QueryError as error:
@@ -375,7 +371,7 @@ async def _run(settings: Settings) -> None:
 
 async def _serve(settings: Settings, listening: socket.socket) -> None:
     service = Service(settings)
-    parts = (service.eraser, service.management, service.inquirer)
+    parts = (service.eraser, service.management, service.search_requests)
     app = application(service.monitor, service.readiness, settings.api, *parts)
     server = server_of(app, settings.api)
     stop = asyncio.Event()

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple, TypeAlias
 
 from mappings.errors import Fault, MappingError, PlaceholderError
-from mappings.model.field_selector import InvalidSelector, Selection, parse_fields
+from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import Scope, Template, parse
 
@@ -163,7 +163,7 @@ def templates(value: object) -> HeaderMapping:
     return HeaderMapping(found, Scope.MAPPER)
 
 
-def selection(value: object) -> Selection:
+def selection(value: object) -> FieldSelection:
     """A field selector such as `attributes(site,serial),features/lamp`."""
     try:
         return parse_fields(text(value))

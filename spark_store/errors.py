@@ -9,10 +9,13 @@ from __future__ import annotations
 import errno
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mappings.errors import Fault
 from mappings.ids import EntityId
+
+if TYPE_CHECKING:
+    import sqlite3
 
 _RQL_HINT = "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid."
 
@@ -338,3 +341,23 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
     if _DAMAGED.search(_ASIDE.sub("", text)):
         return damaged_table(f"{where}expected a file that can be read, found: {shown}")
     return StoreUnavailable(f"{kind}: {shown}")
+
+
+_SQLITE_STEPS = {
+    "SQLITE_FULL": FULL,
+    "SQLITE_READONLY": "the file cannot be written: check its owner, permissions and mount",
+    "SQLITE_IOERR": "input or output failed: check the disk and the system's log",
+    "SQLITE_CORRUPT": DAMAGED_JOURNAL,
+    "SQLITE_NOTADB": "the file is no journal: choose another data_dir, or restore it from a backup",
+    "SQLITE_CANTOPEN": "the file cannot be opened: check its folder and permissions",
+    "SQLITE_BUSY": "another process holds the file's lock: end it",
+    "SQLITE_LOCKED": "another process holds the file's lock: end it",
+}
+
+
+def translate_sqlite_error(path: str | Path, error: sqlite3.Error) -> StoreUnavailable:
+    """Return SQLite's error about the file at `path` as an error of the store."""
+    # Extended codes begin with the name of the primary one: SQLITE_IOERR_WRITE.
+    name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
+    step = _SQLITE_STEPS.get(name)
+    return StoreUnavailable(f"{path}: {error}" + (f"; {step}" if step is not None else ""))

@@ -35,7 +35,7 @@ from connectivity.api.schemas import (
 from connectivity.config.problems import show
 from connectivity.errors import Problem
 from connectivity.management.interface import Definition, Management, SampleMessage
-from mappings.model.field_selector import InvalidSelector, Selection, parse_fields, select
+from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
 
 PREFIX = "/api/2/connections"
 
@@ -309,7 +309,7 @@ def _created_response(found: Definition) -> Response:
     return JsonResponse(found.document, 201, {"location": location, "etag": found.tag})
 
 
-def _selection(fields: str | None) -> Selection | None:
+def _selection(fields: str | None) -> FieldSelection | None:
     if fields is None:
         return None
     try:
@@ -318,7 +318,7 @@ def _selection(fields: str | None) -> Selection | None:
         raise refusal("json.fieldselector.invalid", "'fields' is invalid.", str(error)) from error
 
 
-def _render(found: Definition, selection: Selection | None) -> Mapping[str, Any]:
+def _render(found: Definition, selection: FieldSelection | None) -> Mapping[str, Any]:
     if selection is None:
         return found.document
     special = {

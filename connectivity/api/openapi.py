@@ -26,8 +26,6 @@ AUTHENTICATION_CODES = ("api:unauthorized", "api:forbidden", "api:host.foreign",
 CHANGING = ("api:origin.foreign",)
 WITH_BODY = ("api:request.invalid", "api:body.toolarge", "api:body.timeout", "api:contenttype.unsupported")
 WITH_JSON = ("json.invalid",)
-IMPLICIT_CODES = frozenset({*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, *WITH_BODY, *WITH_JSON})
-"""Error codes that apply without declaration: to all requests, to changes, to bodies, to JSON."""
 
 _JSON = "application/json"
 

@@ -22,7 +22,7 @@ from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
 from connectivity.config.settings import TokenRole
 from connectivity.errors import OperationRefused
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
-from mappings.model.field_selector import InvalidSelector, Selection, parse_fields
+from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
 
 PREFIX = "/api/2/search/things"
 
@@ -211,7 +211,7 @@ def _namespaces(text: str | None) -> frozenset[str] | None:
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _selection(fields: str | None) -> Selection | None:
+def _selection(fields: str | None) -> FieldSelection | None:
     if not fields:
         return None
     try:

@@ -27,7 +27,7 @@ _NAMING_A_POLICY: Final = frozenset({"/", "/policyId"})
 ChangeListener: TypeAlias = Callable[[Collection[EntityId]], object]
 
 
-def authorities(changes: Iterable[Change]) -> set[EntityId]:
+def changed_entities(changes: Iterable[Change]) -> set[EntityId]:
     """The policies that have changed, and the things that may have another policy than before."""
     return {
         event.entity
@@ -57,7 +57,7 @@ class PolicyChangeNotifier:
 
     def notify(self, changes: Iterable[Change], erased: Sequence[EntityId] = ()) -> None:
         """Notify of durable changes. An error of one receiver affects no other."""
-        if not self._listeners or not (found := authorities(changes) | set(erased)):
+        if not self._listeners or not (found := changed_entities(changes) | set(erased)):
             return
         for told in list(self._listeners):
             try:
@@ -75,8 +75,8 @@ Judged = TypeVar("Judged", bound=Hashable)
 class AccessRevalidation(ABC, Generic[Judged]):
     """Repeats permission checks, while there is anyone to check."""
 
-    def __init__(self, authorities: PolicyChangeNotifier) -> None:
-        self._authorities = authorities
+    def __init__(self, changed_entities: PolicyChangeNotifier) -> None:
+        self._authorities = changed_entities
         self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
         """Those whose check was postponed."""
@@ -92,7 +92,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         """Returns the entities on which a check depends. Raises StoreUnavailable."""
 
     @abstractmethod
-    def judge(self, found: Collection[Judged]) -> None:
+    def recheck(self, found: Collection[Judged]) -> None:
         """Judge these: each is noted again or forgotten. Raises StoreUnavailable."""
 
     def note(self, judged: Judged) -> None:
@@ -136,7 +136,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         if not found:
             return
         try:
-            self.judge(list(found))
+            self.recheck(list(found))
         except StoreUnavailable as error:
             log.warning("permission checks postponed", count=len(found), reason=str(error))
             self._owed |= {judged: None for judged in found if judged in self._all}

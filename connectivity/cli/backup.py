@@ -9,6 +9,7 @@ import typer
 
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import print_error, print_fields, print_json
+from connectivity.errors import CommandFailed
 
 MIB = 1 << 20
 
@@ -30,7 +31,7 @@ def backup(
 
     try:
         made = work.back_up(loaded, folder, like)
-    except work.BackupFailed as error:
+    except CommandFailed as error:
         print_error(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:

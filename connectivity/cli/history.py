@@ -65,12 +65,13 @@ def export(
 ) -> None:
     """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
     loaded = loaded_settings(settings)
-    from connectivity.maintenance.export import ExportFailed, ExportRequest, HistoryExport
+    from connectivity.errors import CommandFailed
+    from connectivity.maintenance.export import ExportRequest, HistoryExport
 
     try:
         wanted = ExportRequest(what, entity_type, namespace, begin, end)
         written = _run(HistoryExport(loaded, wanted, seconds=timeout, rows=max_rows), out, force=force)
-    except ExportFailed as error:
+    except CommandFailed as error:
         print_error(str(error))
         raise typer.Exit(error.exit_code) from None
     if as_json:
@@ -81,7 +82,7 @@ def export(
 
 
 def _run(work: HistoryExport, out: Path, *, force: bool) -> dict[str, Any]:
-    """Run in a thread, so that Ctrl-C works at once whatever a library waits for. Raises ExportFailed."""
+    """Run in a thread, so that Ctrl-C works at once whatever a library waits for. Raises CommandFailed."""
     written: list[dict[str, Any]] = []
     failures: list[Exception] = []
     shown = _print_rows if sys.stderr.isatty() else _silent
@@ -171,7 +172,7 @@ def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Ite
     """Yield notes about what an erasure leaves. Raises ErasureUnavailable."""
     from connectivity.maintenance import erasure
 
-    if (earlier := erasure.before(data_dir, record)) is not None:
+    if (earlier := erasure.previous_erasure(data_dir, record)) is not None:
         number, at = earlier["id"], earlier["requested_at"]
         yield (
             f"{record['entity']} was erased before, as number {number} at {at}: the erasure is repeated and covers "

@@ -63,8 +63,8 @@ _HEADERS_TOO_LARGE = 431
 class Sender(NamedTuple):
     """The delivery of a command, and the subjects that it is executed for.
 
-    `name` is the deduplication key, `is_asked` whether the command may have arrived before, `labels` the acknowledgements
-    that it requests.
+    `name` is the deduplication key, `may_be_repeated` whether the command may have arrived before, and `labels` are the
+    acknowledgements that it requests.
     """
 
     arrival: InboundDelivery
@@ -91,8 +91,8 @@ class CommandHandler:
 
     def carry_out(self, command: Command, sender: Sender, changes: list[Change]) -> CommandResponse:
         """Return a command's response; stage its change and append it to `changes`. Raises StoreUnavailable."""
-        arrival, subjects, name, is_asked, labels = sender
-        if name is not None and is_asked and (stored := self._store.stored_answer(name)) is not None:
+        arrival, subjects, name, may_be_repeated, labels = sender
+        if name is not None and may_be_repeated and (stored := self._store.stored_answer(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return decode_response(stored, command)
         answer: StoredAnswer | None = None

@@ -23,10 +23,10 @@ import structlog
 from connectivity.dispatch.commands import CommandHandler, Sender
 from connectivity.dispatch.effects import (
     CommandResponse,
+    Effects,
     ForwardEffect,
     RespondEffect,
     SessionEffect,
-    Steps,
     group_by_arrival,
     internal_error,
 )
@@ -44,7 +44,7 @@ from connectivity.sources.acknowledgements import (
     channel_of,
     has_no_ack_headers,
     outcome_of_error,
-    wish,
+    requested_acks,
 )
 from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker
 from connectivity.sources.reader import ReceivedSignal
@@ -111,16 +111,16 @@ class Dispatcher:
         self._submitted: set[asyncio.Future[None]] = set()
         """Pending transactions. After one has failed, later deliveries wait until its own are handed back."""
         self._past_retrieves: set[asyncio.Task[None]] = set()
-        self._memory = RedeliveryTracker()
-        self._members = ConnectionDirectory()
-        self._replies = ResponseRouter(self._members)
-        self.cursors = EventPublisher(store, ClockedState(decider.world, decider.now))
+        self._redeliveries = RedeliveryTracker()
+        self._directory = ConnectionDirectory()
+        self._replies = ResponseRouter(self._directory)
+        self.event_publisher = EventPublisher(store, ClockedState(decider.world, decider.now))
         """The targets that are sent the stored events."""
         self._request_reply = RequestReply(
-            self._members, self.cursors, self._replies, decider.world, self._memory, clock
+            self._directory, self.event_publisher, self._replies, decider.world, self._redeliveries, clock
         )
         self._subscriber = lru_cache(maxsize=1024)(Subscriber)
-        self._commands = CommandHandler(store, decider, lambda: self.cursors.has_targets)
+        self._commands = CommandHandler(store, decider, lambda: self.event_publisher.has_targets)
 
     def handle(self, arrivals: Sequence[InboundDelivery], postponed: Postponed) -> None:
         """Process a batch, in order. Returns at once; responses are sent when their changes are durable."""
@@ -129,7 +129,7 @@ class Dispatcher:
             for arrival in arrivals:
                 self.handle([arrival], postponed)
             return
-        effects: Steps = []
+        effects: Effects = []
         changes: list[Change] = []
         remaining = arrivals
         if self._store.is_available and not any(map(_has_failed, self._submitted)):
@@ -151,7 +151,7 @@ class Dispatcher:
 
     def join(self, member: OpenConnection) -> None:
         """Add a connection that was opened, so that its targets get signals of others."""
-        self._members.join(member)
+        self._directory.join(member)
 
     def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         """Note that a client at a reply address has come or gone."""
@@ -161,13 +161,13 @@ class Dispatcher:
 
     def close_connection(self, connection_id: str) -> None:
         """Remove a connection, and everything that waits for it."""
-        self.cursors.leave(connection_id)
-        self._members.leave(connection_id)
+        self.event_publisher.leave(connection_id)
+        self._directory.leave(connection_id)
         self._request_reply.collecting.close_connection(connection_id)
         self.handlers.close_connection(connection_id)
         self._streams.close_connection(connection_id)
         self._subscriber.cache_clear()
-        self._memory.close_connection(connection_id)
+        self._redeliveries.close_connection(connection_id)
 
     def announce(self, announcement: PolicyAnnouncement) -> None:
         """Send an announcement to its targets. Errors are logged only."""
@@ -189,7 +189,7 @@ class Dispatcher:
         self._request_reply.collecting.expire()
 
     def _process_all(
-        self, arrivals: Sequence[InboundDelivery], effects: Steps, changes: list[Change]
+        self, arrivals: Sequence[InboundDelivery], effects: Effects, changes: list[Change]
     ) -> Sequence[InboundDelivery]:
         """Process deliveries until the store cannot be read; return the remaining ones."""
         for position, arrival in enumerate(arrivals):
@@ -201,13 +201,13 @@ class Dispatcher:
                 return arrivals[position:]
         return ()
 
-    def _process(self, arrival: InboundDelivery, effects: Steps, changes: list[Change]) -> None:
+    def _process(self, arrival: InboundDelivery, effects: Effects, changes: list[Change]) -> None:
         """Process one delivery. Raises StoreUnavailable if it has to be retried."""
-        if (arrival.delivery.redelivered or self._memory.has_failures) and self._memory.is_answered(arrival):
+        if self._redeliveries.is_answered(arrival):
             return
         arrival.outcome = Outcome.SETTLED
         received = arrival.received
-        steps: Steps = []
+        steps: Effects = []
         is_alone = len(received.signals) == 1 and received.error is None
         if received.error is not None:
             steps.append(RespondEffect(arrival, received.error, received.route or arrival.route))
@@ -230,7 +230,7 @@ class Dispatcher:
         arrival.open = len(steps) or 1
         if not steps:
             # Subscriptions send on their own; acknowledge when the link has taken what was sent before.
-            arrival.route.outbox.behind(self._memory.finish_one(arrival), arrival.route.place)
+            arrival.route.outbox.behind(self._redeliveries.finish_one(arrival), arrival.route.place)
         elif is_alone and isinstance(steps[0], ForwardEffect):
             # It depends on no change, so it does not wait for the store.
             self._apply(steps[0])
@@ -240,7 +240,7 @@ class Dispatcher:
     def _on_stored(
         self,
         stored: asyncio.Future[None],
-        effects: Steps,
+        effects: Effects,
         remaining: Sequence[InboundDelivery],
         postponed: Postponed,
         announced: Sequence[PolicyAnnouncement],
@@ -263,7 +263,7 @@ class Dispatcher:
         if remaining:
             postponed(remaining)
 
-    def _handle_store_error(self, error: BaseException, effects: Steps) -> list[InboundDelivery]:
+    def _handle_store_error(self, error: BaseException, effects: Effects) -> list[InboundDelivery]:
         """Send an error response for a change that cannot be stored; return the deliveries to retry."""
         deliveries = group_by_arrival(effects)
         retries: list[InboundDelivery] = []
@@ -274,7 +274,7 @@ class Dispatcher:
                 retries.append(arrival)
                 continue
             if not any(isinstance(step, SessionEffect) for step in steps):
-                self._memory.note(arrival, Outcome.REDELIVER, is_done=False)
+                self._redeliveries.note(arrival, Outcome.REDELIVER, is_done=False)
             for step in steps:
                 if isinstance(step, SessionEffect):
                     self._apply(step, error)
@@ -287,7 +287,7 @@ class Dispatcher:
                 self._apply(RespondEffect(arrival, internal_error(step.response), step.route))
         return retries
 
-    def _drop_pending(self, effects: Steps) -> None:
+    def _drop_pending(self, effects: Effects) -> None:
         """Drop the pending requests of effects that were not carried out."""
         for step in effects:
             if step.pending is not None:
@@ -302,12 +302,12 @@ class Dispatcher:
             if isinstance(step, RespondEffect):
                 self._respond(step)
             elif isinstance(step, SessionEffect):
-                step.reply(error, self._memory.finish_one(step.arrival))
+                step.reply(error, self._redeliveries.finish_one(step.arrival))
             else:
                 step.forward()
         except Exception:
             # The delivery stays unacknowledged, so it is redelivered over the next link.
-            self._memory.forget(step.arrival)
+            self._redeliveries.forget(step.arrival)
             headers = step.response.headers if isinstance(step, RespondEffect) else step.headers
             log.exception("response not sent", **_log_fields(step.arrival, headers))
 
@@ -321,10 +321,10 @@ class Dispatcher:
         if isinstance(response, ErrorResponse):
             self._log_refusal(arrival, response, is_unread)
             if (handler := self.handlers.of(route.mapper.protocol)) is not None:
-                handler.refuse(response, route, arrival, self._memory.finish_one(arrival))
+                handler.refuse(response, route, arrival, self._redeliveries.finish_one(arrival))
                 return
             unasked = is_unread or response.fault is ZERO_TIMEOUT
-        self._replies.post(route, response, self._memory.finish_one(arrival), unasked=unasked)
+        self._replies.post(route, response, self._redeliveries.finish_one(arrival), unasked=unasked)
 
     def _log_refusal(self, arrival: InboundDelivery, answer: ErrorResponse, is_unread: bool) -> None:
         if answer.fault is INTERNAL_ERROR:
@@ -384,10 +384,10 @@ class Dispatcher:
         if isinstance(requested, Fault):
             response = ErrorResponse(command.entity, command.entity.type.group, requested, command.headers)
         else:
-            name, is_asked = self._memory.name(command, received_signal, arrival)
+            name, may_be_repeated = self._redeliveries.name(command, received_signal, arrival)
             labels = requested.labels if requested is not None else ()
             response = self._commands.carry_out(
-                command, Sender(arrival, arrival.received.subjects, name, is_asked, labels), changes
+                command, Sender(arrival, arrival.received.subjects, name, may_be_repeated, labels), changes
             )
         pending: PendingRequest | None = None
         if isinstance(response, ErrorResponse):
@@ -402,7 +402,7 @@ class Dispatcher:
     def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault:
         """Return the acknowledgements that a command requests, or the fault if they are not possible."""
         channel = channel_of(command)
-        requested = wish(command.headers, channel) if channel is not None else NOTHING
+        requested = requested_acks(command.headers, channel) if channel is not None else NOTHING
         if isinstance(requested, Fault) or requested.is_plain("twin"):
             return requested
         return self._request_reply.duplicate(command, arrival) or requested
@@ -412,7 +412,7 @@ class Dispatcher:
     ) -> None:
         """Set the delivery's outcome for a refused command, if it requested acknowledgements or we failed."""
         if is_asking or (response.fault is INTERNAL_ERROR and command.action != "retrieve"):
-            self._memory.note(arrival, outcome_of_error(response.fault), is_done=False)
+            self._redeliveries.note(arrival, outcome_of_error(response.fault), is_done=False)
 
     def _check_past_retrieve(
         self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
@@ -508,7 +508,7 @@ class Dispatcher:
         if (response := self._pass_to_request(signal, arrival)) is not None:
             self._respond(RespondEffect(arrival, response, received_signal.route))
         else:
-            self._memory.finish_one(arrival)(None)
+            self._redeliveries.finish_one(arrival)(None)
 
     def _forwarding_error(
         self,
@@ -521,7 +521,7 @@ class Dispatcher:
 
     def _process_session_request(
         self, request: SessionMessage, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
-    ) -> Steps:
+    ) -> Effects:
         """Have the protocol's session handler process a request. Raises StoreUnavailable."""
         try:
             handler = self.handlers.of(received_signal.route.mapper.protocol)
@@ -572,7 +572,7 @@ class Dispatcher:
         try:
             if isinstance(signal, Subscribe):
                 self._streams.subscribe(signal, subscriber)
-            elif self._memory.is_known_request(signal, received_signal, arrival):
+            elif self._redeliveries.is_known_request(signal, received_signal, arrival):
                 arrival.route.meter.inbound("answered_again")
             elif isinstance(signal, Request):
                 self._streams.request(signal, subscriber)

@@ -48,7 +48,7 @@ class SessionEffect(NamedTuple):
     pending: None = None
 
 
-Steps: TypeAlias = list[RespondEffect | ForwardEffect | SessionEffect]
+Effects: TypeAlias = list[RespondEffect | ForwardEffect | SessionEffect]
 
 
 def encode_response(response: Response, command: Command) -> bytes:
@@ -72,9 +72,9 @@ def internal_error(answer: CommandResponse) -> ErrorResponse:
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
-def group_by_arrival(waiting: Steps) -> list[tuple[InboundDelivery, Steps]]:
+def group_by_arrival(waiting: Effects) -> list[tuple[InboundDelivery, Effects]]:
     """Return the effects of each delivery, in order."""
-    steps_by_arrival: dict[InboundDelivery, Steps] = {}
+    steps_by_arrival: dict[InboundDelivery, Effects] = {}
     for step in waiting:
         steps_by_arrival.setdefault(step.arrival, []).append(step)
     return list(steps_by_arrival.items())

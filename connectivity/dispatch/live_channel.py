@@ -73,14 +73,14 @@ class LiveChannel:
                 on_published = (
                     _on_published(signal, target, label, acknowledge) if label is not None else ignore_outcome
                 )
-                matched = target.judge(context)
+                matched = target.filter(context)
                 if isinstance(matched, SuppressionReason):
                     posting = None
                 elif target.outbox.is_attached:
                     posting = target.post(matched, on_published, partial(recipients.remove, member, label))
                 else:
                     posting = _NOT_SENT
-                    target.facts.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
+                    target.counters.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
                     on_published(_BROKER_UNAVAILABLE)
                 if posting is not None:
                     recipients.add(member, label)

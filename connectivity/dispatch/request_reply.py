@@ -40,7 +40,7 @@ from connectivity.sources.acknowledgements import (
     outcome_of_error,
     outcome_of_live_response,
     refusal,
-    wish,
+    requested_acks,
 )
 from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker, digest
 from connectivity.targets.directory import ConnectionDirectory
@@ -231,7 +231,7 @@ class RequestReply:
 
         Permissions are checked against the current state. The response goes back by `route`.
         """
-        requested = _NO_REPLY if isinstance(signal, LiveEvent) else wish(signal.headers, "live")
+        requested = _NO_REPLY if isinstance(signal, LiveEvent) else requested_acks(signal.headers, "live")
         if isinstance(requested, Fault):
             return self._error_response(signal, requested, Outcome.DROPPED, arrival)
         current = _CurrentThing.of(signal.entity, self._world)
@@ -305,7 +305,7 @@ class RequestReply:
             return None
         if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
             # It is late or was not requested; no error response is expected.
-            arrival.facts.unmatched.note(ack)
+            arrival.counters.unmatched.note(ack)
         return None
 
     def answer(self, answer: LiveAnswer, arrival: InboundDelivery) -> ErrorResponse | None:
@@ -320,7 +320,7 @@ class RequestReply:
                 pending, acknowledgement_of(LIVE_RESPONSE, answer, "live", pending.signal.headers)
             ):
                 return None
-        arrival.facts.unmatched.note(answer)
+        arrival.counters.unmatched.note(answer)
         fault = unexpected_response(answer)
         log.warning(
             "live response not delivered",

@@ -59,7 +59,7 @@ class ResponseRouter:
         if target is not None:
             _divert(target, answer, route.connection_id, ended)
         elif not diverted.is_preserved:
-            route.facts.not_diverted.note(answer, words=diverted.reason or None)
+            route.counters.not_diverted.note(answer, words=diverted.reason or None)
             ended(None)
 
 

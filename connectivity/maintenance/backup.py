@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from connectivity.config.settings import Settings
-from connectivity.errors import ConnectivityError
+from connectivity.errors import CommandFailed
 from connectivity.maintenance.keyring import KEY_FILE_NAME
 from spark_store.errors import LakeUnfit, OutputUnusable, StoreError
 from spark_store.lake.tables import Lake
@@ -22,27 +22,19 @@ from spark_store.maintenance import backup
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_UNFIT = 1, 2, 5
 
 
-class BackupFailed(ConnectivityError):
-    """No copy was made; the command ends with `exit_code`."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
 def back_up(settings: Settings, folder: Path, earlier: Path | None = None) -> Mapping[str, Any]:
     """Copy journal and lake, which may be in use, to `folder`; return what was copied, as JSON.
 
-    Raises BackupFailed. `key_left_out` is the file of the key that the copy needs and does not contain; None if the data
+    Raises CommandFailed. `key_left_out` is the file of the key that the copy needs and does not contain; None if the data
     folder has none.
     """
     try:
         made = backup.back_up(Lake(settings.data_dir), folder, earlier)
     except OutputUnusable as error:
-        raise BackupFailed(str(error), EXIT_UNUSABLE) from error
+        raise CommandFailed(str(error), EXIT_UNUSABLE) from error
     except LakeUnfit as error:
-        raise BackupFailed(str(error), EXIT_UNFIT) from error
+        raise CommandFailed(str(error), EXIT_UNFIT) from error
     except StoreError as error:
-        raise BackupFailed(str(error), EXIT_FAILED) from error
+        raise CommandFailed(str(error), EXIT_FAILED) from error
     key = Path(settings.data_dir) / KEY_FILE_NAME
     return {**msgspec.to_builtins(made), "key_left_out": str(key) if key.exists() else None}

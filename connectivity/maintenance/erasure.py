@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from typing import Any
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.store.folder_lock import lock_folder
+from connectivity.store.erasure_repository import ErasureRepository, erase_in_journal
+from connectivity.store.folder_lock import open_journal
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.errors import Fault
@@ -28,9 +29,7 @@ from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, u
 from mappings.texts import shorten
 from mappings.timestamps import utc_text
 from spark_store.errors import StoreError, StoreUnavailable
-from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
-from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader, expect_journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, read_watermark
@@ -44,9 +43,6 @@ ERASED = Fault(
     "The history of this entity has been erased.",
     "Subscribe again if the entity is created again.",
 )
-
-_READERS_SECONDS = 0.2
-"""How long processes that read the journal are given before its log is emptied."""
 
 _LOOK_SECONDS = 1.0
 """How often the watermark is read while the lake has erasures to do."""
@@ -108,13 +104,14 @@ class Eraser:
         Raises StoreUnavailable.
         """
         self._store = store
+        self._erasures = ErasureRepository(store, lake)
         self._streams = streams
         self._lake = lake
         self._hidden = hidden
         self._now = now
         self._hiding: dict[int, Erasure] = {}
         """By ID, the erasures that hide something: begun, perhaps not durable, and not done in the lake."""
-        self._unfinished_erasures = _unfinished_erasures(lake)
+        self._unfinished_erasures = self._erasures.unfinished()
         """The durable ones, as the journal has them."""
         for record in self._unfinished_erasures:
             self._hide(record)
@@ -127,9 +124,7 @@ class Eraser:
         """Begin an erasure; return the durable record. Raises UnknownEntity, ErasureUnavailable."""
         begun: list[Erasure] = []
 
-        def begin(connection: Any) -> None:
-            at = utc_text(self._now())
-            record = erasure.begin(connection, entity.type.value, entity.id, at, by, lake_erased)
+        def begin(record: Erasure) -> None:
             begun.append(record)
             self._hide(record)
 
@@ -139,7 +134,7 @@ class Eraser:
             lake_erased = (await asyncio.to_thread(read_watermark, self._lake.watermark)).erased
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that exists or has existed")
-            await self._store.execute(begin, forgets=entity)
+            await self._erasures.begin(entity, utc_text(self._now()), by, lake_erased, begin)
         except StoreUnavailable as error:
             if begun:
                 self._show(begun[0])
@@ -164,7 +159,7 @@ class Eraser:
                 self._is_stale = False
             is_waiting = await self._look_at_lake()
             if not is_waiting:
-                await self._delete_numbers()
+                await self._erasures.delete_numbers()
             self._reason = ""
         except StoreError as error:
             if str(error) != self._reason:
@@ -182,11 +177,12 @@ class Eraser:
         """Erase the journal's part of all unfinished records."""
         for record in await self._read():
             if record.journal_done is None:
-                await self._finish(record)
+                await self._erasures.delete(record, lambda: utc_text(self._now()))
+                log.info("erasure done in the journal", erasure=record.id)
         self._unfinished_erasures = await self._read()
 
     async def _read(self) -> list[Erasure]:
-        records = await asyncio.to_thread(_unfinished_erasures, self._lake)
+        records = await asyncio.to_thread(self._erasures.unfinished)
         for record in records:
             self._hide(record)
         return records
@@ -209,16 +205,6 @@ class Eraser:
         else:
             self._hidden.pop(entity, None)
 
-    async def _finish(self, record: Erasure) -> None:
-        """Delete everything in short steps, and finish the record."""
-        for step in steps(record):
-            await self._store.execute(step)
-        while not await self._store.scrub():  # noqa: ASYNC110 - another process reads; nothing says when it has ended
-            await asyncio.sleep(_READERS_SECONDS)
-        at = utc_text(self._now())
-        await self._store.execute(lambda it: erasure.finish_journal(it, record, at))
-        log.info("erasure done in the journal", erasure=record.id)
-
     async def _look_at_lake(self) -> bool:
         """Store which erasures the lake has done; return whether some are left."""
         if not self._unfinished_erasures:
@@ -227,64 +213,12 @@ class Eraser:
         done = [record for record in self._unfinished_erasures if record.id <= watermark.erased]
         if done:
             at = watermark.erased_at or utc_text(self._now())
-            await self._store.execute(lambda it: erasure.finish_lake(it, watermark.erased, at))
+            await self._erasures.finish_lake(watermark.erased, at)
             for record in done:
                 self._show(record)
             self._unfinished_erasures = self._unfinished_erasures[len(done) :]
             log.info("erasure done in the lake", erasure=watermark.erased)
         return bool(self._unfinished_erasures)
-
-    async def _delete_numbers(self) -> None:
-        """Delete the numbers of erased events that no new lake can need, some at a time."""
-        boundary = await asyncio.to_thread(_oldest_event, self._lake)
-        more = [True]
-
-        def step(connection: Any) -> None:
-            more.append(erasure.fill_holes(connection, boundary))
-
-        while more.pop():
-            await self._store.execute(step)
-
-
-def _unfinished_erasures(lake: Lake) -> list[Erasure]:
-    with JournalReader.open(lake.journal) as journal_reader:
-        return journal_reader.unfinished_erasures()
-
-
-def _oldest_event(lake: Lake) -> int:
-    """Return the oldest known event number; 1 in a journal without events."""
-    with JournalReader.open(lake.journal) as journal_reader:
-        newest = journal_reader.newest()
-        known = journal_reader.oldest_known()
-    return newest + 1 if known is None else known
-
-
-def steps(record: Erasure) -> Iterator[Callable[[Any], None]]:
-    """Yield the short steps that delete everything. Each must be executed before the next is requested."""
-    more = True
-
-    def entries(connection: Any) -> None:
-        nonlocal more
-        more = erasure.take_entries(connection, record)
-
-    while more:
-        yield entries
-    place: int | None = 0
-
-    def answers(connection: Any) -> None:
-        nonlocal place
-        place = erasure.take_answers(connection, record, place or 0)
-
-    while place is not None:
-        yield answers
-    place = 0
-
-    def paths(connection: Any) -> None:
-        nonlocal place
-        place = erasure.take_paths(connection, place or 0)
-
-    while place is not None:
-        yield paths
 
 
 def list_records(lake: Lake) -> list[dict[str, Any]]:
@@ -302,7 +236,7 @@ def read_records(data_dir: Path) -> list[dict[str, Any]]:
     return list_records(Lake(data_dir))
 
 
-def before(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+def previous_erasure(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the previous erasure of the same entity. Raises ErasureUnavailable."""
     of = ("entity_type", "entity")
     found = [
@@ -332,30 +266,11 @@ def erase_offline(data_dir: Path, entity: EntityId, by: str) -> dict[str, Any]:
     """
     try:
         expect_journal(data_dir / "journal.db")
-        with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
+        with open_journal(data_dir) as journal:
             if journal.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that exists or has existed")
-            now = utc_text(datetime.now(UTC))
             lake_erased = read_watermark(Lake(data_dir).watermark).erased
-            asked = journal.within(lambda it: erasure.begin(it, entity.type.value, entity.id, now, by, lake_erased))
-            journal.commit()
-            for record in journal.within(erasure.records):
-                if record.journal_done is None:
-                    _finish_offline(journal, record)
-            found = journal.within(lambda it: erasure.records(it, asked.id - 1))[0]
-            journal.rollback()
+            found = erase_in_journal(journal, entity, lambda: utc_text(datetime.now(UTC)), by, lake_erased)
             return record_as_json(found, Watermark())
     except StoreError as error:
         raise ErasureUnavailable(str(error)) from error
-
-
-def _finish_offline(journal: Journal, record: Erasure) -> None:
-    for step in steps(record):
-        journal.within(step)
-        journal.commit()
-    if not journal.scrub():
-        raise StoreUnavailable(
-            f"{journal.path}: another process reads it; stop the pipeline or that process, and try again"
-        )
-    journal.within(lambda it: erasure.finish_journal(it, record, utc_text(datetime.now(UTC))))
-    journal.commit()

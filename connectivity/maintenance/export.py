@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from connectivity.config.settings import Settings
-from connectivity.errors import ConnectivityError
+from connectivity.errors import CommandFailed
 from connectivity.store.spark_queries import open_spark_queries
 from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
 from mappings.texts import shorten
@@ -30,7 +30,7 @@ from spark_store.errors import (
 )
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
-from spark_store.queries.selection import Selection
+from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
@@ -38,14 +38,6 @@ TYPES = tuple(type.value for type in EntityType)
 _EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
 _FILTER = re.compile(r"\s*[a-zA-Z]*\s*\(")
 """How a text begins that is meant as a filter, even an invalid one."""
-
-
-class ExportFailed(ConnectivityError):
-    """No file was written; the command ends with `exit_code`."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +54,10 @@ class ExportRequest:
     end: str | None = None
 
 
-def selection(wanted: ExportRequest, now: datetime) -> Selection:
+def selection(wanted: ExportRequest, now: datetime) -> EventSelection:
     """Return the selection that the arguments mean.
 
-    `now` is timezone-aware and replaces `time:now`. Raises ExportFailed.
+    `now` is timezone-aware and replaces `time:now`. Raises CommandFailed.
     """
     if wanted.type is not None and wanted.type not in TYPES:
         raise _unusable(f"--type: expected one of {', '.join(TYPES)}, found {wanted.type}")
@@ -75,7 +67,7 @@ def selection(wanted: ExportRequest, now: datetime) -> Selection:
     for low, high in ((first, last), (since, until)):
         if low is not None and high is not None and low > high:  # type: ignore[operator]
             raise _unusable(f"--from, --to: expected a range, found {wanted.begin}, which is after {wanted.end}")
-    return Selection(entity, wanted.type, wanted.namespace, first, last, since, until, predicate)
+    return EventSelection(entity, wanted.type, wanted.namespace, first, last, since, until, predicate)
 
 
 def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | None, rql.Predicate | None]:
@@ -121,15 +113,15 @@ def _parse_bound(name: str, text: str | None) -> tuple[int | None, datetime | No
     return None, instant
 
 
-def _unusable(message: str) -> ExportFailed:
-    return ExportFailed(message, EXIT_UNUSABLE)
+def _unusable(message: str) -> CommandFailed:
+    return CommandFailed(message, EXIT_UNUSABLE)
 
 
 class HistoryExport:
     """One export, which any thread may cancel."""
 
     def __init__(self, settings: Settings, wanted: ExportRequest, *, seconds: float, rows: int | None) -> None:
-        """Raises ExportFailed for invalid arguments."""
+        """Raises CommandFailed for invalid arguments."""
         self._settings = settings
         self._selection = selection(wanted, datetime.now(UTC))
         self._limits = QueryLimits(seconds, rows)
@@ -142,7 +134,7 @@ class HistoryExport:
     def run(self, out: Path, *, force: bool, progress: Callable[[int], object]) -> dict[str, Any]:
         """Write the file and return `{file, rows, bytes, first_revision, last_revision}`.
 
-        `progress` receives the number of events written so far. Raises ExportFailed.
+        `progress` receives the number of events written so far. Raises CommandFailed.
         """
         # Arrow takes a moment to load: invalid arguments are reported before.
         from spark_store.queries.export import Export
@@ -152,7 +144,7 @@ class HistoryExport:
         try:
             written = export.run(self._selection, out, force=force)
         except StoreError as error:
-            raise ExportFailed(str(error), _exit_code(error)) from error
+            raise CommandFailed(str(error), _exit_code(error)) from error
         return {
             "file": str(written.file),
             "rows": written.rows,
@@ -162,7 +154,7 @@ class HistoryExport:
         }
 
     def _check_known(self) -> None:
-        """Check that a named entity exists. Raises ExportFailed."""
+        """Check that a named entity exists. Raises CommandFailed."""
         entity = self._selection.entity
         if entity is None:
             return
@@ -171,10 +163,10 @@ class HistoryExport:
             with JournalReader.open(Lake(self._settings.data_dir).journal) as journal_reader:
                 is_known = any(journal_reader.state(type, entity) is not None for type in types)
         except StoreError as error:
-            raise ExportFailed(str(error), _exit_code(error)) from error
+            raise CommandFailed(str(error), _exit_code(error)) from error
         if not is_known:
             kinds = " or ".join(type for type in types)
-            raise ExportFailed(f"{shorten(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
+            raise CommandFailed(f"{shorten(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
 
 
 def _exit_code(error: StoreError) -> int:

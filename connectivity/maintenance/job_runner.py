@@ -15,7 +15,7 @@ class Job(NamedTuple):
     """A background job. `pause`: seconds from the end of a round to the beginning of the next."""
 
     name: str
-    round: Callable[[], Awaitable[object]]
+    round: Callable[[], Awaitable[object] | None]
     pause: float = 0.0
 
 
@@ -58,7 +58,8 @@ class JobRunner:
         backoff = 0.0
         while True:
             try:
-                await job.round()
+                if (waiting := job.round()) is not None:
+                    await waiting
             except Exception as error:
                 backoff = min(max(2 * backoff, self._min_backoff), self._max_backoff)
                 self._failing[job.name] = f"{type(error).__name__}: {error}"

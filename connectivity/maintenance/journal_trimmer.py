@@ -47,7 +47,7 @@ LOG_SECONDS: Final = 60.0
 _HELP: Final = "lake and journal do not match: restore the one that is older, or move the folder `lake` away"
 
 
-def unlike(mine: NumberedEvent, kept: NumberedEvent | None, snapshot: Snapshot | None) -> str | None:
+def difference(mine: NumberedEvent, kept: NumberedEvent | None, snapshot: Snapshot | None) -> str | None:
     """Return how the journal's event differs from that of the same revision in the lake; None if equal.
 
     `snapshot` is the lake's newest snapshot up to there: retention keeps it when it deletes the event.
@@ -149,8 +149,8 @@ class JournalTrimmer:
 
         found = await self._store.ask_lake(look)
         kept, snapshot = found if found is not None else (None, None)
-        if (difference := unlike(mine, kept, snapshot)) is not None:
-            raise LakeUnfit(f"event {mine.seq}: {difference}; {_HELP}")
+        if (reason := difference(mine, kept, snapshot)) is not None:
+            raise LakeUnfit(f"event {mine.seq}: {reason}; {_HELP}")
         return True
 
     def _before(self) -> str:

@@ -26,7 +26,7 @@ from connectivity.connections.vault import Vault
 from connectivity.errors import ConnectivityError, SettingsError
 from connectivity.security import redaction
 from connectivity.security.keys import KEY_BYTES, key_id, key_text, new_key, read_key
-from connectivity.store.folder_lock import lock_folder
+from connectivity.store.folder_lock import open_journal
 from mappings.timestamps import utc_text
 from spark_store.errors import StoreError
 from spark_store.journal import connections
@@ -154,7 +154,7 @@ def rotate_offline(settings: Settings, by: str) -> RotationResult:
             "found no key, expected secrets.key, secrets.key_file, or one that the service has created"
         )
     try:
-        with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
+        with open_journal(data_dir) as journal:
             return _rotate(journal, vault, by)
     except StoreError as error:
         raise RotationFailed(str(error)) from error

@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 import msgspec
 import structlog
 
+from connectivity.store.policy_expiry_repository import PolicyExpiryRepository
 from connectivity.store.store import Store
-from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, judge
+from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, expire_subjects
 from mappings.model.signals import PolicyAnnouncement
 from mappings.timestamps import utc_text
 from spark_store.errors import StoreUnavailable
-from spark_store.journal import statements
 from spark_store.records import Change, PolicyDue, Snapshot
 
 log = structlog.get_logger(__name__)
@@ -62,10 +62,11 @@ class PolicyExpiryJob:
     ) -> None:
         """`announce` sends an announcement to its subjects."""
         self._store = store
+        self._due = PolicyExpiryRepository(store)
         self._announce = announce
         self._now = now
 
-    async def look(self) -> None:
+    async def round(self) -> None:
         """Handle all policies that are due, in a few rounds at most.
 
         They stay due while the store is unavailable.
@@ -81,7 +82,7 @@ class PolicyExpiryJob:
         now = utc_text(self._now())
         working: list[_PendingExpiry] = []
         try:
-            found = self._store.read(lambda it: statements.due(it, now, MOST_POLICIES))
+            found = self._due.due(now, MOST_POLICIES)
         except StoreUnavailable as error:
             return _postpone(error)
         began = monotonic()
@@ -115,7 +116,7 @@ class PolicyExpiryJob:
             # The journal is about to remove it.
             return None
         try:
-            judged = judge(policy, now, frozenset(_decode(due.note)) if due.note else frozenset())
+            judged = expire_subjects(policy, now, frozenset(_decode(due.note)) if due.note else frozenset())
         except Exception as error:
             failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             failed.set_exception(error)
@@ -133,18 +134,14 @@ class PolicyExpiryJob:
         except Exception as error:
             # A change came between, and the policy is due again; or it cannot be judged or stored.
             log.error("policy expiry failed", policy=str(policy.entity), reason=repr(error))
-            await self._reschedule(policy, utc_text(self._now() + AGAIN), due.note)
+            await self._due.reschedule(policy, utc_text(self._now() + AGAIN), due.note)
             return
         for event in judged.events:
             log.info("subject expired", policy=str(event.entity), path=event.path, revision=event.revision)
         for announcement in judged.announcements:
             self._announce(announcement)
         note = _encode(sorted(judged.announced)) if judged.announced else None
-        await self._reschedule(judged.snapshot, judged.next, note)
-
-    async def _reschedule(self, policy: Snapshot, at: str | None, note: bytes | None) -> None:
-        """Store when the policy is due again: `at`, None for never."""
-        await self._store.execute(lambda it: statements.look_again(it, policy.entity, policy.revision, at, note))
+        await self._due.reschedule(judged.snapshot, judged.next, note)
 
 
 def _postpone(error: StoreUnavailable) -> int:

@@ -190,7 +190,7 @@ def answers_to(signal: Inbound) -> Sequence[tuple[str, Outbound]]:
 async def _reply_messages(route: ReplyTargetPublisher, signal: Outbound, *, unasked: bool = False) -> Shown:
     """Return the messages of a signal."""
     try:
-        messages = await route.rehearse(signal, unasked=unasked)
+        messages = await route.preview_messages(signal, unasked=unasked)
     except MappingError as error:
         return {"nothing": f"it cannot be encoded: {error}"}
     if isinstance(messages, str):

@@ -35,11 +35,12 @@ from connectivity.management.interface import (
     RevisionSelector,
     SampleMessage,
 )
-from connectivity.management.observer import ConnectionObserver
 from connectivity.management.reconciler import CLOSED, OPEN, DesiredConnection
 from connectivity.management.registry import ConnectionRegistry
+from connectivity.management.status_report import closed_status, logs_of, metrics_of, unusable_status
 from connectivity.management.subscription_table import SHOWN, SubscriptionTable
 from connectivity.management.supervisor import Supervisor
+from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.validation.validator import parse
 from spark_store.errors import StoreError
@@ -80,7 +81,7 @@ class ConnectionManager(Management):
         registry: ConnectionRegistry,
         definitions: ConnectionRepository,
         vault: Vault,
-        observer: ConnectionObserver,
+        monitor: PrometheusRegistry,
         subscriptions: SubscriptionTable,
         connection_test: ConnectionTest | None = None,
         *,
@@ -91,7 +92,7 @@ class ConnectionManager(Management):
         self._registry = registry
         self._definitions = definitions
         self._vault = vault
-        self._observer = observer
+        self._monitor = monitor
         self._subscriptions = subscriptions
         self._connection_test = connection_test
         self._now = now
@@ -273,15 +274,15 @@ class ConnectionManager(Management):
             revision, modified = await self._add(connection_id, None, by, "delete")
             self._leave(connection_id, revision, modified.isoformat())
             await self._registry.carry_out(connection_id)
-            self._observer.forget(connection_id)
+            self._monitor.erase(connection_id)
 
         await self._run_in_turn(connection_id, staged)
 
     async def open(self, connection_id: str, by: str) -> None:
         async def staged() -> None:
-            wanted = await self._set_status(connection_id, OPEN, by)
-            self._observer.enable_logs(wanted.id, self._registry.get(wanted.id))
-            running = self._registry.get(connection_id)
+            await self._set_status(connection_id, OPEN, by)
+            if (running := self._registry.get(connection_id)) is not None:
+                running.enable_logs()
             # A running connection without link is retried at once.
             await self._run(connection_id, reconnect=running is not None and running.status is not Status.OPEN)
 
@@ -488,30 +489,52 @@ class ConnectionManager(Management):
             return await self._connection_test(connection, sample)
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.status(self._desired(connection_id), self._registry.get(connection_id))
+        wanted, running = self._desired(connection_id), self._registry.get(connection_id)
+        if running is not None:
+            shown = running.status_report(wanted.status)
+        elif wanted.connection is None:
+            shown = unusable_status(wanted.id, wanted.status, "; ".join(wanted.problems))
+        else:
+            shown = closed_status(wanted.id, wanted.status)
+        problems = {"problems": list(wanted.problems)} if wanted.problems else {}
+        override = {"override": wanted.override} if wanted.override else {}
+        return {**shown, **override, **problems}
 
     def metrics(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.metrics(self._desired(connection_id), self._registry.get(connection_id))
+        wanted, running = self._desired(connection_id), self._registry.get(connection_id)
+        if running is not None:
+            return running.metrics_report()
+        return metrics_of(self._monitor.find_meter(wanted.id), wanted.connection)
 
     def logs(self, connection_id: str) -> Mapping[str, Any]:
-        return self._observer.logs(self._desired(connection_id), self._registry.get(connection_id))
+        wanted, running = self._desired(connection_id), self._registry.get(connection_id)
+        return running.logs_report() if running is not None else logs_of(self._monitor.find_meter(wanted.id))
 
     async def reset_metrics(self, connection_id: str, by: str) -> None:
-        await self._seen(self._observer.reset_metrics, connection_id, by, "reset metrics")
+        def reset(_running: Supervisor | None) -> None:
+            self._monitor.find_meter(connection_id).reset()
+
+        await self._audited(reset, connection_id, by, "reset metrics")
 
     async def enable_logs(self, connection_id: str, by: str) -> None:
-        await self._seen(self._observer.enable_logs, connection_id, by, "enable logs")
+        def enable(running: Supervisor | None) -> None:
+            if running is not None:
+                running.enable_logs()
+
+        await self._audited(enable, connection_id, by, "enable logs")
 
     async def reset_logs(self, connection_id: str, by: str) -> None:
-        await self._seen(self._observer.reset_logs, connection_id, by, "reset logs")
+        def reset(running: Supervisor | None) -> None:
+            if running is not None:
+                running.reset_logs()
 
-    async def _seen(
-        self, act: Callable[[str, Supervisor | None], object], connection_id: str, by: str, action: str
-    ) -> None:
+        await self._audited(reset, connection_id, by, "reset logs")
+
+    async def _audited(self, act: Callable[[Supervisor | None], None], connection_id: str, by: str, name: str) -> None:
         async def whole() -> None:
             wanted = self._desired(connection_id)
-            await self._noted(AuditEntry(self._time(), by, action, connection_id, wanted.revision))
-            act(connection_id, self._registry.get(connection_id))
+            await self._noted(AuditEntry(self._time(), by, name, connection_id, wanted.revision))
+            act(self._registry.get(connection_id))
 
         await self._to_its_end(whole())
 

@@ -39,10 +39,6 @@ DRAIN_SECONDS = 3.0
 """How long pending responses of a changed connection may take."""
 
 
-async def _keep_no_notes(_notes: Sequence[FileNote]) -> None:
-    """Used where nothing outlives the process."""
-
-
 class ConnectionRegistry:
     """The connections of a service."""
 
@@ -51,11 +47,11 @@ class ConnectionRegistry:
         watcher: FolderWatcher,
         make: Callable[[Connection], Supervisor],
         ended: Callable[[str], None],
-        on_known: Callable[[Callable[[str], bool]], object] = lambda is_wanted: None,  # noqa: ARG005 - callers name it
+        on_known: Callable[[Callable[[str], bool]], object],
         *,
         shown: Callable[[Document], Document] = dict,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        keep_notes: Callable[[Sequence[FileNote]], Awaitable[None]] = _keep_no_notes,
+        keep_notes: Callable[[Sequence[FileNote]], Awaitable[None]],
     ) -> None:
         """`make` creates a supervisor; `ended` receives the ID of a connection that is closed for good.
 

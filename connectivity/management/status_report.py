@@ -61,7 +61,7 @@ def _recovery_of(client: ConnectionClient) -> Recovery:
     return Recovery.ONGOING if client.is_running else Recovery.GIVEN_UP
 
 
-def source_standings(connection: Connection, client: ConnectionClient) -> Iterator[ResourceStatus]:
+def source_statuses(connection: Connection, client: ConnectionClient) -> Iterator[ResourceStatus]:
     """Each address of each source at a client."""
     name, since = name_of(client.number), client.since
     error = client.lifecycle.error
@@ -75,7 +75,7 @@ def source_standings(connection: Connection, client: ConnectionClient) -> Iterat
                 yield ResourceStatus("source", name, Status.UNKNOWN, "Consumer waits for the client.", since, address)
 
 
-def target_standings(
+def target_statuses(
     targets: Iterable[TargetPublisher], client: ConnectionClient, conditions: dict[int, str]
 ) -> Iterator[ResourceStatus]:
     """Return the status of each target at a client. `conditions`: additional details by index."""

@@ -30,8 +30,8 @@ from connectivity.management.status_report import (
     closed_status,
     logs_of,
     metrics_of,
-    source_standings,
-    target_standings,
+    source_statuses,
+    target_statuses,
     waiting_status,
 )
 from connectivity.mapping.script_host import ScriptHost
@@ -151,7 +151,7 @@ class Supervisor:
         return "; ".join((details, *self._conditions()))
 
     def _conditions(self) -> Iterator[str]:
-        for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
+        for index, condition in self._dispatcher.event_publisher.conditions(self.connection.id):
             yield f"targets[{index}] {condition}"
 
     def _details_of_opening(self) -> str:
@@ -187,7 +187,7 @@ class Supervisor:
         if not running:
             return closed_status(self.connection.id, wanted, self.clients[0].since)
         conditions: dict[int, str] = {}
-        for index, condition in self._dispatcher.cursors.conditions(self.connection.id):
+        for index, condition in self._dispatcher.event_publisher.conditions(self.connection.id):
             conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
         connected = [
             client.since for client in running if client.lifecycle.state is ConnectionState.OPEN and client.since
@@ -196,8 +196,8 @@ class Supervisor:
             self.connection.id,
             wanted,
             [client_status(client, self._details_of_open([client], ())) for client in self.clients],
-            [each for client in self.clients for each in source_standings(self.connection, client)],
-            [each for client in self.clients for each in target_standings(self._targets, client, conditions)],
+            [each for client in self.clients for each in source_statuses(self.connection, client)],
+            [each for client in self.clients for each in target_statuses(self._targets, client, conditions)],
             min(connected, default=None),
         )
 
@@ -227,14 +227,14 @@ class Supervisor:
         if self._opening is not None:
             return
         self._meter.log.enable()
-        if self._dispatcher.cursors.has_positions(self.connection):
+        if self._dispatcher.event_publisher.has_positions(self.connection):
             self._open()
         else:
             self._opening = asyncio.get_running_loop().create_task(self._open_with_positions())
 
     async def _open_with_positions(self) -> None:
         try:
-            await self._dispatcher.cursors.place(self.connection)
+            await self._dispatcher.event_publisher.place(self.connection)
         finally:
             self._opening = None
         self._open()
@@ -244,7 +244,7 @@ class Supervisor:
             for shortfall in ignored_parts(self.connection):
                 log.warning("part of the document has no effect", connection=self.connection.id, part=shortfall)
             self._dispatcher.join(self._member)
-            self._dispatcher.cursors.join(self.connection, self._targets)
+            self._dispatcher.event_publisher.join(self.connection, self._targets)
             self._dispatcher.handlers.opened(self.connection.id, self._routes)
         for client in self.clients:
             client.open()
@@ -267,7 +267,7 @@ class Supervisor:
             drain -= time.monotonic() - started
         for client in self.clients:
             client.stop_taking()
-        stopping = self._dispatcher.cursors.stop(self.connection.id)
+        stopping = self._dispatcher.event_publisher.stop(self.connection.id)
         if drain and links:
             # Confirmed now, they are not sent again later. A silent broker gets half of the time.
             started = time.monotonic()
@@ -322,7 +322,7 @@ class Supervisor:
         )
         if self._is_linked:
             # The link must be there for the announcement.
-            cursors = self._dispatcher.cursors
+            cursors = self._dispatcher.event_publisher
             cursors.wake() if was_linked else cursors.linked(self.connection.id)
         if status is Status.OPEN and not self._is_announced:
             # Once for each opening: a link that comes and goes in between is no news.

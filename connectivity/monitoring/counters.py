@@ -24,7 +24,7 @@ OUTBOUND: Final = ("dispatched", "filtered", "mapped", "dropped", "published", "
 RESPONSES: Final = "_responses"
 """The address under which responses and elements of subscriptions are counted."""
 
-Outcome: TypeAlias = "tuple[str, str]"
+MetricLabels: TypeAlias = "tuple[str, str]"
 """The labels `direction` and `outcome` of the metric on messages."""
 
 _CORRELATION_ID: Final = "correlation-id"
@@ -46,7 +46,7 @@ class EventCounter(WindowedCount):
     __slots__ = ("_message", "_ring", "kind", "log", "outcome")
 
     def __init__(
-        self, clock: SecondClock, log: ConnectionLog, kind: EntryKind, words: str, outcome: Outcome | None
+        self, clock: SecondClock, log: ConnectionLog, kind: EntryKind, words: str, outcome: MetricLabels | None
     ) -> None:
         """`words`: the usual message of a log entry."""
         super().__init__(clock)
@@ -153,7 +153,7 @@ class SourceCounters:
         )
 
 
-class TargetFacts:
+class TargetCounters:
     """The counters of one target."""
 
     __slots__ = (
@@ -192,7 +192,7 @@ class TargetFacts:
         self.not_acknowledged = make("acknowledged", False, "Signal was not acknowledged.")
 
 
-class ReplyFacts(TargetFacts):
+class ReplyCounters(TargetCounters):
     """The counters of responses and of elements of subscriptions, for all reply targets of a connection."""
 
     __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected", "responses")

@@ -20,10 +20,10 @@ from connectivity.monitoring.counters import (
     RESPONSES,
     Addresses,
     EventCounter,
-    Outcome,
-    ReplyFacts,
+    MetricLabels,
+    ReplyCounters,
     SourceCounters,
-    TargetFacts,
+    TargetCounters,
 )
 from connectivity.monitoring.windows import WINDOWS, CountSnapshot, SecondClock
 
@@ -46,9 +46,9 @@ class Meter:
         self._clock = clock
         self._now = now
         self._counters: dict[tuple[EntryKind, str], EventCounter] = {}
-        self._outcomes: Counter[Outcome] = Counter()
+        self._outcomes: Counter[MetricLabels] = Counter()
         """Counts of the connection as a whole, and of addresses that it no longer has."""
-        self.replies = ReplyFacts(partial(self._counter, _RESPONSE, None))
+        self.replies = ReplyCounters(partial(self._counter, _RESPONSE, None))
 
     def inbound(self, outcome: str, count: int = 1) -> None:
         """Count deliveries by an outcome that belongs to no address.
@@ -64,9 +64,9 @@ class Meter:
             {address: SourceCounters(partial(self._counter, _SOURCE, address)) for address in addresses}, matches
         )
 
-    def target(self, address: str) -> TargetFacts:
+    def target(self, address: str) -> TargetCounters:
         """Return the counters of the targets with this address, as the document has it."""
-        return TargetFacts(partial(self._counter, _TARGET, address))
+        return TargetCounters(partial(self._counter, _TARGET, address))
 
     def _counter(
         self,
@@ -75,7 +75,7 @@ class Meter:
         type: str,
         is_success: bool,
         words: str,
-        outcome: Outcome | None = None,
+        outcome: MetricLabels | None = None,
     ) -> EventCounter:
         """Return the counter of this kind and message; the same one at every call."""
         kind = EntryKind(category, type, address, is_success)
@@ -95,7 +95,7 @@ class Meter:
                 if counter.outcome is not None and (total := counter.total):
                     self._outcomes[counter.outcome] += total
 
-    def deliveries(self) -> Mapping[Outcome, int]:
+    def deliveries(self) -> Mapping[MetricLabels, int]:
         """Return the number of messages by direction and outcome, since the service has known the connection."""
         totals = Counter(self._outcomes)
         for counter in self._counters.values():

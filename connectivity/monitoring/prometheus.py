@@ -156,14 +156,13 @@ class PrometheusRegistry:
         self._before_scrape.append(look)
 
     async def scrape(self, encode: Encode = generate_latest) -> bytes:
-        """Return `exposition` after all `look_first` coroutines, written in a worker thread."""
+        """Return all metrics in the format that `encode` writes, by default Prometheus' text format.
+
+        All `look_first` coroutines are awaited before; a worker thread writes the text.
+        """
         for look in self._before_scrape:
             await look()
         return await asyncio.to_thread(encode, _Scraped(list(self.registry.collect())))
-
-    def exposition(self, encode: Encode = generate_latest) -> bytes:
-        """Return all metrics in the format that `encode` writes, by default Prometheus' text format."""
-        return encode(self.registry)
 
 
 class _Scraped(CollectorRegistry):

@@ -74,7 +74,9 @@ class SessionHandlers:
             await handler.close()
 
 
-def open_handlers(means: SessionServices) -> SessionHandlers:
+def open_handlers(services: SessionServices) -> SessionHandlers:
     """Create one session handler of each kind."""
     handlers = {protocol: load_handler(protocol) for protocol in PROTOCOLS}
-    return SessionHandlers({protocol: handler(means) for protocol, handler in handlers.items() if handler is not None})
+    return SessionHandlers(
+        {protocol: handler(services) for protocol, handler in handlers.items() if handler is not None}
+    )

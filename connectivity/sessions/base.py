@@ -95,7 +95,7 @@ class SessionHandler(ABC):
     """Serves one protocol."""
 
     @abstractmethod
-    def __init__(self, means: SessionServices) -> None: ...
+    def __init__(self, services: SessionServices) -> None: ...
 
     @abstractmethod
     def take(

@@ -78,15 +78,15 @@ class ReplyChannel:
         messages = [OutboundMessage(address, envelope, route.qos, order) for envelope in envelopes]
         if parting is not None:
             messages[-1] = msgspec.structs.replace(messages[-1], parting=parting)
-        route.facts.dispatched.note(None, len(messages))
-        route.facts.mapped.note(None, len(messages))
+        route.counters.dispatched.note(None, len(messages))
+        route.counters.mapped.note(None, len(messages))
         told = partial(self._ended, len(messages), elements, ended)
         return route.outbox.post(messages, told, address, route.place)
 
     def _ended(self, messages: int, elements: int, ended: Done | None, error: ConnectivityError | None) -> None:
         route = self.route
         if error is not None:
-            route.facts.not_published.note(None, words=str(error))
+            route.counters.not_published.note(None, words=str(error))
             # A peer of a listener that has disconnected is not worth a warning.
             say = log.debug if route.is_listener else log.warning
             say(
@@ -97,7 +97,7 @@ class ReplyChannel:
                 error=str(error),
             )
         else:
-            route.facts.published.note(None, messages)
+            route.counters.published.note(None, messages)
             route.meter.events += elements
         if ended is not None:
             ended(error)

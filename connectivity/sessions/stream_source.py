@@ -19,10 +19,10 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event, HistoryQuery
 from mappings.streams.entry import (
     All,
+    EntrySelection,
     FromTime,
     Last,
     OffsetRange,
-    Selection,
     StreamEntry,
     entry_of,
     predecessor,
@@ -109,7 +109,7 @@ class StreamSource:
         return offset_query(entity, newest + 1 if first is None else first, newest)
 
 
-def query_of(selection: Selection, entity: EntityId, newest: int) -> HistoryQuery:
+def query_of(selection: EntrySelection, entity: EntityId, newest: int) -> HistoryQuery:
     """Return the query of a selection for a partition with this `newest` offset (0: empty).
 
     For `FromTime` the entity is a twin, whose times are in order.

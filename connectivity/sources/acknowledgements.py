@@ -78,7 +78,7 @@ def has_no_ack_headers(headers: Headers) -> bool:
     return "requested-acks" not in headers and "response-required" not in headers and "timeout" not in headers
 
 
-def wish(headers: Headers, channel: str) -> RequestedAcks | Fault:
+def requested_acks(headers: Headers, channel: str) -> RequestedAcks | Fault:
     """Return the requests in normalized headers on the channel `twin` or `live`, or a fault."""
     if has_no_ack_headers(headers):
         return _DEFAULT_REQUESTS[channel]

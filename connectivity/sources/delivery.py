@@ -54,8 +54,8 @@ class InboundDelivery:
     """
 
     __slots__ = (
+        "counters",
         "delivery",
-        "facts",
         "is_again",
         "key",
         "number",
@@ -71,7 +71,7 @@ class InboundDelivery:
         self.delivery = delivery
         self.received = received
         self.route = route
-        self.facts = route.arriving.at(delivery.address)
+        self.counters = route.arriving.at(delivery.address)
         self.number = next(_numbers)
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
@@ -88,12 +88,12 @@ class InboundDelivery:
                 self.settle()
             else:
                 self.delivery.reject(self.outcome is Outcome.REDELIVER)
-                counter = self.facts.requeued if self.outcome is Outcome.REDELIVER else self.facts.rejected
+                counter = self.counters.requeued if self.outcome is Outcome.REDELIVER else self.counters.rejected
                 counter.note(self.about)
 
     def settle(self) -> None:
         self.delivery.settle()
-        self.facts.acknowledged.note(self.about)
+        self.counters.acknowledged.note(self.about)
 
     @property
     def about(self) -> SignalReference | None:
@@ -134,7 +134,7 @@ def _count_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: boo
     for inbound in inbound_deliveries:
         received = inbound.received
         if len(received.signals) == 1 and received.error is None and not (received.dropped or is_enforcing):
-            plain.setdefault(inbound.facts, []).append(received.signals[0].signal)
+            plain.setdefault(inbound.counters, []).append(received.signals[0].signal)
         else:
             _note(inbound, is_enforcing)
     for counters, signals in plain.items():
@@ -143,7 +143,7 @@ def _count_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: boo
 
 def _note(inbound: InboundDelivery, is_enforcing: bool) -> None:
     """Count what was read of one delivery."""
-    counters, received = inbound.facts, inbound.received
+    counters, received = inbound.counters, inbound.received
     counters.consumed.note(inbound.about)
     for each in received.signals:
         counters.mapped.note(each.signal)
@@ -177,8 +177,8 @@ class RedeliveryTracker:
         self._refused: OrderedDict[_DeliveryKey, bytes] = OrderedDict()
         """Deliveries whose responses the broker refused: key to digest of the payload."""
         self._rejections: OrderedDict[_DeliveryKey, int] = OrderedDict()
-        self.has_failures = False
-        """Whether a key may have been refused or requeued before, so that a first delivery has to clear it."""
+        self._has_failures = False
+        """Whether a key may have been refused or requeued before."""
 
     def close_connection(self, connection_id: str) -> None:
         for known in (self._pending, self._refused, self._rejections):
@@ -188,15 +188,14 @@ class RedeliveryTracker:
     def is_answered(self, inbound: InboundDelivery) -> bool:
         """Return whether a delivery needs no processing, because its responses are pending or refused.
 
-        If so it is acknowledged with them. Call this for every redelivery, and for every first delivery while
-        `has_failures`, because a first delivery frees its key.
+        If so it is acknowledged with them. A first delivery frees its key.
         """
         place = inbound.key
         if not inbound.delivery.redelivered:
-            if place is not None:
+            if self._has_failures and place is not None:
                 self._refused.pop(place, None)
                 self._rejections.pop(place, None)
-            self.has_failures = bool(self._refused or self._rejections)
+                self._has_failures = bool(self._refused or self._rejections)
             return False
         if place is None:
             return False
@@ -225,7 +224,7 @@ class RedeliveryTracker:
         def ended(error: ConnectivityError | None) -> None:
             if error is not None and inbound.outcome is Outcome.SETTLED:
                 _remember(self._refused, place, digest(inbound.delivery), _MAX_REFUSALS)
-                self.has_failures = True
+                self._has_failures = True
             if inbound.open == 1:
                 # Before `ended`, within which the broker may already redeliver.
                 self.forget(inbound)
@@ -257,7 +256,7 @@ class RedeliveryTracker:
             self._rejections.pop(place, None)
             return False
         _remember(self._rejections, place, rejections + 1, _MAX_TRACKED_REJECTIONS)
-        self.has_failures = True
+        self._has_failures = True
         return True
 
     def name(
@@ -277,10 +276,10 @@ class RedeliveryTracker:
 
     def is_known_request(self, signal: Request | Cancel, received: ReceivedSignal, inbound: InboundDelivery) -> bool:
         """Return whether this request or cancel was executed before; if not, remember it as executed."""
-        name, is_asked = self.name(signal, received, inbound)
+        name, may_be_repeated = self.name(signal, received, inbound)
         if name is None:
             return False
-        if is_asked and self._requests.get(name.place) == name.digest:
+        if may_be_repeated and self._requests.get(name.place) == name.digest:
             return True
         _remember(self._requests, name.place, name.digest, _MAX_REQUESTS)
         return False
@@ -299,7 +298,7 @@ def _key_of_idempotency(
 class DeduplicationKey(NamedTuple):
     """The deduplication key of a message, if any.
 
-    `is_asked`: the message may have arrived before. `is_chosen`: a client has set the key.
+    `may_be_repeated`: the message may have arrived before. `is_chosen`: a client has set the key.
     """
 
     name: DeliveryName | None

@@ -18,7 +18,7 @@ class PendingTrim(NamedTuple):
     done: asyncio.Future[int]
 
 
-class Committed(NamedTuple):
+class CommitResult(NamedTuple):
     """The seconds that a commit took, the trimming in it, and how many events that deleted."""
 
     seconds: float

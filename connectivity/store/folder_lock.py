@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from connectivity.errors import ConnectivityError, SettingsError
+from spark_store.journal.journal import Journal
 
 
 class DataFolderLocked(ConnectivityError):
@@ -54,3 +55,13 @@ def lock_folder(folder: Path) -> Iterator[Path]:
         file.write(f"process {os.getpid()}\n")
         file.flush()
         yield path
+
+
+@contextlib.contextmanager
+def open_journal(data_dir: Path) -> Iterator[Journal]:
+    """Open the journal of a folder without a service, under its lock.
+
+    Raises what `lock_folder` raises, SchemaTooNew, StoreUnavailable.
+    """
+    with lock_folder(data_dir), contextlib.closing(Journal.open(data_dir / "journal.db")) as journal:
+        yield journal

@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from connectivity.authorization.revalidation import PolicyChangeNotifier
-from connectivity.store.commit import Committed, PendingCommit, PendingTrim, UncommittedState
+from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, UncommittedState
 from connectivity.store.event_tail import EventTail
 from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
@@ -33,7 +33,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import HistoryQuery
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import history
-from spark_store.history.history import HistoryPage, HistoryRange, Trimmed
+from spark_store.history.history import HistoryPage, HistoryRange, TrimmedRange
 from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
 from spark_store.records import Change, DeliveryName, NumberedEvent, OldestEvent, Snapshot
 
@@ -109,7 +109,7 @@ class Store:
         """The newest durable events, for readers that need all of them."""
         self.retained_history = RetainedHistory(journal, self.ask_lake)
         """Where histories begin."""
-        self.authorities = PolicyChangeNotifier()
+        self.policy_changes = PolicyChangeNotifier()
         """Notifies of policies that have changed."""
         self._last: int | None = None
         """The number of the newest event in the current commit, while the tail has readers."""
@@ -268,8 +268,7 @@ class Store:
 
     def open_range(self, query: HistoryQuery, now: datetime) -> HistoryRange:
         """Fix the bounds of a query; earlier decided events belong to it. Raises QueryError, StoreUnavailable."""
-        newest = self.snapshot(query.entity)
-        return history.open_range(self._journal, query, now, newest=0 if newest is None else newest.revision)
+        return history.open_range(self._journal, query, now, newest=self.newest_revision(query.entity))
 
     async def page(self, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
         """Return a page as `history.page` does, of undurable and trimmed events too.
@@ -288,7 +287,7 @@ class Store:
         # Everything is durable now: what is still missing will never exist.
         return found if found.events or found.position != position else found._replace(ended=True)
 
-    async def _lake_page(self, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int) -> HistoryPage:
+    async def _lake_page(self, range: HistoryRange, trimmed: TrimmedRange, limit: int, max_bytes: int) -> HistoryPage:
         if self._open_lake is None:
             raise HistoryUnavailable(
                 f"{range.entity}: the journal has trimmed revision {trimmed.first} to {trimmed.last}, and there is no lake: "
@@ -313,6 +312,11 @@ class Store:
     async def read_in_worker(self, query: Callable[[Any], T]) -> T:
         """Return what a long query finds in the committed tables, in a worker thread. Raises StoreUnavailable."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._journal.read_in_worker, query)
+
+    def newest_revision(self, entity: EntityId) -> int:
+        """Return the newest decided revision of an entity; 0 for none. Raises StoreUnavailable."""
+        snapshot = self.snapshot(entity)
+        return 0 if snapshot is None else snapshot.revision
 
     def newest_durable(self, entity: EntityId) -> int:
         """Return the revision of an entity's newest durable event; 0 for none. Raises StoreUnavailable."""
@@ -486,14 +490,14 @@ class Store:
         """Return the time in nanoseconds before which answers are no longer known."""
         return self._now() - int(self._options.redelivery_window * 1e9)
 
-    def _commit(self, trimming: PendingTrim | None) -> Committed:
+    def _commit(self, trimming: PendingTrim | None) -> CommitResult:
         """Commit, and trim. Runs in the worker thread."""
         start = time.perf_counter()
         trimmed = 0 if trimming is None else self._journal.trim(trimming.last, trimming.before, TRIM_EVENTS)
         self._journal.commit()
-        return Committed(time.perf_counter() - start, trimming, trimmed)
+        return CommitResult(time.perf_counter() - start, trimming, trimmed)
 
-    def _on_commit_done(self, commit: asyncio.Future[Committed]) -> None:
+    def _on_commit_done(self, commit: asyncio.Future[CommitResult]) -> None:
         if (error := commit.exception()) is not None:
             self._on_failure(error)
             return
@@ -517,7 +521,7 @@ class Store:
                 self.retained_history.forget(submitted.forgotten.entity)
                 self.tail.forget()
             submitted.succeed()
-        self.authorities.notify(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
+        self.policy_changes.notify(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
         if self.tail.is_followed and any(change.events for change in changes):
             # Callers that wait for these come first: their replies precede the events to targets.
             asyncio.get_running_loop().call_soon(self._notify_readers, self._last, changes)

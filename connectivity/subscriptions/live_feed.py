@@ -121,8 +121,7 @@ class LiveFeeds:
         `may_skip` as in `FollowQuery`. Raises StoreUnavailable.
         """
         if after is None:
-            newest = self._store.snapshot(entity)
-            after = 0 if newest is None else newest.revision
+            after = self._store.newest_revision(entity)
         buffer = self._lines.get(entity)
         if buffer is None:
             if not self._lines:

@@ -28,7 +28,7 @@ from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import TIMESTAMP, shorten_timestamp
 from mappings.errors import Fault
 from mappings.ids import MAX_CACHED_LENGTH, EntityId
-from mappings.model.field_selector import Selection, parse_fields, select
+from mappings.model.field_selector import FieldSelection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
 from mappings.timestamps import parse_instant, utc_text
@@ -45,7 +45,7 @@ _TIMES: Final = ("_created", "_modified")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def item(hit: SearchHit, selection: Selection | None) -> bytes:
+def item(hit: SearchHit, selection: FieldSelection | None) -> bytes:
     """Return a thing for a page: its selected fields, or its document without special fields."""
     if selection is None and hit.text is not None:
         return hit.text
@@ -138,7 +138,7 @@ class SearchRequest(NamedTuple):
 
     question: ThingQuery
     size: int
-    selection: Selection | None
+    selection: FieldSelection | None
     subjects: tuple[str, ...]
 
 

@@ -32,7 +32,7 @@ from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from connectivity.subscriptions.search_feed import SearchFeed, SearchRequest, SearchService, SearchWorker
 from connectivity.twins.access import ThingRights
 from mappings.errors import Fault
-from mappings.model.field_selector import Selection
+from mappings.model.field_selector import FieldSelection
 from spark_store.errors import InvalidOption, QueryError, StoreError
 from spark_store.records import AuditEntry
 from spark_store.rql.options import read_options
@@ -54,7 +54,7 @@ class HttpSearch:
     filter: str | None = None
     options: str | None = None
     namespaces: frozenset[str] | None = None
-    selection: Selection | None = None
+    selection: FieldSelection | None = None
     seconds: float | None = None
     instead: str | None = None
 

@@ -13,7 +13,7 @@ from itertools import product
 from typing import Any, NamedTuple
 
 from mappings.errors import Unresolved
-from mappings.model.field_selector import Selection, build_selection, parse_pointers, select
+from mappings.model.field_selector import FieldSelection, build_selection, parse_pointers, select
 from mappings.model.json_pointer import Segments
 from mappings.placeholders.template import PlaceholderContext, Template, parse
 from spark_store.rql.ast import Field
@@ -65,7 +65,7 @@ class ExtraFields:
         """The first segments of its pointers that do not depend on a signal."""
         return frozenset(first for first, *_ in (it.segments for it in self._pointers) if isinstance(first, str))
 
-    def selection(self, context: Callable[[], PlaceholderContext]) -> Selection:
+    def selection(self, context: Callable[[], PlaceholderContext]) -> FieldSelection:
         """Return the selected fields for a signal; `context` has the values of placeholders."""
         if self._constant is not None:
             return self._constant
@@ -85,7 +85,7 @@ def _segment(text: str, expressions: Sequence[str]) -> str | Template:
     return parse(_TOKEN.sub(lambda found: f"{{{{ {expressions[int(found[1])]} }}}}", text))
 
 
-def covers(selection: Selection, field: Field) -> bool:
+def covers(selection: FieldSelection, field: Field) -> bool:
     """Whether extra fields with this selection may contain a field of a filter."""
     level = selection
     for depth, key in enumerate(field.path):
@@ -100,6 +100,6 @@ def covers(selection: Selection, field: Field) -> bool:
     return True
 
 
-def extra_of(document: Mapping[str, Any], selection: Selection) -> dict[str, Any]:
+def extra_of(document: Mapping[str, Any], selection: FieldSelection) -> dict[str, Any]:
     """Return the readable selected fields of a thing; empty if none exists."""
     return dict(select(document, selection))

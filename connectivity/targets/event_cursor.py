@@ -132,7 +132,7 @@ class EventCursor:
             self.judged = seq
             self._listeners.pop(seq, None)
             return
-        judged = self.route.judge(signal_context)
+        judged = self.route.filter(signal_context)
         self.judged = seq
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:

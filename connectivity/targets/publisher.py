@@ -15,7 +15,7 @@ import structlog
 
 from connectivity.errors import ConnectivityError
 from connectivity.mapping.mapper import ConfiguredMapper
-from connectivity.monitoring.counters import TargetFacts
+from connectivity.monitoring.counters import TargetCounters
 from connectivity.monitoring.logs import log_context
 from connectivity.targets.destination import Destination, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
@@ -39,12 +39,12 @@ It receives their number, and the first error among them.
 """
 
 
-class Publisher:
+class SignalPublisher:
     """Sends signals to the address of a target, or of a source's reply-target."""
 
     kind: ClassVar[str]
     """The meaning of the index in log events: `source` or `target`."""
-    facts: TargetFacts
+    counters: TargetCounters
 
     def __init__(
         self, connection_id: str, index: int, qos: int | None, address: str, outbox: Outbox, tracer: Tracer | None
@@ -129,7 +129,7 @@ class Publisher:
             posting.error = self._mapping_failed(signal, error)
         else:
             if not messages:
-                self.facts.unwritten.note(signal)
+                self.counters.unwritten.note(signal)
         return messages
 
     def _mapping_failed(self, signal: Outbound, error: Exception) -> ConnectivityError | None:
@@ -138,10 +138,10 @@ class Publisher:
         An internal error must cost this signal only, like an error of a script.
         """
         if isinstance(error, MappingError):
-            self.facts.not_mapped.note(signal, words=str(error))
+            self.counters.not_mapped.note(signal, words=str(error))
             self._warn("signal not mapped", signal, error=str(error))
         else:
-            self.facts.not_mapped.note(signal)
+            self.counters.not_mapped.note(signal)
             log.exception("mapping a signal failed", **self._log_fields(signal))
         return None
 

@@ -19,11 +19,11 @@ from connectivity.connections.templates import with_connection_id
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.mapping.mapper import ConfiguredMapper, mappers_of
 from connectivity.mapping.script_host import ScriptHost
-from connectivity.monitoring.counters import ReplyFacts
+from connectivity.monitoring.counters import ReplyCounters
 from connectivity.monitoring.meter import Meter
 from connectivity.targets.destination import Destination, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
-from connectivity.targets.publisher import MappedSignal, Publisher
+from connectivity.targets.publisher import MappedSignal, SignalPublisher
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import Fault
@@ -60,7 +60,7 @@ _FAILURES = 400
 """The least status of a failed response."""
 
 
-class ReplyTargetPublisher(Publisher):
+class ReplyTargetPublisher(SignalPublisher):
     """Sends the responses of one source of a connection, as one of its payload mappers writes them."""
 
     kind = "source"
@@ -77,7 +77,7 @@ class ReplyTargetPublisher(Publisher):
     ) -> None:
         """`mapper`: by default the source's first. `tracer` starts spans; None: no traces."""
         source = connection.sources[index]
-        self.facts: ReplyFacts = meter.replies
+        self.counters: ReplyCounters = meter.replies
         """The counters of responses and elements of all sources of the connection."""
         super().__init__(connection.id, index, source.qos, source.reply_target.address, outbox, tracer)
         self.place = (connection.id, index)
@@ -85,9 +85,9 @@ class ReplyTargetPublisher(Publisher):
         self.source: Source = source
         self.meter = meter
         self._unsent = {
-            NO_REPLY_TARGET: self.facts.no_reply_target,
-            NOT_EXPECTED: self.facts.not_expected,
-            ADDRESS_UNRESOLVED: self.facts.unresolved,
+            NO_REPLY_TARGET: self.counters.no_reply_target,
+            NOT_EXPECTED: self.counters.not_expected,
+            ADDRESS_UNRESOLVED: self.counters.unresolved,
         }
         connection_type = load_connection_type(connection.connection_type)
         self.is_listener, self.is_stream = connection_type.is_listener, connection_type.is_stream
@@ -163,13 +163,13 @@ class ReplyTargetPublisher(Publisher):
     def _ended(self, signal: Outbound, ended: Done | None, messages: int, error: ConnectivityError | None) -> None:
         """Count the outcome. A response that is too large for the broker is followed by an error response."""
         if messages and error is not None:
-            self.facts.not_published.note(signal, words=str(error))
+            self.counters.not_published.note(signal, words=str(error))
             self._warn("message not published", signal, error=str(error))
             if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:
                 self.post(instead, ended)
                 return
         elif messages:
-            self.facts.published.note(signal, messages)
+            self.counters.published.note(signal, messages)
             if isinstance(signal, Next):
                 self.meter.events += len(signal.elements)
         if ended is not None:
@@ -183,7 +183,7 @@ class ReplyTargetPublisher(Publisher):
         mapped = self._map_and_count(signal, unasked)
         return self._messages(mapped) if mapped is not None else ()
 
-    async def rehearse(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
+    async def preview_messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
         """Return what `post` would send, or the reason why it would send nothing.
 
         Nothing is counted or logged. Raises MappingError if the signal cannot be mapped.
@@ -203,20 +203,20 @@ class ReplyTargetPublisher(Publisher):
         if isinstance(mapped, str):
             self._count_dispatched(signal)
             if is_lost:
-                self.facts.mapped.note(signal)
+                self.counters.mapped.note(signal)
             self._unsent[mapped].note(signal)
             if mapped == ADDRESS_UNRESOLVED:
                 self._warn_unresolved(signal, hint=_UNRESOLVED_HINT)
             return None
         number = len(mapped[1][0][1])
         if number == 1 and failure_of(signal) is None:
-            self.facts.responses.note(signal)
+            self.counters.responses.note(signal)
             return mapped
         self._count_dispatched(signal)
         if number:
-            self.facts.mapped.note(signal, number)
+            self.counters.mapped.note(signal, number)
         else:
-            self.facts.unwritten.note(signal)
+            self.counters.unwritten.note(signal)
         return mapped
 
     def _map_if_expected(self, signal: Outbound, unasked: bool) -> MappedSignal | str:
@@ -240,9 +240,9 @@ class ReplyTargetPublisher(Publisher):
 
     def _count_dispatched(self, signal: Outbound) -> None:
         if (error := failure_of(signal)) is not None:
-            self.facts.dispatched_error.note(signal, words=error)
+            self.counters.dispatched_error.note(signal, words=error)
         else:
-            self.facts.dispatched.note(signal)
+            self.counters.dispatched.note(signal)
 
 
 def response_type(signal: Answer) -> str:

@@ -21,7 +21,7 @@ from connectivity.twins.access import Visibility, may_receive, readable, view_of
 from connectivity.twins.context import StateLookup
 from connectivity.twins.retrieval import hidden
 from mappings.ids import EntityId, EntityType
-from mappings.model.field_selector import Selection
+from mappings.model.field_selector import FieldSelection
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
 from mappings.placeholders.template import PlaceholderContext, Template
@@ -43,14 +43,8 @@ _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 
-class CurrentState(Protocol):
-    """The present state, with the entity of the signal and its policy in memory."""
-
-    def snapshot(self, entity: EntityId) -> Snapshot | None:
-        """The newest snapshot, also of a deleted entity."""
-
-    def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        """Return the permissions of a policy for entities of a namespace; None if it does not exist."""
+class CurrentState(StateLookup, Protocol):
+    """The present state, and the time."""
 
     def now(self) -> datetime:
         """Return the current time, with a time zone."""
@@ -133,7 +127,7 @@ class SubjectView(Generic[S]):
                 document[name] = found
         return document
 
-    def readable_thing(self, selection: Selection) -> Mapping[str, Any] | None:
+    def readable_thing(self, selection: FieldSelection) -> Mapping[str, Any] | None:
         """The readable thing after the signal, with extra fields; None if unknown, empty if deleted."""
         signal_context = self._signal_context
         snapshot = signal_context.snapshot

@@ -20,7 +20,7 @@ from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.meter import Meter
 from connectivity.targets.destination import DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
-from connectivity.targets.publisher import MappedSignal, Publisher
+from connectivity.targets.publisher import MappedSignal, SignalPublisher
 from connectivity.targets.signal_context import S, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.transports import load_connection_type
@@ -43,7 +43,7 @@ class _NotMapped(PublishFailed):
     """A signal could not be mapped; this is counted and logged already."""
 
 
-class TargetPublisher(Publisher):
+class TargetPublisher(SignalPublisher):
     """Sends signals to one target of a connection, if its topics and their filters select them."""
 
     kind = "target"
@@ -60,7 +60,7 @@ class TargetPublisher(Publisher):
     ) -> None:
         """`host` runs the scripts of its mappers; `tracer` starts spans; None: no traces."""
         target = connection.targets[index]
-        self.facts = meter.target(target.address)
+        self.counters = meter.target(target.address)
         super().__init__(connection.id, index, target.qos, target.address, outbox, tracer)
         label = target.issued_acknowledgement_label
         self.label = with_connection_id(label, connection.id) if label is not None else None
@@ -85,17 +85,17 @@ class TargetPublisher(Publisher):
             headers["correlation-id"] = correlation_id
         ack = Acknowledgement(entity, label, status, None, headers, channel)
         words = f"'{label}' was acknowledged with status {status}"
-        (self.facts.acknowledged if error is None else self.facts.not_acknowledged).note(ack, words=words)
+        (self.counters.acknowledged if error is None else self.counters.not_acknowledged).note(ack, words=words)
         return ack
 
-    def judge(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
+    def filter(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """Return the signal as the target receives it, or the reason why it does not. `post` sends it then."""
-        judged = self.interest.judge_shared(signal_context)
+        judged = self.interest.filter_shared(signal_context)
         if judged is SuppressionReason.FILTER:
-            self.facts.dispatched.note(signal_context.signal)
+            self.counters.dispatched.note(signal_context.signal)
         elif judged is SuppressionReason.ENRICHMENT:
-            self.facts.dispatched.note(signal_context.signal)
-            self.facts.not_filtered.note(signal_context.signal, words=judged.value)
+            self.counters.dispatched.note(signal_context.signal)
+            self.counters.not_filtered.note(signal_context.signal, words=judged.value)
         return judged
 
     def messages(self, signal: Outbound) -> Sequence[OutboundMessage]:
@@ -111,22 +111,22 @@ class TargetPublisher(Publisher):
         try:
             mapped = self._map(signal, self._destination)
         except Exception as error:
-            self.facts.passed.note(signal)
+            self.counters.passed.note(signal)
             raise self._mapping_failed(signal, error) from error
         if mapped is None:
-            self.facts.passed.note(signal)
-            self.facts.unresolved.note(signal)
+            self.counters.passed.note(signal)
+            self.counters.unresolved.note(signal)
             self._warn_unresolved(signal)
             return None
         number = sum(len(envelopes) for _, envelopes in mapped[1])
         if number == 1:
-            self.facts.written.note(signal)
+            self.counters.written.note(signal)
             return mapped
-        self.facts.passed.note(signal)
+        self.counters.passed.note(signal)
         if not number:
-            self.facts.unwritten.note(signal)
+            self.counters.unwritten.note(signal)
             return None
-        self.facts.mapped.note(signal, number)
+        self.counters.mapped.note(signal, number)
         return mapped
 
     def _mapping_failed(self, signal: Outbound, error: Exception) -> _NotMapped:
@@ -152,7 +152,7 @@ class TargetPublisher(Publisher):
         if len(self._open) >= MAX_WAITING:
             lost = f"{MAX_WAITING} signals already wait for the broker"
             self._warn("signal dropped", signal, error=lost)
-            self.facts.not_published.note(signal, words=lost)
+            self.counters.not_published.note(signal, words=lost)
             ended(PublishFailed("too many signals wait for the broker"))
             return PendingPublish(0, None)
         posting = PendingPublish(1, None, monotonic() + MAX_TIMEOUT if isinstance(signal, Live) else None)
@@ -177,14 +177,14 @@ class TargetPublisher(Publisher):
                 self._count_failure(signal, str(error))
         elif messages and not posting.withdrawn:
             self.trouble = None
-            self.facts.published.note(signal, messages)
+            self.counters.published.note(signal, messages)
         if dropped is not None and error is None and not messages:
             dropped()
         else:
             ended(error)
 
     def _count_failure(self, signal: Outbound, error: str) -> None:
-        self.facts.not_published.note(signal, words=error)
+        self.counters.not_published.note(signal, words=error)
         if error.startswith(_ADDRESS_ERRORS):
             self.trouble = error
         self._warn("message not published", signal, error=error)

@@ -15,7 +15,7 @@ from typing import Any
 from connectivity.connections.target_topics import TargetTopic, parse_target_topic
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
 from connectivity.targets.signal_context import CurrentState, S, SignalContext, SubjectView, SuppressionReason
-from mappings.model.field_selector import Selection, merge_objects
+from mappings.model.field_selector import FieldSelection, merge_objects
 from mappings.model.signals import TwinEvent
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
@@ -81,7 +81,7 @@ class _CompiledTopic:
             return SuppressionReason.FILTER
         return seen.add_extra_fields(found)
 
-    def _rejects_always(self, predicate: Predicate, seen: SubjectView[S], selection: Selection) -> bool:
+    def _rejects_always(self, predicate: Predicate, seen: SubjectView[S], selection: FieldSelection) -> bool:
         """Whether the filter rejects the signal whatever the extra fields are."""
         document: Mapping[str, Any] = seen.document(self.operands)
         return rql.partial_evaluate(predicate, document, lambda field: covers(selection, field)) is False
@@ -114,11 +114,11 @@ class TopicFilter:
             for compiled_topic in self._topics.get(topic, ())
         )
 
-    def judge(self, signal: S, present: CurrentState) -> S | SuppressionReason:
+    def filter(self, signal: S, present: CurrentState) -> S | SuppressionReason:
         """Return the readable signal with its extra fields, or the reason why it is not sent."""
-        return self.judge_shared(SignalContext(signal, present))
+        return self.filter_shared(SignalContext(signal, present))
 
-    def judge_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
+    def filter_shared(self, signal_context: SignalContext[S]) -> S | SuppressionReason:
         """The same for a signal that others are asked about too."""
         topics_by_name = self._topics.get(signal_context.topic) if signal_context.topic is not None else None
         if topics_by_name is None:

@@ -49,6 +49,13 @@ def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: Stat
     return frozenset() if own is None else frozenset({own.policy}) | _policies_of(str(own.policy), None, world)
 
 
+def enforcer_of(entity: EntityId, world: StateLookup) -> Enforcer | None:
+    """Return the permissions of an entity's policy; None without one."""
+    snapshot = world.snapshot(entity)
+    policy = snapshot.policy if snapshot is not None else None
+    return world.enforcer(policy, entity.namespace) if policy is not None else None
+
+
 def _policies_of(policy_id: str | None, namespace: str | None, world: StateLookup) -> frozenset[EntityId]:
     enforcer = world.enforcer(policy_id, namespace) if policy_id is not None else None
     return enforcer.policies if enforcer is not None else frozenset()
@@ -68,9 +75,7 @@ def may_use_stream(
 
 def may_read_events(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> bool:
     """Whether the subjects may read all events of a thing or policy, future ones included."""
-    snapshot = world.snapshot(entity)
-    policy = snapshot.policy if snapshot is not None else None
-    enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None
+    enforcer = enforcer_of(entity, world)
     return enforcer is not None and enforcer.unrestricted(subjects, READ, f"{entity.type.value}:/")
 
 
@@ -158,7 +163,7 @@ def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault
     snapshot = world.snapshot(signal.entity)
     if snapshot is None or snapshot.is_deleted:
         return fault("things:thing.notfound", signal.entity)
-    enforcer = _enforcer(signal.entity, world)
+    enforcer = enforcer_of(signal.entity, world)
     if isinstance(signal, Message):
         if enforcer is not None and enforcer.has(subjects, WRITE, f"message:{signal.path}"):
             return None
@@ -179,7 +184,7 @@ def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault
 
 def may_receive(signal: Live, subjects: Sequence[str], world: StateLookup) -> bool:
     """Whether the subjects may read this signal."""
-    enforcer = _enforcer(signal.entity, world)
+    enforcer = enforcer_of(signal.entity, world)
     if enforcer is None:
         return False
     if isinstance(signal, Message):
@@ -188,12 +193,6 @@ def may_receive(signal: Live, subjects: Sequence[str], world: StateLookup) -> bo
         return enforcer.partial(subjects, READ, f"thing:{signal.path}")
     # Signals are sent unfiltered, so nothing in them may be unreadable.
     return enforcer.unrestricted(subjects, READ, f"thing:{signal.path}")
-
-
-def _enforcer(entity: EntityId, world: StateLookup) -> Enforcer | None:
-    snapshot = world.snapshot(entity)
-    policy = snapshot.policy if snapshot is not None else None
-    return world.enforcer(policy, entity.namespace) if policy is not None else None
 
 
 def _forbidden(signal: Live, name: str) -> str:
@@ -240,9 +239,7 @@ def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any)
 
 def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> Fault | None:
     """Return None if the subjects may read the whole history of the entity, else the fault."""
-    snapshot = world.snapshot(entity)
-    policy = snapshot.policy if snapshot is not None else None
-    enforcer = world.enforcer(policy, entity.namespace) if policy is not None else None
+    enforcer = enforcer_of(entity, world)
     if enforcer is not None and enforcer.may_stream(subjects, entity.type.value):
         return None
     return fault("things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound", entity)

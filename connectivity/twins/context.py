@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from connectivity.authorization import policy_imports
-from connectivity.authorization.enforcer import Enforcer
+from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.authorization.policy_imports import Policy
 from connectivity.errors import TwinError
 from connectivity.twins import errors
@@ -231,6 +231,14 @@ def revision_tag(snapshot: Snapshot) -> str:
 def hash_tag(value: Any) -> str:
     """The entity tag of a part: equal JSON, whatever the order of its members, has an equal tag."""
     return f'"hash:{hashlib.blake2b(_canonical(value), digest_size=8).hexdigest()}"'
+
+
+def part_tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
+    """Return the entity tag of the addressed part as far as the caller may read it; None if nothing."""
+    if case.address.is_root:
+        return revision_tag(snapshot)
+    seen = enforcer.view(value, case.address.guarded, case.subjects)
+    return None if seen is DROP else hash_tag(seen)
 
 
 def is_same_json(one: Any, other: Any) -> bool:

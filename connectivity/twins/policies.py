@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from connectivity.authorization import policy_imports
-from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
+from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.twins import policy_values, preconditions, values
 from connectivity.twins.context import (
     CommandContext,
@@ -23,6 +23,7 @@ from connectivity.twins.context import (
     encode,
     hash_tag,
     is_same_json,
+    part_tag,
     revision_tag,
     state_of,
 )
@@ -117,14 +118,14 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = _writable(case)
     state, address = state_of(before), case.address
     present = get(state, address.segments)
-    asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
+    asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
     _check_parent(case, state)
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value):
         raise case.precondition_failed("the value equals the current one")
     raw = encode(value)
     is_new = present is MISSING and address.resource.is_created
     step = _check(case, before, case.step(before, "created" if is_new else "modified", raw, value))
-    tag = _tag(case, enforcer, step.snapshot, value)
+    tag = part_tag(case, enforcer, step.snapshot, value)
     response = case.respond(201 if is_new else 204, raw if is_new else None, revision=step.snapshot.revision, tag=tag)
     return decision([step], response, departure_announcements(before, step.snapshot))
 
@@ -134,7 +135,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = _writable(case)
     state = state_of(before)
     present = get(state, case.address.segments)
-    asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
+    asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
     _check_parent(case, state)
     if present is MISSING:
         raise case.refuse(f"policies:{case.address.resource.name}.notfound")
@@ -200,14 +201,6 @@ def _check_parent(case: CommandContext, state: Mapping[str, Any]) -> None:
             raise case.refuse("policies:entry.notfound")
         case ("imports", imported, _) if imported not in state["imports"]:
             raise case.refuse("policies:import.notfound")
-
-
-def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
-    """Return the entity tag of the addressed part as far as the caller may read it; None if nothing."""
-    if case.address.is_root:
-        return revision_tag(snapshot)
-    seen = enforcer.view(value, case.address.guarded, case.subjects)
-    return None if seen is DROP else hash_tag(seen)
 
 
 def _check(case: CommandContext, before: Snapshot, step: EventStep) -> EventStep:

@@ -58,7 +58,7 @@ class _Subject(NamedTuple):
         return found
 
 
-def judge(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset()) -> ExpiryOutcome:
+def expire_subjects(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset()) -> ExpiryOutcome:
     """Return what is due in a policy at `now`. Times are text as in `Event.timestamp`."""
     events: list[Event] = []
     announcements: dict[ExpiryNotice, PolicyAnnouncement] = {}

@@ -26,7 +26,7 @@ from connectivity.twins.context import (
 from connectivity.twins.errors import quote
 from connectivity.twins.preconditions import Preconditions
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.model.field_selector import InvalidSelector, Selection, parse_fields, select
+from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.json_pointer import MISSING, get
 from mappings.model.metadata import METADATA
@@ -94,7 +94,7 @@ def _not_found(case: CommandContext, state: Mapping[str, Any]) -> Exception:
     return case.refuse(f"things:{name}.notfound")
 
 
-def read_selection(case: CommandContext) -> Selection | None:
+def read_selection(case: CommandContext) -> FieldSelection | None:
     """Return the parsed `fields` of a command that may have them."""
     fields = case.command.fields
     if fields is None or not case.address.resource.is_selectable:
@@ -106,7 +106,7 @@ def read_selection(case: CommandContext) -> Selection | None:
 
 
 def _with_hidden(
-    case: CommandContext, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection, enforcer: Enforcer
+    case: CommandContext, seen: Mapping[str, Any], snapshot: Snapshot, selection: FieldSelection, enforcer: Enforcer
 ) -> Mapping[str, Any]:
     """A thing with those fields beside its document that are selected, as far as the caller may read them."""
     found = with_hidden(case, seen, snapshot, selection)
@@ -115,13 +115,15 @@ def _with_hidden(
 
 
 def with_hidden(
-    case: CommandContext, seen: Mapping[str, Any], snapshot: Snapshot, selection: Selection
+    case: CommandContext, seen: Mapping[str, Any], snapshot: Snapshot, selection: FieldSelection
 ) -> dict[str, Any]:
     """An entity with those fields beside its document that are selected."""
     return {**seen, **hidden(snapshot, selection, case.subjects, case.world)}
 
 
-def hidden(snapshot: Snapshot, selection: Selection, subjects: Sequence[str], world: StateLookup) -> dict[str, Any]:
+def hidden(
+    snapshot: Snapshot, selection: FieldSelection, subjects: Sequence[str], world: StateLookup
+) -> dict[str, Any]:
     """Return the fields beside an entity's document.
 
     The policy only if it is selected, as far as it is readable.
@@ -189,7 +191,7 @@ def _named_thing(case: CommandContext, text: str) -> EntityId:
     return entity
 
 
-def _one_of_several(case: CommandContext, entity: EntityId, selection: Selection | None) -> Any:
+def _one_of_several(case: CommandContext, entity: EntityId, selection: FieldSelection | None) -> Any:
     snapshot = case.world.snapshot(entity)
     if snapshot is None or snapshot.state is None or snapshot.policy is None:
         return None

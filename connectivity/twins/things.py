@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
-from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
+from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, policy_values, preconditions, values
 from connectivity.twins.context import (
@@ -22,8 +22,8 @@ from connectivity.twins.context import (
     EventStep,
     decision,
     encode,
-    hash_tag,
     is_same_json,
+    part_tag,
     revision_tag,
     state_of,
 )
@@ -271,7 +271,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     step = _check_size(
         case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed, metadata=said)
     )
-    tag = _tag(case, enforcer, step.snapshot, value.parsed)
+    tag = part_tag(case, enforcer, step.snapshot, value.parsed)
     response = case.respond(
         201 if is_new else 204, value.raw if is_new else None, revision=step.snapshot.revision, tag=tag
     )
@@ -306,7 +306,7 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     except DeletePatternRefused as error:
         raise case.refuse("things:merge.invalid", str(error)) from error
     after = get(state_of(step.snapshot), case.address.segments)
-    tag = None if after is MISSING else _tag(case, enforcer, step.snapshot, after)
+    tag = None if after is MISSING else part_tag(case, enforcer, step.snapshot, after)
     return decision([step], case.respond(204, None, revision=step.snapshot.revision, tag=tag))
 
 
@@ -340,16 +340,8 @@ def _check_present(case: CommandContext, asked: Preconditions, enforcer: Enforce
     """Return the value at the addressed place, or MISSING, after checking the preconditions."""
     asked.check_condition(case, before)
     present = get(state_of(before), case.address.segments)
-    asked.check_tags(case, None if present is MISSING else lambda: _tag(case, enforcer, before, present))
+    asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
     return present
-
-
-def _tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
-    """Return the entity tag of the addressed part as far as the caller may read it; None if nothing."""
-    if case.address.is_root:
-        return revision_tag(snapshot)
-    seen = enforcer.view(value, case.address.guarded, case.subjects)
-    return None if seen is DROP else hash_tag(seen)
 
 
 def _check_size(case: CommandContext, step: EventStep) -> EventStep:

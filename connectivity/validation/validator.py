@@ -31,19 +31,12 @@ _SHORTEST_SECRET = 3
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def validate(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> list[Problem]:
-    """Every problem of a connection document; an empty list means that it can be used.
-
-    `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
-    relative paths start from (the working folder) by default. Never raises, whatever the document is.
-    """
-    return _read(document, environ, base).problems
-
-
 def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
     """Return the connection of a document. Raises DefinitionError with every problem.
 
-    Takes what `validate` takes. Its secrets are redacted everywhere from now on (`connectivity.security.redaction`).
+    `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
+    relative paths start from (the working folder) by default. The document's secrets are redacted everywhere from now on
+    (`connectivity.security.redaction`).
     """
     reading = _read(document, environ, base)
     if reading.problems or reading.connection is None:

@@ -16,7 +16,7 @@ from mappings.ditto.messages import JSON, json_bytes
 from mappings.mappers.base import Answers, Codec, PayloadMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import Envelope
-from mappings.model.field_selector import Selection, merge_objects, select
+from mappings.model.field_selector import FieldSelection, merge_objects, select
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer, put
 from mappings.model.signals import Inbound, Outbound
 from mappings.model.topic_path import TopicPath, topic_of
@@ -57,7 +57,7 @@ class NormalizedCodec(PayloadMapper):
     reads_empty = True
 
     def use(self, options: Mapping[str, Any]) -> None:
-        self._fields: Selection | None = options.get("fields")
+        self._fields: FieldSelection | None = options.get("fields")
         self._shows_deleted = bool(options.get("includeDeletedFields"))
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import Segments, parse_pointer
 
-Selection: TypeAlias = Mapping[str, "Selection"]
+FieldSelection: TypeAlias = Mapping[str, "FieldSelection"]
 """Selected members, each with its own selection; an empty mapping selects all of a member."""
 
 _PIECE: Final = re.compile(r"[(),]|[^(),]+")
@@ -27,12 +27,12 @@ class InvalidSelector(ValueError):
 
 
 @lru_cache(maxsize=256)
-def parse_fields(text: str) -> Selection:
+def parse_fields(text: str) -> FieldSelection:
     """The selection that `text` names. Raises InvalidSelector."""
     return build_selection(parse_pointers(text))
 
 
-def build_selection(pointers: Iterable[Segments]) -> Selection:
+def build_selection(pointers: Iterable[Segments]) -> FieldSelection:
     """Return the selection of these pointers."""
     selection: dict[str, Any] = {}
     for pointer in pointers:
@@ -95,7 +95,7 @@ def _segments(text: str) -> Segments:
     return segments
 
 
-def select(value: Any, selection: Selection, path: Segments = ()) -> Any:
+def select(value: Any, selection: FieldSelection, path: Segments = ()) -> Any:
     """Return the selected members of the JSON object `value` at `path` of a thing.
 
     Below `features`, `*` selects every feature.
@@ -103,7 +103,7 @@ def select(value: Any, selection: Selection, path: Segments = ()) -> Any:
     return _select(value, selection, path)
 
 
-def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> dict[str, Any]:
+def _select(value: Mapping[str, Any], selection: FieldSelection, path: Segments) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     for name, below in _expand(value, selection, path):
         member = value[name]
@@ -114,7 +114,7 @@ def _select(value: Mapping[str, Any], selection: Selection, path: Segments) -> d
     return chosen
 
 
-def _expand(value: Mapping[str, Any], selection: Selection, path: Segments) -> list[tuple[str, Selection]]:
+def _expand(value: Mapping[str, Any], selection: FieldSelection, path: Segments) -> list[tuple[str, FieldSelection]]:
     """Return the existing selected members, each with its own selection."""
     named = [(name, below) for name, below in selection.items() if name in value]
     if path in (("features",), ("_metadata", "features")) and "*" in selection:

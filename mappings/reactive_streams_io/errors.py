@@ -98,9 +98,6 @@ NO_SESSION = "protocol error: no session"
 LATE_HELLO = "protocol error: no hello in time"
 LOST = "the connection was lost"
 
-GOODBYES = (OK, "protocol error:", "unsupported version", IDLE, SHUTDOWN, RESUMED_ELSEWHERE)
-"""The prefixes of our goodbyes' reasons."""
-
 MAX_TEXT_LENGTH = EndpointLimits().text_sent
 _LINE = re.compile(
     r"(?P<status>[1-5][0-9]{2})(?: (?P<code>[a-z][\w\-]*(?:[:.][\w.\-]+)+))?(?: (?P<text>.*))?", re.DOTALL

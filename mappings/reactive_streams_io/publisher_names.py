@@ -139,7 +139,7 @@ class SyntheticName:
 
 Name: TypeAlias = History | Events | SearchName | StreamName | IngestName | SyntheticName
 
-_TRIALS = {
+_TEST_PUBLISHERS = {
     "range": {"n": "count"},
     "never": {},
     "fail": {"after": "count"},
@@ -148,7 +148,7 @@ _TRIALS = {
 }
 """A test publisher → its parameters, and the members of `Trial`."""
 
-LARGEST_TRIAL = 1 << 26
+LARGEST_TEST_PAYLOAD = 1 << 26
 """The bytes of the one element of `tck/big`: enough to be too large."""
 
 
@@ -212,7 +212,7 @@ def write(name: Name) -> str:
             segments, given = ["ingest", name.name], {}
         case SyntheticName():
             segments = ["tck", name.kind]
-            given = {key: getattr(name, member) for key, member in _TRIALS[name.kind].items()}
+            given = {key: getattr(name, member) for key, member in _TEST_PUBLISHERS[name.kind].items()}
     if name.encoding != ENCODINGS[0]:
         given["enc"] = name.encoding
     pairs = "&".join(
@@ -252,7 +252,7 @@ def _parse_segments(segments: list[str], parameters: _Parameters, with_test_publ
             return _stream(id, _number("partition", partition), parameters)
         case ["ingest", name]:
             return IngestName(name, parameters.encoding())
-        case ["tck", kind] if with_test_publishers and kind in _TRIALS:
+        case ["tck", kind] if with_test_publishers and kind in _TEST_PUBLISHERS:
             return _synthetic(kind, parameters)
         case _:
             raise DecodeError(
@@ -315,12 +315,12 @@ def _stream(id: str, partition: int, parameters: _Parameters) -> StreamName:
 
 
 def _synthetic(kind: str, parameters: _Parameters) -> SyntheticName:
-    numbers = {member: parameters.count(key, needed=True) for key, member in _TRIALS[kind].items()}
+    numbers = {member: parameters.count(key, needed=True) for key, member in _TEST_PUBLISHERS[kind].items()}
     count, size = numbers.get("count") or 0, numbers.get("size") or 0
     if kind == "fixed" and not 1 <= size <= 65_535:
         raise _wrong(f"size: found {size}, expected 1 to 65535")
-    if size > LARGEST_TRIAL:
-        raise _wrong(f"bytes: found {size}, expected at most {LARGEST_TRIAL}")
+    if size > LARGEST_TEST_PAYLOAD:
+        raise _wrong(f"bytes: found {size}, expected at most {LARGEST_TEST_PAYLOAD}")
     return SyntheticName(kind, count, size, parameters.encoding())
 
 

@@ -20,7 +20,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
-from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection
+from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange
 from mappings.streams.stream_id import LAST_PARTITION, LONGEST_STREAM_ID, PolicyStream, ThingStream, parse_stream_id
 from mappings.timestamps import EARLIEST, LATEST, milliseconds
 
@@ -79,7 +79,7 @@ class Resend:
     stream: str
     partition: int
     sub: Sub
-    selection: Selection
+    selection: EntrySelection
     auth_key: str | None = None
 
 
@@ -273,11 +273,11 @@ def _sub(value: Any, about: ErrorSubject) -> Sub:
 _SELECTING = ("resend_all", "resend_from", "resend_to", "resend_last", "resend_from_time")
 
 
-def _selection(members: Members, limits: RequestLimits, about: ErrorSubject) -> Selection:
+def _selection(members: Members, limits: RequestLimits, about: ErrorSubject) -> EntrySelection:
     """Return the selection of messages: the first option applies, in the order of the protocol."""
     if members.get("resend_all") is True:
         return All()
-    selection: Selection | None = None
+    selection: EntrySelection | None = None
     if (value := members.get("resend_from")) is not None:
         selection = _range(value, members.get("resend_to"))
     elif (value := members.get("resend_last")) is not None:

@@ -17,7 +17,7 @@ from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
 from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
 from mappings.streamr.requests import Resend
-from mappings.streams.entry import Selection, StreamEntry
+from mappings.streams.entry import EntrySelection, StreamEntry
 
 MAX_DELAY = 30.0
 """Seconds that an answer is kept back at most."""
@@ -45,7 +45,7 @@ class ResendTicket(NamedTuple):
     request: Resend
 
 
-_ResendKey: TypeAlias = tuple[str, int, Sub, Selection]
+_ResendKey: TypeAlias = tuple[str, int, Sub, EntrySelection]
 
 
 class Resends:
@@ -83,10 +83,6 @@ class Resends:
             self._start_times.append(now)
             begun.append(ticket)
         return begun
-
-    def next_start(self) -> float | None:
-        """Return when `begin` will return some; None if another one must end or be requested first."""
-        return self._next_second() if self._waiting and len(self._running) < self._limits.running else None
 
     def finish(self, ticket: ResendTicket, found: bool, now: float) -> float:
         """A resend has come to its end; the time from which its last frame may be sent.

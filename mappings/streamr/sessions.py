@@ -122,7 +122,7 @@ class StreamrSession:
     undelivered: AbsenceDetector = field(default_factory=AbsenceDetector)
 
 
-class Sessions:
+class SessionTable:
     """The sessions of one connection, the one that was silent longest first."""
 
     def __init__(self, limits: SessionLimits | None = None) -> None:

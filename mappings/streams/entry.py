@@ -66,7 +66,7 @@ class FromTime:
     instant: int
 
 
-Selection: TypeAlias = All | Last | OffsetRange | FromTime
+EntrySelection: TypeAlias = All | Last | OffsetRange | FromTime
 
 
 class StreamEntry(msgspec.Struct, frozen=True):

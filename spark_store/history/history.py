@@ -62,7 +62,7 @@ class HistoryRange:
     times: Times | None
 
 
-class Trimmed(NamedTuple):
+class TrimmedRange(NamedTuple):
     """Trimmed revisions `first` to `last` of a range, and whether the range ends with them.
 
     `begin` is where the range begins: only there events may have been deleted by retention.
@@ -84,7 +84,7 @@ class HistoryPage(NamedTuple):
     events: list[Event]
     position: int
     ended: bool
-    trimmed: Trimmed | None = None
+    trimmed: TrimmedRange | None = None
 
 
 def open_range(
@@ -164,7 +164,7 @@ def _missing_beginning(
 ) -> HistoryPage:
     """Return a page that begins with missing revisions: erased, so that it begins later, or trimmed."""
     if (erased := journal.beginning(range.entity).erased) < first:
-        return HistoryPage([], position, False, Trimmed(first, last, last == range.last, range.first))
+        return HistoryPage([], position, False, TrimmedRange(first, last, last == range.last, range.first))
     if erased >= range.last:
         return HistoryPage([], range.last, True)
     return page(journal, replace(range, first=erased + 1, times=None), position, limit, max_bytes)
@@ -207,7 +207,7 @@ class _Scan:
 
 
 def cold_page(
-    cold: LakeHistory, range: HistoryRange, trimmed: Trimmed, limit: int, max_bytes: int, reaching: int
+    cold: LakeHistory, range: HistoryRange, trimmed: TrimmedRange, limit: int, max_bytes: int, reaching: int
 ) -> HistoryPage:
     """As `page`, of events that the journal has no more, which were numbered up to `reaching`.
 

@@ -23,13 +23,12 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
-from spark_store.errors import DAMAGED_JOURNAL, StoreError, StoreUnavailable, Unstorable
+from spark_store.errors import DAMAGED_JOURNAL, StoreError, StoreUnavailable, Unstorable, translate_sqlite_error
 from spark_store.journal import schema, statements
 from spark_store.journal.batch import PlannedState, plan
 from spark_store.records import Change, DeliveryName, HistoryStart, NumberedEvent, OldestEvent, Snapshot, entity_of
 from spark_store.search import index
 from spark_store.search.index import EntityHead, SearchIndex
-from spark_store.sqlite_errors import translate_sqlite_error
 
 T = TypeVar("T")
 

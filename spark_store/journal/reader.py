@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from spark_store.errors import SchemaTooNew, StoreUnavailable, translate_system_error
+from spark_store.errors import SchemaTooNew, StoreUnavailable, translate_sqlite_error, translate_system_error
 from spark_store.journal.erasure import Erasure, records, unfinished_erasures
 from spark_store.journal.schema import STEPS
-from spark_store.sqlite_errors import translate_sqlite_error
 
 _LOCK_SECONDS = 10.0
 _FETCH = 500

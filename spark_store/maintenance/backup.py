@@ -19,7 +19,13 @@ from pathlib import Path
 
 import msgspec
 
-from spark_store.errors import LakeUnfit, OutputUnusable, StoreUnavailable, translate_system_error
+from spark_store.errors import (
+    LakeUnfit,
+    OutputUnusable,
+    StoreUnavailable,
+    translate_sqlite_error,
+    translate_system_error,
+)
 from spark_store.files import write_atomically
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.durability import sync
@@ -27,7 +33,6 @@ from spark_store.lake.reader import files, position
 from spark_store.lake.rows import version
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.records import now_text
-from spark_store.sqlite_errors import translate_sqlite_error
 
 MANIFEST = "backup.json"
 """The file of a complete copy that describes it."""

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from spark_store.errors import translate_sqlite_error
 from spark_store.search import index, index_builder
 from spark_store.search.index import LARGE
-from spark_store.sqlite_errors import translate_sqlite_error
 
 SHOWN = 50
 """For how many things the rows are compared one by one."""

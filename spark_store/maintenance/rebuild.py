@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from mappings.model.signals import Event
-from spark_store.errors import LakeUnfit, StoreUnavailable
+from spark_store.errors import LakeUnfit, StoreUnavailable, translate_sqlite_error
 from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, expect_journal
@@ -26,7 +26,6 @@ from spark_store.lake import rows as lake_rows
 from spark_store.lake.tables import APP, EVENTS, LATEST, Lake
 from spark_store.records import Snapshot, entity_of
 from spark_store.search import index_builder
-from spark_store.sqlite_errors import translate_sqlite_error
 
 T = TypeVar("T")
 

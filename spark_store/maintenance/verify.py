@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from mappings.model.signals import Event
-from spark_store.errors import StoreUnavailable, translate_system_error
+from spark_store.errors import StoreUnavailable, translate_sqlite_error, translate_system_error
 from spark_store.files import write_atomically
 from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal.erasure import Erasure
@@ -37,7 +37,6 @@ from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.lake.watermark import read_watermark
 from spark_store.maintenance import index_check
 from spark_store.records import entity_of
-from spark_store.sqlite_errors import translate_sqlite_error
 
 RANGE = 100_000
 """How many events are compared at once."""

@@ -26,7 +26,7 @@ AT_ONCE = 50
 """The most erasures at a time."""
 
 
-def ready(erasures: Sequence[Erasure]) -> list[Erasure]:
+def finished_erasures(erasures: Sequence[Erasure]) -> list[Erasure]:
     """Return the erasures that the journal has done, in order, up to the first unfinished one."""
     return list(takewhile(lambda erasure: erasure.journal_done is not None, erasures))
 

@@ -57,7 +57,7 @@ def append(target: LakeWriter, rows: DataFrame) -> int:
     return number
 
 
-def keep(target: LakeWriter, seq: int) -> int:
+def take_full_snapshot(target: LakeWriter, seq: int) -> int:
     """Take the full snapshot as of event `seq`, unless it is there. Return its number of things."""
     if reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP) >= seq:
         return 0

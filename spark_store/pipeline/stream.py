@@ -360,7 +360,7 @@ class PipelineStream:
         """
         while time.monotonic() >= self._erase_again and not self._stopping.is_set():
             with JournalReader.open(self._target.lake.journal) as journal_reader:
-                todo = erasure.ready(journal_reader.erasures(self._watermark.erased))[: erasure.AT_ONCE]
+                todo = erasure.finished_erasures(journal_reader.erasures(self._watermark.erased))[: erasure.AT_ONCE]
             if not todo:
                 return
             self._erase_these(todo)
@@ -419,7 +419,7 @@ class PipelineStream:
         with self._batch:
             if self._at == "full_snapshot":
                 self._newest_snapshot = self._watermark.seq
-            self._done = table_maintenance.without(self._done, self._at, now)
+            self._done = table_maintenance.with_failed_run(self._done, self._at, now)
             self._note(self._at, reason)
             with contextlib.suppress(StoreError):
                 self._notify()
@@ -436,7 +436,7 @@ class PipelineStream:
     def _take_full_snapshot(self) -> None:
         """Keep a full snapshot of both tables. Batches go on meanwhile: newer rows do no harm."""
         seq = self._watermark.seq
-        self._say("full snapshot", seq=seq, things=snapshots.keep(self._target, seq))
+        self._say("full snapshot", seq=seq, things=snapshots.take_full_snapshot(self._target, seq))
         with self._batch:
             self._newest_snapshot = seq
             self._note("full_snapshot", None)

@@ -83,7 +83,7 @@ def due(done: MaintenanceState, now: datetime, maintenance: MaintenancePlan) -> 
     )
 
 
-def without(done: MaintenanceState, kind: str, now: datetime) -> MaintenanceState:
+def with_failed_run(done: MaintenanceState, kind: str, now: datetime) -> MaintenanceState:
     """Return `done` as if this kind of maintenance, which failed, had been done now."""
     if kind == "full_snapshot":
         return done._replace(events=0)

@@ -22,7 +22,7 @@ from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, whole
+from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, thing_document
 from spark_store.queries.spark_query import Batch, Query, Tables
 from spark_store.rql.order import sort_key, value_of
 from spark_store.rql.query import Access, SearchHit, SortKey, ThingQuery
@@ -135,7 +135,7 @@ def matching(
         if access.is_whole and is_by_id:
             yield (value_of(candidate.entity),), candidate
             continue
-        thing = whole(*candidate[:4], _parse(candidate.state))
+        thing = thing_document(*candidate[:4], _parse(candidate.state))
         may = None if access.is_whole else access.may
         if may is None or (access.view(thing) is not None and (predicate is None or holds(predicate, thing, may))):
             yield sort_key(thing, order, may), candidate
@@ -145,7 +145,7 @@ def visible_parts(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Ac
     """Return the readable parts of things, without unreadable things."""
     for candidate, policy in found:
         access = accesses[policy]
-        thing = None if access is None else access.view(whole(*candidate[:4], _parse(candidate.state)))
+        thing = None if access is None else access.view(thing_document(*candidate[:4], _parse(candidate.state)))
         if thing is not None:
             yield SearchHit(candidate.entity, thing)
 

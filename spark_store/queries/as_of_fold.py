@@ -123,7 +123,7 @@ def weaken(predicate: Predicate) -> Predicate | None:
             return predicate
 
 
-def whole(entity: str, revision: int, created: int, modified: int, state: Any) -> dict[str, Any]:
+def thing_document(entity: str, revision: int, created: int, modified: int, state: Any) -> dict[str, Any]:
     """A thing with the fields beside the document; times are microseconds since 1970."""
     return {
         **state,
@@ -147,7 +147,7 @@ class _Looking:
         """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
         state = thing.state if thing.state is not None else _parse(thing.text or "{}")
         if self._compares_times:
-            document = whole(*thing[:4], state)
+            document = thing_document(*thing[:4], state)
         else:
             document = {**state, "thingId": thing.entity, "_revision": thing.revision}
         if holds(self._predicate, document):

@@ -34,7 +34,7 @@ from spark_store.lake import reader as lakes
 from spark_store.lake.reader import Position
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.queries.selection import Selection, condition, matches, selects
+from spark_store.queries.selection import EventSelection, condition, matches, selects
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, reason_to_stop
 from spark_store.rql.ast import Predicate
 from spark_store.sql import literal
@@ -161,7 +161,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class ExportResult:
     """The result of an export. Revisions are the lowest and highest of all; None without events."""
 
     file: Path
@@ -194,7 +194,7 @@ class Export:
     progress: Callable[[int], object] = lambda _: None
     part_bytes: int = PART_BYTES
 
-    def run(self, selection: Selection, out: Path, *, force: bool = False) -> Exported:
+    def run(self, selection: EventSelection, out: Path, *, force: bool = False) -> ExportResult:
         """Write the file.
 
         Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` raises.
@@ -220,7 +220,7 @@ class Export:
                 self.progress(count.rows)
             check()
             size = output.finish()
-        return Exported(out, count.rows, size, count.first, count.last)
+        return ExportResult(out, count.rows, size, count.first, count.last)
 
     def _check(self, deadline: float) -> None:
         """Raises QueryCancelled, QueryTimeout."""
@@ -228,7 +228,7 @@ class Export:
             raise why
 
     def _from_lake(
-        self, selection: Selection, erased: Sequence[Erasure], position: Position | None, deadline: float
+        self, selection: EventSelection, erased: Sequence[Erasure], position: Position | None, deadline: float
     ) -> Iterator[pa.Table]:
         """The events that the lake has, in order."""
         if position is not None:
@@ -314,7 +314,7 @@ def _beyond(key: Key, sign: str) -> str:
 
 
 def newest(
-    lake: Lake, selection: Selection, erased: Sequence[Erasure] = (), check: Check = lambda: None
+    lake: Lake, selection: EventSelection, erased: Sequence[Erasure] = (), check: Check = lambda: None
 ) -> tuple[Position | None, pa.Table | None]:
     """Return the lake's position, and the selected later events of the journal, in order.
 
@@ -336,7 +336,7 @@ def newest(
 
 
 def _select(
-    entries: Iterable[JournalEntry], selection: Selection, gone: Mapping[tuple[str, str], int], check: Check
+    entries: Iterable[JournalEntry], selection: EventSelection, gone: Mapping[tuple[str, str], int], check: Check
 ) -> pa.Table | None:
     found: list[pa.Table] = []
     rows = size = 0
@@ -352,7 +352,7 @@ def _select(
 
 
 def _tables(
-    entries: Iterable[JournalEntry], selection: Selection, gone: Mapping[tuple[str, str], int]
+    entries: Iterable[JournalEntry], selection: EventSelection, gone: Mapping[tuple[str, str], int]
 ) -> Iterator[pa.Table]:
     """Yield the selected rows of each slice, perhaps none; the filter is not applied."""
     for part in _slices(entries):
@@ -425,7 +425,7 @@ def _key(table: pa.Table, place: int) -> Key:
     return Key(*(table.column(name)[place].as_py() for name in _ORDER))
 
 
-def filter_rows(tables: Iterable[pa.Table], selection: Selection, check: Check) -> Iterator[pa.Table]:
+def filter_rows(tables: Iterable[pa.Table], selection: EventSelection, check: Check) -> Iterator[pa.Table]:
     """Yield the rows that the filter accepts, if there is one; never an empty table."""
     predicate = selection.predicate
     for table in tables:

@@ -30,7 +30,7 @@ _COMPARISONS = {Operator.EQ: "=", Operator.GT: ">", Operator.GE: ">=", Operator.
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class EventSelection:
     """Events of all entities, or of the named ones. None: no restriction.
 
     Revisions `first` to `last`, both inclusive. `since` is inclusive and `until` exclusive, so that adjacent selections have
@@ -47,7 +47,7 @@ class Selection:
     predicate: Predicate | None = None
 
 
-def condition(selection: Selection) -> str:
+def condition(selection: EventSelection) -> str:
     """Return the condition for Spark.
 
     It selects every selected event, and perhaps others that only the filter excludes.
@@ -118,7 +118,7 @@ def _around(operator: Operator, instant: str) -> list[str]:
     return [*at_least, *at_most]
 
 
-def selects(selection: Selection, entity_type: str, entity: str, revision: int, timestamp: str) -> bool:
+def selects(selection: EventSelection, entity_type: str, entity: str, revision: int, timestamp: str) -> bool:
     """Whether an event of the journal, with UTC text as time, meets the condition; without the filter."""
     if selection.predicate is not None and entity_type != EntityType.THING.value:
         return False

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from mappings.ids import EntityId
-from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable
+from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable, translate_sqlite_error
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortField, SortKey, ThingPage, ThingQuery
@@ -29,7 +29,6 @@ from spark_store.search.candidates import CachedCandidates
 from spark_store.search.planner import QueryPlan
 from spark_store.search.read_view import Deadline, ReadView, SearchTimeout
 from spark_store.search.scan import OrderedScan
-from spark_store.sqlite_errors import translate_sqlite_error
 
 SLICE: Final = 0.25
 """Seconds after which a page returns its results."""

@@ -106,7 +106,7 @@ def judged(folder: Path) -> list[Figure]:
         told = 0
         for each in events:
             happening = SignalContext(each, plant)
-            told += sum(not isinstance(target.judge_shared(happening), SuppressionReason) for target in audience)
+            told += sum(not isinstance(target.filter_shared(happening), SuppressionReason) for target in audience)
         rates.append(EVENTS / (time.perf_counter() - begun))
         spent = (time.process_time() - processor) / EVENTS * 1e6
     rate = statistics.median(rates)

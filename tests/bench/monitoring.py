@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import uvloop
+from prometheus_client import generate_latest
 
 from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
-from connectivity.monitoring.counters import Addresses, EventCounter, SignalReference, TargetFacts
+from connectivity.monitoring.counters import Addresses, EventCounter, SignalReference, TargetCounters
 from connectivity.monitoring.meter import Meter
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sources.delivery import read
@@ -97,8 +98,8 @@ class SilentMeter(Meter):
             silenced(facts)
         return addresses
 
-    def target(self, address: str) -> TargetFacts:
-        found: TargetFacts = silenced(super().target(address))
+    def target(self, address: str) -> TargetCounters:
+        found: TargetCounters = silenced(super().target(address))
         return found
 
     def _counter(self, category: str, address: str | None, type: str, *more: Any) -> EventCounter:
@@ -176,8 +177,8 @@ class Way:
     async def start(self) -> Way:
         if self.targets:
             self.dispatcher.join(OpenConnection(self.beside, self.targets, frozenset()))
-            await self.dispatcher.cursors.place(self.beside)
-            self.dispatcher.cursors.join(self.beside, self.targets)
+            await self.dispatcher.event_publisher.place(self.beside)
+            self.dispatcher.event_publisher.join(self.beside, self.targets)
         return self
 
     def _open_feed(self, signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
@@ -220,7 +221,7 @@ class Way:
 
     async def close(self) -> None:
         self.dispatcher.close_connection("beside")
-        await self.dispatcher.cursors.close()
+        await self.dispatcher.event_publisher.close()
         await self.store.close()
 
 
@@ -308,7 +309,7 @@ def scrapes(_folder: Path) -> list[Figure]:
         waits = []
         for _ in range(SCRAPES):
             begun = time.perf_counter()
-            size = len(monitor.exposition())
+            size = len(generate_latest(monitor.registry))
             waits.append(time.perf_counter() - begun)
         wait = statistics.median(waits)
         figures.append(

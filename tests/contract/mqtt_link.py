@@ -15,7 +15,7 @@ from connectivity.transports import load_connection_type
 from connectivity.transports.base import OutboundMessage
 from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MOST_HELD, MqttLink
-from connectivity.transports.mqtt.probe import UNTOLD
+from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
 from mappings.model.envelope import Envelope
 from tests.contract.link import (
     MANY,
@@ -127,7 +127,7 @@ class MqttBehaviour(BrokerBehaviour):
         """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
-        assert [(each.is_known, each.note) for each in found.targets] == [(False, UNTOLD)]
+        assert [(each.is_known, each.note) for each in found.targets] == [(False, CHECKED_WHEN_SENT)]
 
     async def test_an_examination_takes_no_shared_message_from_its_group(self, world: MqttWorld) -> None:
         shared = f"$share/depot/{world.source}"

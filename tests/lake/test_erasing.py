@@ -25,7 +25,7 @@ from spark_store.lake.status import read_status
 from spark_store.lake.tables import ERASURES, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import erasure, snapshots, table_maintenance
-from spark_store.pipeline.erasure import ready
+from spark_store.pipeline.erasure import finished_erasures
 from spark_store.pipeline.rebuild import RebuildProgress
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
@@ -45,9 +45,9 @@ def record(number: int, *, is_done: bool = True) -> Erasure:
 
 def test_an_erasure_waits_for_the_journal_and_for_those_before_it() -> None:
     first, second, third = record(1), record(2, is_done=False), record(3)
-    assert ready([]) == []
-    assert ready([first, third]) == [first, third]
-    assert ready([first, second, third]) == [first]
+    assert finished_erasures([]) == []
+    assert finished_erasures([first, third]) == [first, third]
+    assert finished_erasures([first, second, third]) == [first]
 
 
 def secret(revision: int, entity: EntityId | None = None) -> Change:
@@ -214,7 +214,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             site.write(6, entities=3)
             take_all(spark, site)
             assert snapshots.take(target, 4) >= 1
-            assert snapshots.keep(target, read_watermark(site.lake.watermark).seq) >= 4
+            assert snapshots.take_full_snapshot(target, read_watermark(site.lake.watermark).seq) >= 4
         table_maintenance.optimize(target)
         interrupted_rebuild(site)
         assert any("rebuild" in name for name in marked(site)), "the search goes over all of the folder"

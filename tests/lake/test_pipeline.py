@@ -268,7 +268,7 @@ def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: Spark
     assert "full snapshot" not in [
         event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=8))
     ]
-    assert snapshots.keep(target, 8) == 0, "Delta knows that this one is there"
+    assert snapshots.take_full_snapshot(target, 8) == 0, "Delta knows that this one is there"
     site.append([counted(lamp(0), 3)])
     assert "full snapshot" not in [
         event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=2))

@@ -237,7 +237,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
         within = [it for it in happened if timestamp(since) <= it[0].timestamp < timestamp(end)]
         site.append([Change((event,), (state,)) for event, state in within])
         take_all(spark, site)
-        snapshots.keep(target, read_watermark(site.lake.watermark).seq)
+        snapshots.take_full_snapshot(target, read_watermark(site.lake.watermark).seq)
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
 
     def answers() -> list[list[Candidate]]:
@@ -273,7 +273,7 @@ def test_what_was_erased_is_not_found_though_the_thing_was_made_again_before_the
         site.append([Change((event,), (state,)) for event, state in (life[revision] for life in lives.values())])
         take_all(spark, site)
         if revision == 1:
-            snapshots.keep(target, read_watermark(site.lake.watermark).seq)
+            snapshots.take_full_snapshot(target, read_watermark(site.lake.watermark).seq)
         if revision == 2:
             assert snapshots.take(target, 1) == 2
 

@@ -23,7 +23,7 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.session import connect_port, java_pid
 from spark_store.queries.export import Export
-from spark_store.queries.selection import Selection
+from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, Tables
 from spark_store.sql import literal
 from tests.support.journal_entries import TANK, change, published, timestamp
@@ -201,20 +201,20 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
         )
     expected = [(it.entity, it.entity_type, it.revision, it.seq, it.value and it.value.decode()) for it in entries]
 
-    def exported(selection: Selection, **options: object) -> list[tuple[object, ...]]:
+    def exported(selection: EventSelection, **options: object) -> list[tuple[object, ...]]:
         export = Export(wide(site, address), LONG, **options)  # type: ignore[arg-type]
         export.run(selection, tmp_path / "it.parquet", force=True)
         table = pq.read_table(tmp_path / "it.parquet")
         return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
 
-    assert exported(Selection()) == expected
+    assert exported(EventSelection()) == expected
     # Asked for in about six parts.
-    assert exported(Selection(), part_bytes=1024) == expected
-    assert exported(Selection(entity=other.id)) == [it for it in expected if it[0] == other.id]
-    assert [it[4] for it in exported(Selection(TANK.id, "stream"))] == [r'"{\"v\":1}"', '"{nope"']
-    some = Selection(namespace="acme.site", entity_type="thing", first=3, last=9)
+    assert exported(EventSelection(), part_bytes=1024) == expected
+    assert exported(EventSelection(entity=other.id)) == [it for it in expected if it[0] == other.id]
+    assert [it[4] for it in exported(EventSelection(TANK.id, "stream"))] == [r'"{\"v\":1}"', '"{nope"']
+    some = EventSelection(namespace="acme.site", entity_type="thing", first=3, last=9)
     assert exported(some) == [it for it in expected if it[1] == "thing" and it[0][:4] == "acme" and 3 <= it[2] <= 9]
-    counter = Selection(predicate=rql.parse('and(ge(attributes/counter,7),ne(thingId,"acme.site:lamp-0"))'))
+    counter = EventSelection(predicate=rql.parse('and(ge(attributes/counter,7),ne(thingId,"acme.site:lamp-0"))'))
     found = exported(counter)
     assert found == [
         it
@@ -223,10 +223,10 @@ def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
     ]
     assert {it[2] for it in found} == {8, 9, 10}, "some of the lake, some of the journal"
     moment = datetime.fromisoformat(timestamp(4))
-    assert exported(Selection(since=moment, until=moment + timedelta(seconds=1))) == [
+    assert exported(EventSelection(since=moment, until=moment + timedelta(seconds=1))) == [
         it for it in expected if it[2] == 4
     ]
     with contextlib.closing(Journal.open(site.lake.journal)) as journal:
         journal.within(lambda it: erasure.begin(it, "thing", other.id, timestamp(5), "anna"))
         journal.commit()
-    assert exported(Selection()) == [it for it in expected if it[0] != other.id], "the lake still has it"
+    assert exported(EventSelection()) == [it for it in expected if it[0] != other.id], "the lake still has it"

@@ -156,7 +156,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
     lamps.write(lamp("old", "still"), 1, 2)
     take_all(spark, site)
     assert snapshots.take(target, 4) == 4
-    assert snapshots.keep(target, 18) == 5
+    assert snapshots.take_full_snapshot(target, 18) == 5
     for revision in range(5, 9):
         for entity in (counted, both, old):
             lamps.write(entity, revision)

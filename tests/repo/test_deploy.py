@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from connectivity.config.settings_loader import load_settings
-from connectivity.validation.validator import validate
 from tests.support.paths import ROOT
+from tests.support.validation import validate
 
 UNIT = ROOT / "deploy" / "systemd" / "connectivity.service"
 MANIFEST = ROOT / "deploy" / "kubernetes" / "connectivity.yaml"

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from connectivity.config.settings_loader import load_settings
-from connectivity.validation.validator import validate
 from tests.support.markdown import FENCE, anchors, prose
 from tests.support.paths import ROOT
+from tests.support.validation import validate
 from tools.docs.manual import manuals
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -11,9 +11,10 @@ import trustme
 
 from connectivity.config.documents import read_document
 from connectivity.transports import load_connection_type
-from connectivity.validation.validator import json_schema, validate
+from connectivity.validation.validator import json_schema
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.paths import ROOT
+from tests.support.validation import validate
 from tools.docs.connections import reference_page
 from tools.docs.manual import manuals
 from tools.docs.transports import broker_pages, example

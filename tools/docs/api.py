@@ -12,7 +12,6 @@ from connectivity.api.openapi import (
     ALWAYS,
     AUTHENTICATION_CODES,
     CHANGING,
-    IMPLICIT_CODES,
     WITH_BODY,
     WITH_JSON,
     openapi_document,
@@ -22,6 +21,9 @@ from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
 from tools.docs.markdown import cell
+
+IMPLICIT_CODES = frozenset({*ALWAYS, *AUTHENTICATION_CODES, *CHANGING, *WITH_BODY, *WITH_JSON})
+"""Error codes that apply without declaration: to all requests, to changes, to bodies, to JSON."""
 
 _INTRODUCTION = """\
 # HTTP API

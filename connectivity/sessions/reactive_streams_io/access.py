@@ -47,11 +47,11 @@ def not_readable(
     return Fault(403, "rsio:stream.notallowed", f"READ permission on 'stream:/{stream}' is required.")
 
 
-class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
+class ReaderRevalidation(AccessRevalidation[tuple[SessionReader, int]]):
     """Checks the permissions of streams again, each identified by session and number."""
 
     def __init__(self, store: Store, world: StateLookup) -> None:
-        super().__init__(store.authorities)
+        super().__init__(store.policy_changes)
         self._world = world
 
     def concerning(self, judged: tuple[SessionReader, int]) -> frozenset[EntityId]:
@@ -61,7 +61,7 @@ class ReaderAccess(AccessRevalidation[tuple[SessionReader, int]]):
         name = _stream_of_partition(entity) if entity.type is EntityType.STREAM else stream_id_of(entity)
         return concerning(name, reader.streams_there, self._world)
 
-    def judge(self, found: Collection[tuple[SessionReader, int]]) -> None:
+    def recheck(self, found: Collection[tuple[SessionReader, int]]) -> None:
         for judged in found:
             reader, stream = judged
             if (entity := reader.entity(stream)) is None:

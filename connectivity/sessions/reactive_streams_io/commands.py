@@ -68,10 +68,10 @@ class CommandResponses:
         """Send a response if it is expected. `own` is the address of the session, where only frames may go."""
         address = self._reply_address(answer, route, arrival, own) if _is_reported(answer) else None
         if isinstance(answer, ErrorResponse):
-            route.facts.dispatched_error.note(answer, words=failure_of(answer))
+            route.counters.dispatched_error.note(answer, words=failure_of(answer))
         if address is None:
             if isinstance(answer, ErrorResponse):
-                route.facts.not_expected.note(answer)
+                route.counters.not_expected.note(answer)
             ended(None)
             return
         self._send(answer, ReplyChannel(route, Destination(address, {})), ended)
@@ -192,7 +192,7 @@ def _read(
 
 def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | ErrorResponse:
     """Return the command of an element, or its error."""
-    facts, route = arrival.facts, arrival.route
+    facts, route = arrival.counters, arrival.route
     error = received.error
     if error is None:
         found = [received_signal.signal for received_signal in received.signals]

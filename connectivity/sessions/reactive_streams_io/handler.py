@@ -15,7 +15,7 @@ from typing import cast
 import structlog
 
 from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
-from connectivity.sessions.reactive_streams_io.access import ReaderAccess
+from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.commands import CommandResponses, CommandResult, CommandSender, carry_out
 from connectivity.sessions.reactive_streams_io.peer import PeerSession
 from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
@@ -54,12 +54,12 @@ FULL = "429 rsio:sessions.limit The maximum number of sessions is reached."
 class RsioHandler(SessionHandler):
     """Serves all sessions of the service."""
 
-    def __init__(self, means: SessionServices) -> None:
-        self._means = means
+    def __init__(self, services: SessionServices) -> None:
+        self._services = services
         self._registries: dict[tuple[str, str], RsioSessions] = {}
         """By connection and mapper."""
-        self._source = StreamSource(means.store, means.lifetimes, means.now)
-        self._reader_access = ReaderAccess(means.store, means.decider.world)
+        self._source = StreamSource(services.store, services.lifetimes, services.now)
+        self._reader_access = ReaderRevalidation(services.store, services.decider.world)
 
     def __repr__(self) -> str:
         return f"<RsioHandler, {list(self._registries.values())!r}>"
@@ -172,7 +172,7 @@ class RsioHandler(SessionHandler):
     def sweep(self) -> None:
         self._reader_access.sweep()
         # Deliveries are held while the store is unavailable.
-        is_taking = self._means.store.is_available
+        is_taking = self._services.store.is_available
         for registry in list(self._registries.values()):
             registry.sweep(is_taking=is_taking)
 
@@ -190,7 +190,7 @@ class RsioHandler(SessionHandler):
             return
         # Commands of clients are done by then, and acknowledged.
         with contextlib.suppress(StoreUnavailable):
-            await self._means.store.barrier()
+            await self._services.store.barrier()
         await asyncio.gather(*(registry.part(errors.SHUTDOWN) for registry in registries))
 
     def close_connection(self, connection_id: str) -> None:
@@ -204,19 +204,19 @@ class RsioHandler(SessionHandler):
         key = (route.connection_id, route.mapper.name)
         registry = self._registries.get(key)
         if registry is None:
-            means = self._means
+            services = self._services
             options = cast(RsioOptions, route.mapper.codec.terms)
             opening = PublisherResolver(
-                options, means.store, means.streams, means.decider.world, self._source, means.now
+                options, services.store, services.streams, services.decider.world, self._source, services.now
             )
             registry = self._registries[key] = RsioSessions(
                 route.connection_id,
                 options,
                 opening,
-                means.streams,
+                services.streams,
                 self._reader_access,
-                means.clock,
-                CommandResponses.of(options, means.now),
+                services.clock,
+                CommandResponses.of(options, services.now),
             )
         return registry
 
@@ -266,7 +266,7 @@ def _carry_out(
     """
     offers = peer_session.offers
     fresh = offers.ingest.take()
-    elements = offers.ingest.untold if is_again else fresh
+    elements = offers.ingest.unacknowledged if is_again else fresh
     if not elements:
         return ()
     sender = CommandSender(offers.ingest, registry.answers, peer_session.channel.address, lambda: offers.wake())

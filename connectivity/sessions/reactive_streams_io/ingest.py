@@ -107,7 +107,7 @@ class Ingest:
         return fresh
 
     @property
-    def untold(self) -> Sequence[Element]:
+    def unacknowledged(self) -> Sequence[Element]:
         """Return the unacknowledged elements, in order: being stored, or given up after a retry."""
         return list(self._untold)
 

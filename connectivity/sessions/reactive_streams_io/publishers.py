@@ -54,7 +54,7 @@ from mappings.model.signals import (
 from mappings.reactive_streams_io import elements, publisher_names
 from mappings.reactive_streams_io.elements import EventWriter, packer
 from mappings.reactive_streams_io.options import RsioOptions
-from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection, encode_entry
+from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange, encode_entry
 from mappings.streams.stream_id import partition_id
 from spark_store import rql
 from spark_store.errors import QueryError
@@ -94,7 +94,7 @@ def enriched_encoder(
     writer = EventWriter(entity)
 
     def write(event: Event) -> bytes | None:
-        judged = interest.judge(TwinEvent(*event[:6], headers=_headers(event.headers)), present)
+        judged = interest.filter(TwinEvent(*event[:6], headers=_headers(event.headers)), present)
         if isinstance(judged, SuppressionReason):
             if judged is SuppressionReason.ENRICHMENT:
                 log.warning("event omitted", entity=str(entity), revision=event.revision, reason=judged.value)
@@ -180,7 +180,7 @@ class PublisherResolver:
         live = self._live_encoder(name, subjects) if name.follow else write
 
         def open() -> Feed | Fault:
-            newest = self._newest(entity)
+            newest = self._store.newest_revision(entity)
             query = HistoryQuery(
                 entity, name.from_revision or 0, name.to_revision, name.after, name.before, name.filter
             )
@@ -288,9 +288,9 @@ class PublisherResolver:
                 return live(None) if name.follow else NOTHING
             if (gone := self._retention_fault(entity, name.from_offset)) is not None:
                 return gone
-            newest = self._newest(entity)
+            newest = self._store.newest_revision(entity)
 
-            def ask(selection: Selection) -> Feed | Fault:
+            def ask(selection: EntrySelection) -> Feed | Fault:
                 return self._ask(SubscriptionKind.HISTORY, query_of(selection, entity, newest), subjects)
 
             async def find(instant: int) -> Feed | Fault:
@@ -319,13 +319,9 @@ class PublisherResolver:
             return NOTHING
         return _unprocessable(feed) if isinstance(feed, Fault) else feed
 
-    def _newest(self, entity: EntityId) -> int:
-        snapshot = self._store.snapshot(entity)
-        return 0 if snapshot is None else snapshot.revision
-
     def _retention_fault(self, entity: EntityId, wanted: int | None) -> Fault | None:
         """Return the fault for a revision that is no longer retained."""
-        if wanted is None or wanted < 1 or wanted > self._newest(entity):
+        if wanted is None or wanted < 1 or wanted > self._store.newest_revision(entity):
             return None
         oldest = self._store.oldest_revision(entity)
         if wanted >= oldest:
@@ -391,7 +387,7 @@ def _things(page: Any) -> Sequence[bytes]:
     return [bytes(each) for each in _decode_page(page)]
 
 
-def _selection(name: publisher_names.StreamName) -> Selection | None:
+def _selection(name: publisher_names.StreamName) -> EntrySelection | None:
     """Return the selection of earlier messages; None for none."""
     if name.all:
         return All()

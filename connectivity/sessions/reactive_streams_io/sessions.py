@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from connectivity.sessions.reactive_streams_io.access import ReaderAccess
+from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.commands import CommandResponses
 from connectivity.sessions.reactive_streams_io.peer import GAP, PeerSession
 from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
@@ -44,7 +44,7 @@ class RsioSessions:
         options: RsioOptions,
         opening: PublisherResolver,
         streams: SubscriptionManager,
-        reader_access: ReaderAccess,
+        reader_access: ReaderRevalidation,
         clock: Callable[[], float],
         answers: CommandResponses,
     ) -> None:
@@ -58,7 +58,7 @@ class RsioSessions:
         self._reader_access = reader_access
         self._clock = clock
         self._resumables = Resumables(options.limits)
-        self._counterparts: dict[Key, PeerSession] = {}
+        self._peers: dict[Key, PeerSession] = {}
         self._at: dict[str, set[Key]] = {}
         """By address, the keys of its sessions."""
         self._undelivered: dict[str, AbsenceDetector] = {}
@@ -70,19 +70,19 @@ class RsioSessions:
         """By session key, connected clients and those that may come back."""
 
     def __repr__(self) -> str:
-        return f"<RsioSessions of {self.connection_id}, {len(self._counterparts)} clients, {self._resumables!r}>"
+        return f"<RsioSessions of {self.connection_id}, {len(self._peers)} clients, {self._resumables!r}>"
 
     def is_full(self, address: str) -> bool:
         """Whether no session may begin at this address: one client cannot use all sessions of a connection."""
         at = self._at.get(address, ())
-        return len(self._counterparts) >= MOST_SESSIONS or len(at) >= MOST_AT_AN_ADDRESS
+        return len(self._peers) >= MOST_SESSIONS or len(at) >= MOST_AT_AN_ADDRESS
 
     @property
     def is_parting(self) -> bool:
         return self._parted is not None
 
     def find(self, key: Key) -> PeerSession | None:
-        return self._counterparts.get(key)
+        return self._peers.get(key)
 
     def begin(self, key: Key, channel: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
         """Begin the session of a client; its former one ends."""
@@ -111,13 +111,13 @@ class RsioSessions:
         peer_session = PeerSession(
             endpoint, offers, self._opening, channel, frozenset(subjects), self._clock, self._hand_over, key[1]
         )
-        self._counterparts[key] = peer_session
+        self._peers[key] = peer_session
         self._at.setdefault(key[0], set()).add(key)
         return peer_session
 
     def forget(self, key: Key) -> None:
         """End a session without a goodbye."""
-        if (peer_session := self._counterparts.get(key)) is not None:
+        if (peer_session := self._peers.get(key)) is not None:
             self._drop(key, peer_session)
             session = peer_session.endpoint.session
             self._resumables.void(session)
@@ -130,7 +130,7 @@ class RsioSessions:
         A session that can be resumed waits for its client, others end.
         """
         for key in list(self._at.get(address, ())):
-            peer_session = self._counterparts[key]
+            peer_session = self._peers[key]
             self.see(key, peer_session, peer_session.lose())
 
     def reader_seen(self, address: str) -> None:
@@ -144,7 +144,7 @@ class RsioSessions:
         has no reader.
         """
         for key in list(self._at.get(address, ())):
-            peer_session = self._counterparts[key]
+            peer_session = self._peers[key]
             if peer_session.endpoint.state is EndpointState.CLOSING:
                 self.see(key, peer_session, peer_session.lose())
             elif not peer_session.finds_gaps:
@@ -168,7 +168,7 @@ class RsioSessions:
 
         `is_taking`: whether deliveries are accepted now; otherwise no client is considered silent.
         """
-        for key, peer_session in list(self._counterparts.items()):
+        for key, peer_session in list(self._peers.items()):
             self.see(key, peer_session, peer_session.tick(is_taking=is_taking))
         for session, _ in self._resumables.expire(self._clock()):
             if (offers := self._offers.pop(session.key, None)) is not None:
@@ -177,15 +177,15 @@ class RsioSessions:
     async def part(self, reason: str) -> None:
         """Accept no more sessions, say goodbye to all clients, and wait for their goodbyes."""
         self._parted = asyncio.get_running_loop().create_future()
-        for key, peer_session in list(self._counterparts.items()):
+        for key, peer_session in list(self._peers.items()):
             peer_session.acknowledge_done()
             self.see(key, peer_session, peer_session.part(reason))
-        if self._counterparts:
+        if self._peers:
             await self._parted
 
     def close(self) -> None:
         """The connection is closed: all sessions end without a word."""
-        for key in list(self._counterparts):
+        for key in list(self._peers):
             self.forget(key)
         for offers in self._offers.values():
             offers.stop()
@@ -204,12 +204,12 @@ class RsioSessions:
         return offers
 
     def _drop(self, key: Key, peer_session: PeerSession) -> None:
-        if self._counterparts.get(key) is peer_session:
-            del self._counterparts[key]
+        if self._peers.get(key) is peer_session:
+            del self._peers[key]
             keys = self._at[key[0]]
             keys.discard(key)
             if not keys:
                 del self._at[key[0]]
                 self._undelivered.pop(key[0], None)
-        if self._parted is not None and not self._counterparts and not self._parted.done():
+        if self._parted is not None and not self._peers and not self._parted.done():
             self._parted.set_result(None)

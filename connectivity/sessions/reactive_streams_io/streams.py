@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import takewhile
 
 from connectivity.errors import ConnectivityError
-from connectivity.sessions.reactive_streams_io.access import ReaderAccess
+from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.ingest import Ingest
 from connectivity.sessions.reactive_streams_io.publishers import ResolvedPublisher
 from connectivity.sessions.reactive_streams_io.read_ahead import BudgetedFeed, ConnectionBudget, ReadAheadBudget
@@ -58,7 +58,7 @@ class SessionStreams:
         subjects: tuple[str, ...],
         options: RsioOptions,
         streams: SubscriptionManager,
-        reader_access: ReaderAccess,
+        reader_access: ReaderRevalidation,
         connection_budget: ConnectionBudget,
     ) -> None:
         self.session = session

@@ -19,11 +19,11 @@ from mappings.ids import EntityId
 from mappings.streamr.sessions import SendFrame
 
 
-class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
+class StreamRevalidation(AccessRevalidation[tuple[StreamrSessions, str]]):
     """Checks the permissions of followed streams again, for each registry of sessions."""
 
     def __init__(self, store: Store, world: StateLookup) -> None:
-        super().__init__(store.authorities)
+        super().__init__(store.policy_changes)
         self._world = world
 
     def follow(self, registry: StreamrSessions, stream: str) -> None:
@@ -40,7 +40,7 @@ class FollowerAccess(AccessRevalidation[tuple[StreamrSessions, str]]):
         registry, stream = judged
         return concerning(stream, registry.options.streams, self._world)
 
-    def judge(self, found: Collection[tuple[StreamrSessions, str]]) -> None:
+    def recheck(self, found: Collection[tuple[StreamrSessions, str]]) -> None:
         streams: dict[StreamrSessions, set[str]] = {}
         for registry, stream in found:
             streams.setdefault(registry, set()).add(stream)

@@ -18,7 +18,7 @@ from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
 from connectivity.sessions.stream_source import StreamSource
-from connectivity.sessions.streamr.access import FollowerAccess
+from connectivity.sessions.streamr.access import StreamRevalidation
 from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.live_subscription import LiveSubscription
 from connectivity.sessions.streamr.permissions import StreamPermission, admit, entity_at, error_subject, forbidden
@@ -33,7 +33,6 @@ from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done, ReaderStatus, ignore_outcome
 from mappings.errors import Fault, MappingError
-from mappings.ids import EntityId
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
@@ -70,14 +69,14 @@ class _Request(NamedTuple):
 class StreamrHandler(SessionHandler):
     """Serves all sessions of the service."""
 
-    def __init__(self, means: SessionServices) -> None:
-        self._means = means
+    def __init__(self, services: SessionServices) -> None:
+        self._services = services
         self._registries: dict[tuple[str, str], StreamrSessions] = {}
         """By connection and mapper."""
-        self._source = StreamSource(means.store, means.lifetimes, means.now)
+        self._source = StreamSource(services.store, services.lifetimes, services.now)
         self._frames = FrameCache(self._source)
-        self._reader_access = FollowerAccess(means.store, means.decider.world)
-        self._rows = means.rows(PROTOCOL)
+        self._reader_access = StreamRevalidation(services.store, services.decider.world)
+        self._rows = services.rows(PROTOCOL)
         self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
         """Connections whose sessions could not be read yet."""
         self._is_desired: Callable[[str], bool] | None = None
@@ -138,7 +137,7 @@ class StreamrHandler(SessionHandler):
             request,
             address,
             owners,
-            self._means.clock(),
+            self._services.clock(),
             is_allowed=partial(is_meant, pattern=registry.options.reply_addresses, route=route),
         )
         if decision is SenderDecision.NOWHERE:
@@ -163,8 +162,8 @@ class StreamrHandler(SessionHandler):
         named = name_in_session(context.received_signal, arrival, session, chosen)
         if not isinstance(permission.stream, ConfiguredStream):
             return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
-        name, is_asked, is_chosen = named
-        if name is None or not is_asked or not self._source.is_known(name, is_chosen=is_chosen):
+        name, may_be_repeated, is_chosen = named
+        if name is None or not may_be_repeated or not self._source.is_known(name, is_chosen=is_chosen):
             self._source.append(
                 request.stream,
                 request.content,
@@ -184,7 +183,7 @@ class StreamrHandler(SessionHandler):
     ) -> SessionReply:
         permission = self._admit(request, context)
         subjects = frozenset(permission.subjects)
-        frames = context.registry.subscribe(request, channel, context.owners, subjects, self._means.clock(), client)
+        frames = context.registry.subscribe(request, channel, context.owners, subjects, self._services.clock(), client)
         return partial(_confirm_subscription, context.registry, frames, channel)
 
     def _unsubscribe(
@@ -199,11 +198,11 @@ class StreamrHandler(SessionHandler):
     def _resend(self, request: Resend, context: _Request, channel: StreamrReplyChannel) -> SessionReply:
         registry = context.registry
         permission = self._admit(request, context)
-        if registry.sessions.open(channel.address, context.owners, self._means.clock()) is None:
+        if registry.sessions.open(channel.address, context.owners, self._services.clock()) is None:
             raise RequestRejected(registry.sessions.too_many, error_subject(request))
         registry.keeping.add_resend(request, context.owners, channel)
         entity = entity_at(permission.stream, request.partition)
-        wanted = ResendRequest(request, entity, self._newest(entity), permission.subjects)
+        wanted = ResendRequest(request, entity, self._services.store.newest_revision(entity), permission.subjects)
         return partial(self._begin_resend, wanted, context, channel)
 
     def _begin_resend(
@@ -229,7 +228,7 @@ class StreamrHandler(SessionHandler):
             self._refusal(refusal, context, context.received_signal.signal.headers)(None, ignore_outcome)
 
     def _admit(self, request: Publish | SubscribeRequest | Resend, context: _Request) -> StreamPermission:
-        return admit(request, context.registry.options, context.arrival.received.subjects, self._means.decider.world)
+        return admit(request, context.registry.options, context.arrival.received.subjects, self._services.decider.world)
 
     def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         registry = self._registry(route)
@@ -261,7 +260,7 @@ class StreamrHandler(SessionHandler):
 
     def sweep(self) -> None:
         self._reader_access.sweep()
-        now = self._means.clock()
+        now = self._services.clock()
         for registry in list(self._registries.values()):
             registry.do(registry.sessions.idle(now))
             for state in registry:
@@ -275,7 +274,7 @@ class StreamrHandler(SessionHandler):
 
     def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
         own = [route for route in routes if route.mapper.protocol == PROTOCOL]
-        world, now = self._means.decider.world, self._means.clock()
+        world, now = self._services.decider.world, self._services.clock()
         try:
             go_on(self._rows, connection_id, {route: self._registry(route) for route in own}, world, now)
         except StoreUnavailable as error:
@@ -296,7 +295,7 @@ class StreamrHandler(SessionHandler):
             if reader_status is ReaderStatus.HEARD:
                 registry.sessions.reader_seen(address)
             elif reader_status is ReaderStatus.UNDELIVERED:
-                registry.do(registry.sessions.undelivered(address, self._means.clock()))
+                registry.do(registry.sessions.undelivered(address, self._services.clock()))
             else:
                 registry.do(
                     registry.sessions.end(
@@ -323,15 +322,10 @@ class StreamrHandler(SessionHandler):
         if registry is None:
             keeping = SessionPersistence(self._rows, *key)
             registry = self._registries[key] = StreamrSessions(
-                keeping, options_of(route), self._make_live, self._make_resending, self._newest
+                keeping, options_of(route), self._make_live, self._make_resending, self._services.store.newest_revision
             )
             registry.on_follow = partial(self._reader_access.follow, registry)
         return registry
-
-    def _newest(self, entity: EntityId) -> int:
-        """The newest revision that is decided. Raises StoreUnavailable."""
-        found = self._means.store.snapshot(entity)
-        return 0 if found is None else found.revision
 
     def _make_live(
         self,
@@ -341,10 +335,10 @@ class StreamrHandler(SessionHandler):
         lost: Callable[[Fault], None],
         sent: Callable[[int], object],
     ) -> LiveSubscription:
-        return LiveSubscription(self._means.streams, self._frames, channel, spot, subjects, lost, sent)
+        return LiveSubscription(self._services.streams, self._frames, channel, spot, subjects, lost, sent)
 
     def _make_resending(self, answered: Callable[[Sub], object]) -> ResendQueue:
-        return ResendQueue(self._means.store, self._means.streams, self._source, self._means.clock, answered)
+        return ResendQueue(self._services.store, self._services.streams, self._source, self._services.clock, answered)
 
     def _channel(
         self, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery, options: StreamrOptions

@@ -33,7 +33,7 @@ from mappings.streamr.sessions import (
     PersistedSubscription,
     SendFrame,
     SessionLimits,
-    Sessions,
+    SessionTable,
     Spot,
     SubscriptionRow,
     resumed_from,
@@ -74,8 +74,8 @@ class StreamrSessions:
         self.keeping = keeping
         self.connection_id, self.mapper = keeping.connection_id, keeping.mapper
         self.options = options
-        self.sessions = Sessions(SessionLimits(idle_timeout=options.idle_timeout))
-        self.seats: dict[str, SessionState] = {}
+        self.sessions = SessionTable(SessionLimits(idle_timeout=options.idle_timeout))
+        self.states: dict[str, SessionState] = {}
         self.on_follow: Callable[[str], object] = str
         """Called before a session subscribes to a stream. Raises StoreUnavailable."""
         self._make_live = make_live
@@ -85,13 +85,13 @@ class StreamrSessions:
         """The offset after which new subscriptions begin."""
 
     def __iter__(self) -> Iterator[SessionState]:
-        return iter(list(self.seats.values()))
+        return iter(list(self.states.values()))
 
     def state(self, channel: StreamrReplyChannel) -> SessionState:
         """Return the state of the session at this address; create it if there is none."""
-        state = self.seats.get(channel.address)
+        state = self.states.get(channel.address)
         if state is None:
-            state = self.seats[channel.address] = SessionState(
+            state = self.states[channel.address] = SessionState(
                 channel, self._make_resending(partial(self.keeping.remove_resend, channel.address))
             )
         state.channel = channel
@@ -145,7 +145,7 @@ class StreamrSessions:
         """Begin a durable subscription, unless it is running. Return its frame."""
         spot = (frame.stream, frame.partition)
         after = self._begins.pop((channel.address, spot), None)
-        row, state = self.sessions.row(channel.address, spot), self.seats.get(channel.address)
+        row, state = self.sessions.row(channel.address, spot), self.states.get(channel.address)
         if row is None or after is None or (state is not None and spot in state.live_subscriptions):
             # It has been left since, or is followed for the second time.
             return frame
@@ -165,7 +165,7 @@ class StreamrSessions:
                 case SendFrame(address, frame):
                     self._send(address, frame)
                 case EndSession(address, why):
-                    if (state := self.seats.pop(address, None)) is not None:
+                    if (state := self.states.pop(address, None)) is not None:
                         for sub in state.resending.subs:
                             self.keeping.remove_resend(address, sub)
                         state.resending.stop()
@@ -202,12 +202,12 @@ class StreamrSessions:
     def _leave(self, address: str, spot: Spot) -> None:
         self.keeping.remove_subscription(address, spot)
         self._begins.pop((address, spot), None)
-        state = self.seats.get(address)
+        state = self.states.get(address)
         if state is not None and (live := state.live_subscriptions.pop(spot, None)) is not None:
             live.leave()
 
     def _send(self, address: str, frame: Frame) -> None:
-        if (state := self.seats.get(address)) is not None:
+        if (state := self.states.get(address)) is not None:
             state.channel.send_frame(frame)
 
     def close(self) -> None:
@@ -217,7 +217,7 @@ class StreamrSessions:
             for live in state.live_subscriptions.values():
                 live.leave()
             state.resending.stop()
-        self.seats.clear()
+        self.states.clear()
         self._begins.clear()
 
     def go_on(self, kept: PersistedSubscription, last: int, channel: StreamrReplyChannel, now: float) -> None:

@@ -22,7 +22,7 @@ from pamqp.common import FieldValue
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer
+from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer, no_op
 from connectivity.transports.amqp.errors import PRECONDITION_FAILED, login_error
 from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.amqp.options import Options, seconds, virtual_host
@@ -83,8 +83,8 @@ class AmqpClient:
     def __init__(self, connection: Connection, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
         self._definition, self._options = connection, options
-        self.on_lost: Callable[[LinkError], None] = _nothing
-        self.on_blocked: Callable[[str | None], None] = _nothing
+        self.on_lost: Callable[[LinkError], None] = no_op
+        self.on_blocked: Callable[[str | None], None] = no_op
         self.frame_demultiplexer = FrameDemultiplexer(
             channel_max=options.requested_channel_max, frame_max=options.requested_frame_max
         )
@@ -220,7 +220,7 @@ class AmqpClient:
 
         def consume(channel: AbstractChannel) -> Awaitable[object]:
             arguments: dict[str, FieldValue] = {"x-priority": "not a number (connection test)"}
-            return channel.basic_consume(queue, _ignore, arguments=arguments, timeout=self.patience)
+            return channel.basic_consume(queue, ignore_message, arguments=arguments, timeout=self.patience)
 
         reason = await self._find_refusal(consume)
         return None if reason is None or reason.code == PRECONDITION_FAILED else reason
@@ -349,9 +349,5 @@ class _CloseRecorder:
         self.reason = reason
 
 
-async def _ignore(_message: object) -> None:
+async def ignore_message(_message: object) -> None:
     """The consumer callback required by the library, which is never called."""
-
-
-def _nothing(*_: object) -> None:
-    pass

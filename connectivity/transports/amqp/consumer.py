@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
-from aiormq.abc import DeliveredMessage
-
 from connectivity.connections.model import Source
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.amqp.client import AmqpClient, CallFailed, call
+from connectivity.transports.amqp.client import AmqpClient, CallFailed, call, ignore_message
 from connectivity.transports.amqp.errors import consume_error
 from connectivity.transports.amqp.frames import (
     BODY,
@@ -116,7 +114,7 @@ class AmqpConsumer:
             for number, queue in enumerate(queues):
                 tag = f"{number}"
                 self._queues[tag.encode()] = queue
-                await call(channel.basic_consume(queue, _ignore, consumer_tag=tag, timeout=patience))
+                await call(channel.basic_consume(queue, ignore_message, consumer_tag=tag, timeout=patience))
         except CallFailed as failed:
             if self._reason is not None:
                 raise consume_error(queue, self._reason) from failed
@@ -220,7 +218,3 @@ class AmqpConsumer:
         queue = self._queues.get(consumer, "")
         words = f"queue {queue!r}: the broker canceled the consumer; the queue may have been deleted or moved"
         self._on_lost(NotConnected(Detail.MISSING_ADDRESS, words))
-
-
-async def _ignore(_message: DeliveredMessage) -> None:
-    """The consumer callback required by the library, which is never called."""

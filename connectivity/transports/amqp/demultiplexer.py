@@ -73,8 +73,8 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         self.reader = asyncio.StreamReader(loop=self.loop)
         super().__init__(self.reader, loop=self.loop)
         self.takers: dict[int, FrameHandler] = {}
-        self.on_lost: Callable[[Exception | None], None] = _nothing
-        self.on_blocked: Callable[[str | None], None] = _nothing
+        self.on_lost: Callable[[Exception | None], None] = no_op
+        self.on_blocked: Callable[[str | None], None] = no_op
         """Called with the broker's reason when it blocks publishing, and with None when it unblocks it."""
         self.closed: Reason | None = None
         """The broker's reason for closing the link, if it sent one."""
@@ -186,5 +186,5 @@ def _lower_limit(one: int, other: int) -> int:
     return min(one, other) if one and other else one or other
 
 
-def _nothing(*_: Any) -> None:
-    pass
+def no_op(*_: Any) -> None:
+    """Do nothing: the callback until another one is set."""

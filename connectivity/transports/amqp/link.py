@@ -14,7 +14,7 @@ from connectivity.errors import Detail, LinkError
 from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.amqp.options import Options
-from connectivity.transports.amqp.publisher import Publisher
+from connectivity.transports.amqp.publisher import AmqpPublisher
 from connectivity.transports.base import Delivery, Done, OutboundMessage, Readers, ReaderStatus, ignore_reader_status
 
 WINDOW = 500
@@ -34,7 +34,7 @@ class AmqpLink:
         self.client = AmqpClient(connection, options)
         self.client.on_lost = self._die
         self.readers: Readers = ignore_reader_status
-        self.publisher = Publisher(self.client, connection.id, self._forward_reader_status)
+        self.publisher = AmqpPublisher(self.client, connection.id, self._forward_reader_status)
         self.client.on_blocked = self.publisher.blocked
         self.source_consumers = [AmqpConsumer(self.client, source, self.client.die) for source in connection.sources]
 

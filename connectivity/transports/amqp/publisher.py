@@ -65,7 +65,7 @@ class UnconfirmedMessage(NamedTuple):
     properties: bytes
 
 
-class Publisher:
+class AmqpPublisher:
     """The publisher of one link."""
 
     def __init__(self, client: AmqpClient, connection_id: str, readers: Readers) -> None:

@@ -31,7 +31,7 @@ from connectivity.transports.base import (
     ignore_reader_status,
 )
 from connectivity.transports.listener.socket import PeerDelivery, Socket
-from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, judge
+from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, next_timeout
 from mappings.model.envelope import Envelope
 
 log = structlog.get_logger(__name__)
@@ -197,7 +197,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         now = self._loop.time()
         for peer in list(self._sockets):
             peer.look()
-            decision = judge(peer.times, self._bounds, now)
+            decision = next_timeout(peer.times, self._bounds, now)
             if decision is TimeoutDecision.PING:
                 peer.ping()
             elif decision is TimeoutDecision.IDLE:

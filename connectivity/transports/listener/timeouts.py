@@ -56,7 +56,7 @@ class SocketTimes:
     """Since when the peer has taken none of the waiting output."""
 
 
-def judge(times: SocketTimes, bounds: TimeoutOptions, now: float) -> TimeoutDecision:
+def next_timeout(times: SocketTimes, bounds: TimeoutOptions, now: float) -> TimeoutDecision:
     """Return the action for a peer at the time `now`."""
     if times.closing is not None:
         return TimeoutDecision.STUCK if now - times.closing > CLOSING else TimeoutDecision.FINE

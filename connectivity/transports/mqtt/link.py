@@ -76,7 +76,7 @@ class MqttLink:
         self.window = window
         self.condition: str | None = None
         self.limits = ServerLimits()
-        self._dialect, self._prefix = dialect, prefix
+        self._mqtt_version, self._prefix = dialect, prefix
         self._sources = Sources(filters)
         self._inboxes = [Inbox() for _ in filters]
         self._redelivery_delay = redelivery_delay
@@ -122,7 +122,7 @@ class MqttLink:
             # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return
-        headers, subscriptions = self._dialect.headers_of(arrival)
+        headers, subscriptions = self._mqtt_version.headers_of(arrival)
         sources = self._sources.of(arrival.topic)
         if len(sources) > 1 and subscriptions:
             # MQTT 5 brokers may send one copy for each subscription, marked with its identifier.
@@ -207,7 +207,7 @@ class MqttLink:
         if self._is_over:
             return
         try:
-            publication = self._dialect.publication(message)
+            publication = self._mqtt_version.publication(message)
             publication = self.limits.fit(publication)
         except PublishFailed as error:
             done(error)

@@ -106,7 +106,7 @@ def _pack(name: str, value: str) -> bytes:
         if name == EXPIRY:
             return _pack_expiry(value)
         return packed.pack_user(name, value)
-    except (packed.Malformed, UnicodeEncodeError) as error:
+    except (packed.MalformedProperty, UnicodeEncodeError) as error:
         raise PublishFailed(
             f"header {name[:200]!r} has {error}, expected text that MQTT can carry", status=400
         ) from error

@@ -21,7 +21,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
 from connectivity.transports.dialer import handshake_error, reach
-from connectivity.transports.mqtt.properties import Malformed, pack_varint, unpack_varint
+from connectivity.transports.mqtt.properties import MalformedProperty, pack_varint, unpack_varint
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 
 MAX_IDENTIFIER = 65535
@@ -97,7 +97,7 @@ class SansIoPahoClient(Client):
                     self._tail += memoryview(data)[start:]
                     return
                 start = stop
-        except (MalformedPacket, Malformed, IndexError, UnicodeDecodeError):
+        except (MalformedPacket, MalformedProperty, IndexError, UnicodeDecodeError):
             self._loop_rc_handle(MQTTErrorCode.MQTT_ERR_PROTOCOL)
 
     def note_alive(self) -> None:
@@ -126,7 +126,7 @@ class SansIoPahoClient(Client):
             self._receive_publish(head, data, body, stop)
         elif kind == _PUBACK:
             if length < 2:
-                raise Malformed("a PUBACK without a packet identifier")
+                raise MalformedProperty("a PUBACK without a packet identifier")
             self.on_confirmed(data[body] << 8 | data[body + 1], data[body + 2] if length > 2 else 0)
         else:
             self._in_packet["command"], self._in_packet["packet"] = head, bytearray(data[body:stop])
@@ -149,7 +149,7 @@ class SansIoPahoClient(Client):
             properties = data[at : at + length]
             at += length
         if at > stop or qos == 3:
-            raise Malformed("a PUBLISH that is shorter than it says, or with QoS 3")
+            raise MalformedProperty("a PUBLISH that is shorter than it says, or with QoS 3")
         self.on_arrival(ReceivedPublish(topic, data[at:stop], qos, bool(head & 1), bool(head & 8), mid, properties))
 
     # ── packets out ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ SHARED = "$share/"
 WINDOW = 1
 """Deliveries that a broker of MQTT 5 may send; they are not acknowledged."""
 
-UNTOLD = "an MQTT broker checks the permission to publish only when a message is sent"
+CHECKED_WHEN_SENT = "an MQTT broker checks the permission to publish only when a message is sent"
 
 
 async def examine(
@@ -85,4 +85,6 @@ def probe_filter(address: str, group: str, is_shared: bool) -> str:
 
 
 def _unchecked(address: str) -> AddressCheck:
-    return AddressCheck(address, note=RESOLVED_PER_MESSAGE if has_expression(address) else UNTOLD, is_known=False)
+    return AddressCheck(
+        address, note=RESOLVED_PER_MESSAGE if has_expression(address) else CHECKED_WHEN_SENT, is_known=False
+    )

@@ -35,7 +35,7 @@ _TEXT = Struct("!BH")
 _LENGTH = Struct("!H")
 
 
-class Malformed(ValueError):
+class MalformedProperty(ValueError):
     """Properties that cannot be read, or a value that cannot be packed; the message says why."""
 
 
@@ -80,7 +80,7 @@ def unpack_varint(packed: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at + 1
-    raise Malformed("a length of more than four bytes")
+    raise MalformedProperty("a length of more than four bytes")
 
 
 def pack_expiry(seconds: int) -> bytes:
@@ -90,7 +90,7 @@ def pack_expiry(seconds: int) -> bytes:
 def pack_binary(identifier: int, value: bytes) -> bytes:
     """Pack a binary property. Raises Malformed for more than 65,535 bytes."""
     if len(value) > MAX_STRING:
-        raise Malformed(f"{len(value)} bytes, expected at most {MAX_STRING}")
+        raise MalformedProperty(f"{len(value)} bytes, expected at most {MAX_STRING}")
     return _TEXT.pack(identifier, len(value)) + value
 
 
@@ -109,7 +109,7 @@ def pack_user(name: str, value: str) -> bytes:
 
 def _encode(text: str) -> bytes:
     if (fault := text_fault(text)) is not None:
-        raise Malformed(fault)
+        raise MalformedProperty(fault)
     return text.encode()
 
 
@@ -120,7 +120,7 @@ def unpack(packed: bytes) -> PublishProperties:
     try:
         return _unpack(packed)
     except (IndexError, UnicodeDecodeError) as error:
-        raise Malformed(f"properties that end early or are not UTF-8: {error}") from error
+        raise MalformedProperty(f"properties that end early or are not UTF-8: {error}") from error
 
 
 def _unpack(packed: bytes) -> PublishProperties:
@@ -144,7 +144,7 @@ def _unpack(packed: bytes) -> PublishProperties:
         elif identifier in (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA):
             found[identifier], at = _unpack_bytes(packed, at)
         else:
-            raise Malformed(f"property {identifier} in a PUBLISH")
+            raise MalformedProperty(f"property {identifier} in a PUBLISH")
     if at != end:
         raise IndexError("the last value")
     expiry, content_type = found.get(MESSAGE_EXPIRY_INTERVAL), found.get(CONTENT_TYPE)

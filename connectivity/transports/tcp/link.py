@@ -20,7 +20,7 @@ MAX_PIECE = 64 * 1024
 """The maximum number of bytes that are delivered together."""
 
 
-class PeerRegistry(SocketOwner, Protocol):
+class TcpPeerOwner(SocketOwner, Protocol):
     """The owner of the peers: the link, as the peers see it."""
 
     def entered(self, peer: TcpPeer, /) -> None:
@@ -33,7 +33,7 @@ class PeerRegistry(SocketOwner, Protocol):
 class TcpPeer(Socket):
     """One accepted socket."""
 
-    def __init__(self, owner: PeerRegistry) -> None:
+    def __init__(self, owner: TcpPeerOwner) -> None:
         super().__init__(owner)
         self.user: str | None = None
         """The common name in its client certificate, if there is one."""

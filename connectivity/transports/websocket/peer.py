@@ -36,7 +36,7 @@ _log = logging.getLogger("connectivity.transports.websocket.protocol")
 _log.setLevel(logging.ERROR)
 
 
-class PeerRegistry(SocketOwner, Protocol):
+class WebSocketPeerOwner(SocketOwner, Protocol):
     """The owner of the peers: the link, as the peers see it."""
 
     max_frame: int
@@ -55,7 +55,7 @@ class PeerRegistry(SocketOwner, Protocol):
 class WebSocketPeer(Socket):
     """One accepted socket."""
 
-    def __init__(self, owner: PeerRegistry) -> None:
+    def __init__(self, owner: WebSocketPeerOwner) -> None:
         super().__init__(owner)
         self.path = ""
         self.text_headers: dict[str, str] = {}

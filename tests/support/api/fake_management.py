@@ -21,9 +21,9 @@ from connectivity.management.interface import Definition, Judge, Owner, Revision
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.uri import mask_uri
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
-from connectivity.validation.validator import validate
 from mappings.errors import Fault
 from tests.support.api.fake_erasures import Erasures
+from tests.support.validation import validate
 
 DOCUMENT: Mapping[str, Any] = {
     "id": "site",

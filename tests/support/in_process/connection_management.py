@@ -18,7 +18,6 @@ from connectivity.connections.vault import Vault
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import Definition, Judge
 from connectivity.management.manager import ConnectionManager
-from connectivity.management.observer import ConnectionObserver
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.status_report import logs_of, metrics_of
 from connectivity.management.subscription_table import SubscriptionTable
@@ -121,7 +120,7 @@ class Bench:
             self.registry,
             definitions,
             vault,
-            ConnectionObserver(self.monitor),
+            self.monitor,
             SubscriptionTable(self.streams),
             now=self.now,
             patience=0.05,

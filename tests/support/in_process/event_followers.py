@@ -33,7 +33,7 @@ async def beside(
 
 
 def cursor(site: ConnectionHarness, target: int = 0) -> EventCursor:
-    found: EventCursor = site.dispatcher.cursors.of(site.connection.id)[target]
+    found: EventCursor = site.dispatcher.event_publisher.of(site.connection.id)[target]
     return found
 
 

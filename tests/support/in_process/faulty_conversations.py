@@ -20,7 +20,6 @@ from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
 from connectivity.transports.base import ReaderStatus
-from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.endpoint import EndpointRole, EndpointState
 from mappings.reactive_streams_io.events import Interrupted
 from mappings.reactive_streams_io.frames import Extension, Goodbye, Seq
@@ -30,6 +29,7 @@ from tests.support.in_process.service import LAMP, pause, turn, until
 from tests.support.reactive_streams_io.conversation import EndpointClient
 from tests.support.reactive_streams_io.examples import decoder
 from tests.support.reactive_streams_io.faulty_wire import Wire, WireFault, slips
+from tests.support.reactive_streams_io.two_endpoints import GOODBYES
 
 NAMES = [
     f"{HISTORY}?from=-5",
@@ -335,7 +335,7 @@ class Conversation:
             for frame in found[:-1]:
                 assert not isinstance(frame, Goodbye)
             if found and isinstance(found[-1], Goodbye):
-                assert found[-1].reason.startswith((*errors.GOODBYES, "413 ", "503 ")), found[-1]
+                assert found[-1].reason.startswith((*GOODBYES, "413 ", "503 ")), found[-1]
 
     def _ticket(self, visitor: RoamingClient) -> Any:
         return visitor.requester.endpoint.ticket() if visitor.requester.told(Interrupted) else None
@@ -348,7 +348,7 @@ def left(rsio_harness: RsioHarness) -> list[object]:
     if len(desk._reader_access._all):
         found.append(desk._reader_access)
     for room in desk._registries.values():
-        found += [*room._counterparts.values(), *room._at, *room._offers.values()]
+        found += [*room._peers.values(), *room._at, *room._offers.values()]
         resumables = room._resumables
         found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._abandoned]
         found += [room._connection_budget] if room._connection_budget.used_bytes else []

@@ -64,7 +64,7 @@ class DecisionWorld:
 
     def heard(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Those of the events that the target is sent, judged now."""
-        answers = [who.judge_shared(SignalContext(event, self)) for event in events]
+        answers = [who.filter_shared(SignalContext(event, self)) for event in events]
         return [answer for answer in answers if not isinstance(answer, SuppressionReason)]
 
 

@@ -252,10 +252,10 @@ class ConnectionHarness:
             self.following = LiveFeeds(self.store, clock=self.clock.now)
             self.kept = kept or KeptRows()
             self.kept.queue = lambda: self.store.execute(lambda _: None)
-            means = SessionServices(
+            services = SessionServices(
                 self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
             )
-            self.handlers = open_handlers(means)
+            self.handlers = open_handlers(services)
             self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.handlers)
             self.monitor = PrometheusRegistry()
             self.monitor.watch_subscriptions(lambda: self.streams)
@@ -306,8 +306,8 @@ class ConnectionHarness:
 
     async def follow(self) -> Self:
         """Have the events of twins go to the targets of this connection, from now on or from where they were."""
-        await self.dispatcher.cursors.place(self.connection)
-        self.dispatcher.cursors.join(self.connection, self.targets)
+        await self.dispatcher.event_publisher.place(self.connection)
+        self.dispatcher.event_publisher.join(self.connection, self.targets)
         return self
 
     async def close(self) -> None:

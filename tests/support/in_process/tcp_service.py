@@ -191,7 +191,7 @@ class TcpService:
     @property
     def clients(self) -> list[PeerSession]:
         """Those who have a connection now."""
-        return [each for room in self._registries for each in room._counterparts.values()]
+        return [each for room in self._registries for each in room._peers.values()]
 
     async def keeps_only(self, number: int) -> None:
         """Wait until so many callers are there, and nothing of anybody else is kept."""

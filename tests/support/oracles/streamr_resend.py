@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mappings.streams.entry import All, FromTime, Last, OffsetRange, Selection, StreamEntry
+from mappings.streams.entry import All, EntrySelection, FromTime, Last, OffsetRange, StreamEntry
 
 
-def chosen(messages: Sequence[StreamEntry], selection: Selection) -> list[StreamEntry]:
+def chosen(messages: Sequence[StreamEntry], selection: EntrySelection) -> list[StreamEntry]:
     """Of the messages of one partition, in the order of their offsets, those that are wanted."""
     match selection:
         case All():

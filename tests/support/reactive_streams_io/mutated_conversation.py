@@ -10,7 +10,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.events import (
     Cancelled,
@@ -42,6 +41,7 @@ from mappings.reactive_streams_io.resumption import Resumables
 from tests.support.reactive_streams_io.conversation import EndpointClient
 from tests.support.reactive_streams_io.examples import decoder, raw
 from tests.support.reactive_streams_io.faulty_wire import OF_EITHER, OF_OCTETS, changed, pieces
+from tests.support.reactive_streams_io.two_endpoints import GOODBYES
 
 LIMITS = EndpointLimits(
     frame=4096, element=8192, incomplete_elements=16_384, backlog=4096, copies=4096, window=16, subscriptions=4
@@ -152,7 +152,7 @@ def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     if requester.endpoint.is_closed and not requester.endpoint.ticket():
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
         assert found[-1:] == goodbyes
-        assert goodbyes[0].reason.startswith(errors.GOODBYES)
+        assert goodbyes[0].reason.startswith(GOODBYES)
         assert len(closed) == 1
     elif not requester.endpoint.is_closed:
         assert not closed

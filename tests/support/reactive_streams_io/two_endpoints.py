@@ -36,6 +36,9 @@ from tests.support.reactive_streams_io.conversation import EndpointClient, Feed
 from tests.support.reactive_streams_io.examples import decoder
 from tests.support.reactive_streams_io.faulty_wire import Wire, WireFault, sizes, slips
 
+GOODBYES = (errors.OK, "protocol error:", "unsupported version", errors.IDLE, errors.SHUTDOWN, errors.RESUMED_ELSEWHERE)
+"""The prefixes of the reasons of a goodbye."""
+
 LIMITS = EndpointLimits(
     frame=4096,
     element=8192,
@@ -175,7 +178,7 @@ class Side(EndpointClient):
         assert len(goodbyes) <= 1
         assert found[len(found) - len(goodbyes) :] == goodbyes
         for goodbye in goodbyes:
-            assert goodbye.reason.startswith(errors.GOODBYES), goodbye
+            assert goodbye.reason.startswith(GOODBYES), goodbye
         assert len(self.told(Closed)) + len(self.told(Interrupted)) <= 1
         if self.endpoint.is_closed and not self.is_cut and not self.told(Interrupted):
             assert goodbyes

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from connectivity.validation.validator import validate
 from tests.support.paths import VECTORS
+from tests.support.validation import validate
 
 FOLDER = VECTORS / "connections"
 CODES = {"CONFIG": "connectivity:connection.configuration.invalid"}

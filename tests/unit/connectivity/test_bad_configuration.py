@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from prometheus_client import generate_latest
 
 from connectivity.connections.lifecycle import Status
 from connectivity.security.keys import new_key
@@ -180,7 +181,7 @@ async def test_7_8_a_mapper_that_throws_costs_its_message_alone(runs: None) -> N
 async def test_7_8_an_answer_without_an_address_is_dropped_and_nothing_else(runs: None) -> None:
     running = await Running.opened(source(), source("in/1", replyTarget={"address": "{{ header:reply-to }}"}))
     running.send(b"not even JSON", to="in/1")
-    exposition = running.site.monitor.exposition
-    await wait_until(lambda: b'outcome="address_unresolved"} 1.0' in exposition())
+    metrics = running.site.monitor.registry
+    await wait_until(lambda: b'outcome="address_unresolved"} 1.0' in generate_latest(metrics))
     assert running.broker.taken == [] or all(each.address == "in/1" for each in running.broker.taken)
     assert running.supervisor.status is Status.OPEN

@@ -22,10 +22,11 @@ from connectivity.management.supervisor import Supervisor
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
 from connectivity.validation.limitations import caveats, notes
-from connectivity.validation.validator import parse, validate
+from connectivity.validation.validator import parse
 from tests.support.dice import examples
 from tests.support.in_process.service import NOW
 from tests.support.random_documents import USABLE, anything, from_schema, nearly_usable
+from tests.support.validation import validate
 
 VAULT = Vault([new_key()])
 SLOW_TO_MAKE = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]

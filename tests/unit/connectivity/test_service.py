@@ -16,6 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from connectivity import service as module
@@ -106,7 +107,7 @@ async def test_a_folder_of_connections_that_cannot_be_read_is_reported_and_keeps
 
 async def test_the_commits_of_the_journal_are_measured(service: Service) -> None:
     await create(service)
-    assert b"connectivity_journal_commit_seconds_count 1.0" in service.monitor.exposition()
+    assert b"connectivity_journal_commit_seconds_count 1.0" in generate_latest(service.monitor.registry)
 
 
 def test_a_port_that_is_taken_is_said_to_be() -> None:
@@ -281,7 +282,7 @@ async def test_a_background_job_that_fails_is_shown_until_it_succeeds(
         raise ZeroDivisionError("unexpected")
 
     with monkeypatch.context() as patched, capture_logs():
-        patched.setattr(site.service.streams, "sweep", fail)
+        patched.setattr(site.service.subscriptions, "_clock", fail)
         site.service.jobs.start()
         await until(lambda: site.service.readiness()[1]["jobs"])
         assert site.service.readiness()[1]["jobs"] == ["end idle subscriptions: ZeroDivisionError: unexpected"]
@@ -297,7 +298,7 @@ async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: ServiceI
     await until(lambda: site.service.store._queue or site.service.store._written or len(site.answers()) == 3)
     await site.service.close()
     assert site.answers()[2]["status"] == 201
-    assert (list(site.service.streams), site.broker.links) == ([], [])
+    assert (list(site.service.subscriptions), site.broker.links) == ([], [])
     with pytest.raises(StoreUnavailable):
         site.service.store.newest_seq()
 

@@ -17,11 +17,11 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connectivity.maintenance.erasure import steps
+from connectivity.store.erasure_repository import steps
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import HistoryUnavailable
-from spark_store.history.history import Trimmed, cold_page, open_range, page
+from spark_store.history.history import TrimmedRange, cold_page, open_range, page
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
@@ -333,7 +333,7 @@ def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: Jou
     trim(again, 8)
     border = TrimmedHistory(again, LakeHistory(lake), lake)
     found = page(again, open_range(again, HistoryQuery(LAMP)), 0, 10, MUCH)
-    assert found.trimmed == Trimmed(6, 8, False, 6)
+    assert found.trimmed == TrimmedRange(6, 8, False, 6)
     assert revisions(read(border, HistoryQuery(LAMP))) == span(6, 11)
     # Retention has taken the beginning.
     forget(lake, "revision <= 7")

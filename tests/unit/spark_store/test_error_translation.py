@@ -19,9 +19,9 @@ from spark_store.errors import (
     StoreUnavailable,
     translate_lake_error,
     translate_spark_error,
+    translate_sqlite_error,
     translate_system_error,
 )
-from spark_store.sqlite_errors import translate_sqlite_error
 from tests.support.table import each_row
 
 

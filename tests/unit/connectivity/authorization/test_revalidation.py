@@ -30,7 +30,7 @@ class BanRegistry(AccessRevalidation[str]):
             raise StoreUnavailable("a page cannot be read")
         return self.upon[judged]
 
-    def judge(self, found: Collection[str]) -> None:
+    def recheck(self, found: Collection[str]) -> None:
         for judged in found:
             if self.is_unreadable:
                 raise StoreUnavailable("a page cannot be read")

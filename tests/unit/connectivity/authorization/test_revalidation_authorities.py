@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.authorization.revalidation import PolicyChangeNotifier, authorities
+from connectivity.authorization.revalidation import PolicyChangeNotifier, changed_entities
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.records import Change
@@ -33,7 +33,7 @@ def test_policies_and_what_may_have_another_one_are_found_among_changes(
     entity: EntityId, action: str, path: str, is_one: bool
 ) -> None:
     attribute = change(thing("acme:other"), path="/attributes/a")
-    assert authorities([attribute, change(entity, action, path)]) == ({entity} if is_one else set())
+    assert changed_entities([attribute, change(entity, action, path)]) == ({entity} if is_one else set())
 
 
 def test_anyone_who_watches_is_reported_until_he_leaves() -> None:

@@ -14,8 +14,9 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli import history
 from connectivity.cli.main import app
+from connectivity.errors import CommandFailed
 from connectivity.maintenance import export as module
-from connectivity.maintenance.export import ExportFailed, HistoryExport
+from connectivity.maintenance.export import HistoryExport
 from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import Journal
 from tests.support.journal_entries import change
@@ -113,7 +114,7 @@ def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.M
         with self._cancellation.telling(stopped.set):
             signal.raise_signal(signal.SIGINT)
             assert stopped.wait(30)
-        raise ExportFailed("the query was cancelled", module.EXIT_CANCELLED)
+        raise CommandFailed("the query was cancelled", module.EXIT_CANCELLED)
 
     monkeypatch.setattr(HistoryExport, "run", wait)
     result = run("--out", "it.parquet", "--settings", settings)

@@ -278,9 +278,9 @@ async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets
     site.dispatcher.expire()
     assert await site.ended(1) == [REDELIVER]
     other.outbox.attach(other.link)
-    site.dispatcher.cursors.wake()
+    site.dispatcher.event_publisher.wake()
     assert await sent(other, 1) == [2]
-    await until(lambda: not other.dispatcher.cursors.of("other")[0].listeners)
+    await until(lambda: not other.dispatcher.event_publisher.of("other")[0].listeners)
 
 
 async def test_an_event_without_its_extra_fields_is_skipped_logged_and_a_failure(

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from connectivity.config.settings import Settings
-from connectivity.maintenance.backup import BackupFailed, back_up
+from connectivity.errors import CommandFailed
+from connectivity.maintenance.backup import back_up
 from spark_store.errors import LakeUnfit, OutputUnusable, SchemaTooNew, StoreError, StoreUnavailable
 from spark_store.journal.journal import Journal
 
@@ -51,6 +52,6 @@ def test_each_failure_has_its_exit_code(
         raise error
 
     monkeypatch.setattr("connectivity.maintenance.backup.backup.back_up", fail)
-    with pytest.raises(BackupFailed) as failed:
+    with pytest.raises(CommandFailed) as failed:
         back_up(data, Path("copy"))
     assert (failed.value.exit_code, str(failed.value)) == (exit_code, str(error))

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from connectivity.maintenance.export import ExportFailed, ExportRequest, _exit_code, selection
+from connectivity.errors import CommandFailed
+from connectivity.maintenance.export import ExportRequest, _exit_code, selection
 from spark_store import rql
 from spark_store.errors import (
     NoPipeline,
@@ -20,7 +21,7 @@ from spark_store.errors import (
     StoreUnavailable,
     TooManyRows,
 )
-from spark_store.queries.selection import Selection
+from spark_store.queries.selection import EventSelection
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -30,21 +31,24 @@ TIME = "2030-01-15T12:00:00+00:00"
 @each_row(
     ("wanted", "expected"),
     [
-        (ExportRequest(), Selection()),
-        (ExportRequest("acme.site:lamp-7"), Selection(entity="acme.site:lamp-7")),
-        (ExportRequest(":lamp(7)", "policy"), Selection(entity=":lamp(7)", entity_type="policy")),
-        (ExportRequest("room-7/0", "stream"), Selection(entity="room-7/0", entity_type="stream")),
-        (ExportRequest("exists(attributes/x)"), Selection(predicate=rql.parse("exists(attributes/x)"))),
+        (ExportRequest(), EventSelection()),
+        (ExportRequest("acme.site:lamp-7"), EventSelection(entity="acme.site:lamp-7")),
+        (ExportRequest(":lamp(7)", "policy"), EventSelection(entity=":lamp(7)", entity_type="policy")),
+        (ExportRequest("room-7/0", "stream"), EventSelection(entity="room-7/0", entity_type="stream")),
+        (ExportRequest("exists(attributes/x)"), EventSelection(predicate=rql.parse("exists(attributes/x)"))),
         (
             ExportRequest("gt(_modified,time:now)", "thing"),
-            Selection(entity_type="thing", predicate=rql.resolve_times(rql.parse("gt(_modified,time:now)"), NOW)),
+            EventSelection(entity_type="thing", predicate=rql.resolve_times(rql.parse("gt(_modified,time:now)"), NOW)),
         ),
-        (ExportRequest(namespace="acme", begin="3", end="9"), Selection(namespace="acme", first=3, last=9)),
-        (ExportRequest(begin=TIME, end="7"), Selection(since=NOW, last=7)),
-        (ExportRequest(begin="2030-01-15T13:00:00+01:00", end="2030-01-15T12:00:00Z"), Selection(since=NOW, until=NOW)),
+        (ExportRequest(namespace="acme", begin="3", end="9"), EventSelection(namespace="acme", first=3, last=9)),
+        (ExportRequest(begin=TIME, end="7"), EventSelection(since=NOW, last=7)),
+        (
+            ExportRequest(begin="2030-01-15T13:00:00+01:00", end="2030-01-15T12:00:00Z"),
+            EventSelection(since=NOW, until=NOW),
+        ),
     ],
 )
-def test_words_become_a_selection(wanted: ExportRequest, expected: Selection) -> None:
+def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelection) -> None:
     assert selection(wanted, NOW) == expected
 
 
@@ -79,7 +83,7 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: Selection) ->
     ],
 )
 def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: ExportRequest, said: str) -> None:
-    with pytest.raises(ExportFailed) as refused:
+    with pytest.raises(CommandFailed) as refused:
         selection(wanted, NOW)
     assert said in str(refused.value)
     assert len(str(refused.value)) < 600

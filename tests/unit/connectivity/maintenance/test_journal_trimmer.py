@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import structlog
 
-from connectivity.maintenance.journal_trimmer import JournalTrimmer, unlike
+from connectivity.maintenance.journal_trimmer import JournalTrimmer, difference
 from connectivity.store.store import Store
 from mappings.model.signals import Event
 from spark_store.journal import erasure
@@ -143,9 +143,9 @@ async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lak
 )
 def test_an_event_that_is_not_the_same_says_what_differs(changed: dict[str, Any], said: str) -> None:
     mine = NumberedEvent(9, event(LAMP, 9))
-    assert unlike(mine, mine, None) is None
-    assert said in (unlike(mine, NumberedEvent(9, event(LAMP, 9)._replace(**changed)), None) or "")
-    assert "with the number 8" in (unlike(mine, NumberedEvent(8, event(LAMP, 9)), None) or "")
+    assert difference(mine, mine, None) is None
+    assert said in (difference(mine, NumberedEvent(9, event(LAMP, 9)._replace(**changed)), None) or "")
+    assert "with the number 8" in (difference(mine, NumberedEvent(8, event(LAMP, 9)), None) or "")
 
 
 async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(both: JournalAndLake) -> None:

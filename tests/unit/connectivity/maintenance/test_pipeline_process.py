@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from connectivity.config.settings import Settings
@@ -271,12 +272,12 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
     monitor.watch_lake(made.lag)
     try:
         journal.append(history(LAMP, 5))
-        assert b"connectivity_lake_lag" not in monitor.exposition(), "nobody has looked yet"
+        assert b"connectivity_lake_lag" not in generate_latest(monitor.registry), "nobody has looked yet"
         assert b"connectivity_lake_lag_events 5.0" in await monitor.scrape()
         made._lake.pipeline.mkdir(parents=True)
         publish_watermark(made._lake.watermark, Watermark(3))
         assert b"connectivity_lake_lag_events 2.0" in await monitor.scrape()
-        assert b"connectivity_lake_lag_seconds" in monitor.exposition()
+        assert b"connectivity_lake_lag_seconds" in generate_latest(monitor.registry)
         made._lake.watermark.write_bytes(b"spoilt")
         assert b"connectivity_lake_lag" not in await monitor.scrape()
     finally:
@@ -289,7 +290,7 @@ async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> No
     monitor.look_first(made.look)
     monitor.watch_figures(made.figures)
     assert b"connectivity_pipeline_up 0.0" in await monitor.scrape()
-    assert b"connectivity_pipeline_batch" not in monitor.exposition(), "nothing was published yet"
+    assert b"connectivity_pipeline_batch" not in generate_latest(monitor.registry), "nothing was published yet"
     made._lake.pipeline.mkdir(parents=True)
     at = "2030-01-15T00:00:00.000000Z"
     published = Watermark(

@@ -16,7 +16,7 @@ from connectivity.maintenance import policy_expiry as module
 from connectivity.maintenance.policy_expiry import MOST_POLICIES, PolicyExpiryJob
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
-from connectivity.twins.policy_expiry import judge
+from connectivity.twins.policy_expiry import expire_subjects
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Event, PolicyAnnouncement
 from spark_store.errors import Unstorable
@@ -80,16 +80,16 @@ async def setup(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 async def test_case_60_a_subject_goes_at_its_time_with_an_event(setup: ExpirySetup) -> None:
     await setup.write(announcement={"whenDeleted": True})
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert (len(setup.history()), setup.announced) == (1, [])
     setup.at(8, 0)
-    await setup.expiry.look()
+    await setup.expiry.round()
     event = setup.history()[-1]
     assert (event.action, event.path, event.revision) == ("deleted", f"/entries/G/subjects/{GUEST}", 2)
     assert event.timestamp == "2030-01-15T08:00:00.000000Z"
     assert setup.told() == [EIGHT]
     setup.at(9, 0)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert (len(setup.history()), setup.told()) == (2, [EIGHT])
 
 
@@ -98,31 +98,31 @@ async def test_who_is_reported_ahead_is_reported_once(setup: ExpirySetup) -> Non
     await setup.write(announcement={"beforeExpiry": "20m"})
     for minute in (30, 39):
         setup.at(7, minute)
-        await setup.expiry.look()
+        await setup.expiry.round()
         assert setup.announced == []
     setup.at(7, 40)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert setup.told() == [EIGHT]
     await setup.send("modify", "/entries/G/importable", "never")
     setup.at(7, 50)
-    await setup.expiry.look()
-    await setup.expiry.look()
+    await setup.expiry.round()
+    await setup.expiry.round()
     assert setup.told() == [EIGHT]
     later = {"type": "t", "expiry": "2030-01-15T09:00:00Z", "announcement": {"beforeExpiry": "2h"}}
     await setup.send("modify", f"/entries/G/subjects/{GUEST}", later)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert setup.told() == [EIGHT, "2030-01-15T09:00:00Z"]
     setup.at(8, 0)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert [event.action for event in setup.history()] == ["created", "modified", "modified"]
 
 
 async def test_an_earlier_expiry_is_not_missed(setup: ExpirySetup) -> None:
     await setup.write(expiry="2031-01-01T00:00:00Z")
-    await setup.expiry.look()
+    await setup.expiry.round()
     await setup.send("modify", f"/entries/G/subjects/{GUEST}", {"type": "t", "expiry": EIGHT})
     setup.at(8, 0)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert setup.history()[-1].action == "deleted"
 
 
@@ -130,7 +130,7 @@ async def test_a_policy_that_is_deleted_meanwhile_rests(setup: ExpirySetup) -> N
     await setup.write()
     await setup.send("delete", "/")
     setup.at(8, 0)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert [event.action for event in setup.history()] == ["created", "deleted"]
     assert setup.store.read(lambda it: statements.due(it, "9999", 10)) == []
 
@@ -139,9 +139,9 @@ async def test_all_that_is_due_at_once_is_carried_out(setup: ExpirySetup) -> Non
     """Expiries are rounded to whole hours, so many of them come together."""
     policies = [named(f"p{number}") for number in range(MOST_POLICIES + 3)]
     await asyncio.gather(*(setup.write(policy) for policy in policies))
-    await setup.expiry.look()
+    await setup.expiry.round()
     setup.at(8, 0)
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert {setup.history(policy)[-1].action for policy in policies} == {"deleted"}
 
 
@@ -149,16 +149,16 @@ async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path
     """Nothing but the journal's file knows of it; who was told is known as well."""
     first = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
-    await first.expiry.look()
+    await first.expiry.round()
     assert first.told() == [EIGHT]
     await first.store.close()
     second = ExpirySetup(Journal.open(tmp_path / "journal.db"))
-    await second.expiry.look()
+    await second.expiry.round()
     assert second.told() == []
     await second.store.close()
     third = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     third.now = START + timedelta(days=3)
-    await third.expiry.look()
+    await third.expiry.round()
     assert (third.history()[-1].action, third.told()) == ("deleted", [EIGHT])
     assert third.history()[-1].timestamp == "2030-01-18T07:30:00.000000Z"
     await third.store.close()
@@ -170,14 +170,14 @@ async def test_what_cannot_be_stored_is_due_until_it_can() -> None:
     setup.at(8, 0)
     disk.full = True
     with capture_logs() as logs:
-        await setup.expiry.look()
+        await setup.expiry.round()
     assert "policy expiry waits for the store" in [each["event"] for each in logs]
     assert setup.announced == []
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert setup.announced == [], "nothing is tried while the store is away"
     disk.full = False
     await setup.store.wait_available()
-    await setup.expiry.look()
+    await setup.expiry.round()
     assert (len(setup.history()), setup.told()) == (2, [EIGHT])
     await setup.store.close()
 
@@ -196,7 +196,7 @@ async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: py
 
     monkeypatch.setattr(setup.journal, "write", refuse)
     with capture_logs() as logs:
-        await setup.expiry.look()
+        await setup.expiry.round()
     assert "policy expiry failed" in [each["event"] for each in logs]
     assert (len(setup.history()), len(setup.history(named("bad"))), setup.announced) == (2, 1, [])
     await setup.store.close()
@@ -209,7 +209,7 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
     setup = ExpirySetup(Disk())
     bad = [named(f"bad{number}") for number in range(MOST_POLICIES)]
     await asyncio.gather(*(setup.write(policy) for policy in [*bad, POLICY]))
-    await setup.expiry.look()
+    await setup.expiry.round()
     setup.at(8, 0)
     tried: list[EntityId] = []
 
@@ -217,16 +217,16 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
         if policy.entity in bad:
             tried.append(policy.entity)
             raise ZeroDivisionError("internal error")
-        return judge(policy, *more)
+        return expire_subjects(policy, *more)
 
-    monkeypatch.setattr(module, "judge", judged)
+    monkeypatch.setattr(module, "expire_subjects", judged)
     with capture_logs():
-        await setup.expiry.look()
-        await setup.expiry.look()
+        await setup.expiry.round()
+        await setup.expiry.round()
         assert setup.history()[-1].action == "deleted"
         assert len(tried) == len(bad)
         setup.at(8, 1)
-        await setup.expiry.look()
+        await setup.expiry.round()
     assert len(tried) == 2 * len(bad)
     await setup.store.close()
 
@@ -239,10 +239,10 @@ async def test_what_is_due_together_shares_its_commits_and_gives_others_their_tu
     monkeypatch.setattr(module, "TURN_SECONDS", turn)
     setup = ExpirySetup(disk := Disk())
     await asyncio.gather(*(setup.write(named(f"p{number}")) for number in range(20)))
-    await setup.expiry.look()
+    await setup.expiry.round()
     setup.at(8, 0)
     before, passed = disk.commits, 0
-    looking = asyncio.create_task(setup.expiry.look())
+    looking = asyncio.create_task(setup.expiry.round())
     while not looking.done():
         await asyncio.sleep(0)
         passed += 1

@@ -265,6 +265,16 @@ async def test_logs_are_kept_and_reset_where_something_runs(bench: Bench) -> Non
     assert bench.manager.logs("depot") == {"connectionId": "depot", "connectionLogs": []}
 
 
+async def test_metrics_of_a_closed_connection_are_kept_and_can_be_reset(bench: Bench) -> None:
+    await put(bench, "depot")
+    bench.monitor.meter("depot").source(["in"]).at("in").acknowledged.note(None)
+    await bench.manager.close("depot", "eve")
+    for expected in (1, 0):
+        inbound = bench.manager.metrics("depot")["connectionMetrics"]["inbound"]
+        assert inbound["acknowledged"]["success"]["PT1M"] == expected
+        await bench.manager.reset_metrics("depot", "eve")
+
+
 async def test_a_connection_that_was_deleted_is_forgotten_with_what_it_has_counted(bench: Bench) -> None:
     await put(bench, "depot")
     bench.monitor.meter("depot").inbound("refused")

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from connectivity.connections.model import Connection
 from connectivity.management.files import ReadFile, read_file
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.watcher import FolderWatcher
+from spark_store.records import FileNote
 from tests.support.wait import wait_until
 
 
@@ -43,7 +44,11 @@ class Bench:
             lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
             lambda connection_id: self.told.append(f"ended {connection_id}"),
             self._known,
+            keep_notes=self._keep_notes,
         )
+
+    async def _keep_notes(self, _notes: Sequence[FileNote]) -> None:
+        """Nothing outlives the process here."""
 
     def _known(self, may_be_open: Callable[[str], bool]) -> None:
         self.may_be_open = may_be_open

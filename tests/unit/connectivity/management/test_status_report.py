@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from connectivity.connections.lifecycle import Status
@@ -106,7 +107,7 @@ def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_not
     assert found["containsFailures"] is False
     assert set(found["sourceMetrics"]["addressMetrics"]) == {"in"}
     assert set(found["targetMetrics"]["addressMetrics"]) == {"events", "_responses"}
-    assert b"depot" not in monitor.exposition()
+    assert b"depot" not in generate_latest(monitor.registry)
 
 
 def test_a_connection_that_ran_keeps_what_it_has_counted() -> None:
@@ -188,7 +189,7 @@ async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_s
 async def test_status_details_of_a_target_say_what_it_has_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 1)
     running = await Running.opened(id="other", targets=[target(EVENTS)], pauses=Backoff(60, 60))
-    (cursor,) = running.site.dispatcher.cursors.of("other")
+    (cursor,) = running.site.dispatcher.event_publisher.of("other")
     cursor.skipped = 3
     with capture_logs():
         running.broker.cut("the cable was cut")

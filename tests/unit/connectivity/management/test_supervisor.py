@@ -97,7 +97,7 @@ async def test_status_details_say_what_a_target_has_missed_and_how_far_it_is_beh
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 2)
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")], pauses=Backoff(60, 60))
-    (cursor,) = running.site.dispatcher.cursors.of("other")
+    (cursor,) = running.site.dispatcher.event_publisher.of("other")
     cursor.skipped = 3
     assert running.supervisor.status_details == "connected: targets[0] has missed 3 events"
     with capture_logs():

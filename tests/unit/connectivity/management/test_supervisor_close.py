@@ -60,7 +60,7 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     await until(lambda: len(running.answers("events")) == 2)
     newest = running.site.journal.newest_seq()
     await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
-    await running.site.dispatcher.cursors.close()
+    await running.site.dispatcher.event_publisher.close()
     assert places(running.site.journal)[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     held: list[Done] = []
@@ -77,7 +77,7 @@ async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_agai
     for done in held:
         done(None)
     await asyncio.wait_for(closing, PATIENCE)
-    await again.site.dispatcher.cursors.close()
+    await again.site.dispatcher.event_publisher.close()
     assert places(again.site.journal)[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
 
 

@@ -195,7 +195,7 @@ async def test_what_nobody_at_a_target_may_read_is_not_notified_of_there() -> No
         id="other", targets=[target("_/_/things/twin/events", authorizationContext=["acme:stranger"])]
     )
     await running.site.ask(turn(1))
-    await until(lambda: running.site.dispatcher.cursors.of("other")[0].judged == running.site.store.tail.newest)
+    await until(lambda: running.site.dispatcher.event_publisher.of("other")[0].judged == running.site.store.tail.newest)
     assert counted(running, "target", "events") == counted(running, "target", "events", "failure") == {}
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from connectivity.mapping.script_check import script_problem
 from connectivity.mapping.script_protocol import Direction
-from connectivity.validation.validator import validate
 from tests.support.table import each_row
+from tests.support.validation import validate
 
 
 @each_row(

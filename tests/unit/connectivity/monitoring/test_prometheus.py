@@ -21,7 +21,7 @@ class Open:
 
 
 def shown(monitor: PrometheusRegistry) -> list[str]:
-    return [line for line in monitor.exposition().decode().splitlines() if not line.startswith("#")]
+    return [line for line in generate_latest(monitor.registry).decode().splitlines() if not line.startswith("#")]
 
 
 def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome() -> None:
@@ -91,7 +91,7 @@ def samples(monitor: PrometheusRegistry) -> dict[tuple[str, ...], float]:
     """Return the numbers by name and label values, as Prometheus reads them."""
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(monitor.exposition().decode())
+        for family in text_string_to_metric_families(generate_latest(monitor.registry).decode())
         for sample in family.samples
     }
 

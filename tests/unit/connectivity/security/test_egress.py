@@ -8,8 +8,8 @@ import pytest
 
 from connectivity.security import egress
 from connectivity.security.egress import EgressRules, enforce, entry, refusal
-from connectivity.validation.validator import validate
 from tests.support.table import each_row
+from tests.support.validation import validate
 
 CLOSED = EgressRules(is_private_allowed=False)
 LISTS = EgressRules(

@@ -21,9 +21,9 @@ from connectivity.sources.acknowledgements import (
     outcome_of_failure,
     outcome_of_live_response,
     refusal,
+    requested_acks,
     timed_out,
     weak,
-    wish,
     worse,
 )
 from connectivity.transports.base import Outcome
@@ -81,7 +81,7 @@ def test_3_8_the_acknowledgements_that_a_command_requests(
     channel: str, required: bool | None, requested: list[str] | None, timeout: object, expected: object
 ) -> None:
     given = {"response-required": required, "requested-acks": requested, "timeout": timeout, "other": "x"}
-    found = wish({name: value for name, value in given.items() if value is not None}, channel)
+    found = requested_acks({name: value for name, value in given.items() if value is not None}, channel)
     if expected == REFUSED:
         assert isinstance(found, Fault)
         assert (found.status, found.error) == (400, "header.invalid")
@@ -92,7 +92,7 @@ def test_3_8_the_acknowledgements_that_a_command_requests(
 
 @pytest.mark.parametrize("label", ["", "ab", "with space", "a" * 101, "ä:b-c"])
 def test_a_label_outside_the_grammar_is_refused(label: str) -> None:
-    found = wish({"requested-acks": [label]}, "twin")
+    found = requested_acks({"requested-acks": [label]}, "twin")
     assert isinstance(found, Fault)
     assert found.error == "acknowledgement:label.invalid"
 

@@ -120,7 +120,7 @@ async def test_anyone_who_watches_is_notified_of_authorities_before_anybody_is_s
     store: Store, gate: Gate
 ) -> None:
     told: list[object] = []
-    store.authorities.watch(told.append)
+    store.policy_changes.watch(told.append)
     store.tail.follow(lambda: told.append("followers"))
     store.submit([change(LAMP, 1), change(POLICY, 1)]).add_done_callback(lambda _: told.append("durable"))
     await store.barrier()
@@ -135,7 +135,7 @@ async def test_anyone_who_watches_is_notified_of_authorities_before_anybody_is_s
     assert {POLICY} not in told, "what is not durable has not happened"
     await store.execute(lambda _: None, forgets=LAMP)
     assert {LAMP} in told, "what is erased is nobody's to read"
-    store.authorities.leave(told.append)
+    store.policy_changes.leave(told.append)
     await store.submit([change(POLICY, 2)])
     assert {POLICY} not in told
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail, NotConnected, PublishFailed, RetriesExhausted
@@ -54,7 +55,7 @@ async def test_a_target_that_takes_nothing_holds_back_nobody_and_gets_everything
     await until(lambda: len(site.link.published) == module.WINDOW + 50)
     await until(lambda: len(other.outbox) == module.WINDOW)
     assert cursor(other).judged - cursor(other).seq == module.WINDOW
-    assert "targets[0]" not in other.monitor.exposition().decode()
+    assert "targets[0]" not in generate_latest(other.monitor.registry).decode()
     other.link.confirms = True
     other.link.confirm()
     assert await sent(other, module.WINDOW + 50) == list(range(2, module.WINDOW + 52))
@@ -85,7 +86,7 @@ async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is
     await pause()
     assert len(other.outbox) == 0
     other.outbox.attach(other.link)
-    site.dispatcher.cursors.wake()
+    site.dispatcher.event_publisher.wake()
     assert await sent(other, 3) == [2, 3, 4]
 
 
@@ -104,7 +105,7 @@ async def test_the_policy_of_the_time_of_sending_counts() -> None:
     await until(lambda: len(site.link.published) == 2)
     assert site.answers()[1]["status"] == 204, site.answers()[1]
     other.outbox.attach(other.link)
-    site.dispatcher.cursors.wake()
+    site.dispatcher.event_publisher.wake()
     await until(lambda: cursor(other).seq == site.store.tail.newest)
     assert other.link.published == []
 
@@ -202,7 +203,7 @@ async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_receives(
     await until(lambda: cursor(other).reason is None)
     assert len(pauses) == 1, "the first pause is over, while there is no link"
     other.outbox.attach(other.link)
-    site.dispatcher.cursors.linked("other")
+    site.dispatcher.event_publisher.linked("other")
     await pause()
     assert (len(other.link.published), cursor(other).reason) == (1, "busy")
     assert pauses == []

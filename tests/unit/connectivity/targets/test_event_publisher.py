@@ -62,14 +62,14 @@ async def test_a_new_target_starts_at_the_end_and_its_place_is_durable_before_it
     site = ConnectionHarness(source())
     await site.has_lamp()
     other = ConnectionHarness(beside=site, id="other", targets=[target(EVENTS)])
-    assert not site.dispatcher.cursors.has_positions(other.connection)
-    assert not site.dispatcher.cursors.has_targets
+    assert not site.dispatcher.event_publisher.has_positions(other.connection)
+    assert not site.dispatcher.event_publisher.has_targets
     await turned(site, 1)
-    await site.dispatcher.cursors.place(other.connection)
+    await site.dispatcher.event_publisher.place(other.connection)
     assert places(site) == [("other", "0:events", site.journal.newest_seq())]
-    assert site.dispatcher.cursors.has_positions(other.connection)
+    assert site.dispatcher.event_publisher.has_positions(other.connection)
     await turned(site, 2)
-    site.dispatcher.cursors.join(other.connection, other.targets)
+    site.dispatcher.event_publisher.join(other.connection, other.targets)
     assert await sent(other, 1) == [3]
 
 
@@ -93,9 +93,9 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     site.deliver(turn(4, correlation_id="c-4"))
     other.deliver(turn(5))
     await until(lambda: len(site.history()) == 6)
-    await site.dispatcher.cursors.close()
+    await site.dispatcher.event_publisher.close()
     again = service(site.disk)
-    assert again.dispatcher.cursors.has_targets
+    assert again.dispatcher.event_publisher.has_targets
     assert [found.cause for found in follow_on(site.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
@@ -136,7 +136,7 @@ async def test_a_place_moves_with_the_last_confirm_though_nothing_else_happens(
 
 async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_loses_it() -> None:
     site, _other = await followed(target(EVENTS), target(EVENTS, address="b"))
-    cursors = site.dispatcher.cursors
+    cursors = site.dispatcher.event_publisher
     site.dispatcher.close_connection("other")
     await turned(site, 1)
     changed = await beside(site, target(EVENTS, address="c"), target(EVENTS, qos=0))
@@ -159,7 +159,7 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
 async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full_then(is_swept: bool) -> None:
     """Opened again, it is not sent what has happened meanwhile."""
     site, _other = await followed()
-    cursors = site.dispatcher.cursors
+    cursors = site.dispatcher.event_publisher
     site.disk.full = True
     site.deliver(turn(1))
     await until(lambda: not site.store.is_available)
@@ -179,7 +179,7 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
 
 async def test_an_open_connection_keeps_its_places_whatever_is_known_of_documents() -> None:
     site, _other = await followed()
-    site.dispatcher.cursors.keep(lambda _id: False)
+    site.dispatcher.event_publisher.keep(lambda _id: False)
     await turned(site, 1)
     assert len(places(site)) == 1
 
@@ -187,7 +187,7 @@ async def test_an_open_connection_keeps_its_places_whatever_is_known_of_document
 async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> None:
     site, other = await followed()
     skipped: list[Any] = []
-    site.dispatcher.cursors.on_skip = lambda *told: skipped.append(told)
+    site.dispatcher.event_publisher.on_skip = lambda *told: skipped.append(told)
     other.outbox.detach()
     await turned(site, *range(10))
     site.dispatcher.close_connection("other")
@@ -195,12 +195,12 @@ async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> Non
     assert await site.store.trim(8, LATER) == 8
     other = await beside(site)
     assert await sent(other, 4) == [8, 9, 10, 11]
-    assert list(site.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
-    await site.dispatcher.cursors.close()
+    assert list(site.dispatcher.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
+    await site.dispatcher.event_publisher.close()
     assert positions(site.journal) == [CursorPosition("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 0), ("other", "0", 6)], "a counter that begins at 0, so that its rise is seen"
     again = await beside(service(site.disk))
-    assert list(again.dispatcher.cursors.conditions("other")) == [(0, "has missed 6 events")]
+    assert list(again.dispatcher.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
 
 
 async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
@@ -213,12 +213,12 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     await turned(site, *range(10))
     await forgotten(site)
     assert await site.store.trim(8, LATER) == 8
-    await site.dispatcher.cursors.close()
+    await site.dispatcher.event_publisher.close()
     await site.store.close()
     again = ConnectionHarness(source(), journal=Journal.open(path))
     other = await beside(again)
     assert await sent(other, 4) == [8, 9, 10, 11]
-    await again.dispatcher.cursors.close()
+    await again.dispatcher.event_publisher.close()
     assert positions(again.journal) == [CursorPosition("other", "0:events", 12, 6)]
 
 
@@ -229,7 +229,7 @@ async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:
     await forgotten(site)
     assert await site.store.trim(99, LATER) == 4
     other.outbox.attach(other.link)
-    site.dispatcher.cursors.wake()
+    site.dispatcher.event_publisher.wake()
     await until(lambda: cursor(other).skipped == 2)
     await turned(site, 3)
     assert await sent(other, 1) == [4]
@@ -239,7 +239,7 @@ async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "BEHIND_EVENTS", 2)
     monkeypatch.setattr(cursor_module, "SHORTEST_PAUSE", 1000.0)
     site, other = await followed()
-    cursors = site.dispatcher.cursors
+    cursors = site.dispatcher.event_publisher
     site.monitor.watch_figures(cursors.figures)
 
     def figure(name: str) -> float | None:
@@ -264,29 +264,29 @@ async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> 
     site.store._cache.clear()
     site.disk.unreadable = True
     other.outbox.attach(other.link)
-    site.dispatcher.cursors.wake()
+    site.dispatcher.event_publisher.wake()
     await pause()
     assert revisions(other) == []
     site.disk.unreadable = False
-    site.dispatcher.cursors.sweep()
+    site.dispatcher.event_publisher.sweep()
     assert await sent(other, 1) == [2]
 
 
 async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     site, other = await followed(target(EVENTS), target(EVENTS, address="b"))
     one = cursor(other).route.interest
-    judge = one.judge_shared
+    judge = one.filter_shared
 
     def judged(happening: Any) -> Any:
         return 1 // 0 if happening.signal.value == b"1" else judge(happening)
 
-    monkeypatch.setattr(one, "judge_shared", judged)
+    monkeypatch.setattr(one, "filter_shared", judged)
     with capture_logs() as lines:
         await turned(site, 1, 2)
         await sent(other, 3)
     assert sorted(message.address for message in other.link.published) == ["b", "b", "events"]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["event not processed"]
-    assert [each.skipped for each in site.dispatcher.cursors.of("other")] == [1, 0]
+    assert [each.skipped for each in site.dispatcher.event_publisher.of("other")] == [1, 0]
 
 
 async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,18 +294,18 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
     site, other = await followed(target(EVENTS), target(EVENTS, address="b"))
     third = await beside(other, id="third")
     made: list[int] = []
-    happening = site.dispatcher.cursors.signal_context
+    happening = site.dispatcher.event_publisher.signal_context
 
     def noted(found: Any) -> Any:
         made.append(found.event.revision)
         return happening(found)
 
-    monkeypatch.setattr(site.dispatcher.cursors, "signal_context", noted)
+    monkeypatch.setattr(site.dispatcher.event_publisher, "signal_context", noted)
     third.outbox.detach()
     await turned(site, 1)
     await sent(other, 2)
     third.outbox.attach(third.link)
-    site.dispatcher.cursors.wake()
+    site.dispatcher.event_publisher.wake()
     await sent(third, 1)
     await turned(site, 2)
     await sent(third, 2)
@@ -326,7 +326,7 @@ async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monke
         each.outbox.detach()
     await turned(site, 5, 6, 7)
     await until(lambda: cursor(other).judged == site.store.tail.newest)
-    cursors = site.dispatcher.cursors
+    cursors = site.dispatcher.event_publisher
     advanced: list[int] = []
     turns: list[list[int]] = []
     advance, run = cursors._advance, cursors._run
@@ -393,7 +393,7 @@ async def test_who_gives_up_waiting_for_places_leaves_nothing_behind(monkeypatch
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    assert (site.dispatcher.cursors.has_targets, site.store.tail.is_followed) == (False, False)
+    assert (site.dispatcher.event_publisher.has_targets, site.store.tail.is_followed) == (False, False)
 
 
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:

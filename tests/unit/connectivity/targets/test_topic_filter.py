@@ -41,7 +41,7 @@ def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
     wanted = interest(namespaces="acme.plant")
     events = [plant.tell("modify", "/attributes/a", 1), plant.tell("modify", "/attributes/a", 1, to="acme:u")]
     assert [event.entity.id for event in plant.heard(wanted, events)] == ["acme.plant:boiler-07"]
-    assert wanted.judge(events[1], plant) is SuppressionReason.NAMESPACE
+    assert wanted.filter(events[1], plant) is SuppressionReason.NAMESPACE
     assert len(plant.heard(interest(namespaces="acme.plant,acme"), events)) == 2
     assert plant.heard(interest(namespaces="acme.pl,acme.plant.x,*"), events) == []
 
@@ -52,7 +52,7 @@ def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_
     assert [value_of(event) for event in plant.heard(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
     others = [plant.tell("modify", "/attributes/d", number) for number in range(3)]
     assert plant.heard(interest("le(attributes/c,10)"), others) == []
-    assert interest("le(attributes/c,10)").judge(others[0], plant) is SuppressionReason.FILTER
+    assert interest("le(attributes/c,10)").filter(others[0], plant) is SuppressionReason.FILTER
 
 
 def test_case_108_a_filter_asks_what_an_event_brings_along() -> None:
@@ -97,7 +97,7 @@ def test_case_111_two_topics_that_match_make_one_event_with_the_extra_fields_of_
         [topic(extra="attributes/b"), topic(extra="attributes/a"), topic()],
         [topic(), topic(extra="attributes/a"), topic(extra="attributes/b")],
     ):
-        assert extra_of(TopicFilter(topics, [OWNER]).judge(event, plant)) == {"attributes": {"a": 1}}
+        assert extra_of(TopicFilter(topics, [OWNER]).filter(event, plant)) == {"attributes": {"a": 1}}
 
 
 def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
@@ -107,19 +107,19 @@ def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
         [topic("gt(attributes/n,5)", "attributes/site/a"), topic("lt(attributes/n,5)", "attributes/site/b")], [OWNER]
     )
     low, high = (plant.tell("modify", "/attributes/n", number) for number in (1, 9))
-    assert extra_of(both.judge(low, plant)) == {"attributes": {"site": {"b": 2}}}
-    assert extra_of(both.judge(high, plant)) == {"attributes": {"site": {"a": 1}}}
-    assert both.judge(plant.tell("modify", "/attributes/n", 5), plant) is SuppressionReason.FILTER
+    assert extra_of(both.filter(low, plant)) == {"attributes": {"site": {"b": 2}}}
+    assert extra_of(both.filter(high, plant)) == {"attributes": {"site": {"a": 1}}}
+    assert both.filter(plant.tell("modify", "/attributes/n", 5), plant) is SuppressionReason.FILTER
 
 
 def test_case_112_a_reader_of_a_part_gets_that_part_and_receives_of_nothing_else() -> None:
     plant = a_plant({"thing:/attributes/something/special": granting("READ")})
     partial = interest(subjects=[VIEWER])
     whole = plant.tell("modify", "/attributes", {"something": {"special": 1, "secret": 2}, "other": 3})
-    assert value_of(partial.judge(whole, plant)) == {"something": {"special": 1}}
-    assert partial.judge(plant.tell("modify", "/attributes/other", 4), plant) is SuppressionReason.FORBIDDEN
-    assert partial.judge(plant.tell("modify", "/attributes", {"other": 5}), plant) is SuppressionReason.EMPTY
-    assert value_of(ALL_EVENTS.judge(whole, plant)) == {"something": {"special": 1, "secret": 2}, "other": 3}
+    assert value_of(partial.filter(whole, plant)) == {"something": {"special": 1}}
+    assert partial.filter(plant.tell("modify", "/attributes/other", 4), plant) is SuppressionReason.FORBIDDEN
+    assert partial.filter(plant.tell("modify", "/attributes", {"other": 5}), plant) is SuppressionReason.EMPTY
+    assert value_of(ALL_EVENTS.filter(whole, plant)) == {"something": {"special": 1, "secret": 2}, "other": 3}
 
 
 def test_case_113_a_new_thing_is_reported_without_what_is_revoked() -> None:
@@ -127,14 +127,14 @@ def test_case_113_a_new_thing_is_reported_without_what_is_revoked() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/features/Lamp": revoking("READ")})
     created = {"policyId": POLICY, "features": {"Lamp": {"properties": {"on": True}}, "Door": {}}}
     event = plant.tell("create", "/", created, to="acme.plant:hall-1")
-    told = value_of(interest(subjects=[VIEWER]).judge(event, plant))
+    told = value_of(interest(subjects=[VIEWER]).filter(event, plant))
     assert (told["policyId"], told["features"]) == (POLICY, {"Door": {}})
 
 
 def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
     plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1, correlation_id="c-7", x_shift="night")
-    answer = ALL_EVENTS.judge(event, plant)
+    answer = ALL_EVENTS.filter(event, plant)
     assert isinstance(answer, TwinEvent)
     assert (answer.headers["correlation-id"], answer.headers["x-shift"]) == ("c-7", "night")
 
@@ -151,8 +151,8 @@ def test_connections_case_62_extra_fields_show_the_new_value_and_every_feature_t
     features = {"a": {"properties": {"t": 1}}, "b": {"properties": {"u": 2}}, "c": {"properties": {"t": 3, "u": 4}}}
     plant = a_plant(attributes={"n": 1}, features=features)
     event = plant.tell("modify", "/attributes/n", 2)
-    assert extra_of(interest(extra="attributes/n").judge(event, plant)) == {"attributes": {"n": 2}}
-    assert extra_of(interest(extra="features/*/properties/t").judge(event, plant)) == {
+    assert extra_of(interest(extra="attributes/n").filter(event, plant)) == {"attributes": {"n": 2}}
+    assert extra_of(interest(extra="features/*/properties/t").filter(event, plant)) == {
         "features": {"a": {"properties": {"t": 1}}, "c": {"properties": {"t": 3}}}
     }
 
@@ -229,7 +229,7 @@ def test_10_3_what_a_filter_lets_through(
 ) -> None:
     plant = a_plant(attributes={"a": 0, "site": "N", "count": 0}, features={"burner": {"properties": {"on": True}}})
     event = plant.tell(*change, x_shift="night")
-    answer = interest(filter, extra).judge(event, plant)
+    answer = interest(filter, extra).filter(event, plant)
     assert (answer is not SuppressionReason.FILTER) is passes
     if passes:
         assert isinstance(answer, TwinEvent)
@@ -248,12 +248,12 @@ def test_a_filter_sees_only_what_its_target_may_read() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")})
     event = plant.tell("modify", "/attributes", {"secret": 7, "open": 1})
     hidden, seen = "eq(attributes/secret,7)", "eq(attributes/open,1)"
-    assert [interest(filter, subjects=[VIEWER]).judge(event, plant) for filter in (hidden,)] == [
+    assert [interest(filter, subjects=[VIEWER]).filter(event, plant) for filter in (hidden,)] == [
         SuppressionReason.FILTER
     ]
-    assert value_of(interest(seen, subjects=[VIEWER]).judge(event, plant)) == {"open": 1}
-    assert isinstance(interest(hidden).judge(event, plant), TwinEvent)
-    assert interest(hidden, "attributes/secret", subjects=[VIEWER]).judge(event, plant) is SuppressionReason.FILTER
+    assert value_of(interest(seen, subjects=[VIEWER]).filter(event, plant)) == {"open": 1}
+    assert isinstance(interest(hidden).filter(event, plant), TwinEvent)
+    assert interest(hidden, "attributes/secret", subjects=[VIEWER]).filter(event, plant) is SuppressionReason.FILTER
 
 
 def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> None:
@@ -263,12 +263,12 @@ def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> 
     plant.world.write_policy({"VIEW": entry([VIEWER], resources)})
     event = plant.tell("modify", "/features", {"open": {}, "secret": {}})
     hidden, seen = "eq(feature:id,'secret')", "eq(feature:id,'open')"
-    assert isinstance(interest(hidden).judge(event, plant), TwinEvent)
-    assert interest(hidden, subjects=[VIEWER]).judge(event, plant) is SuppressionReason.FILTER
-    assert isinstance(interest(seen, subjects=[VIEWER]).judge(event, plant), TwinEvent)
+    assert isinstance(interest(hidden).filter(event, plant), TwinEvent)
+    assert interest(hidden, subjects=[VIEWER]).filter(event, plant) is SuppressionReason.FILTER
+    assert isinstance(interest(seen, subjects=[VIEWER]).filter(event, plant), TwinEvent)
     named = interest(extra="attributes/{{ feature:id }}", subjects=[VIEWER])
     plant.tell("modify", "/attributes", {"open": 1, "secret": 2})
-    assert extra_of(named.judge(event, plant)) == {"attributes": {"open": 1}}
+    assert extra_of(named.filter(event, plant)) == {"attributes": {"open": 1}}
 
 
 def test_extra_fields_are_read_with_the_permissions_of_the_target() -> None:
@@ -276,15 +276,15 @@ def test_extra_fields_are_read_with_the_permissions_of_the_target() -> None:
         {"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")}, attributes={"secret": 7, "open": 1}
     )
     event = plant.tell("modify", "/features", {})
-    assert extra_of(interest(extra="attributes", subjects=[VIEWER]).judge(event, plant)) == {"attributes": {"open": 1}}
-    assert extra_of(interest(extra="attributes/secret", subjects=[VIEWER]).judge(event, plant)) is None
-    assert extra_of(interest(extra="attributes").judge(event, plant)) == {"attributes": {"secret": 7, "open": 1}}
+    assert extra_of(interest(extra="attributes", subjects=[VIEWER]).filter(event, plant)) == {"attributes": {"open": 1}}
+    assert extra_of(interest(extra="attributes/secret", subjects=[VIEWER]).filter(event, plant)) is None
+    assert extra_of(interest(extra="attributes").filter(event, plant)) == {"attributes": {"secret": 7, "open": 1}}
 
 
 def test_fields_beside_the_document_can_be_asked_for_too() -> None:
     plant = a_plant({"thing:/": granting("READ"), "policy:/entries/VIEW": granting("READ")})
     event = plant.tell("modify", "/attributes/a", 1)
-    extra = extra_of(interest(extra="_revision,_policy(policyId,entries)", subjects=[VIEWER]).judge(event, plant))
+    extra = extra_of(interest(extra="_revision,_policy(policyId,entries)", subjects=[VIEWER]).filter(event, plant))
     assert extra["_revision"] == 2
     assert list(extra["_policy"]["entries"]) == ["VIEW"]
 
@@ -293,60 +293,60 @@ def test_extra_fields_of_the_feature_that_changed() -> None:
     plant = a_plant(features={"a": {"definition": ["acme:a:1"]}, "b": {"definition": ["acme:b:1"]}})
     wanted = interest(extra="attributes/n,features/{{ feature:id }}/definition")
     event = plant.tell("modify", "/features/a/properties/on", True)
-    assert extra_of(wanted.judge(event, plant)) == {"features": {"a": {"definition": ["acme:a:1"]}}}
+    assert extra_of(wanted.filter(event, plant)) == {"features": {"a": {"definition": ["acme:a:1"]}}}
     event = plant.tell("modify", "/attributes/n", 4)
-    assert extra_of(wanted.judge(event, plant)) == {"attributes": {"n": 4}}
+    assert extra_of(wanted.filter(event, plant)) == {"attributes": {"n": 4}}
 
 
 def test_the_end_of_a_thing_is_reported_to_all_its_readers_without_extra_fields() -> None:
     plant = a_plant({"thing:/attributes/public": granting("READ")}, attributes={"public": 1})
     event = plant.tell("delete")
     for subject in (OWNER, VIEWER):
-        answer = interest(extra="attributes", subjects=[subject]).judge(event, plant)
+        answer = interest(extra="attributes", subjects=[subject]).filter(event, plant)
         assert isinstance(answer, TwinEvent)
         assert (answer.action, answer.value, answer.extra) == ("deleted", None, None)
-    assert interest(subjects=["edge:stranger"]).judge(event, plant) is SuppressionReason.FORBIDDEN
+    assert interest(subjects=["edge:stranger"]).filter(event, plant) is SuppressionReason.FORBIDDEN
 
 
 def test_an_event_of_a_thing_that_is_gone_by_now_has_no_extra_fields() -> None:
     plant = a_plant(attributes={"a": 1})
     event = plant.tell("modify", "/attributes/a", 2)
     plant.tell("delete")
-    assert extra_of(interest(extra="attributes").judge(event, plant)) is None
+    assert extra_of(interest(extra="attributes").filter(event, plant)) is None
 
 
 def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
     plant = a_plant(attributes={"a": 1})
     event = plant.tell("modify", "/attributes/a", 2)
     ahead = TwinEvent(event.entity, event.revision + 1, event.timestamp, "modified", "/attributes/a", b"3", {})
-    assert interest(extra="attributes").judge(ahead, plant) is SuppressionReason.ENRICHMENT
-    assert interest("eq(attributes/b,1)", "attributes/a").judge(ahead, plant) is SuppressionReason.FILTER
+    assert interest(extra="attributes").filter(ahead, plant) is SuppressionReason.ENRICHMENT
+    assert interest("eq(attributes/b,1)", "attributes/a").filter(ahead, plant) is SuppressionReason.FILTER
 
 
 def test_without_a_policy_nobody_receives_of_a_thing() -> None:
     plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
-    assert ALL_EVENTS.judge(stranger, plant) is SuppressionReason.FORBIDDEN
+    assert ALL_EVENTS.filter(stranger, plant) is SuppressionReason.FORBIDDEN
 
 
 def test_events_of_policies_have_no_topic() -> None:
     plant = DecisionWorld()
     plant.world.write_policy({})
-    assert ALL_EVENTS.judge(on_its_way(plant.world.events[-1]), plant) is SuppressionReason.TOPIC
+    assert ALL_EVENTS.filter(on_its_way(plant.world.events[-1]), plant) is SuppressionReason.TOPIC
 
 
 def test_a_target_without_the_topic_receives_nothing() -> None:
     plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1)
-    assert TopicFilter(["_/_/things/live/events"], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
-    assert TopicFilter([], [OWNER]).judge(event, plant) is SuppressionReason.TOPIC
+    assert TopicFilter(["_/_/things/live/events"], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
+    assert TopicFilter([], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
 
 
 def test_anyone_who_may_read_everything_gets_the_event_itself() -> None:
     plant = DecisionWorld()
     event = plant.tell("modify", "/attributes/a", 1)
-    assert ALL_EVENTS.judge(event, plant) is event
+    assert ALL_EVENTS.filter(event, plant) is event
 
 
 def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
@@ -356,7 +356,7 @@ def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
     extras = [None, "attributes/site", "attributes/n"]
     targets = [interest(f, e, subjects=[who]) for f in filters for e in extras for who in (OWNER, VIEWER)]
     shared = SignalContext(event, plant)
-    assert [each.judge_shared(shared) for each in targets] == [each.judge(event, plant) for each in targets]
+    assert [each.filter_shared(shared) for each in targets] == [each.filter(event, plant) for each in targets]
 
 
 # --- what is live -------------------------------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ TOLD = LiveEvent(thing(THING), "modified", "/features/lamp/properties/on", b"7",
     ],
 )
 def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passes: bool) -> None:
-    answer = TopicFilter([topic], [OWNER]).judge(signal, a_plant(attributes={"site": "N"}))
+    answer = TopicFilter([topic], [OWNER]).filter(signal, a_plant(attributes={"site": "N"}))
     assert isinstance(answer, type(signal)) is passes
 
 
@@ -407,7 +407,7 @@ def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
         (OWNER, {"attributes": {"site": "N", "pin": 4}}),
         (VIEWER, {"attributes": {"site": "N"}}),
     ):
-        answer = TopicFilter([f"{MESSAGES}?extraFields=attributes"], [subject]).judge(PING, plant)
+        answer = TopicFilter([f"{MESSAGES}?extraFields=attributes"], [subject]).filter(PING, plant)
         assert isinstance(answer, Message)
         assert answer.extra is not None
         assert json.loads(answer.extra) == expected
@@ -416,9 +416,9 @@ def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
 
 def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/on": revoking("READ")})
-    assert TopicFilter([MESSAGES], [VIEWER]).judge(PING, plant) is SuppressionReason.FORBIDDEN
-    assert TopicFilter([COMMANDS], [VIEWER]).judge(TURN, plant) is SuppressionReason.FORBIDDEN
-    assert isinstance(TopicFilter([EVENTS], [VIEWER]).judge(TOLD, plant), LiveEvent)
+    assert TopicFilter([MESSAGES], [VIEWER]).filter(PING, plant) is SuppressionReason.FORBIDDEN
+    assert TopicFilter([COMMANDS], [VIEWER]).filter(TURN, plant) is SuppressionReason.FORBIDDEN
+    assert isinstance(TopicFilter([EVENTS], [VIEWER]).filter(TOLD, plant), LiveEvent)
 
 
 @pytest.mark.parametrize(
@@ -484,7 +484,7 @@ class PageHistory:
 def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, revisions: str) -> None:
     extra = "attributes/serial" if (filter, revisions) in OF_TARGETS[-2:] else None
     target, present = interest(filter, extra), PageHistory()
-    found = [event.revision for event in history_of_the_page() if isinstance(target.judge(event, present), TwinEvent)]
+    found = [event.revision for event in history_of_the_page() if isinstance(target.filter(event, present), TwinEvent)]
     assert found == [int(revision) for revision in re.findall(r"\d+", revisions)]
     assert len(OF_TARGETS) == 10
 
@@ -500,11 +500,11 @@ def test_the_page_about_targets_shows_what_is_sent() -> None:
     change = {"kw": 11.75, "contract": "C-9"}
     assert json.dumps(change) in page
     event = plant.tell("merge", "/attributes", change, correlation_id="c-41")
-    told = TopicFilter([target], [VIEWER]).judge(event, plant)
+    told = TopicFilter([target], [VIEWER]).filter(event, plant)
     assert isinstance(told, TwinEvent)
     (envelope,) = load_codec("Ditto").encode(told, None)
     passing = {"revision", "timestamp"}
     written = {name: value for name, value in json.loads(envelope.payload).items() if name not in passing}
     assert written == {name: value for name, value in shown.items() if name not in passing}
     contract = plant.tell("modify", "/attributes/contract", "C-10")
-    assert TopicFilter([target], [VIEWER]).judge(contract, plant) is SuppressionReason.FORBIDDEN
+    assert TopicFilter([target], [VIEWER]).filter(contract, plant) is SuppressionReason.FORBIDDEN

@@ -215,7 +215,7 @@ def test_what_is_reported_is_what_the_obvious_rule_leaves_over_thousands_of_poli
             value = ... if action == "deleted" else a_value(random_source, 3)
             raw = None if value is ... else msgspec.json.encode(value)
             event = TwinEvent(LAMP, 9, "", action, "/" + "/".join(path), raw, {})
-            told = target.judge(event, present)
+            told = target.filter(event, present)
             seen = obvious(policy, subjects, path, value)
             if seen is DROP:
                 assert told in (SuppressionReason.FORBIDDEN, SuppressionReason.EMPTY), (policy, event, told)

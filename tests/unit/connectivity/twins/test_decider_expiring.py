@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.twins.policy_expiry import ExpiryNotice, judge
+from connectivity.twins.policy_expiry import ExpiryNotice, expire_subjects
 from spark_store.records import Snapshot
 from tests.support.twin_world import NOW, OWNER, OWNERS, POLICY, VIEWER, TwinWorld, entry, granting, policy
 
@@ -38,8 +38,8 @@ def said(announcements: Any) -> list[dict[str, Any]]:
 def test_case_60_a_subject_is_deleted_at_its_time() -> None:
     """An event of its own for each, at the subject's path; the rest of the policy stays."""
     found = a_policy(viewer=expiring(), other=expiring(), later=expiring("2030-01-15T09:00:00Z"), stays={"type": "t"})
-    assert judge(found, "2030-01-15T07:59:59.999999Z").events == ()
-    judged = judge(found, AT_EIGHT)
+    assert expire_subjects(found, "2030-01-15T07:59:59.999999Z").events == ()
+    judged = expire_subjects(found, AT_EIGHT)
     told = [(event.action, event.path, event.value, event.revision, event.headers) for event in judged.events]
     assert told == [
         ("deleted", PATH, None, 2, b"{}"),
@@ -52,56 +52,58 @@ def test_case_60_a_subject_is_deleted_at_its_time() -> None:
 
 
 def test_a_policy_in_which_nothing_expires_is_not_looked_at_again() -> None:
-    assert judge(a_policy(viewer={"type": "t"}), NOW).next is None
+    assert expire_subjects(a_policy(viewer={"type": "t"}), NOW).next is None
 
 
 def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     found = a_policy(viewer=expiring(beforeExpiry="20m", requestedAcks={"labels": ["other:seen"], "timeout": "10s"}))
-    early = judge(found, NOW)
+    early = expire_subjects(found, NOW)
     assert (early.announcements, early.next) == ((), "2030-01-15T07:40:00.000000Z")
-    due = judge(found, "2030-01-15T07:40:00.000000Z")
+    due = expire_subjects(found, "2030-01-15T07:40:00.000000Z")
     (announcement,) = due.announcements
     assert (announcement.entity, announcement.name, announcement.subjects) == (P, "subjectDeletion", (VIEWER,))
     assert json.loads(announcement.value) == {"deleteAt": EIGHT, "subjectIds": [VIEWER]}
     assert announcement.headers == {"response-required": False, "requested-acks": ["other:seen"], "timeout": "10s"}
     assert (due.next, due.announced) == (AT_EIGHT, frozenset({ExpiryNotice(VIEWER, EIGHT)}))
-    again = judge(found, "2030-01-15T07:50:00.000000Z", due.announced)
+    again = expire_subjects(found, "2030-01-15T07:50:00.000000Z", due.announced)
     assert (again.announcements, again.announced) == ((), due.announced)
-    assert judge(found, AT_EIGHT, due.announced).announcements == (), "not asked for at the deletion"
-    assert judge(found, AT_EIGHT, due.announced).announced == frozenset()
+    assert expire_subjects(found, AT_EIGHT, due.announced).announcements == (), "not asked for at the deletion"
+    assert expire_subjects(found, AT_EIGHT, due.announced).announced == frozenset()
 
 
 def test_a_clock_that_is_set_back_makes_nobody_be_reported_twice() -> None:
     found = a_policy(viewer=expiring(beforeExpiry="20m"))
-    told = judge(found, "2030-01-15T07:45:00.000000Z").announced
-    back = judge(found, NOW, told)
+    told = expire_subjects(found, "2030-01-15T07:45:00.000000Z").announced
+    back = expire_subjects(found, NOW, told)
     assert (back.announcements, back.next, back.announced) == ((), AT_EIGHT, told)
-    assert judge(found, "2030-01-15T07:45:00.000000Z", back.announced).announcements == ()
+    assert expire_subjects(found, "2030-01-15T07:45:00.000000Z", back.announced).announcements == ()
 
 
 def test_who_expires_soon_anyway_is_reported_at_once() -> None:
-    assert len(judge(a_policy(viewer=expiring(beforeExpiry="1d")), NOW).announcements) == 1
-    assert len(judge(a_policy(viewer=expiring(beforeExpiry="999999d")), NOW).announcements) == 1
+    assert len(expire_subjects(a_policy(viewer=expiring(beforeExpiry="1d")), NOW).announcements) == 1
+    assert len(expire_subjects(a_policy(viewer=expiring(beforeExpiry="999999d")), NOW).announcements) == 1
 
 
 def test_another_expiry_is_announced_again() -> None:
     told = frozenset({ExpiryNotice(VIEWER, EIGHT)})
-    judged = judge(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, told)
+    judged = expire_subjects(a_policy(viewer=expiring("2030-01-15T09:00:00Z", beforeExpiry="1d")), NOW, told)
     assert said(judged.announcements) == [{"deleteAt": "2030-01-15T09:00:00Z", "subjectIds": [VIEWER]}]
 
 
 def test_a_subject_that_asks_for_it_is_notified_of_its_deletion() -> None:
     found = a_policy(viewer=expiring(whenDeleted=True), other=expiring(whenDeleted=False))
-    assert said(judge(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
+    assert said(expire_subjects(found, AT_EIGHT).announcements) == [{"deleteAt": EIGHT, "subjectIds": [VIEWER]}]
 
 
 def test_announcements_are_spread_over_their_interval() -> None:
     names = [f"n{number}" for number in range(40)]
     spread = {"beforeExpiry": "10m", "randomizationInterval": "10m"}
-    moments = {str(judge(a_policy(**{name: expiring(**spread)}), NOW).next) for name in names}
+    moments = {str(expire_subjects(a_policy(**{name: expiring(**spread)}), NOW).next) for name in names}
     assert len(moments) == len(names)
     assert all("2030-01-15T07:40:00" <= moment <= "2030-01-15T07:50:00.000000Z" for moment in moments)
-    assert judge(a_policy(n0=expiring(**spread)), NOW) == judge(a_policy(n0=expiring(**spread)), NOW)
+    assert expire_subjects(a_policy(n0=expiring(**spread)), NOW) == expire_subjects(
+        a_policy(n0=expiring(**spread)), NOW
+    )
 
 
 @pytest.mark.parametrize(

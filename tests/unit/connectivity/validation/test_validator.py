@@ -18,10 +18,11 @@ from connectivity.errors import DefinitionError, Problem
 from connectivity.security.uri import SECURE_SCHEMES
 from connectivity.transports import connection_types, load_connection_type
 from connectivity.validation import checks
-from connectivity.validation.validator import json_schema, parse, validate
+from connectivity.validation.validator import json_schema, parse
 from tests.support.connection_documents import masked_document
 from tests.support.dice import examples
 from tests.support.table import each_row
+from tests.support.validation import validate
 from tests.support.vectors.connections import Case, base_document, load_cases
 
 SECRET = "s3cr3t-word"

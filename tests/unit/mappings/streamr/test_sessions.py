@@ -20,7 +20,7 @@ from mappings.streamr.sessions import (
     SendFrame,
     SessionEnd,
     SessionLimits,
-    Sessions,
+    SessionTable,
     StreamrSession,
 )
 from mappings.streams.entry import All as Everything
@@ -34,13 +34,13 @@ TANK = ("tank", 0)
 
 
 def subscribe(
-    sessions: Sessions, address: str = A, partition: int = 0, *, client: str | None = None, now: float = 0
+    sessions: SessionTable, address: str = A, partition: int = 0, *, client: str | None = None, now: float = 0
 ) -> list[Effect]:
     return sessions.subscribe(SubscribeRequest("tank", partition), address, PLANT, KEYED, now, client=client)
 
 
 def unsubscribe(
-    sessions: Sessions, address: str = A, partition: int | None = None, *, client: str | None = None
+    sessions: SessionTable, address: str = A, partition: int | None = None, *, client: str | None = None
 ) -> list[Effect]:
     return sessions.unsubscribe(Unsubscribe("tank", partition), address, client=client)
 
@@ -57,17 +57,17 @@ def allowed(address: str) -> bool:
 
 
 def test_case_s01_a_subscribe_is_answered_once_the_session_follows() -> None:
-    assert subscribe(Sessions()) == [FollowStream(A, TANK), SendFrame(A, Subscribed("tank", 0))]
+    assert subscribe(SessionTable()) == [FollowStream(A, TANK), SendFrame(A, Subscribed("tank", 0))]
 
 
 def test_cases_s07_b09_b13_a_second_subscribe_is_answered_and_changes_nothing() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions)
     assert subscribe(sessions) == [SendFrame(A, Subscribed("tank", 0))]
 
 
 def test_case_s08_one_unsubscribe_ends_two_subscribes() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions)
     subscribe(sessions)
     assert unsubscribe(sessions) == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
@@ -75,7 +75,7 @@ def test_case_s08_one_unsubscribe_ends_two_subscribes() -> None:
 
 
 def test_case_s09_only_ones_own_subscription_can_be_ended() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, B)
     assert unsubscribe(sessions, A) == not_subscribed(A)
     session = sessions.get(B)
@@ -84,18 +84,18 @@ def test_case_s09_only_ones_own_subscription_can_be_ended() -> None:
 
 
 def test_case_s10_where_nobody_follows_nobody_can_leave() -> None:
-    assert unsubscribe(Sessions()) == not_subscribed(A)
-    assert unsubscribe(Sessions(), A, 3) == not_subscribed(A, 3)
+    assert unsubscribe(SessionTable()) == not_subscribed(A)
+    assert unsubscribe(SessionTable(), A, 3) == not_subscribed(A, 3)
 
 
 def test_case_s11_without_a_partition_the_only_one_is_meant() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, A, 2)
     assert unsubscribe(sessions) == [LeaveStream(A, ("tank", 2)), SendFrame(A, Unsubscribed("tank", 2))]
 
 
 def test_case_s12_without_a_partition_and_with_several_the_first_is_meant() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, A, 1)
     subscribe(sessions, A, 0)
     assert unsubscribe(sessions) == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
@@ -105,7 +105,7 @@ def test_case_s12_without_a_partition_and_with_several_the_first_is_meant() -> N
 
 
 def test_cases_s13_s14_requests_take_effect_in_their_order() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     effects = [*subscribe(sessions), *unsubscribe(sessions), *subscribe(sessions)]
     assert [effect.frame for effect in effects if isinstance(effect, SendFrame)] == [
         Subscribed("tank", 0),
@@ -120,21 +120,21 @@ def test_cases_s13_s14_requests_take_effect_in_their_order() -> None:
 
 
 def test_case_b01_two_addresses_are_two_sessions() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     assert FollowStream(A, TANK) in subscribe(sessions, A)
     assert FollowStream(B, TANK) in subscribe(sessions, B)
     assert len(sessions) == 2
 
 
 def test_case_b02_two_writers_of_one_address_are_one_session() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, A)
     assert subscribe(sessions, A) == [SendFrame(A, Subscribed("tank", 0))]
     assert repr(sessions) == "<Sessions: 1, following 1>"
 
 
 def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_left() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, client="x")
     subscribe(sessions, client="y")
     assert unsubscribe(sessions, client="z") == not_subscribed(A)
@@ -144,7 +144,7 @@ def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_
 
 
 def test_case_x06_anyone_who_may_not_read_any_longer_is_reported_and_sent_no_more() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, A)
     subscribe(sessions, A, 1)
     sessions.subscribe(SubscribeRequest("tank"), B, PLANT, PLANT, 0)
@@ -167,20 +167,20 @@ def test_case_x06_anyone_who_may_not_read_any_longer_is_reported_and_sent_no_mor
 
 
 def test_the_latest_subscribe_says_who_follows() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions)
     sessions.subscribe(SubscribeRequest("tank"), A, PLANT, PLANT, 0)
     assert sessions.recheck({"tank"}, lambda _, subjects: subjects == PLANT) == []
 
 
 def test_case_h03_a_session_that_only_resends_follows_nothing() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     assert sessions.open(A, PLANT, 0) is sessions.open(A, PLANT, 5)
     assert sessions.followed_streams() == set()
 
 
 def test_limits_are_reported() -> None:
-    sessions = Sessions(SessionLimits(sessions=1, subscriptions=2))
+    sessions = SessionTable(SessionLimits(sessions=1, subscriptions=2))
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
     too_many = errors.limit_exceeded("2 subscriptions of a session")
@@ -204,13 +204,13 @@ REQUESTS: list[Request] = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_cases_b03_b04_without_a_reply_address_only_a_publish_is_carried_out(request_: Request) -> None:
-    decision = Sessions().admit(request_, None, PLANT, 0, is_allowed=allowed)
+    decision = SessionTable().admit(request_, None, PLANT, 0, is_allowed=allowed)
     assert decision is (SenderDecision.SILENT if isinstance(request_, Publish) else SenderDecision.NOWHERE)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request) -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     assert sessions.admit(request_, "other/a", PLANT, 0, is_allowed=allowed) is SenderDecision.OUTSIDE
     assert sessions.admit(request_, A, PLANT, 0, is_allowed=allowed) is SenderDecision.SERVED
     assert len(sessions) == 0
@@ -219,7 +219,7 @@ def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
     clock = Clock()
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, now=clock.now())
     session = sessions.get(A)
     assert session is not None
@@ -234,7 +234,7 @@ def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
 
 
 def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, A, 0)
     subscribe(sessions, A, 1)
     assert sessions.end(A, SessionEnd.DISCONNECTED) == [
@@ -247,7 +247,7 @@ def test_case_b07_a_client_that_says_goodbye_is_left_without_a_frame() -> None:
 
 def test_case_b08_a_session_without_requests_ends() -> None:
     clock = Clock()
-    sessions = Sessions(SessionLimits(idle_timeout=60))
+    sessions = SessionTable(SessionLimits(idle_timeout=60))
     subscribe(sessions, A, now=clock.now())
     subscribe(sessions, B, now=clock.advance(10))
     assert sessions.idle(clock.advance(49)) == []
@@ -257,7 +257,7 @@ def test_case_b08_a_session_without_requests_ends() -> None:
 
 def test_case_b09_any_request_keeps_a_session_alive() -> None:
     clock = Clock()
-    sessions = Sessions(SessionLimits(idle_timeout=60))
+    sessions = SessionTable(SessionLimits(idle_timeout=60))
     subscribe(sessions, A, now=clock.now())
     subscribe(sessions, B, now=clock.now())
     for request in REQUESTS:
@@ -271,7 +271,7 @@ def test_case_b09_any_request_keeps_a_session_alive() -> None:
 
 def test_a_session_that_nobody_receives_for_half_a_minute_ends() -> None:
     clock = Clock()
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, now=clock.now())
     assert [sessions.undelivered(A, clock.advance(1)) for _ in range(20)] == [[]] * 20
     assert sessions.undelivered(A, clock.advance(11)) == [LeaveStream(A, TANK), EndSession(A, SessionEnd.UNDELIVERED)]
@@ -280,7 +280,7 @@ def test_a_session_that_nobody_receives_for_half_a_minute_ends() -> None:
 
 def test_three_messages_have_to_be_unheard_and_none_received_between() -> None:
     clock = Clock()
-    sessions = Sessions()
+    sessions = SessionTable()
     subscribe(sessions, now=clock.now())
     assert sessions.undelivered(A, clock.now()) == sessions.undelivered(A, clock.advance(40)) == []
     sessions.reader_seen(A)
@@ -293,13 +293,13 @@ def test_three_messages_have_to_be_unheard_and_none_received_between() -> None:
 
 
 def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> None:
-    before = Sessions()
+    before = SessionTable()
     subscribe(before, A, 0, client="x")
     subscribe(before, A, 2)
     assert before.row(B, TANK) is before.row(A, ("tank", 1)) is None
     rows = [row for spot in (TANK, ("tank", 2)) if (row := before.row(A, spot)) is not None]
     assert len(rows) == 2
-    after = Sessions()
+    after = SessionTable()
     assert after.restore(rows, 500) == [FollowStream(A, TANK), FollowStream(A, ("tank", 2))]
     assert after.restore(rows, 600) == []
     assert [after.row(A, row.stream_partition) for row in rows] == rows
@@ -316,7 +316,7 @@ class RandomCourse(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.clock = Clock()
-        self.sessions = Sessions(SessionLimits(sessions=3, subscriptions=3, idle_timeout=100))
+        self.sessions = SessionTable(SessionLimits(sessions=3, subscriptions=3, idle_timeout=100))
         self.followed: set[tuple[str, tuple[str, int]]] = set()
 
     def apply(self, effects: list[Effect]) -> None:

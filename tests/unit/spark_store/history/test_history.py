@@ -19,7 +19,15 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event, HistoryQuery
 from spark_store.errors import QueryError
-from spark_store.history.history import SCAN_COMPARISONS, SCAN_ROWS, SCAN_WORK, HistoryPage, Trimmed, open_range, page
+from spark_store.history.history import (
+    SCAN_COMPARISONS,
+    SCAN_ROWS,
+    SCAN_WORK,
+    HistoryPage,
+    TrimmedRange,
+    open_range,
+    page,
+)
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot, Times
 from tests.support.dice import examples
@@ -203,12 +211,12 @@ def test_no_to_revision_is_up_to_the_newest(journal: Journal) -> None:
 def test_a_page_of_what_was_trimmed_says_so(journal: Journal, trim: Callable[[int], None]) -> None:
     trim(41)
     assert page(journal, open_range(journal, query()), 0, 10, MUCH) == HistoryPage(
-        [], 0, False, Trimmed(1, 40, False, 1)
+        [], 0, False, TrimmedRange(1, 40, False, 1)
     )
     within = open_range(journal, query(5, 30))
     for one in (within, open_range(journal, query(5, 30, filter="exists(attributes/counter)"))):
-        assert page(journal, one, 0, 10, MUCH) == HistoryPage([], 0, False, Trimmed(5, 30, True, 5))
-        assert page(journal, one, 20, 10, MUCH) == HistoryPage([], 20, False, Trimmed(21, 30, True, 5))
+        assert page(journal, one, 0, 10, MUCH) == HistoryPage([], 0, False, TrimmedRange(5, 30, True, 5))
+        assert page(journal, one, 20, 10, MUCH) == HistoryPage([], 20, False, TrimmedRange(21, 30, True, 5))
     assert revisions(page(journal, open_range(journal, query()), 40, 10, MUCH).events) == span(41, 50)
     assert read(journal, query(-61)) == span(41, 101)
 
@@ -217,7 +225,7 @@ def test_a_range_that_is_trimmed_while_it_is_read_says_so(journal: Journal, trim
     range = open_range(journal, query(1, 30))
     first = page(journal, range, 0, 10, MUCH)
     trim(41)
-    assert page(journal, range, first.position, 10, MUCH) == HistoryPage([], 10, False, Trimmed(11, 30, True, 1))
+    assert page(journal, range, first.position, 10, MUCH) == HistoryPage([], 10, False, TrimmedRange(11, 30, True, 1))
 
 
 def test_times_become_revisions_where_the_journal_can_report(journal: Journal, trim: Callable[[int], None]) -> None:

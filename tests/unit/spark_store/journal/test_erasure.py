@@ -6,7 +6,7 @@ import random
 import sqlite3
 from pathlib import Path
 
-from connectivity.maintenance.erasure import steps
+from connectivity.store.erasure_repository import steps
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.journal import erasure

@@ -229,7 +229,7 @@ def test_a_run_that_finds_nothing_new_starts_no_query(
 def test_a_moment_is_kept_beside_a_batch(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
     kept: queue.SimpleQueue[int] = queue.SimpleQueue()
-    monkeypatch.setattr(snapshots, "keep", lambda _, seq: kept.put(seq))
+    monkeypatch.setattr(snapshots, "take_full_snapshot", lambda _, seq: kept.put(seq))
     counted = threading.Event()
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: counted.set())
     filling = stream_of(target)
@@ -253,7 +253,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(snapshots, "keep", refuses)
+    monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
     filling = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
     filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
@@ -268,7 +268,7 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
     def refuses(*_: Any) -> int:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(snapshots, "keep", refuses)
+    monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
     monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
     filling = stream_of(target)
     filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))

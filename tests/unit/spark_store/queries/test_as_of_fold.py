@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.history.replay import is_same
-from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, fold_batches, was, weaken, whole
+from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, fold_batches, thing_document, was, weaken
 from spark_store.records import Snapshot
 from spark_store.rql import parse
 from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicate
@@ -159,7 +159,7 @@ def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_o
 
 
 def test_a_whole_thing_has_the_fields_beside_the_document_as_events_write_them() -> None:
-    assert whole("acme:lamp", 7, 1_500_000, 2_000_001, {"policyId": "acme:owner"}) == {
+    assert thing_document("acme:lamp", 7, 1_500_000, 2_000_001, {"policyId": "acme:owner"}) == {
         "policyId": "acme:owner",
         "thingId": "acme:lamp",
         "_revision": 7,

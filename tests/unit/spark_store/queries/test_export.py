@@ -34,7 +34,7 @@ from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries import export as module
 from spark_store.queries import spark_query
 from spark_store.queries.export import SCHEMA, Export, Key, cuts, filter_rows, merge_ordered, newest, within
-from spark_store.queries.selection import Selection
+from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, reason_to_stop
 from tests.support.dice import dice
 from tests.support.journal_entries import LAMP, change, history
@@ -61,7 +61,7 @@ def lake(tmp_path: Path) -> Lake:
     journal = Journal.open(lake.journal)
     journal.append([*history(LAMP, 2), *history(OTHER, 3), *history(POLICY, 1), *history(LAMP, 5, first=3)])
     journal.close()
-    _, rows = newest(lake, Selection())
+    _, rows = newest(lake, EventSelection())
     assert rows is not None
     rows = rows.filter(pa.compute.field("seq") <= 4)
     transaction = CommitProperties(app_transactions=[Transaction(APP, 4)])
@@ -111,7 +111,7 @@ def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
 
 
 def test_the_journal_gives_what_the_lake_does_not_have(lake: Lake) -> None:
-    position, rows = newest(lake, Selection())
+    position, rows = newest(lake, EventSelection())
     assert position == Position(0, 4)
     assert keys(iter([rows])) == [
         ("acme.site:lamp-6", "thing", 3),
@@ -120,7 +120,7 @@ def test_the_journal_gives_what_the_lake_does_not_have(lake: Lake) -> None:
     ]
     assert rows is not None
     assert rows.column("value").to_pylist() == ["2", "0", "2", "3", "4"]
-    assert newest(lake, Selection(entity="acme.site:lamp-1"))[1] is None
+    assert newest(lake, EventSelection(entity="acme.site:lamp-1"))[1] is None
 
 
 def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,31 +129,31 @@ def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypa
     monkeypatch.setattr(module, "read_watermark", lambda _: Watermark(8))
     positions = iter([Position(0, 4), Position(1, 6), Position(2, 8)])
     monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: next(positions))
-    position, rows = newest(lake, Selection())
+    position, rows = newest(lake, EventSelection())
     assert rows is not None
     assert (position, rows.num_rows) == (Position(2, 8), 1)
     monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: Position(0, 4))
     with pytest.raises(StoreUnavailable, match="trimmed repeatedly"):
-        newest(lake, Selection())
+        newest(lake, EventSelection())
 
 
 def test_too_many_waiting_events_are_not_kept_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING", 4)
     with pytest.raises(StoreUnavailable, match="wait until it has caught up"):
-        newest(lake, Selection())
+        newest(lake, EventSelection())
 
 
 def test_nor_are_too_many_bytes_of_them(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING_BYTES", 100)
     with pytest.raises(StoreUnavailable, match="wait until it has caught up"):
-        newest(lake, Selection())
+        newest(lake, EventSelection())
 
 
 def test_of_waiting_events_only_those_that_the_filter_takes_are_kept(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING", 1)
-    _, rows = newest(lake, Selection(predicate=rql.parse('eq(thingId,"acme.site:lamp-6")')))
+    _, rows = newest(lake, EventSelection(predicate=rql.parse('eq(thingId,"acme.site:lamp-6")')))
     assert keys(iter([rows])) == [("acme.site:lamp-6", "thing", 3)]
 
 
@@ -162,7 +162,7 @@ def test_whether_to_stop_is_looked_at_after_each_slice_of_the_journal_whatever_i
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_ROWS", 1)
     looked: list[None] = []
-    newest(lake, Selection(entity="acme.site:lamp-1"), (), lambda: looked.append(None))
+    newest(lake, EventSelection(entity="acme.site:lamp-1"), (), lambda: looked.append(None))
     assert len(looked) == 5
 
 
@@ -171,7 +171,7 @@ def test_whether_to_stop_is_looked_at_after_each_slice_that_is_filtered(monkeypa
     monkeypatch.setattr(module, "matches", lambda _, row: row[1] > 3)
     looked: list[None] = []
     table = events(*(("acme.site:lamp-7", "thing", revision) for revision in range(1, 6)))
-    selection = Selection(predicate=rql.parse("exists(thingId)"))
+    selection = EventSelection(predicate=rql.parse("exists(thingId)"))
     found = filter_rows([table], selection, lambda: looked.append(None))
     assert [revision for *_, revision in keys(found)] == [4, 5]
     assert len(looked) == 1 + 3
@@ -225,7 +225,7 @@ def test_an_export_is_complete_and_in_order(lake: Lake, tmp_path: Path, monkeypa
     shown: list[int] = []
     export, _ = exporting(lake, monkeypatch, progress=shown.append)
     out = tmp_path / "it.parquet"
-    written = export.run(Selection(), out)
+    written = export.run(EventSelection(), out)
     assert (written.rows, written.first_revision, written.last_revision) == (9, 1, 5)
     assert written.bytes == out.stat().st_size
     table = pq.read_table(out)
@@ -240,18 +240,18 @@ def test_a_part_that_is_refused_continues_in_smaller_ones(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export, answers = exporting(lake, monkeypatch, most_rows=2)
-    assert export.run(Selection(), tmp_path / "it.parquet").rows == 9
+    assert export.run(EventSelection(), tmp_path / "it.parquet").rows == 9
     assert [after and after.revision for after, _ in answers.ranges] == [None, 2]
     export, _ = exporting(lake, monkeypatch, most_rows=0)
     with pytest.raises(ResultTooLarge):
-        export.run(Selection(), tmp_path / "other.parquet")
+        export.run(EventSelection(), tmp_path / "other.parquet")
     assert not (tmp_path / "other.parquet").exists()
 
 
 def test_an_export_has_its_limits(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     export, _ = exporting(lake, monkeypatch, limits=QueryLimits(60, 8))
     with pytest.raises(TooManyRows, match="found at least 9 events, expected at most 8"):
-        export.run(Selection(), tmp_path / "it.parquet")
+        export.run(EventSelection(), tmp_path / "it.parquet")
     assert not (tmp_path / "it.parquet").exists()
 
 
@@ -268,7 +268,7 @@ def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
 
     monkeypatch.setattr(answers, "range", last)
     with pytest.raises(QueryCancelled, match="the query was cancelled"):
-        export.run(Selection(), tmp_path / "it.parquet")
+        export.run(EventSelection(), tmp_path / "it.parquet")
     assert not list(tmp_path.glob("*.parquet"))
 
 
@@ -277,7 +277,7 @@ def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
 ) -> None:
     export, answers = exporting(lake, monkeypatch, limits=QueryLimits(0.0))
     with pytest.raises(QueryTimeout, match="the query did not end within 0 s"):
-        export.run(Selection(), tmp_path / "it.parquet")
+        export.run(EventSelection(), tmp_path / "it.parquet")
     assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
 
 
@@ -304,7 +304,9 @@ def test_the_limit_that_is_reported_is_the_one_that_was_given_whatever_was_left_
     monkeypatch.setattr(SparkQueries, "run", late)
     monkeypatch.setattr(module, "newest", found)
     with pytest.raises(QueryTimeout, match=r"the query did not end within 8 s, its limit"):
-        Export(SparkQueries(lake, lambda: "sc://nowhere"), QueryLimits(8.0)).run(Selection(), tmp_path / "it.parquet")
+        Export(SparkQueries(lake, lambda: "sc://nowhere"), QueryLimits(8.0)).run(
+            EventSelection(), tmp_path / "it.parquet"
+        )
 
 
 def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have_it(
@@ -315,7 +317,7 @@ def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have
         yield pa.table(deltalake.QueryBuilder().register("events", events).execute(text).read_all())
 
     def exported() -> list[tuple[str, str, int]]:
-        Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet", force=True)
+        Export(SparkQueries(lake, lambda: "sc://nowhere")).run(EventSelection(), tmp_path / "it.parquet", force=True)
         return keys(iter([pq.read_table(tmp_path / "it.parquet")]))
 
     monkeypatch.setattr(Export, "_ask", ask)
@@ -338,11 +340,11 @@ def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path
 
     out = tmp_path / "it.parquet"
     with pytest.raises(NoSparkQueries):
-        Export(SparkQueries(lake, refuse)).run(Selection(), out)
+        Export(SparkQueries(lake, refuse)).run(EventSelection(), out)
     with pytest.raises(NoPipeline):
-        Export(SparkQueries(lake, lambda: "sc://localhost:1/;token=x")).run(Selection(), out)
+        Export(SparkQueries(lake, lambda: "sc://localhost:1/;token=x")).run(EventSelection(), out)
     with pytest.raises(OutputUnusable):
-        Export(SparkQueries(lake, lambda: "")).run(Selection(), tmp_path)
+        Export(SparkQueries(lake, lambda: "")).run(EventSelection(), tmp_path)
     assert not out.exists()
 
 
@@ -352,7 +354,7 @@ def test_an_empty_lake_gives_what_the_journal_has(tmp_path: Path) -> None:
     journal = Journal.open(lake.journal)
     journal.append([change(LAMP, 1)])
     journal.close()
-    assert Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(), tmp_path / "it.parquet").rows == 1
-    nothing = Export(SparkQueries(lake, lambda: "sc://nowhere")).run(Selection(first=2), tmp_path / "none.parquet")
+    assert Export(SparkQueries(lake, lambda: "sc://nowhere")).run(EventSelection(), tmp_path / "it.parquet").rows == 1
+    nothing = Export(SparkQueries(lake, lambda: "sc://nowhere")).run(EventSelection(first=2), tmp_path / "none.parquet")
     assert (nothing.rows, nothing.first_revision) == (0, None)
     assert pq.read_table(tmp_path / "none.parquet").num_rows == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 from spark_store import rql
-from spark_store.queries.selection import Selection, condition, implied_conditions, matches, selects
+from spark_store.queries.selection import EventSelection, condition, implied_conditions, matches, selects
 from tests.support.table import each_row
 
 NOON = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -13,9 +13,9 @@ TEXT = "2030-01-15T12:00:00.000000Z"
 
 
 def test_a_condition_names_every_bound() -> None:
-    assert condition(Selection()) == "1 = 1"
+    assert condition(EventSelection()) == "1 = 1"
     berlin = NOON.astimezone(timezone(timedelta(hours=1)))
-    found = condition(Selection("acme:it's", "thing", "acme", 3, 9, NOON, berlin))
+    found = condition(EventSelection("acme:it's", "thing", "acme", 3, 9, NOON, berlin))
     assert found.split(" AND ") == [
         r"(entity = 'acme:it\'s')",
         "(entity_type = 'thing')",
@@ -56,7 +56,7 @@ def test_a_filter_implies_what_a_column_can_say(filter: str, expected: list[str]
 
 
 def test_a_filter_means_things_alone() -> None:
-    selection = Selection(predicate=rql.parse("exists(attributes/x)"))
+    selection = EventSelection(predicate=rql.parse("exists(attributes/x)"))
     assert condition(selection) == "(entity_type = 'thing')"
     assert selects(selection, "thing", "acme:a", 1, TEXT)
     assert not selects(selection, "policy", "acme:a", 1, TEXT)
@@ -65,21 +65,21 @@ def test_a_filter_means_things_alone() -> None:
 @each_row(
     ("selection", "expected"),
     [
-        (Selection(), True),
-        (Selection(entity="acme:a", entity_type="thing", namespace="acme"), True),
-        (Selection(entity="acme:b"), False),
-        (Selection(entity_type="policy"), False),
-        (Selection(namespace="acm"), False),
-        (Selection(first=5, last=5), True),
-        (Selection(first=6), False),
-        (Selection(last=4), False),
-        (Selection(since=NOON), True),
-        (Selection(until=NOON), False),
-        (Selection(since=NOON + timedelta(microseconds=1)), False),
-        (Selection(until=NOON + timedelta(microseconds=1)), True),
+        (EventSelection(), True),
+        (EventSelection(entity="acme:a", entity_type="thing", namespace="acme"), True),
+        (EventSelection(entity="acme:b"), False),
+        (EventSelection(entity_type="policy"), False),
+        (EventSelection(namespace="acm"), False),
+        (EventSelection(first=5, last=5), True),
+        (EventSelection(first=6), False),
+        (EventSelection(last=4), False),
+        (EventSelection(since=NOON), True),
+        (EventSelection(until=NOON), False),
+        (EventSelection(since=NOON + timedelta(microseconds=1)), False),
+        (EventSelection(until=NOON + timedelta(microseconds=1)), True),
     ],
 )
-def test_one_event_is_asked_the_same(selection: Selection, expected: bool) -> None:
+def test_one_event_is_asked_the_same(selection: EventSelection, expected: bool) -> None:
     assert selects(selection, "thing", "acme:a", 5, TEXT) is expected
 
 

@@ -19,7 +19,7 @@ from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.resend import WINDOW, ResendQueue
 from mappings.streamr.frames import PLAIN
 from mappings.streamr.resends import ResendLimits
-from mappings.streamr.sessions import Sessions
+from mappings.streamr.sessions import SessionTable
 from mappings.streams.stream_id import partition_id
 from spark_store.errors import HistoryUnavailable
 from tests.support.in_process.service import pause, until
@@ -399,7 +399,7 @@ async def test_who_asks_where_there_is_no_room_for_a_session_is_notified_how_man
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    monkeypatch.setattr(Sessions, "open", lambda *_: None)
+    monkeypatch.setattr(SessionTable, "open", lambda *_: None)
     (refused,) = await streamr_harness.asked("a", resend(resend_all=True))
     assert (error(refused)["error"], error(refused)["status"]) == (
         "Limit exceeded: 10000 sessions of a connection",

@@ -340,17 +340,17 @@ async def test_who_may_still_read_notices_nothing_of_a_change() -> None:
 
 async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 0>"
+    assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
     for _ in range(2):
         await streamr_harness.asked("a", subscribe())
-        assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 1>"
+        assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 1>"
         await streamr_harness.asked("a", unsubscribe())
         for _ in range(60):
             streamr_harness.dispatcher.sweep()
-        assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 0>"
+        assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
     await streamr_harness.asked("a", subscribe())
     streamr_harness.dispatcher.close_connection(streamr_harness.connection.id)
-    assert repr(streamr_harness.store.authorities) == "<Authorities, watched by 0>"
+    assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
 
 
 async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:

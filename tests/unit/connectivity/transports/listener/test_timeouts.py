@@ -10,7 +10,7 @@ from connectivity.transports.listener.timeouts import (
     SocketTimes,
     TimeoutDecision,
     TimeoutOptions,
-    judge,
+    next_timeout,
 )
 from tests.support.table import each_row
 
@@ -37,11 +37,11 @@ OPEN = SocketTimes(made=0, last_received=100, spoke=50, is_open=True)
     ],
 )
 def test_times_decide_what_is_to_be_done(times: SocketTimes, now: float, expected: TimeoutDecision) -> None:
-    assert judge(times, BOUNDS, now) is expected
+    assert next_timeout(times, BOUNDS, now) is expected
 
 
 def test_a_peer_may_listen_forever_unless_idling_is_bounded() -> None:
     alive = replace(OPEN, last_received=10_000)
-    assert judge(alive, BOUNDS, 10_000) is TimeoutDecision.FINE
-    assert judge(alive, replace(BOUNDS, idle=3600), 3650) is TimeoutDecision.FINE
-    assert judge(alive, replace(BOUNDS, idle=3600), 3651) is TimeoutDecision.IDLE
+    assert next_timeout(alive, BOUNDS, 10_000) is TimeoutDecision.FINE
+    assert next_timeout(alive, replace(BOUNDS, idle=3600), 3650) is TimeoutDecision.FINE
+    assert next_timeout(alive, replace(BOUNDS, idle=3600), 3651) is TimeoutDecision.IDLE

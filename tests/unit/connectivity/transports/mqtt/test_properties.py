@@ -68,7 +68,7 @@ USERS = st.builds(packed.pack_user, TEXTS, TEXTS)
 def test_no_bytes_do_worse_than_be_malformed(content: bytes) -> None:
     try:
         found = packed.unpack(content)
-    except packed.Malformed:
+    except packed.MalformedProperty:
         return
     accepted()
     assert isinstance(found, packed.PublishProperties)
@@ -78,11 +78,11 @@ def test_no_bytes_do_worse_than_be_malformed(content: bytes) -> None:
     "content", [b"\x03\x00\x05json", b"\x02\x00\x00", b"\x0b\xff\xff\xff\xff\x01", b"\x11\x00", b"\x26\x00\x01a"]
 )
 def test_cut_off_or_foreign_properties_are_malformed(content: bytes) -> None:
-    with pytest.raises(packed.Malformed):
+    with pytest.raises(packed.MalformedProperty):
         packed.unpack(content)
 
 
 @pytest.mark.parametrize("text", ["\n", "\x00", "\x85", "\ud800", "\ufdd0", "\U0001ffff", "x" * 65536])
 def test_a_text_that_a_broker_may_refuse_is_not_packed(text: str) -> None:
-    with pytest.raises(packed.Malformed):
+    with pytest.raises(packed.MalformedProperty):
         packed.pack_user("x", text)

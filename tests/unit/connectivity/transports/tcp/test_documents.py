@@ -8,10 +8,10 @@ import pytest
 import trustme
 
 from connectivity.security.egress import EgressRules, enforce
-from connectivity.validation.validator import validate
 from tests.support.in_process.tcp_service import document
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.table import each_row
+from tests.support.validation import validate
 
 OWN = trustme.CA().issue_cert("door.acme.example")
 CERTIFICATE = {"type": "client-cert", "cert": OWN.cert_chain_pems[0].bytes().decode(), "key": key_of(OWN)}
