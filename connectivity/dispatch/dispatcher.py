@@ -163,7 +163,7 @@ class Dispatcher:
         """Remove a connection, and everything that waits for it."""
         self.event_publisher.leave(connection_id)
         self._directory.leave(connection_id)
-        self._request_reply.collecting.close_connection(connection_id)
+        self._request_reply.pending.close_connection(connection_id)
         self.handlers.close_connection(connection_id)
         self._streams.close_connection(connection_id)
         self._subscriber.cache_clear()
@@ -178,15 +178,11 @@ class Dispatcher:
 
     def waiting_deliveries(self, connection_id: str) -> int:
         """Return how many deliveries of a connection wait for acknowledgements."""
-        return self._request_reply.collecting.waiting_deliveries(connection_id)
+        return self._request_reply.pending.waiting_deliveries(connection_id)
 
     def sweep(self) -> None:
         """Run the periodic work of session handlers; to be called about once a second."""
         self.handlers.sweep()
-
-    def expire(self) -> None:
-        """Finish requests that have reached their timeout. Only needed if the clock is set by a test."""
-        self._request_reply.collecting.expire()
 
     def _process_all(
         self, arrivals: Sequence[InboundDelivery], effects: Effects, changes: list[Change]
@@ -291,7 +287,7 @@ class Dispatcher:
         """Drop the pending requests of effects that were not carried out."""
         for step in effects:
             if step.pending is not None:
-                self._request_reply.collecting.drop(step.pending)
+                self._request_reply.pending.drop(step.pending)
 
     def _apply(self, step: RespondEffect | ForwardEffect | SessionEffect, error: BaseException | None = None) -> None:
         """Carry out an effect whose changes are durable. Errors are logged only.

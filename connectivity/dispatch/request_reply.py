@@ -154,7 +154,7 @@ class RequestReply:
         self._memory = memory
         self._replies = replies
         self._members = members
-        self.collecting = PendingRequests(clock, self._finish)
+        self.pending = PendingRequests(clock, self._finish)
         self.announcements = PolicyAnnouncements(members)
 
     def duplicate(self, signal: Command | Message | LiveCommand, arrival: InboundDelivery) -> Fault | None:
@@ -162,12 +162,12 @@ class RequestReply:
 
         A redelivery replaces the request of its earlier delivery, but not one of its own.
         """
-        earlier = self.collecting.find(signal)
+        earlier = self.pending.find(signal)
         if earlier is None:
             return None
         is_earlier_delivery = earlier.arrival is not arrival and earlier.arrival.route.place == arrival.route.place
         if arrival.delivery.redelivered and is_earlier_delivery:
-            self.collecting.drop(earlier)
+            self.pending.drop(earlier)
             self._memory.forget(earlier.arrival)
             return None
         return _DUPLICATE
@@ -176,7 +176,7 @@ class RequestReply:
         self, command: Command, requested: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
     ) -> PendingRequest:
         """Wait for the acknowledgements that a command requests; `command_persisted` adds the service's own."""
-        return self.collecting.begin(command, requested, "twin", arrival, route, arrival.ended)
+        return self.pending.begin(command, requested, "twin", arrival, route, arrival.ended)
 
     def command_persisted(self, pending: PendingRequest, response: Response) -> None:
         """Note that the command is durable, and have others acknowledge its event."""
@@ -186,7 +186,7 @@ class RequestReply:
         headers = pending.signal.headers
         acks = [acknowledgement_of(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
         earlier_acks = self._acks_before(pending.arrival)
-        self.collecting.mark_durable(pending, *acks, *earlier_acks)
+        self.pending.mark_durable(pending, *acks, *earlier_acks)
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
             self._request_acks(pending, response, labels)
 
@@ -200,7 +200,7 @@ class RequestReply:
                     event,
                     labels,
                     pending.correlation_id,
-                    lambda ack: self.collecting.acknowledge(pending, ack),
+                    lambda ack: self.pending.acknowledge(pending, ack),
                     lambda: pending.is_over,
                 )
                 weak_acks.collect(self._members, self._cursors, pending.arrival.route.connection_id)
@@ -242,7 +242,7 @@ class RequestReply:
             if (
                 fault is None
                 and not requested.labels
-                and self.collecting.unheld(route.connection_id) >= MAX_WITHOUT_DELIVERY
+                and self.pending.unheld(route.connection_id) >= MAX_WITHOUT_DELIVERY
             ):
                 fault = _TOO_MANY
         if fault is not None:
@@ -252,7 +252,7 @@ class RequestReply:
         pending = None
         if is_awaited and not isinstance(signal, LiveEvent):
             held = arrival.ended if requested.labels else None
-            pending = self.collecting.begin(signal, requested, "live", arrival, route, held)
+            pending = self.pending.begin(signal, requested, "live", arrival, route, held)
             pending.is_done = False
         return LiveDelivery(lambda: self._send(signal, requested, pending, arrival, current), pending)
 
@@ -271,14 +271,14 @@ class RequestReply:
         if pending is not None:
             if requested.labels:
                 pending.ended = ended
-            self.collecting.mark_durable(pending)
+            self.pending.mark_durable(pending)
 
         def acknowledge(ack: Acknowledgement) -> None:
             if pending is None or pending.is_over:
                 return
             if ack.label == LIVE_RESPONSE and not isinstance(pending.signal, Command):
                 pending.answer = issued_response(pending.signal, ack.status)
-            self.collecting.acknowledge(pending, ack)
+            self.pending.acknowledge(pending, ack)
 
         if pending is None or not pending.is_over:
             # Otherwise it has reached its timeout before it could be sent.
@@ -300,23 +300,23 @@ class RequestReply:
         fault = refusal(ack, arrival.route.declared)
         if fault is not None:
             return ErrorResponse(ack.entity, ack.entity.type.group, fault, ack.headers, ack.channel)
-        pending = self.collecting.find(ack)
+        pending = self.pending.find(ack)
         if pending is None and self.announcements.acknowledge(ack):
             return None
-        if pending is None or pending.collector.channel != ack.channel or not self.collecting.acknowledge(pending, ack):
+        if pending is None or pending.collector.channel != ack.channel or not self.pending.acknowledge(pending, ack):
             # It is late or was not requested; no error response is expected.
             arrival.counters.unmatched.note(ack)
         return None
 
     def answer(self, answer: LiveAnswer, arrival: InboundDelivery) -> ErrorResponse | None:
         """Pass a live response to its request; return an error if there is none and a reply is required."""
-        pending = self.collecting.find(answer)
+        pending = self.pending.find(answer)
         if pending is not None and not isinstance(pending.signal, Command) and fits(answer, pending.signal):
             pending.answer = forwarded_response(answer, pending.signal)
             if not pending.collector.wants(LIVE_RESPONSE):
                 # The request waits for other labels only.
                 return None
-            if self.collecting.acknowledge(
+            if self.pending.acknowledge(
                 pending, acknowledgement_of(LIVE_RESPONSE, answer, "live", pending.signal.headers)
             ):
                 return None

@@ -136,7 +136,7 @@ async def test_a_message_past_its_timeout_is_not_sent_and_its_requester_gets_an_
     site.disk.hold()
     site.deliver(turn(1), source=1)
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     await pause()
     assert site.link.published == []
     site.disk.release()

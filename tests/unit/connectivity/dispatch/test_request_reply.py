@@ -86,7 +86,7 @@ async def test_nothing_is_answered_before_the_change_is_durable() -> None:
     )
     other.deliver(acknowledgement())
     site.clock.advance(2)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     await pause()
     assert (site.answers(), site.outcomes) == ([], [])
     site.disk.release()
@@ -134,10 +134,10 @@ async def test_case_36_a_label_without_acknowledgement_times_out() -> None:
     await site.store.barrier()
     await pause()
     site.clock.advance(1.9)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert site.answers() == []
     site.clock.advance(0.2)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [REDELIVER]
     (answer,) = site.answers()
     assert answer["status"] == 424
@@ -159,7 +159,7 @@ async def test_a_late_acknowledgement_is_dropped_silently() -> None:
     await until(lambda: site.values())
     await pause()
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     other.deliver(acknowledgement())
     await other.settled(1)
     assert (other.answers(), other.count("in", "unmatched")) == ([], 1)
@@ -172,7 +172,7 @@ async def test_an_acknowledgement_after_the_timeout_is_late_even_during_a_commit
     site.disk.hold()
     site.deliver(asking(SEEN, timeout="1s"))
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     other.deliver(acknowledgement())
     await other.settled(1)
     assert other.count("in", "unmatched") == 1
@@ -191,7 +191,7 @@ async def test_of_one_label_ten_acknowledgements_are_kept_while_another_is_missi
     await other.settled(15)
     assert other.count("in", "unmatched") == 5
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [REDELIVER]
     assert [ack["payload"] for ack in site.answers()[0]["value"][SEEN]] == list(range(10))
 

@@ -63,7 +63,7 @@ async def test_case_08_without_a_response_the_requester_gets_408_and_the_message
     beside(site, target(MESSAGES))
     site.deliver(message(timeout="2s"))
     site.clock.advance(2)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [REDELIVER]
     (answer,) = site.answers()
     assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
@@ -191,7 +191,7 @@ async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
     site.deliver(message(requested_acks=["site:mine", "site:sent"], timeout="1s"))
     assert site.answers() == []
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [REDELIVER]
     assert {ack["status"] for ack in site.answers()[0]["value"].values()} == {408}
 
@@ -381,7 +381,7 @@ async def test_a_message_that_no_link_takes_before_its_timeout_is_not_sent() -> 
     other.link.window, other.link.confirms = 1, False
     site.deliver(message(), message(correlation_id="c-2", timeout="1s"))
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     other.link.confirm()
     await pause()
     assert other.correlations() == ["c-1"]
@@ -456,7 +456,7 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     site.deliver(query(timeout="1s", **strategy))
     await until(lambda: site.dispatcher.waiting_deliveries("site") == 1)
     site.clock.advance(1)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [outcome]
     (answer,) = site.answers()
     assert answer["status"] == status

@@ -117,7 +117,7 @@ async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that
     await pause()
     assert other.outcomes == []
     other.clock.advance(5)
-    other.dispatcher.expire()
+    other.dispatcher._request_reply.pending.expire()
     assert await other.ended(1) == [REDELIVER]
 
 
@@ -154,7 +154,7 @@ async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_fa
     assert await sent(other, 1) == await sent(third, 1) == [2]
     await pause()
     site.clock.advance(5)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [REDELIVER]
     assert statuses(site) == {"twin-persisted": 201, SENT: 408, "third:sent": 200}
     other.link.confirm()
@@ -177,7 +177,7 @@ async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_
         assert await sent(other, time) == [2] * time
         await pause()
         site.clock.advance(3)
-        site.dispatcher.expire()
+        site.dispatcher._request_reply.pending.expire()
         assert (await site.ended(time))[-1] == (REDELIVER if time <= 5 else SETTLED)
         assert statuses(site) == {"twin-persisted": 201, SEEN: 408}
     assert site.answers()[-1]["value"][SEEN]["payload"]["error"] == "acknowledgement:request.timeout"
@@ -240,7 +240,7 @@ async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> 
     await sent(other, 1)
     await pause()
     site.clock.advance(5)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     await site.ended(1)
     site.handle(site.delivery(payload, "d1", redelivered=True))
     await pause()
@@ -275,7 +275,7 @@ async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets
     await site.store.barrier()
     await pause()
     site.clock.advance(5)
-    site.dispatcher.expire()
+    site.dispatcher._request_reply.pending.expire()
     assert await site.ended(1) == [REDELIVER]
     other.outbox.attach(other.link)
     site.dispatcher.event_publisher.wake()

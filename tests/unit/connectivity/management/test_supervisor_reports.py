@@ -142,7 +142,7 @@ async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
         running.send(turn(1, requested_acks=["site:nobody"], timeout="1s"))
         await until(lambda: running.site.dispatcher.waiting_deliveries("site"))
         running.site.clock.advance(2)
-        running.site.dispatcher.expire()
+        running.site.dispatcher._request_reply.pending.expire()
         await until(lambda: counted(running, "source", "in", "failure"))
     assert counted(running, "source", "in", "failure") == {"acknowledged": 1}
     assert "Message was requeued for redelivery." in said(running, "source")
