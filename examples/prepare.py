@@ -7,10 +7,11 @@ their answers go to, and queues that their targets publish to. One that is there
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -119,12 +120,18 @@ def _create(connection: Connection, names: Iterable[str]) -> None:
                 raise NotPrepared(f"the topic {name} could not be made: {error.args[0].str()}") from error
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.prepare", description="Create missing queues and topics.")
+    parser.add_argument("folder", type=Path, help="folder with connection files")
+    folder = parser.parse_args(arguments).folder
     try:
-        print("\n".join(prepare(Path(sys.argv[1]))))
+        if not folder.is_dir():
+            raise NotPrepared(f"{folder}: expected a folder with connection files")
+        made = prepare(folder)
     except NotPrepared as error:
         print(error, file=sys.stderr)
         return 1
+    print("\n".join(made) or "nothing to create: no connection to AMQP or Kafka")
     return 0
 
 

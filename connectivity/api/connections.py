@@ -3,7 +3,7 @@
 `Management` carries out the operations. A definition is its document, as it can be sent back; members that begin with `_`
 (`_revision`, `_modified`, `_owner`, `_file`, `_override`, `_problems`) are shown if `fields` names them. Secrets are shown
 as `*****`, and a document that comes back with that keeps them. A test (`?dry-run=true`) takes the document, or, with a
-sample message, `application/vnd.connectivity.trial+json`.
+sample message, `application/vnd.connectivity.connection-test+json`.
 """
 
 from __future__ import annotations
@@ -91,22 +91,23 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     @api.post(
         "",
         summary="Create a connection, or test one",
-        description="Without an `id` one is made. The answer says nothing about the broker: it comes before the connection "
-        "is opened. With `dry-run=true` nothing is stored; the service connects, looks at every address, and maps the "
-        "sample, if one comes along.",
+        description="The service generates a missing `id`. It responds before the connection is opened. With `dry-run=true` "
+        "nothing is stored: the service connects, checks every address, and maps the sample, if there is one.",
         operation_id="createConnection",
         status_code=201,
         responses=answers(
             {
                 201: body("Stored.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
-                200: body("The results of the dry run.", "TrialResult", TEST_RESULT_EXAMPLE),
+                200: body("The results of the dry run.", "ConnectionTestResult", TEST_RESULT_EXAMPLE),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
             *("connectivity:connection.failed", "connectivity:connection.unavailable"),
             *("api:store.unavailable", "api:body.invalid"),
             has_json=True,
         ),
-        openapi_extra=request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TEST: ("Trial", TEST_EXAMPLE)}),
+        openapi_extra=request_body(
+            {JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE), TEST: ("ConnectionTest", TEST_EXAMPLE)}
+        ),
     )
     async def create(
         request: Request,
@@ -270,7 +271,7 @@ CONDITIONAL: list[dict[str, Any]] = [
     {"name": name, "in": "header", "description": meaning, "schema": {"type": "string"}, "example": '"rev:3"'}
     for name, meaning in (
         ("if-match", 'Only if the connection is at this revision: `"rev:3"`, or `*` for any.'),
-        ("if-none-match", "Only if it is not; `*`: only if there is no such connection yet."),
+        ("if-none-match", "Only if it has none of these revisions; `*`: only if it does not exist."),
     )
 ]
 

@@ -47,7 +47,7 @@ def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
     @api.get(
         "/health/ready",
         summary="Whether the store is writable and every connection has ended its first attempt",
-        description="Without a token where one is needed, the answer is the `status` alone.",
+        description="Without a required token, only `status` is returned.",
         operation_id="ready",
         responses=answers(
             {200: body("Ready.", HEALTH, READY_EXAMPLE), 503: body("Not yet.", HEALTH, {"status": "not ready"})},

@@ -13,10 +13,10 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from connectivity.api.errors import CODES
-from connectivity.api.schemas import schemas
+from connectivity.api.schemas import ref, schemas
 
 HEALTH = "Health"
-TEST = "application/vnd.connectivity.trial+json"
+TEST = "application/vnd.connectivity.connection-test+json"
 """The media type of a connection that is tried together with a sample."""
 
 Answers = dict[int | str, dict[str, Any]]
@@ -44,7 +44,7 @@ _ERROR_HEADERS = {304: ("etag",), 401: ("www-authenticate",), 429: ("retry-after
 
 def body(meaning: str, schema: str, example: Any, *headers: str) -> dict[str, Any]:
     """An answer of JSON."""
-    content = {_JSON: {"schema": _reference(schema), "example": example}}
+    content = {_JSON: {"schema": ref(schema), "example": example}}
     return {"description": meaning, "content": content, **_headers(headers)}
 
 
@@ -60,7 +60,7 @@ def text(meaning: str, *media_types: str) -> dict[str, Any]:
 
 def request_body(bodies: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
     """The request body: its schema and an example by media type."""
-    content = {kind: {"schema": _reference(schema), "example": example} for kind, (schema, example) in bodies.items()}
+    content = {kind: {"schema": ref(schema), "example": example} for kind, (schema, example) in bodies.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
@@ -96,7 +96,7 @@ def _error(status: int, codes: list[str]) -> dict[str, Any]:
     examples = {
         code: {"value": {"status": status, "error": code, "message": _sentence(CODES[code].when)}} for code in codes
     }
-    content = {_JSON: {"schema": _reference("Error"), "examples": examples}}
+    content = {_JSON: {"schema": ref("Error"), "examples": examples}}
     return {"description": meaning, "content": content, **_headers(_ERROR_HEADERS.get(status, ()))}
 
 
@@ -107,10 +107,6 @@ def _sentence(words: str) -> str:
 
 def _headers(names: tuple[str, ...]) -> dict[str, Any]:
     return {"headers": {name: _HEADERS[name] for name in names}} if names else {}
-
-
-def _reference(schema: str) -> dict[str, str]:
-    return {"$ref": f"#/components/schemas/{schema}"}
 
 
 def openapi_document(app: FastAPI, needs_token: bool) -> dict[str, Any]:

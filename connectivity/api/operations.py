@@ -100,17 +100,16 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
     @api.post(
         "/erasures",
         summary="Erase all data of an entity from journal and lake",
-        description="Goes on after the answer, and after a restart. `by` counts where no token with a name of its own says "
-        "who asks.",
+        description="Continues after the response and after a restart. `by` applies only if the token has no name.",
         operation_id="erase",
         status_code=202,
         responses=answers(
-            {202: body("It has begun.", "Erasure", ERASURE_EXAMPLE)},
+            {202: body("Erasure started.", "Erasure", ERASURE_EXAMPLE)},
             *("api:entity.notfound", "api:store.unavailable", "api:forbidden", "api:body.invalid"),
             has_json=True,
         ),
         openapi_extra=request_body(
-            {JSON: ("ErasureWish", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}
+            {JSON: ("ErasureRequest", {"entity": "acme.site:lamp-7", "type": "thing", "by": "anna"})}
         ),
     )
     async def erase(request: Request) -> Response:

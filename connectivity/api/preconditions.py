@@ -74,7 +74,11 @@ def parse_revision_selector(revision: int | None, time: str | None) -> RevisionS
         raise refusal("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
     nanoseconds = parse_instant(time)
     if nanoseconds is None:
-        raise refusal("header.invalid", f"'{AT_TIME}' is not a timestamp.", "Write it like 2026-02-03T09:12:45Z.")
+        raise refusal(
+            "header.invalid",
+            f"'{AT_TIME}' is not a timestamp.",
+            "Write it like 2026-02-03T09:12:45Z.",
+        )
     try:
         return RevisionSelector(time=_EPOCH + timedelta(microseconds=nanoseconds // 1_000))
     except OverflowError:

@@ -115,7 +115,7 @@ SEARCH_PAGE_EXAMPLE = {
     "cursor": "gqRkYXRhxA",
 }
 PLAN_EXAMPLE = {
-    "way": "all candidates, sorted",
+    "accessPath": "all candidates, sorted",
     "order": "+thingId",
     "things": 120000,
     "candidates": 42,
@@ -166,7 +166,7 @@ def schemas() -> dict[str, Any]:
                 },
             },
         },
-        "Connections": {"type": "array", "items": {"anyOf": [_TEXT, _ref("ConnectionParts")]}},
+        "Connections": {"type": "array", "items": {"anyOf": [_TEXT, ref("ConnectionParts")]}},
         "ConnectionCommand": {
             "type": "string",
             "enum": [
@@ -177,8 +177,11 @@ def schemas() -> dict[str, Any]:
                 "connectivity.commands:resetConnectionLogs",
             ],
         },
-        "Trial": _connection_test(),
-        "TrialResult": {**_OPEN, "description": "The result for each address, and the mapping result of the sample."},
+        "ConnectionTest": _connection_test(),
+        "ConnectionTestResult": {
+            **_OPEN,
+            "description": "The result for each address and for the sample.",
+        },
         "Status": _of_connection("connectionStatus", "liveStatus"),
         "Metrics": _of_connection("connectionMetrics"),
         "Logs": _of_connection("connectionLogs"),
@@ -187,7 +190,7 @@ def schemas() -> dict[str, Any]:
             {"id": _TEXT, "connection": _TEXT, "demand": {"type": "integer"}, "sent": {"type": "integer"}}
         ),
         "Audit": _list_of({"at": _AT, "by": _TEXT, "action": _TEXT}),
-        "Findings": {
+        "SearchPage": {
             "type": "object",
             "required": ["items"],
             "additionalProperties": False,
@@ -197,14 +200,14 @@ def schemas() -> dict[str, Any]:
                     "items": _OPEN,
                     "description": "Things, or their members named in `fields`.",
                 },
-                "cursor": {"type": "string", "description": "Only where there is more: for `option=cursor(…)`."},
+                "cursor": {"type": "string", "description": "For `option=cursor(…)`; absent on the last page."},
             },
         },
         "Plan": {
             "type": "object",
-            "required": ["way", "order", "things", "candidates", "isIndexed", "text"],
+            "required": ["accessPath", "order", "things", "candidates", "isIndexed", "text"],
             "properties": {
-                "way": {"type": "string", "description": "How the search produces things in order."},
+                "accessPath": {"type": "string", "description": "How the search produces things in order."},
                 "order": _TEXT,
                 "things": {
                     "type": "integer",
@@ -219,7 +222,7 @@ def schemas() -> dict[str, Any]:
             },
         },
         "Count": {"type": "integer", "minimum": 0},
-        "ErasureWish": {
+        "ErasureRequest": {
             "type": "object",
             "required": ["entity"],
             "additionalProperties": False,
@@ -230,7 +233,7 @@ def schemas() -> dict[str, Any]:
             },
         },
         "Erasure": _OPEN,
-        "Erasures": {"type": "array", "items": _ref("Erasure")},
+        "Erasures": {"type": "array", "items": ref("Erasure")},
         "Health": {"type": "object", "required": ["status"], "properties": {"status": _TEXT}},
         "Error": _error(),
     }
@@ -270,7 +273,7 @@ def _connection_test() -> dict[str, Any]:
         "required": ["connection"],
         "additionalProperties": False,
         "properties": {
-            "connection": _ref("NewConnection"),
+            "connection": ref("NewConnection"),
             "sample": {
                 "type": ["object", "null"],
                 "required": ["payload"],
@@ -305,7 +308,8 @@ def _list_of(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "array", "items": {"type": "object", "required": list(properties), "properties": properties}}
 
 
-def _ref(name: str) -> dict[str, str]:
+def ref(name: str) -> dict[str, str]:
+    """Return a reference to a schema of the document."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 

@@ -61,9 +61,8 @@ Fields = Annotated[
 Options = Annotated[
     str | None,
     Query(
-        description="`size(n)`: how many at most, 25 without it, 200 at most. `sort(+path,-path)`: in which order, by "
-        "`thingId` without it. `cursor(…)`: the page behind the one that had this cursor; filter, namespaces and order "
-        "have to be the same.",
+        description="`size(n)`: the page size, at most 200, default 25. `sort(+path,-path)`: the order, default `thingId`. "
+        "`cursor(…)`: the page after the one that had this cursor; filter, namespaces and order must be the same.",
         examples=["size(50),sort(-attributes/size,+thingId)"],
         max_length=20_000,
     ),
@@ -83,8 +82,8 @@ Subjects = Annotated[
     Query(
         alias="as",
         default_factory=list,
-        description="In whose name, instead of the token's own subjects: an authorization subject; several times for "
-        "several. For admins only; the audit log records the user and the subjects.",
+        description="Authorization subject to search with instead of the token's own subjects; may be repeated. "
+        "For admins only; the audit log records the user and the subjects.",
         examples=[["integration:fleet"]],
         max_length=_MOST_SUBJECTS,
     ),
@@ -101,7 +100,7 @@ def router(searches: SearchRequests) -> APIRouter:
         description="Returns the things that the caller can read, each with the parts the caller can read.",
         operation_id="searchThings",
         responses=answers(
-            {200: body("As many as asked for, and a cursor if there are more.", "Findings", SEARCH_PAGE_EXAMPLE)},
+            {200: body("One page of things, and a cursor if there are more.", "SearchPage", SEARCH_PAGE_EXAMPLE)},
             *("rql.expression.invalid", "thing-search:search.option.invalid", "json.fieldselector.invalid"),
             *("api:subjects.missing", "thing-search:budget.exceeded", "api:store.unavailable"),
         ),
@@ -136,7 +135,7 @@ def router(searches: SearchRequests) -> APIRouter:
         description="Counts the things that a search with this filter would find.",
         operation_id="countThings",
         responses=answers(
-            {200: body("How many there are.", "Count", 42)},
+            {200: body("Number of things.", "Count", 42)},
             *("rql.expression.invalid", "api:subjects.missing", "thing-search:budget.exceeded"),
             "api:store.unavailable",
         ),
@@ -198,7 +197,7 @@ def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
         return tuple(dict.fromkeys(wanted))
     if not caller.subjects:
         # Shown by command lines.
-        hint = " Name subjects with 'as'." if caller.role.may(TokenRole.ADMIN) else ""
+        hint = " Name them with `as` (--as SUBJECT)." if caller.role.may(TokenRole.ADMIN) else ""
         raise refusal(
             "api:subjects.missing",
             f"Your token has no subjects to search with.{hint}",

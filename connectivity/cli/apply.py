@@ -22,7 +22,7 @@ from connectivity.cli.plan import Action, DesiredDocument, Step, StoredDocument
 
 MAX_SAMPLE = 16 * 1024 * 1024
 
-TEST = "application/vnd.connectivity.trial+json"
+TEST = "application/vnd.connectivity.connection-test+json"
 
 
 def load_documents(paths: Sequence[Path], *, as_json: bool) -> dict[str, DesiredDocument]:

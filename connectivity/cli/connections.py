@@ -152,7 +152,9 @@ def show(
     service: ServiceClient,
     connection: ConnectionId,
     revision: Annotated[int | None, typer.Option(min=1, help="Show this revision.")] = None,
-    at: Annotated[str | None, typer.Option(metavar="TIME", help="As it was at this time (ISO 8601).")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="As it was at this time, such as 2026-02-03T09:12:45Z.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a connection's document as YAML for a file; secrets are shown as *****."""
@@ -336,7 +338,7 @@ def close(service: ServiceClient, connections: ConnectionIds, as_json: AsJson = 
 def status(
     service: ServiceClient,
     connection: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="Connection ID. Default: all.", autocompletion=connection_ids)
+        str | None, typer.Argument(metavar="ID", help="Connection ID. Default: all.", autocompletion=connection_ids)
     ] = None,
     as_json: AsJson = False,
 ) -> None:

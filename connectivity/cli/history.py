@@ -44,7 +44,7 @@ _POLL_SECONDS = 0.2
 def export(
     out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="The file to write.")],
     what: Annotated[
-        str | None, typer.Argument(metavar="[ENTITY-OR-FILTER]", help="Entity ID or RQL filter. Default: everything.")
+        str | None, typer.Argument(metavar="ENTITY-OR-FILTER", help="Entity ID or RQL filter. Default: everything.")
     ] = None,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="REVISION|TIME", help="The first revision, or the earliest time.")

@@ -18,7 +18,7 @@ from connectivity.cli import connections, history, operations, pipeline, secrets
 from connectivity.cli.backup import backup
 from connectivity.cli.operations import audit
 from connectivity.cli.options import EXITS, AsJson, Paths, load_files, loaded_settings
-from connectivity.cli.output import pluralize, print_json, print_notes, print_problems
+from connectivity.cli.output import pluralize, print_error, print_json, print_notes, print_problems
 from connectivity.cli.search import search
 
 app = typer.Typer(
@@ -42,7 +42,7 @@ app.command(
 app.add_typer(secrets.app, name="secrets")
 
 
-@app.command(epilog="Exit codes: 0 no problems; 1 problems; 2 a path that does not exist.")
+@app.command(epilog="Exit codes: 0 no problems; 1 problems, or no files; 2 a path that does not exist.")
 def validate(paths: Paths, as_json: AsJson = False) -> None:
     """Validate connection files (JSON or YAML), and list their problems and parts without effect."""
     loaded = load_files(paths)
@@ -50,6 +50,9 @@ def validate(paths: Paths, as_json: AsJson = False) -> None:
     if not as_json:
         print_notes(loaded)
     if loaded.problems:
+        raise typer.Exit(1)
+    if not loaded.read:
+        print_error(f"{', '.join(map(str, paths))}: found no connection files, expected *.json, *.yaml or *.yml")
         raise typer.Exit(1)
     if not as_json:
         connections = pluralize(len(loaded.connections), "connection")

@@ -149,7 +149,7 @@ class Eraser:
 
     async def all(self) -> list[dict[str, Any]]:
         """Return every record. Raises ErasureUnavailable."""
-        return await asyncio.to_thread(list_records, self._lake)
+        return await asyncio.to_thread(read_records, self._lake.data_dir)
 
     async def round(self) -> None:
         """Do pending work, then wait until there may be more."""
@@ -221,19 +221,15 @@ class Eraser:
         return bool(self._unfinished_erasures)
 
 
-def list_records(lake: Lake) -> list[dict[str, Any]]:
-    """Return every record, oldest first. Raises ErasureUnavailable."""
+def read_records(data_dir: Path) -> list[dict[str, Any]]:
+    """Return every record of a data folder, oldest first. Raises ErasureUnavailable."""
+    lake = Lake(data_dir)
     try:
         watermark = read_watermark(lake.watermark)
         with JournalReader.open(lake.journal) as journal_reader:
             return [record_as_json(record, watermark) for record in journal_reader.erasures()]
     except StoreError as error:
         raise ErasureUnavailable(str(error)) from error
-
-
-def read_records(data_dir: Path) -> list[dict[str, Any]]:
-    """Return every record of a data folder, whether a service runs or not. Raises ErasureUnavailable."""
-    return list_records(Lake(data_dir))
 
 
 def previous_erasure(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:

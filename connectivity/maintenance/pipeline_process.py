@@ -345,7 +345,7 @@ class PipelineProcess:
         if self._running is not None:
             _, late = await asyncio.wait([self._running], timeout=seconds)
             if late:
-                log.info("pipeline killed during a batch", seconds=seconds)
+                log.info("pipeline did not end in time and was killed", seconds=seconds)
                 self._signal(signal.SIGKILL)
             await self._running
         await asyncio.to_thread(self._close_journal_reader)

@@ -158,7 +158,8 @@ class ConnectionClient:
                 longest=self._pauses.longest,
                 jitter=random.random(),
             )
-            self._log.warning("connection lost", reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
+            event = "connection lost" if self._has_stood else "connection failed"
+            self._log.warning(event, reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
             kind = _GOOD if isinstance(error, LinkRenewed) else _BAD
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
             await asyncio.sleep(pause)

@@ -153,7 +153,7 @@ def _value(signal: Inbound) -> Any:
         case Cancel(key=key):
             return {"subscriptionId": key}
         case SessionMessage(request=bytes() as raw):
-            return {"octets": raw.hex(" ")}
+            return {"bytes": raw.hex(" ")}
         case SessionMessage(request=request):
             members = {name: value for name, value in asdict(request).items() if name != "auth_key"}
             return {"type": type(request).__name__.lower(), **members}

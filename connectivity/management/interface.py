@@ -112,10 +112,10 @@ class Management(Protocol):
         """Delete and close a connection of the API."""
 
     async def open(self, connection_id: str, by: str) -> None:
-        """Want it open, durably, and wait for its clients."""
+        """Open the connection durably, and wait for its clients."""
 
     async def close(self, connection_id: str, by: str) -> None:
-        """Want it closed, durably, and close it."""
+        """Close the connection durably."""
 
     async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
         """Test a connection; return the result for each source and target, and of the sample.
@@ -165,7 +165,7 @@ _STATUS = {"acknowledgement:label.not.unique": 409}
 
 
 def not_found(connection_id: str) -> Fault:
-    """There is no such connection."""
+    """Return the error for an unknown connection."""
     return Fault(
         404,
         "connectivity:connection.notfound",
@@ -175,7 +175,7 @@ def not_found(connection_id: str) -> Fault:
 
 
 def no_history(connection_id: str) -> Fault:
-    """There is no such revision of a connection."""
+    """Return the error for an unknown revision of a connection."""
     return Fault(
         404,
         "connectivity:connection.history.notfound",
@@ -186,7 +186,7 @@ def no_history(connection_id: str) -> Fault:
 
 
 def exists(connection_id: str) -> Fault:
-    """The id is taken."""
+    """Return the error for an ID that is in use."""
     return Fault(
         409,
         "connectivity:connection.conflict",
@@ -206,7 +206,7 @@ def owned_by_file(connection_id: str, file: Path | None) -> Fault:
 
 
 def other_id(connection_id: str, found: object) -> Fault:
-    """The document has another id than the address."""
+    """Return the error for a document with another ID than the address."""
     return Fault(
         400,
         "connectivity:id.notsettable",
@@ -216,7 +216,7 @@ def other_id(connection_id: str, found: object) -> Fault:
 
 
 def other_type(connection_id: str, former: str, found: str) -> Fault:
-    """The connection speaks another protocol than before."""
+    """Return the error for a change of the connection type."""
     return Fault(
         400,
         "connectivity:connection.configuration.invalid",
@@ -226,7 +226,7 @@ def other_type(connection_id: str, former: str, found: str) -> Fault:
 
 
 def invalid(problems: Sequence[Problem]) -> Fault:
-    """A document with problems: the first one says the code."""
+    """Return the error for a document with problems, with the code of the first one."""
     first = problems[0]
     more = f" There are {len(problems) - 1} more problems." if len(problems) > 1 else ""
     return Fault(_STATUS.get(first.code, 400), first.code, f"{first}.{more}")
@@ -249,5 +249,5 @@ def not_opened(connection_id: str, details: str) -> Fault:
 
 
 def unavailable(reason: str) -> Fault:
-    """The store cannot write or read now."""
+    """Return the error for a store that cannot read or write."""
     return Fault(503, "api:store.unavailable", f"The store is unavailable: {reason}.", "Nothing was changed.")

@@ -153,7 +153,7 @@ class SearchRequests:
                 )
             )
         return {
-            "way": plan.way.value,
+            "accessPath": plan.access_path.value,
             "order": plan.order,
             "things": plan.things,
             "candidates": plan.known,

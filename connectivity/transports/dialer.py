@@ -86,6 +86,9 @@ def reach(host: str, port: int, patience: float | None) -> socket.socket:
             made = socket.create_connection((address, port), timeout=patience)
         except OSError as error:
             failure = error
+            if error.errno is not None:
+                where = f"[{address}]" if ":" in address else address
+                failure = OSError(error.errno, f"{where}:{port}: {error.strerror}")
         else:
             check_connected_address(made, host)
             return made

@@ -8,10 +8,10 @@ rules in the order of Eclipse Ditto's connection model (`checks`), then those of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, find_surrogates, is_within_limits
 from connectivity.config.problems import ROOT, json_path
@@ -38,25 +38,11 @@ def parse(document: object, *, environ: Mapping[str, str] | None = None, base: P
     relative paths start from (the working folder) by default. The document's secrets are redacted everywhere from now on
     (`connectivity.security.redaction`).
     """
-    reading = _read(document, environ, base)
-    if reading.problems or reading.connection is None:
-        raise DefinitionError(reading.problems)
-    redaction.remember(reading.connection.id, reading.secrets)
-    return reading.connection
-
-
-class _Reading(NamedTuple):
-    connection: Connection | None
-    problems: list[Problem]
-    secrets: Sequence[str] = ()
-
-
-def _read(document: object, environ: Mapping[str, str] | None, base: Path | None) -> _Reading:
     if not is_within_limits(document):
         expected = f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep"
-        return _Reading(None, [Problem(ROOT, "a larger document", expected)])
+        raise DefinitionError([Problem(ROOT, "a larger document", expected)])
     if problems := find_surrogates(document):
-        return _Reading(None, problems)
+        raise DefinitionError(problems)
     is_legacy = isinstance(document, dict) and document.get("mappingContext") is not None
     written = migrate_mapping_context(document) if isinstance(document, dict) else document
     resolved = resolve(written, environ=environ, base=base)
@@ -76,8 +62,10 @@ def _read(document: object, environ: Mapping[str, str] | None, base: Path | None
     problems = [*resolved.problems, *problems]
     if is_legacy:
         problems = [replace(it, path=it.path.replace(_LEGACY_PATH, "mappingContext", 1)) for it in problems]
-    connection = shape.connection.with_secret_options(resolved.options) if shape.connection else None
-    return _Reading(connection, problems, hidden)
+    if problems or shape.connection is None:
+        raise DefinitionError(problems)
+    redaction.remember(shape.connection.id, hidden)
+    return shape.connection.with_secret_options(resolved.options)
 
 
 def _secrets(resolved: ResolvedDocument, connection: Connection | None) -> list[str]:

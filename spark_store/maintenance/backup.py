@@ -88,7 +88,7 @@ def back_up(source: Lake, folder: Path, earlier: Path | None = None) -> Backup:
 def _check(source: Lake, folder: Path, earlier: Path | None) -> None:
     data, place = source.data_dir.resolve(), folder.resolve()
     if place == data or place.is_relative_to(data) or data.is_relative_to(place):
-        raise OutputUnusable(f"{folder}: expected a folder apart from {source.data_dir}")
+        raise OutputUnusable(f"{folder}: expected a folder outside the data folder {source.data_dir}")
     try:
         if folder.exists() and any(folder.iterdir()):
             raise OutputUnusable(f"{folder}: found files in it, expected a folder that is new or empty")

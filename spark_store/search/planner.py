@@ -43,7 +43,7 @@ class AccessPath(Enum):
 class QueryPlan:
     """The plan of a query at this moment."""
 
-    way: AccessPath
+    access_path: AccessPath
     candidates: Candidates
     known: int | None
     """The number of candidates, if it is known."""
@@ -57,7 +57,7 @@ class QueryPlan:
     """The path whose own index has the IDs of one value after the other; empty without one."""
 
     def __str__(self) -> str:
-        lines = [f"{self.way.value}; {self.things} things, order {self.order}"]
+        lines = [f"{self.access_path.value}; {self.things} things, order {self.order}"]
         if not self.is_indexed:
             lines.append("the index is being built: all states are scanned")
         lines += [f"{'  ' * depth}{text}" for depth, text in _lines(self.candidates, 0)]

@@ -254,8 +254,10 @@ async def test_an_unknown_host(world: AmqpWorld) -> None:
 
 
 async def test_a_port_that_nobody_listens_at(world: AmqpWorld) -> None:
-    error = await refusal(world, f"amqp://a:b@127.0.0.1:{free_port()}")
-    assert (type(error), str(error)) == (NotConnected, "connection refused: Connection refused")
+    port = free_port()
+    error = await refusal(world, f"amqp://a:b@127.0.0.1:{port}")
+    assert type(error) is NotConnected
+    assert str(error) == f"connection refused: 127.0.0.1:{port}: Connection refused"
 
 
 async def test_a_name_that_leads_to_a_forbidden_address(world: AmqpWorld) -> None:

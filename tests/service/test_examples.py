@@ -21,7 +21,8 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from connectivity.management.files import load
 from examples import brokers as module
-from examples import lake
+from examples import kafka_party, lake, replay
+from examples import prepare as preparing
 from examples.brokers import Broker, Found, NoBroker, brokers
 from examples.conversation import NotAsPromised
 from examples.lake import Replayed
@@ -45,6 +46,7 @@ from mappings.reactive_streams_io.frames import (
     ServerHello,
     SubscribeFrame,
 )
+from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.wait import wait_until_sync
@@ -383,3 +385,23 @@ def test_a_connection_that_is_not_open_and_in_use_is_not_as_guaranteed(live_stat
     )
     with pytest.raises(NotAsPromised, match="expected open and in use"):
         look_at(told, "back-end")
+
+
+def test_preparing_names_a_folder_that_is_missing_and_one_with_nothing_to_create(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert preparing.main([str(tmp_path / "nowhere")]) == 1
+    assert "nowhere: expected a folder with connection files" in capsys.readouterr().err
+    connections_at(found_at(4711, "mosquitto"), tmp_path / "mqtt")
+    assert preparing.main([str(tmp_path / "mqtt")]) == 0
+    assert capsys.readouterr().out == "nothing to create: no connection to AMQP or Kafka\n"
+
+
+@pytest.mark.parametrize("broker", list(replay.PARTIES))
+def test_a_replay_from_a_broker_that_is_not_there_names_broker_and_port(
+    broker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_party, "PATIENCE", 0.5)
+    port = free_port()
+    assert replay.main([broker, "boiler-07", "--port", str(port)]) == 1
+    assert f"{broker} at port {port}: " in capsys.readouterr().err

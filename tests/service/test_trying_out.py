@@ -22,7 +22,7 @@ from tests.support.wait import PATIENCE, wait_until_sync
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.broker("rabbitmq")]
 
 ALL = "/api/2/connections"
-TRIAL = "application/vnd.connectivity.trial+json"
+CONNECTION_TEST = "application/vnd.connectivity.connection-test+json"
 OWNER = "acme:owner"
 FAILED = (504, "connectivity:connection.failed")
 UNAVAILABLE = (503, "connectivity:connection.unavailable")
@@ -54,7 +54,7 @@ class Desk:
         if sample is None:
             return self.ask("POST", ALL, document, **{"dry-run": "true"})
         body = {"connection": document, "sample": sample}
-        return self.ask("POST", ALL, body, kind=TRIAL, **{"dry-run": "true"})
+        return self.ask("POST", ALL, body, kind=CONNECTION_TEST, **{"dry-run": "true"})
 
     def status(self, name: str) -> Any:
         return self.ask("GET", f"{ALL}/{name}/status").json()

@@ -249,7 +249,12 @@ class AsyncMqttClient:
         self._readable()
 
     def _ended(self) -> None:
-        self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))
+        if self._connack.done():
+            self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))
+        else:
+            self._die(
+                NotConnected(Detail.REFUSED_BY_BROKER, "the connection was closed without an answer to the login")
+            )
 
     def _forget_socket(self, *_: object) -> None:
         """Stop watching the socket, which paho is about to close."""

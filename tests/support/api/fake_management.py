@@ -183,7 +183,7 @@ class FakeManagement:
     async def plan(self, inquiry: HttpSearch) -> Mapping[str, Any]:
         self._do("plan", inquiry)
         text = "in the order of IDs; 7 things, order +thingId\nevery thing"
-        found = {"way": "in the order of IDs", "order": "+thingId", "things": 7, "candidates": None}
+        found = {"accessPath": "in the order of IDs", "order": "+thingId", "things": 7, "candidates": None}
         return {**found, "isIndexed": True, "text": text}
 
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:

@@ -16,7 +16,7 @@ from tests.support.table import each_row
 
 ALL = "/api/2/connections"
 ONE = f"{ALL}/site"
-TRIAL = "application/vnd.connectivity.trial+json"
+CONNECTION_TEST = "application/vnd.connectivity.connection-test+json"
 SHOWN = {**DOCUMENT, "uri": "tcp://fleet:*****@broker.acme.example:1883"}
 NEW = {name: value for name, value in DOCUMENT.items() if name != "id"}
 
@@ -288,7 +288,7 @@ async def test_a_connection_is_tried_as_it_is() -> None:
 async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: SampleMessage | None) -> None:
     desk = FakeManagement()
     trial = {"connection": DOCUMENT, "sample": sample}
-    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
+    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, desk.asked) == (200, [("test", DOCUMENT, expected)])
 
 
@@ -312,7 +312,7 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
 )
 async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any, path: str) -> None:
     desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": TRIAL})
+    answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
     assert desk.asked == []
 
@@ -327,7 +327,7 @@ async def test_what_is_missing_is_named_all_at_once(method: str, path: str) -> N
 
 async def test_a_sample_without_a_dry_run_creates_nothing() -> None:
     desk = FakeManagement()
-    answer = await sends(desk, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": TRIAL})
+    answer = await sends(desk, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, desk.asked) == (415, [])
 
 

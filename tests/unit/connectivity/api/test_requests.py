@@ -90,7 +90,7 @@ async def test_a_body_that_does_not_arrive_is_not_waited_for() -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(
     st.binary(max_size=200),
-    st.sampled_from(["application/json", "text/plain", "application/vnd.connectivity.trial+json"]),
+    st.sampled_from(["application/json", "text/plain", "application/vnd.connectivity.connection-test+json"]),
 )
 async def test_no_body_makes_a_mistake_of_ours(content: bytes, kind: str) -> None:
     desk = furnished()

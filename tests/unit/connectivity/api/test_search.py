@@ -135,7 +135,7 @@ async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_to
     """An empty answer would look like a world without things."""
     answer, desk = await search(path, who)
     assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:subjects.missing", [])
-    assert ("Name subjects with 'as'." in answer.json()["message"]) is is_told
+    assert ("Name them with `as` (--as SUBJECT)." in answer.json()["message"]) is is_told
 
 
 @BOTH

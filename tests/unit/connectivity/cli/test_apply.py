@@ -253,7 +253,7 @@ def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server
     more = ["--sample", folder / "sample.json", "--header", "correlation-id=c-1", "--header", "a=b=c", "--source", "0"]
     result = run("test", folder / "depot.json", *more, "--address", "depot/cmd")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert server.asked[-1].headers["content-type"] == "application/vnd.connectivity.trial+json"
+    assert server.asked[-1].headers["content-type"] == "application/vnd.connectivity.connection-test+json"
     sent = server.asked[-1].document
     assert sent["connection"] == json.loads((folder / "depot.json").read_text())
     assert sent["sample"] == {

@@ -43,7 +43,7 @@ def test_for_machines_it_is_json(data: Path, tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_used_is_reported(data: Path) -> None:
     ended = backup(data, str(data / "copy"))
     assert (ended.exit_code, ended.stdout) == (2, "")
-    assert "expected a folder apart from" in ended.stderr
+    assert "expected a folder outside the data folder" in ended.stderr
 
 
 def test_settings_that_cannot_be_used_are_reported(data: Path, tmp_path: Path) -> None:

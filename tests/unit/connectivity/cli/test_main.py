@@ -218,3 +218,10 @@ def test_without_a_command_the_commands_are_shown() -> None:
     assert all(
         command in result.output for command in ("validate", "schema", "serve", "connections", "subscriptions", "audit")
     )
+
+
+def test_a_folder_without_connection_files_is_an_error(tmp_path: Path) -> None:
+    """A wrong folder must not pass where nobody looks at the output."""
+    ended = CliRunner().invoke(app, ["validate", str(tmp_path)])
+    assert ended.exit_code == 1
+    assert f"{tmp_path}: found no connection files, expected *.json, *.yaml or *.yml" in ended.stderr

@@ -103,10 +103,10 @@ def test_a_count_is_a_number(monkeypatch: pytest.MonkeyPatch, things: Things) ->
     assert things.lines[0] == "GET /api/2/search/things/count?filter=exists%28attributes%2Froom%29&as=x"
 
 
-PLAN = {"way": "in the order of IDs", "text": "in the order of IDs; 7 things, order +thingId\nevery thing"}
+PLAN = {"accessPath": "in the order of IDs", "text": "in the order of IDs; 7 things, order +thingId\nevery thing"}
 
 
-@answered(Reply(PLAN), Reply(PLAN), Reply({"way": "?"}))
+@answered(Reply(PLAN), Reply(PLAN), Reply({"accessPath": "?"}))
 def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, things: Things) -> None:
     result = run(monkeypatch, things, "exists(attributes/room)", "--sort", "thingId", "--explain")
     assert result.stdout == "in the order of IDs; 7 things, order +thingId\nevery thing\n"

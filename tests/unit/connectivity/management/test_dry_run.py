@@ -174,7 +174,7 @@ async def test_a_diverted_answer_says_where_to() -> None:
 async def test_frames_of_a_session_are_shown_as_bytes_and_answered_by_a_goodbye() -> None:
     shown = await rehearsed(bytes.fromhex("01 00 00"), payloadMapping=["ReactiveStreamsIO"])
     [signal] = shown["signals"]
-    assert signal["value"] == {"octets": "01 00 00"}
+    assert signal["value"] == {"bytes": "01 00 00"}
     [message] = signal["replies"]["error"]["messages"]
     assert message["headers"]["content-type"] == "application/vnd.rsio.v0"
 

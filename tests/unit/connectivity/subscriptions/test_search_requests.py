@@ -117,7 +117,7 @@ async def test_a_plan_describes_how_the_first_page_is_found(site: ConnectionHarn
     await lamps(site, 3)
     found = await searches.plan(replace(OWNER, options="size(2)"))
     assert found == {
-        "way": "all things, sorted",
+        "accessPath": "all things, sorted",
         "order": "+thingId",
         "things": 3,
         "candidates": None,
