@@ -60,24 +60,24 @@ def report(devices: Sequence[Party], rounds: int, pause: float) -> None:
     """Each device creates its twin and reports a temperature every `pause` seconds. The last one keeps others out."""
     for device in devices:
         twin = {"_policy": policy(is_open=device is not devices[-1]), "attributes": {"temperature": AT_FIRST}}
-        device.say(topic(device.name, "commands/create"), value=twin)
+        device.send(topic(device.name, "commands/create"), value=twin)
     for device in devices:
-        if (answer := device.hear()).get("status") != 201:
+        if (answer := device.receive()).get("status") != 201:
             raise NotAsPromised(f"{device.name} could not create its twin: {answer}")
     for turn in range(rounds):
         for number, device in enumerate(devices):
-            device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature_of(turn, number))
+            device.send(topic(device.name, "commands/modify"), "/attributes/temperature", temperature_of(turn, number))
         time.sleep(pause)
     for device in devices:
         for _ in range(rounds):
-            if (answer := device.hear()).get("status") != 204:
+            if (answer := device.receive()).get("status") != 204:
                 raise NotAsPromised(f"{device.name} could not report: {answer}")
 
 
 def create(device: Party, *, is_open: bool) -> None:
     """A device makes its twin."""
-    device.say(topic(device.name, "commands/create"), value={"_policy": policy(is_open=is_open), "attributes": {}})
-    if (answer := device.hear()).get("status") != 201:
+    device.send(topic(device.name, "commands/create"), value={"_policy": policy(is_open=is_open), "attributes": {}})
+    if (answer := device.receive()).get("status") != 201:
         raise NotAsPromised(f"{device.name} could not create its twin: {answer}")
 
 
@@ -86,13 +86,13 @@ def overheat(device: Party) -> float:
     reported = 0.0
     for temperature in (ALARM - 10, ALARM + 5):
         reported = time.monotonic()
-        device.say(topic(device.name, "commands/modify"), "/attributes/temperature", temperature)
+        device.send(topic(device.name, "commands/modify"), "/attributes/temperature", temperature)
     return reported
 
 
 def expect_alarm(listener: Party, device: Party) -> float:
     """One alarm comes, of this device; when it did."""
-    alarm = listener.hear()
+    alarm = listener.receive()
     heard = time.monotonic()
     expected = (topic(device.name, "events/modified"), ALARM + 5)
     if (alarm["topic"], alarm.get("value")) != expected:
@@ -104,10 +104,10 @@ def expect_alarm(listener: Party, device: Party) -> float:
 
 def ask_about_neighbour(device: Party, neighbour: Party) -> None:
     """A device asks about another one, which alone is told that somebody did."""
-    device.say(topic(neighbour.name, "commands/retrieve"))
-    refused = neighbour.hear()
+    device.send(topic(neighbour.name, "commands/retrieve"))
+    refused = neighbour.receive()
     while not refused["topic"].endswith("/errors"):
-        refused = neighbour.hear()
+        refused = neighbour.receive()
     if refused["status"] != 400 or "enforcement" not in refused["value"]["error"]:
         raise NotAsPromised(f"a refusal of the command was expected, {refused} came")
 
@@ -115,9 +115,9 @@ def ask_about_neighbour(device: Party, neighbour: Party) -> None:
 def cool_down(devices: Sequence[Party]) -> None:
     """Each device reports that it is cold."""
     for device in devices:
-        device.say(topic(device.name, "commands/modify"), "/attributes/temperature", COLD)
+        device.send(topic(device.name, "commands/modify"), "/attributes/temperature", COLD)
     for device in devices:
-        if (answer := device.hear()).get("status") != 204:
+        if (answer := device.receive()).get("status") != 204:
             raise NotAsPromised(f"{device.name} could not report: {answer}")
 
 
@@ -130,14 +130,14 @@ def hot_after(rounds: int, devices: Sequence[str]) -> list[str]:
 def search(party: Party, filter: str, **past: str) -> list[str]:
     """The ids of the things that match, page by page; with `at_historical_timestamp` those that matched at an instant."""
     value = {"filter": filter, "options": f"size({A_PAGE})", "namespaces": [NAMESPACE]}
-    party.say("_/_/things/twin/search/subscribe", value=value, fields="thingId,attributes/temperature", **past)
-    created = party.hear()
+    party.send("_/_/things/twin/search/subscribe", value=value, fields="thingId,attributes/temperature", **past)
+    created = party.receive()
     if not created["topic"].endswith("/created"):
         raise NotAsPromised(f"a created event was expected, {created} came")
     wanted = {"subscriptionId": created["value"]["subscriptionId"], "demand": EVERYTHING}
-    party.say("_/_/things/twin/search/request", value=wanted)
+    party.send("_/_/things/twin/search/request", value=wanted)
     found: list[str] = []
-    while not (event := party.hear())["topic"].endswith("/complete"):
+    while not (event := party.receive())["topic"].endswith("/complete"):
         if not event["topic"].endswith("/next"):
             raise NotAsPromised(f"next or complete was expected, {event} came")
         found += [thing["thingId"] for thing in event["value"]["items"]]
@@ -150,8 +150,8 @@ class Replay:
     def __init__(self, party: Party, device: str, bounds: dict[str, Any]) -> None:
         self.revisions: list[int] = []
         self._party, self._device = party, device
-        party.say(topic(device, "streaming/subscribeForPersistedEvents"), value=bounds)
-        created = party.hear()
+        party.send(topic(device, "streaming/subscribeForPersistedEvents"), value=bounds)
+        created = party.receive()
         if not created["topic"].endswith("/created"):
             raise NotAsPromised(f"a created event was expected, {created} came")
         self._id = str(created["value"]["subscriptionId"])
@@ -160,7 +160,7 @@ class Replay:
         """Request some and take exactly as many."""
         self._request(demand)
         for _ in range(demand):
-            event = self._party.hear()
+            event = self._party.receive()
             if not event["topic"].endswith("/next"):
                 raise NotAsPromised(f"a next event was expected, {event} came")
             self.revisions.append(int(event["value"]["item"]["revision"]))
@@ -177,13 +177,13 @@ class Replay:
 
     def stop(self) -> None:
         """Cancel, after which nothing comes."""
-        self._party.say(topic(self._device, "streaming/cancel"), value={"subscriptionId": self._id})
+        self._party.send(topic(self._device, "streaming/cancel"), value={"subscriptionId": self._id})
         self.pause()
 
     def expect_refusal(self) -> None:
         """Request, and be told that there is no such twin: who may not read it is told no more."""
         self._request(1)
-        failed = self._party.hear()
+        failed = self._party.receive()
         if failed["value"].get("error", {}).get("status") != 404:
             raise NotAsPromised(f"a failed event with 404 was expected, {failed} came")
 
@@ -193,10 +193,10 @@ class Replay:
 
     def _request(self, demand: int) -> None:
         value = {"subscriptionId": self._id, "demand": demand}
-        self._party.say(topic(self._device, "streaming/request"), value=value)
+        self._party.send(topic(self._device, "streaming/request"), value=value)
 
     def _until_complete(self) -> Iterator[int]:
-        while not (event := self._party.hear())["topic"].endswith("/complete"):
+        while not (event := self._party.receive())["topic"].endswith("/complete"):
             if not event["topic"].endswith("/next"):
                 raise NotAsPromised(f"next or complete was expected, {event} came")
             yield int(event["value"]["item"]["revision"])

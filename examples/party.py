@@ -53,7 +53,7 @@ class Party(ABC):
         self._show(self, "<-", message)
         self._received.put(message)
 
-    def say(self, topic: str, path: str = "/", value: Any = None, **more: str) -> None:
+    def send(self, topic: str, path: str = "/", value: Any = None, **more: str) -> None:
         """Send a command. `fields` is what its answers are to show; other keywords are headers, `_` for `-`."""
         fields = more.pop("fields", None)
         headers = {"correlation-id": secrets.token_hex(3)} | {name.replace("_", "-"): it for name, it in more.items()}
@@ -71,7 +71,7 @@ class Party(ABC):
         self._show(self, "->", message)
         self._send(json.dumps(message).encode(), message["headers"]["correlation-id"])
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """The next answer. Raises NoAnswer when none comes in time."""
         try:
             return self._received.get(timeout=PATIENCE)

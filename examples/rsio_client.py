@@ -73,7 +73,7 @@ class Bringing:
     """What is brought under one name: `kept` may not be stored yet, `sent` of it have gone out in the stream that lives."""
 
     stream: int | None = None
-    kept: deque[bytes] = field(default_factory=deque)
+    stored: deque[bytes] = field(default_factory=deque)
     sent: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -184,9 +184,9 @@ class Client:
         async for element in elements:
             if len(element) > self._limits.element:
                 raise Ended(f"413 rsio:element.toolarge An element has {len(element)} octets.")
-            bringing.kept.append(element)
+            bringing.stored.append(element)
             self._bring(bringing)
-            await self._until(lambda: bringing.sent == len(bringing.kept), bringing)
+            await self._until(lambda: bringing.sent == len(bringing.stored), bringing)
         await self._until(lambda: self._is_away(bringing), bringing)
 
     async def _until(self, condition: Callable[[], bool], bringing: Bringing) -> None:
@@ -200,14 +200,17 @@ class Client:
         endpoint = self._endpoint
         is_said = bringing.stream is not None and not endpoint.session.waiting(bringing.stream)
         return (
-            is_said and bringing.sent == len(bringing.kept) and endpoint.state is EndpointState.OPEN and self._is_silent
+            is_said
+            and bringing.sent == len(bringing.stored)
+            and endpoint.state is EndpointState.OPEN
+            and self._is_silent
         )
 
     def _bring(self, bringing: Bringing) -> None:
         """Send what is wanted."""
         if bringing.stream is not None:
             end = bringing.sent + self._endpoint.session.capacity(bringing.stream)
-            if wanted := list(islice(bringing.kept, bringing.sent, end)):
+            if wanted := list(islice(bringing.stored, bringing.sent, end)):
                 self._endpoint.session.offer(bringing.stream, wanted)
                 bringing.sent += len(wanted)
                 self._wake()
@@ -224,7 +227,7 @@ class Client:
 
     def _stored(self, bringing: Bringing, number: int) -> None:
         for _ in range(min(number, bringing.sent)):
-            bringing.kept.popleft()
+            bringing.stored.popleft()
             bringing.sent -= 1
         self._bring(bringing)
 

@@ -55,12 +55,12 @@ async def _packed(count: int) -> tuple[list[float], float, int]:
     rates, processor, messages = [], 0.0, 0
     rsio_harness = await RsioHarness.filled()
     try:
-        rsio_harness.say("a", H)
+        rsio_harness.send("a", H)
         await pause()
         for _ in range(TURNS):
             rsio_harness.forget()
             begun, spent = time.perf_counter(), time.process_time()
-            rsio_harness.say("a", subscribe(f"tck/fixed?n={count}&size={SIZE}", 1, UNBOUNDED))
+            rsio_harness.send("a", subscribe(f"tck/fixed?n={count}&size={SIZE}", 1, UNBOUNDED))
             published = rsio_harness.link.published
             await until(lambda: published and published[-1].envelope.payload.endswith(END))  # noqa: B023
             rates.append(count / (time.perf_counter() - begun))

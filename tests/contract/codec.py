@@ -27,10 +27,10 @@ FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[
 class Client(Protocol):
     """The other end of a wire protocol."""
 
-    def say(self, signal: Inbound) -> Envelope:
+    def send(self, signal: Inbound) -> Envelope:
         """The envelope with which a client says this."""
 
-    def hear(self, envelopes: Sequence[Envelope]) -> Outbound:
+    def receive(self, envelopes: Sequence[Envelope]) -> Outbound:
         """What the service said."""
 
 
@@ -54,18 +54,18 @@ class CodecBehaviours:
     def test_a_command_is_decoded_as_it_was_said(self) -> None:
         codec, client = self.codec(), self.client()
         for command in self.commands():
-            assert list(codec.decode(client.say(command), codec.session())) == [command]
+            assert list(codec.decode(client.send(command), codec.session())) == [command]
 
     def test_an_answer_is_received_as_it_was_encoded(self) -> None:
         codec, client = self.codec(), self.client()
         for answer in self.answers():
-            assert client.hear(codec.encode(answer, codec.session())) == answer
+            assert client.receive(codec.encode(answer, codec.session())) == answer
 
     def test_an_input_that_is_cut_off_is_a_decode_error(self) -> None:
         """At every byte, so that a broken link can end a message anywhere."""
         codec, client = self.codec(), self.client()
         for command in self.commands():
-            whole = client.say(command)
+            whole = client.send(command)
             for length in range(len(whole.payload)):
                 with pytest.raises(DecodeError):
                     codec.decode(Envelope(whole.payload[:length], whole.headers), codec.session())
@@ -81,7 +81,7 @@ class CodecBehaviours:
     def test_a_damaged_command_is_a_command_or_a_decode_error(self, data: st.DataObject) -> None:
         """Bytes of every other valid command are replaced, taken out and put in."""
         commands = self.commands()
-        whole = self.client().say(commands[data.draw(st.integers(0, len(commands) - 1))]).payload
+        whole = self.client().send(commands[data.draw(st.integers(0, len(commands) - 1))]).payload
         if data.draw(st.booleans()):
             start = data.draw(st.integers(0, len(whole)))
             end = data.draw(st.integers(start, min(len(whole), start + 8)))

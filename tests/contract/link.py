@@ -53,7 +53,7 @@ class LinkSetup(Protocol):
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, str] | None = None) -> None:
         """The other one sends to the source's address, in order, and the broker has it."""
 
-    def heard(self) -> list[Envelope]:
+    def received(self) -> list[Envelope]:
         """What the other one has received at `out` so far."""
 
     async def cut(self) -> None:
@@ -345,23 +345,23 @@ class BrokerBehaviour:
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"\x00\xff answer")))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert world.heard()[0].payload == b"\x00\xff answer"
+        await wait_until(world.received)
+        assert world.received()[0].payload == b"\x00\xff answer"
 
     async def test_headers_are_published(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"x-line": "north", "correlation-id": "c-7"})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert world.heard()[0].header("x-line") == "north"
-        assert world.heard()[0].header("correlation-id") == "c-7"
+        await wait_until(world.received)
+        assert world.received()[0].header("x-line") == "north"
+        assert world.received()[0].header("correlation-id") == "c-7"
 
     async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(self, world: LinkSetup, link: Link) -> None:
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(MANY)))
         assert await publishing.all_done() == [None] * MANY
-        await wait_until(lambda: len(world.heard()) >= MANY)
-        assert [envelope.payload for envelope in world.heard()] == numbered(MANY)
+        await wait_until(lambda: len(world.received()) >= MANY)
+        assert [envelope.payload for envelope in world.received()] == numbered(MANY)
 
     async def test_a_large_message_passes_both_ways(self, world: LinkSetup, link: Link) -> None:
         large = bytes(range(256)) * 3000
@@ -370,8 +370,8 @@ class BrokerBehaviour:
         assert await taker.payloads(1) == [large]
         publishing.give(OutboundMessage(world.out, Envelope(large)))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert world.heard()[0].payload == large
+        await wait_until(world.received)
+        assert world.received()[0].payload == large
 
     async def test_a_lost_confirm_is_no_confirm(self, world: LinkSetup) -> None:
         """The broker has the message and its confirm is lost: nothing is said, and sending again is right."""
@@ -379,7 +379,7 @@ class BrokerBehaviour:
         await world.withhold_confirms()
         publishing = Publishing(first)
         publishing.give(OutboundMessage(world.out, Envelope(b"once or twice")))
-        await wait_until(world.heard)
+        await wait_until(world.received)
         await world.cut()
         await lost(first)
         await first.close()

@@ -92,8 +92,8 @@ class MqttWorld:
     ) -> None:
         await asyncio.to_thread(self.bare_client.send, topic, payloads, headers, qos)
 
-    def heard(self) -> list[Envelope]:
-        return self.bare_client.heard
+    def received(self) -> list[Envelope]:
+        return self.bare_client.received
 
     async def cut(self) -> None:
         self.proxy.cut()
@@ -148,8 +148,8 @@ class MqttBehaviour(BrokerBehaviour):
         assert await DeliveryCollector(link).payloads(1) == [b"still here"]
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"alone")))
-        await wait_until(world.heard)
-        assert [envelope.payload for envelope in world.heard()] == [b"alone"]
+        await wait_until(world.received)
+        assert [envelope.payload for envelope in world.received()] == [b"alone"]
         await link.close()
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -341,9 +341,9 @@ class MqttBehaviour(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload), qos=qos) for payload in numbered(150)))
         assert await publishing.all_done() == [None] * 150
-        await wait_until(lambda: len(world.heard()) >= 150)
-        assert [envelope.payload for envelope in world.heard()] == numbered(150)
-        assert {envelope.headers["mqtt.qos"] for envelope in world.heard()} == {str(qos)}
+        await wait_until(lambda: len(world.received()) >= 150)
+        assert [envelope.payload for envelope in world.received()] == numbered(150)
+        assert {envelope.headers["mqtt.qos"] for envelope in world.received()} == {str(qos)}
         await link.close()
 
     async def test_case_24_headers_override_topic_qos_and_retain(self, world: MqttWorld) -> None:
@@ -352,11 +352,11 @@ class MqttBehaviour(BrokerBehaviour):
         headers = {"mqtt.topic": f"{world.out}/other", "mqtt.qos": "2", "mqtt.retain": " True "}
         publishing.give(OutboundMessage(world.out, Envelope(b"kept", headers)))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert world.heard()[0].headers["mqtt.topic"] == f"{world.out}/other"
-        assert world.heard()[0].headers["mqtt.qos"] == "2"
+        await wait_until(world.received)
+        assert world.received()[0].headers["mqtt.topic"] == f"{world.out}/other"
+        assert world.received()[0].headers["mqtt.qos"] == "2"
         with BareMqttClient(world.broker.host, world.broker.port, f"{world.out}/other") as late:
-            await wait_until(lambda: late.heard)
+            await wait_until(lambda: late.received)
             assert late.retained == [True]
         await asyncio.to_thread(world.bare_client.retain, f"{world.out}/other", b"")
         await link.close()
@@ -428,8 +428,8 @@ class MqttBehaviour(BrokerBehaviour):
             OutboundMessage(world.out, Envelope(b"same"), qos=2), OutboundMessage(world.out, Envelope(b"end"), qos=2)
         )
         assert await again.all_done() == [None, None]
-        await wait_until(lambda: world.heard() and world.heard()[-1].payload == b"end")
-        assert b"same" in [envelope.payload for envelope in world.heard()]
+        await wait_until(lambda: world.received() and world.received()[-1].payload == b"end")
+        assert b"same" in [envelope.payload for envelope in world.received()]
         await second.close()
 
     async def test_a_separate_publisher_is_a_second_link(self, world: MqttWorld) -> None:
@@ -514,9 +514,9 @@ class MqttBehaviour(BrokerBehaviour):
         broken = await world.connect(**will)
         await world.cut()
         await lost(broken)
-        await wait_until(world.heard)
+        await wait_until(world.received)
         await broken.close()
-        assert [envelope.payload for envelope in world.heard()] == [b"gone"]
+        assert [envelope.payload for envelope in world.received()] == [b"gone"]
 
     async def test_a_full_link_is_closed_quickly_and_in_order(
         self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch
@@ -532,8 +532,8 @@ class MqttBehaviour(BrokerBehaviour):
         second = await world.connect()
         publishing = Publishing(second)
         publishing.give(OutboundMessage(world.out, Envelope(b"after")))
-        await wait_until(world.heard)
-        assert [envelope.payload for envelope in world.heard()] == [b"after"]
+        await wait_until(world.received)
+        assert [envelope.payload for envelope in world.received()] == [b"after"]
         await second.close()
 
     async def test_closing_hands_over_what_was_published_before(self, world: MqttWorld) -> None:
@@ -541,4 +541,4 @@ class MqttBehaviour(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload), qos=0) for payload in numbered(50)))
         await link.close()
-        await wait_until(lambda: len(world.heard()) == 50)
+        await wait_until(lambda: len(world.received()) == 50)

@@ -335,7 +335,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(site: DataFolder, 
         await asyncio.to_thread(write_all_tables, site.folder)
         await wait_until(lambda: owner.end(keys[0]) is not None and guest.end(keys[1]) is not None, WITHIN)
         assert [[it["attributes"]["celsius"] for it in page] for page in owner.pages(keys[0])] == [[40], [32]]
-        assert guest.said(keys[1]) == ["created", "complete"], "what he may not read is not there for him"
+        assert guest.messages(keys[1]) == ["created", "complete"], "what he may not read is not there for him"
     finally:
         past.close()
         await service.close()

@@ -178,12 +178,12 @@ class Running:
     """A stream that follows, in a thread."""
 
     def __init__(self, spark: SparkSession, site: DataFolder, clock: Callable[[], float], **options: Any) -> None:
-        self.said: Said = []
+        self.messages: Said = []
         self.error: BaseException | None = None
         self.stopping = threading.Event()
         self._stream = PipelineStream(
             LakeWriter.of(spark, site.folder),
-            lambda event, **fields: self.said.append((event, fields)),
+            lambda event, **fields: self.messages.append((event, fields)),
             PipelineOptions(**options),
             self.stopping,
             clock,
@@ -202,11 +202,11 @@ class Running:
 
     def wait_for(self, event: str, **fields: Any) -> None:
         def found() -> bool:
-            said = list(self.said)
+            said = list(self.messages)
             return any(name == event and fields.items() <= given.items() for name, given in said)
 
         wait_until_sync(lambda: found() or not self.thread.is_alive(), WITHIN)
-        assert found(), (event, self.said, self.error)
+        assert found(), (event, self.messages, self.error)
 
     def __enter__(self) -> Running:
         return self
@@ -238,7 +238,7 @@ def test_a_stream_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_not
             running.wait_for("maintenance failed")
             site.write(10)
             running.wait_for("batch", seq=40)
-        reason = next(fields["reason"] for event, fields in running.said if event == "maintenance failed")
+        reason = next(fields["reason"] for event, fields in running.messages if event == "maintenance failed")
         assert "restore the table's folder from a backup" in reason
         # The lake vanishes: the stream ends, and makes no table of what came last.
         shutil.rmtree(site.lake.folder)

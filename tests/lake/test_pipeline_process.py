@@ -59,7 +59,7 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
         assert process.process.stdin is not None
         process.process.stdin.close()
         assert process.wait() == 0, process.output()
-        assert [it["event"] for it in process.said()][-1] == "stopped"
+        assert [it["event"] for it in process.messages()][-1] == "stopped"
         wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
     with lake_lock(spark, site.lake, 0):
         site.assert_equal()

@@ -219,8 +219,8 @@ class TestAmqp091(BrokerBehaviour):
         link = await world.connect()
         await world.bare_client.send(queue, [b"bad"])
         (await DeliveryCollector(link).take(1))[0].reject(redeliver=False)
-        await wait_until(world.heard)
-        assert world.heard()[0].payload == b"bad"
+        await wait_until(world.received)
+        assert world.received()[0].payload == b"bad"
         await link.close()
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,7 +230,7 @@ class TestAmqp091(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", headers)))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
+        await wait_until(world.received)
         [message] = world.bare_client.messages
         assert dict(message.headers) == headers
         assert (message.content_type, message.correlation_id, message.reply_to, message.message_id) == (
@@ -246,7 +246,7 @@ class TestAmqp091(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(*outgoing(f"{made.name}/known.a.b", b"by key"))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
+        await wait_until(world.received)
         assert (world.bare_client.messages[0].exchange, world.bare_client.messages[0].routing_key) == (
             made.name,
             "known.a.b",
@@ -304,7 +304,7 @@ class TestAmqp091(BrokerBehaviour):
         assert str(outcomes[0]) == (
             f"missing address: the exchange '{made.name}' routes to no queue for the routing key 'nobody': NO_ROUTE"
         )
-        await wait_until(lambda: len(world.heard()) == 26)
+        await wait_until(lambda: len(world.received()) == 26)
 
     async def test_of_messages_alike_but_for_their_headers_the_right_one_is_unroutable(
         self, world: AmqpWorld, link: AmqpLink
@@ -332,8 +332,8 @@ class TestAmqp091(BrokerBehaviour):
         outcomes = messages_of(await publishing.all_done())
         assert (outcomes[::2], told.count(("not-there/key", ReaderStatus.UNDELIVERED))) == ([None] * 20, 20)
         assert set(outcomes[1::2]) == {"missing address: NOT_FOUND - no exchange 'not-there' in vhost '/'"}
-        await wait_until(lambda: len(world.heard()) >= 20)
-        assert [envelope.payload for envelope in world.heard()] == numbered(20)
+        await wait_until(lambda: len(world.received()) >= 20)
+        assert [envelope.payload for envelope in world.received()] == numbered(20)
 
     async def test_publishing_works_once_the_exchange_is_there(self, world: AmqpWorld, link: AmqpLink) -> None:
         name = f"later-{uuid4().hex}"
@@ -348,8 +348,8 @@ class TestAmqp091(BrokerBehaviour):
             again = Publishing(link)
             again.give(*outgoing(f"{name}/known", b"now"))
             outcomes = await again.all_done()  # type: ignore[assignment]
-        await wait_until(world.heard)
-        assert world.heard()[0].payload == b"now"
+        await wait_until(world.received)
+        assert world.received()[0].payload == b"now"
 
     async def test_an_exchange_that_vanishes_takes_nothing_else_along(self, world: AmqpWorld, link: AmqpLink) -> None:
         """The broker closes the channel: what was on it is sent again, in order, and the culprits are found."""
@@ -364,8 +364,8 @@ class TestAmqp091(BrokerBehaviour):
         outcomes = messages_of(await publishing.all_done())
         missing = f"missing address: NOT_FOUND - no exchange '{made.name}' in vhost '/'"
         assert outcomes == [None, *[None, missing] * 10, None]
-        await wait_until(lambda: world.heard()[-1].payload == b"last")
-        payloads = [envelope.payload for envelope in world.heard()]
+        await wait_until(lambda: world.received()[-1].payload == b"last")
+        payloads = [envelope.payload for envelope in world.received()]
         assert list(dict.fromkeys(payloads)) == [b"first", *numbered(10), b"last"]
         assert not link.lost.done()
 
@@ -429,8 +429,8 @@ class TestAmqp091(BrokerBehaviour):
         assert await publishing.all_done() == [None] * 3
         await world.send([large])
         assert await taker.payloads(1) == [large]
-        await wait_until(lambda: len(world.heard()) == 3)
-        assert [len(envelope.payload) for envelope in world.heard()] == [25_600, 4088, 4089]
+        await wait_until(lambda: len(world.received()) == 3)
+        assert [len(envelope.payload) for envelope in world.received()] == [25_600, 4088, 4089]
         await link.close()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -465,7 +465,7 @@ class TestAmqp091(BrokerBehaviour):
         publishing.give(*outgoing(world.out, *numbered(50)))
         delivery.settle()
         await link.close()
-        await wait_until(lambda: len(world.heard()) == 50)
+        await wait_until(lambda: len(world.received()) == 50)
         queue = await world.bare_client.queue(world.source)
         assert queue.declaration_result.message_count == 0
 
@@ -493,7 +493,7 @@ class TestFaultsOfTheBroker:
     async def test_a_message_that_is_larger_than_the_broker_takes_fails_alone(self, broker: RabbitMQ) -> None:
         """RabbitMQ's bound holds for channels that are opened after it was set."""
         bound = "application:set_env(rabbit, max_message_size, {})."
-        await asyncio.to_thread(broker.tell, "eval", bound.format(20_000))
+        await asyncio.to_thread(broker.control, "eval", bound.format(20_000))
         try:
             async with AmqpWorld.at(broker) as world:
                 link = await world.connect()
@@ -508,7 +508,7 @@ class TestFaultsOfTheBroker:
                 assert not link.lost.done()
                 await link.close()
         finally:
-            await asyncio.to_thread(broker.tell, "eval", bound.format(134_217_728))
+            await asyncio.to_thread(broker.control, "eval", bound.format(134_217_728))
 
     async def test_a_killed_broker_delivers_again_what_was_unsettled_and_keeps_what_it_confirmed(
         self, broker: RabbitMQ
@@ -577,8 +577,8 @@ class TestFaultsOfTheBroker:
                 assert logs[1]["event"] == "publishing unblocked by broker"
                 assert logs[1]["waiting"] == WINDOW - 1
             assert world.proxy.sent > sent
-            await wait_until(lambda: len(world.heard()) == WINDOW + 51)
-            assert [envelope.payload for envelope in world.heard()] == [b"first", *numbered(WINDOW + 50)]
+            await wait_until(lambda: len(world.received()) == WINDOW + 51)
+            assert [envelope.payload for envelope in world.received()] == [b"first", *numbered(WINDOW + 50)]
             await link.close()
 
     async def test_a_blocked_link_is_closed_all_the_same(self, broker: RabbitMQ) -> None:

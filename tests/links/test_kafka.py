@@ -80,8 +80,8 @@ class KafkaWorld:
     async def send_to(self, topic: str, payloads: Sequence[bytes | None], *arguments: Any, **more: Any) -> None:
         await asyncio.to_thread(self.bare_client.send, topic, payloads, *arguments, **more)
 
-    def heard(self) -> list[Envelope]:
-        return self.bare_client.heard
+    def received(self) -> list[Envelope]:
+        return self.bare_client.received
 
     async def cut(self) -> None:
         """The library mends what can be mended, so the broker stays away."""
@@ -93,8 +93,8 @@ class KafkaWorld:
         first = Publishing(self.link)
         first.give(OutboundMessage(self.out, Envelope(b"first")))
         assert await first.all_done() == [None]
-        await wait_until(self.heard)
-        self.bare_client.heard.clear()
+        await wait_until(self.received)
+        self.bare_client.received.clear()
         self.proxy.stall(to_broker=False)
 
 
@@ -319,8 +319,8 @@ class TestKafka(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"", {"x-line": "north"})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert world.heard()[0].headers == {"x-line": "north", "ditto-connection-id": world.name}
+        await wait_until(world.received)
+        assert world.received()[0].headers == {"x-line": "north", "ditto-connection-id": world.name}
         assert world.bare_client.messages[0].value() == b""
 
     @pytest.mark.parametrize(
@@ -367,8 +367,8 @@ class TestKafka(BrokerBehaviour):
             publishing.give(OutboundMessage(world.out, Envelope(f"out {number}".encode())))
             assert await taker.payloads(1) == [f"in {number}".encode()]
             assert await publishing.all_done() == [None] * (number + 1)
-        await wait_until(lambda: len(world.heard()) >= 3)
-        assert [each.payload for each in world.heard()] == [b"out 0", b"out 1", b"out 2"]
+        await wait_until(lambda: len(world.received()) >= 3)
+        assert [each.payload for each in world.received()] == [b"out 0", b"out 1", b"out 2"]
         assert not link.lost.done()
         await link.close()
 
@@ -400,7 +400,7 @@ class TestKafka(BrokerBehaviour):
             publishing = Publishing(second)
             publishing.give(OutboundMessage(out, Envelope(b"back")))
             assert await publishing.all_done() == [None]
-            await wait_until(lambda: other.heard)
+            await wait_until(lambda: other.received)
             await second.close()
 
     async def test_a_missing_topic_is_named_and_found_when_it_appears(self, world: KafkaWorld, kafka: Kafka) -> None:

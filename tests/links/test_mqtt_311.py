@@ -26,8 +26,8 @@ class TestMqtt(MqttBehaviour):
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"x-line": "north\n", "correlation-id": "c-7"})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert set(world.heard()[0].headers) == {"mqtt.topic", "mqtt.qos"}
+        await wait_until(world.received)
+        assert set(world.received()[0].headers) == {"mqtt.topic", "mqtt.qos"}
 
     async def test_clients_of_one_connection_share_the_messages(self, world: LinkSetup) -> None:
         """MQTT 3.1.1 has no shared subscriptions: a document with several clients is refused."""

@@ -53,8 +53,8 @@ class TestMqtt5(MqttBehaviour):
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", EVERYTHING | {"blank": " ", "empty": ""})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert dict(world.heard()[0].headers) == EVERYTHING | {"mqtt.topic": world.out, "mqtt.qos": "1"}
+        await wait_until(world.received)
+        assert dict(world.received()[0].headers) == EVERYTHING | {"mqtt.topic": world.out, "mqtt.qos": "1"}
         await link.close()
 
     async def test_the_broker_says_with_each_confirm_whether_somebody_reads(self, world: MqttWorld) -> None:
@@ -86,8 +86,8 @@ class TestMqtt5(MqttBehaviour):
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"mqtt.message-expiry-interval": "0"})))
         assert await publishing.all_done() == [None]
-        await wait_until(world.heard)
-        assert "mqtt.message-expiry-interval" not in world.heard()[0].headers
+        await wait_until(world.received)
+        assert "mqtt.message-expiry-interval" not in world.received()[0].headers
         await link.close()
 
     @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ def test_records_outlive_the_broker(own_kafka: Kafka, end: Callable[[Kafka], Non
     assert not is_listening(own.host, own.port)
     own.start_again()
     with BareKafkaClient(own.bootstrap, topic) as other:
-        wait_until_sync(lambda: other.heard)
-        assert other.heard[0].payload == b"kept"
+        wait_until_sync(lambda: other.received)
+        assert other.received[0].payload == b"kept"
 
 
 async def test_clients_of_the_proxied_listener_stay_after_the_proxy(kafka: Kafka) -> None:
@@ -37,5 +37,5 @@ async def test_clients_of_the_proxied_listener_stay_after_the_proxy(kafka: Kafka
         with BareKafkaClient(f"{proxy.host}:{proxy.port}", "behind-the-proxy") as other:
             sent = proxy.sent
             await asyncio.to_thread(other.send, "behind-the-proxy", [bytes(10_000)])
-            await wait_until(lambda: other.heard)
+            await wait_until(lambda: other.received)
             assert proxy.sent - sent > 10_000

@@ -33,9 +33,9 @@ async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with
 
 
 def test_what_the_broker_is_reported_and_does_not_understand_is_an_error(rabbitmq: RabbitMQ) -> None:
-    assert "fleet" in rabbitmq.tell("list_vhosts").split()
+    assert "fleet" in rabbitmq.control("list_vhosts").split()
     with pytest.raises(BrokerFailed, match="no_such_command"):
-        rabbitmq.tell("no_such_command")
+        rabbitmq.control("no_such_command")
 
 
 def test_a_configuration_that_the_broker_refuses_is_shown_in_its_own_words() -> None:

@@ -43,7 +43,7 @@ class FakeContainer:
     def __init__(self, image: str) -> None:
         self.image, self.command = image, ""
         self.status = "created"
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.volumes: dict[str, tuple[str, str]] = {}
         self.environment: dict[str, str] = {}
         self.options: dict[str, Any] = {}
@@ -78,17 +78,17 @@ class FakeContainer:
         return self
 
     def start(self) -> None:
-        self.asked.append("start")
+        self.requests.append("start")
         self.status = "running"
         self._listeners = [socket.create_server(("127.0.0.1", port)) for port in self.ports.values()]
 
     def stop(self, timeout: int | None = None) -> None:
         """With a timeout an engine stops; without one the library removes."""
-        self.asked.append("remove" if timeout is None else "stop")
+        self.requests.append("remove" if timeout is None else "stop")
         self._end()
 
     def kill(self) -> None:
-        self.asked.append("kill")
+        self.requests.append("kill")
         self._end()
 
     def _end(self) -> None:
@@ -107,7 +107,7 @@ class FakeContainer:
         return b"out\n", b"err\n"
 
     def exec(self, command: list[str]) -> tuple[int, bytes]:
-        self.asked.append(" ".join(command))
+        self.requests.append(" ".join(command))
         return self.answers_with, b"told"
 
 
@@ -175,7 +175,7 @@ def test_it_is_ended_and_started_again_as_the_same_container(
     broker.close()
     broker.close()
     (container,) = engine
-    assert container.asked == ["start", "stop", "start", "kill", "start", "kill", "remove"]
+    assert container.requests == ["start", "stop", "start", "kill", "start", "kill", "remove"]
 
 
 @brokers
@@ -203,8 +203,8 @@ def test_certificates_are_seen_inside(tmp_path: Path, engine: list[FakeContainer
 
 def test_rabbitmq_is_reported_in_its_container(engine: list[FakeContainer], monkeypatch: pytest.MonkeyPatch) -> None:
     with RabbitMQ.start() as broker:
-        assert broker.tell("list_queues") == "told"
+        assert broker.control("list_queues") == "told"
         monkeypatch.setattr(FakeContainer, "answers_with", 64)
         with pytest.raises(BrokerFailed, match="rabbitmqctl --quiet list_queues: told"):
-            broker.tell("list_queues")
-    assert "rabbitmqctl --quiet list_queues" in engine[0].asked
+            broker.control("list_queues")
+    assert "rabbitmqctl --quiet list_queues" in engine[0].requests

@@ -147,7 +147,7 @@ def heard(service: ServiceProcess, broker: Mosquitto) -> Iterator[list[BareMqttC
 
 def published(heard: list[BareMqttClient]) -> list[str]:
     """The topics of what was heard, without what was sent to the service."""
-    topics = [envelope.headers["mqtt.topic"] for listener in heard for envelope in listener.heard]
+    topics = [envelope.headers["mqtt.topic"] for listener in heard for envelope in listener.received]
     return [topic for topic in topics if not topic.endswith("/ask")]
 
 

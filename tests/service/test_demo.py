@@ -262,17 +262,17 @@ def test_the_readme_shows_what_is_said_on_the_wire(
         MqttParty(name, broker, speaks=f"devices/{name}/up", listens=f"devices/{name}/down") as boiler,
     ):
         topic = f"acme.plant/{name}/things/twin/commands"
-        boiler.say(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
-        assert boiler.hear()["status"] == 201
+        boiler.send(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
+        assert boiler.receive()["status"] == 201
         for _ in range(3):
-            boiler.say(f"{topic}/modify", BURNER, 71.5)
-            assert boiler.hear()["status"] == 204
+            boiler.send(f"{topic}/modify", BURNER, 71.5)
+            assert boiler.receive()["status"] == 204
         boiler.publish(shown[0])
-        said += [shown[0], boiler.hear()]
+        said += [shown[0], boiler.receive()]
         shown[2]["value"]["subscriptionId"] = said[1]["value"]["subscriptionId"]
         boiler.publish(shown[2])
-        said += [shown[2], boiler.hear()]
-        assert boiler.hear()["topic"].endswith("/next")
+        said += [shown[2], boiler.receive()]
+        assert boiler.receive()["topic"].endswith("/next")
         assert boiler.hears_nothing(0.2)
     assert [json.dumps(comparable(message)) for message in said] == [json.dumps(comparable(it)) for it in shown]
 

@@ -38,7 +38,7 @@ class Wire(Protocol):
 
     async def send(self, raw: bytes) -> None: ...
 
-    async def hear(self) -> bytes:
+    async def receive(self) -> bytes:
         """What comes next; nothing at the end."""
 
 
@@ -52,7 +52,7 @@ class Stream:
         self._writer.write(raw)
         await self._writer.drain()
 
-    async def hear(self) -> bytes:
+    async def receive(self) -> bytes:
         return await self._reader.read(MOST_READ)
 
     async def close(self) -> None:
@@ -69,7 +69,7 @@ class Messages:
     async def send(self, raw: bytes) -> None:
         await self._socket.send(raw)
 
-    async def hear(self) -> bytes:
+    async def receive(self) -> bytes:
         message = await self._socket.recv()
         assert isinstance(message, bytes)
         return message
@@ -81,24 +81,24 @@ class Client:
 
     wire: Wire
     endpoint: Endpoint
-    told: list[Event] = field(default_factory=list)
+    reported: list[Event] = field(default_factory=list)
 
-    async def say(self) -> None:
+    async def send(self) -> None:
         while raw := self.endpoint.take():
             await self.wire.send(raw)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Hear and answer until this is true."""
-        await self.say()
+        await self.send()
         while not condition():
-            raw = await asyncio.wait_for(self.wire.hear(), PATIENCE)
-            self.told += self.endpoint.receive(raw, time.monotonic())
+            raw = await asyncio.wait_for(self.wire.receive(), PATIENCE)
+            self.reported += self.endpoint.receive(raw, time.monotonic())
             if not raw:
-                self.told += self.endpoint.lose(time.monotonic())
-            await self.say()
+                self.reported += self.endpoint.lose(time.monotonic())
+            await self.send()
 
     def elements(self, stream: int) -> list[bytes]:
-        told = (event for event in self.told if isinstance(event, ElementsReceived) and event.stream == stream)
+        told = (event for event in self.reported if isinstance(event, ElementsReceived) and event.stream == stream)
         return [element for event in told for element in event.elements]
 
     def revisions(self, stream: int) -> list[int]:
@@ -203,12 +203,12 @@ async def reads(client: Client) -> int:
     slow, nothing = client.endpoint.subscribe(HISTORY, 2), client.endpoint.subscribe("nope", 1)
     packed = client.endpoint.subscribe("tck/fixed?n=20000&size=16", 20_000)
     live = client.endpoint.subscribe(f"{HISTORY}?from=4&follow=true", 100)
-    await client.until(lambda: Completed(packed) in client.told and len(client.elements(slow)) == 2)
-    assert StreamAccepted(nothing, 0) in client.told
-    assert [event.reason[:3] for event in client.told if isinstance(event, StreamFailed)] == ["404"]
+    await client.until(lambda: Completed(packed) in client.reported and len(client.elements(slow)) == 2)
+    assert StreamAccepted(nothing, 0) in client.reported
+    assert [event.reason[:3] for event in client.reported if isinstance(event, StreamFailed)] == ["404"]
     assert [int.from_bytes(each) for each in client.elements(packed)] == list(range(1, 20_001))
     client.endpoint.session.request(slow, 10)
-    await client.until(lambda: Completed(slow) in client.told)
+    await client.until(lambda: Completed(slow) in client.reported)
     assert client.revisions(slow) == [1, 2, 3, 4, 5]
     return live
 
@@ -232,9 +232,9 @@ async def test_clients_at_every_kind_of_listener_read_one_history_and_what_follo
         for client, stream in zip(clients, live, strict=True):
             await follows(client, stream, 6)
         parting, *others = clients
-        parting.told += parting.endpoint.close(time.monotonic())
+        parting.reported += parting.endpoint.close(time.monotonic())
         await parting.until(lambda: parting.endpoint.is_closed)
-        assert isinstance(parting.told[-1], Closed)
+        assert isinstance(parting.reported[-1], Closed)
         await command(operator, "modify", "/attributes/n", 7)
         for client, stream in zip(others, live[1:], strict=True):
             await follows(client, stream, 7)

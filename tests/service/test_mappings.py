@@ -70,9 +70,9 @@ class Device:
         self._bystander.send(self._address, [payload], headers)
 
     def next(self) -> Envelope:
-        wait_until_sync(lambda: len(self._bystander.heard) > self._read)
+        wait_until_sync(lambda: len(self._bystander.received) > self._read)
         self._read += 1
-        return self._bystander.heard[self._read - 1]
+        return self._bystander.received[self._read - 1]
 
     def answer(self) -> dict[str, Any]:
         return dict(json.loads(self.next().payload))

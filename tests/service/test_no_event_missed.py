@@ -28,7 +28,7 @@ HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3
 
 def found_in(*heard: tuple[int, int | None], promised: tuple[int, ...] = ()) -> list[str]:
     log = Log(sent={5: "device-0", 10: "device-0"}, promised=set(promised))
-    log.heard = [ReceivedEvent("device-0", revision, n) for revision, n in heard]
+    log.received = [ReceivedEvent("device-0", revision, n) for revision, n in heard]
     return findings(log, HISTORY, {"device-0": 10})
 
 

@@ -69,9 +69,9 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         nothing = one.endpoint.subscribe("nope", 1)
         one.say()
         one.until(lambda: len(one.elements(slow)) == 2)
-        assert any(isinstance(event, SessionOpened) for event in one.told)
+        assert any(isinstance(event, SessionOpened) for event in one.reported)
         assert one.has(StreamAccepted(nothing, 0))
-        assert [event.reason[:3] for event in one.told if isinstance(event, StreamFailed)] == ["404"]
+        assert [event.reason[:3] for event in one.reported if isinstance(event, StreamFailed)] == ["404"]
 
         live = two.endpoint.subscribe(f"{history}?from=6&follow=true", 100)
         packed = two.endpoint.subscribe("tck/fixed?n=5000&size=16", 5000)
@@ -97,14 +97,14 @@ def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: di
         assert one.revisions(slow) == list(range(1, 8))
         one.endpoint.close(time.monotonic())
         one.say()
-        one.until(lambda: any(isinstance(event, Closed) for event in one.told))
+        one.until(lambda: any(isinstance(event, Closed) for event in one.reported))
         one.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
-        one.told.clear()
+        one.reported.clear()
         one.send(bytes.fromhex("12 01 01"))
-        one.until(lambda: bool(one.told))
-        assert one.told == [Closed("protocol error: no session")]
+        one.until(lambda: bool(one.reported))
+        assert one.reported == [Closed("protocol error: no session")]
         two.send(bytes.fromhex("12"))
-        two.until(lambda: any(isinstance(event, Closed) for event in two.told))
+        two.until(lambda: any(isinstance(event, Closed) for event in two.reported))
 
 
 def test_case_g02_a_service_that_stops_says_goodbye_and_receives_one(

@@ -52,10 +52,10 @@ class Device:
         self.stream: int | None = None
         self.sent = self.first = self.kept
         self.wanted = 0
-        self.told: list[Event] = []
-        self.say()
+        self.reported: list[Event] = []
+        self.send()
 
-    def say(self) -> None:
+    def send(self) -> None:
         while raw := self.endpoint.take():
             self._party.send(raw, headers={"rsio-session": self._session})
 
@@ -66,7 +66,7 @@ class Device:
         count = min(self.endpoint.session.capacity(self.stream), max(0, upto - self.sent))
         self.endpoint.session.offer(self.stream, [self._command(self.sent + n + 1) for n in range(count)])
         self.sent += count
-        self.say()
+        self.send()
 
     def _command(self, number: int) -> bytes:
         command: dict[str, Any] = {
@@ -79,7 +79,7 @@ class Device:
             command["headers"] |= {"response-required": True, "correlation-id": str(number)}
         return json.dumps(command).encode()
 
-    def hear(self, patience: float = PATIENCE) -> None:
+    def receive(self, patience: float = PATIENCE) -> None:
         """The next message of this session; those of others are over."""
         payload = self._party.next(patience)
         message = self._party.messages[self._heard]
@@ -87,7 +87,7 @@ class Device:
         if message.headers.get("rsio-session") != self._session:
             return
         for event in self.endpoint.receive(payload, time.monotonic()):
-            self.told.append(event)
+            self.reported.append(event)
             match event:
                 case SubscribeReceived(stream, "ingest/telemetry", demand):
                     self.stream = stream
@@ -96,7 +96,7 @@ class Device:
                 case DemandReceived(_, demand):
                     self.wanted += demand
                     self.kept = self.first + self.wanted - WINDOW
-        self.say()
+        self.send()
 
     def until(self, condition: Callable[[], bool], upto: int = 0) -> None:
         """Send up to this number, as wanted, until this is true."""
@@ -104,8 +104,8 @@ class Device:
         self.offer(upto)
         while not condition():
             assert time.monotonic() < end, f"{condition} is not true, {self.wanted} wanted, {self.sent} sent"
-            self.hear()
-            assert not any(isinstance(event, Closed) for event in self.told), self.told[-1]
+            self.receive()
+            assert not any(isinstance(event, Closed) for event in self.reported), self.reported[-1]
             self.offer(upto)
 
     def bring(self, upto: int, kept: int) -> None:
@@ -116,7 +116,7 @@ class Device:
         """What a history says so far."""
         events = [
             json.loads(element)
-            for event in self.told
+            for event in self.reported
             if isinstance(event, ElementsReceived) and event.stream == stream
             for element in event.elements
         ]
@@ -125,10 +125,10 @@ class Device:
     def stored(self, count: int) -> list[int]:
         """The first so many numbers that the thing's history has, as soon as it has them."""
         stream = self.endpoint.subscribe(f"things/acme.site:{self._thing}/history?from=2&follow=true", count)
-        self.say()
+        self.send()
         self.until(lambda: len(self.numbers(stream)) == count)
         self.endpoint.session.cancel(stream)
-        self.say()
+        self.send()
         return self.numbers(stream)
 
 

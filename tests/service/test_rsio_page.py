@@ -40,7 +40,7 @@ class Desk:
     """Somebody at two topics: what has come there and was not expected yet."""
 
     client: MqttClient
-    heard: bytes = b""
+    received: bytes = b""
 
 
 def parts(written: str) -> list[str]:
@@ -68,11 +68,11 @@ def expect(operator: Desk, written: list[str], tokens: dict[str, bytes]) -> None
         if is_token(part) and part not in tokens:
             before = raw(written[:place], tokens)
             wait_for(operator, len(before) + TOKEN)
-            tokens[part] = operator.heard[len(before) :][:TOKEN]
+            tokens[part] = operator.received[len(before) :][:TOKEN]
     expected = raw(written, tokens)
     wait_for(operator, len(expected))
-    assert operator.heard.startswith(expected), f"{operator.heard.hex(' ')}, the page says {expected.hex(' ')}"
-    operator.heard = operator.heard[len(expected) :]
+    assert operator.received.startswith(expected), f"{operator.received.hex(' ')}, the page says {expected.hex(' ')}"
+    operator.received = operator.received[len(expected) :]
 
 
 def at_topics(mosquitto: Mosquitto, name: str) -> MqttClient:
@@ -80,8 +80,8 @@ def at_topics(mosquitto: Mosquitto, name: str) -> MqttClient:
 
 
 def wait_for(operator: Desk, length: int) -> None:
-    while len(operator.heard) < length:
-        operator.heard += operator.client.received.get(timeout=PATIENCE)
+    while len(operator.received) < length:
+        operator.received += operator.client.received.get(timeout=PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def converse(mosquitto: Mosquitto) -> None:
             arrows, _, written = line.partition(" ")
             operator = handlers[len(arrows)]
             if set(arrows) == {">"}:
-                assert operator.heard == b"", f"more than the page says, before: {line}"
+                assert operator.received == b"", f"more than the page says, before: {line}"
                 operator.client.send(raw(parts(written), tokens))
             else:
                 assert set(arrows) == {"<"}
@@ -190,5 +190,5 @@ def converse(mosquitto: Mosquitto) -> None:
         # After all goodbyes each may begin again, and hears nothing else before the answer.
         hello, _, answer = (raw(parts(line.partition(" ")[2]), {}) for line in lines[:3])
         for operator in handlers.values():
-            assert operator.heard == b""
+            assert operator.received == b""
             operator.client.assert_next_answers(hello, lambda message: message == answer)

@@ -36,16 +36,16 @@ class Searcher:
 
     def __init__(self, requester: BrokerClient, namespace: str) -> None:
         self.requester, self.namespace = requester, namespace
-        self.heard: list[dict[str, Any]] = []
+        self.received: list[dict[str, Any]] = []
 
-    def say(self, action: str, value: Any = None, correlation: str = "req", **envelope: Any) -> None:
+    def send(self, action: str, value: Any = None, correlation: str = "req", **envelope: Any) -> None:
         self.requester.command(f"{TOPIC}/{action}", value=value, headers={"correlation-id": correlation}, **envelope)
 
     def subscribe(self, filter: str | None = None, options: str | None = None, **more: Any) -> str:
         fields = {"fields": more.pop("fields")} if "fields" in more else {}
         value = {"namespaces": [self.namespace], "filter": filter, "options": options, **more}
-        correlation = f"sub-{len(self.heard)}"
-        self.say("subscribe", value, correlation, **fields)
+        correlation = f"sub-{len(self.received)}"
+        self.send("subscribe", value, correlation, **fields)
         created = self.wait(lambda each: each["headers"]["correlation-id"] == correlation)
         assert created["topic"] == f"{TOPIC}/created"
         key: str = created["value"]["subscriptionId"]
@@ -55,15 +55,15 @@ class Searcher:
         """The next message that is wanted; all are kept."""
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
-            self.heard.append(self.requester.next())
-            if wanted(self.heard[-1]):
-                return self.heard[-1]
-        raise AssertionError(f"nothing of that in {self.heard}")
+            self.received.append(self.requester.next())
+            if wanted(self.received[-1]):
+                return self.received[-1]
+        raise AssertionError(f"nothing of that in {self.received}")
 
     def request(self, key: str, demand: Any = 100) -> list[list[dict[str, Any]]]:
         """The pages until the end, or until there are so many more."""
         before = len(self.pages(key))
-        self.say("request", {"subscriptionId": key, "demand": demand})
+        self.send("request", {"subscriptionId": key, "demand": demand})
         self.wait(lambda _: self.end(key) is not None or len(self.pages(key)) == before + demand)
         return self.pages(key)
 
@@ -75,22 +75,22 @@ class Searcher:
         return [thing["thingId"].partition(":")[2] for page in pages for thing in page]
 
     def fails(self, key: str, demand: Any = 1) -> tuple[int, str]:
-        self.say("request", {"subscriptionId": key, "demand": demand})
+        self.send("request", {"subscriptionId": key, "demand": demand})
         self.wait(lambda each: each["topic"].endswith("/failed"))
         error = self.failure(key)
         return error["status"], error["error"]
 
     def about(self, key: str) -> list[dict[str, Any]]:
-        return [each for each in self.heard if (each.get("value") or {}).get("subscriptionId") == key]
+        return [each for each in self.received if (each.get("value") or {}).get("subscriptionId") == key]
 
-    def said(self, key: str) -> list[str]:
+    def messages(self, key: str) -> list[str]:
         return [each["topic"].rpartition("/")[2] for each in self.about(key)]
 
     def pages(self, key: str) -> list[list[dict[str, Any]]]:
         return [each["value"]["items"] for each in self.about(key) if "items" in each["value"]]
 
     def end(self, key: str) -> str | None:
-        return next((word for word in self.said(key) if word in ("complete", "failed")), None)
+        return next((word for word in self.messages(key) if word in ("complete", "failed")), None)
 
     def failure(self, key: str) -> dict[str, Any]:
         errors: list[dict[str, Any]] = [each["value"]["error"] for each in self.about(key) if "error" in each["value"]]
@@ -154,11 +154,11 @@ def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Searchers) -> N
     assert [len(page) for page in owner.request(key, 5)] == [3, 3, 1]
     names = [{"thingId": f"{owner.namespace}:{lamp}"} for lamp in lamps(0, 1, 2, 3, 4, 5, 6)]
     assert [thing for page in owner.pages(key) for thing in page] == names
-    assert owner.said(key) == ["created", "next", "next", "next", "complete"]
+    assert owner.messages(key) == ["created", "next", "next", "next", "complete"]
     key = owner.subscribe()
     assert [len(page) for page in owner.request(key, 5)] == [25, 5]
     key = owner.subscribe("exists(attributes/nothing)")
-    assert (owner.request(key, 1), owner.said(key)) == ([], ["created", "complete"])
+    assert (owner.request(key, 1), owner.messages(key)) == ([], ["created", "complete"])
     assert owner.found(namespaces=[f"{owner.namespace}.other"]) == []
     assert len(owner.found("le(attributes/n,6)", namespaces=[])) == 7 * len(KINDS)
     assert owner.found("ge(attributes/n,5)", "sort(+attributes/counter),size(200)")[-2:] == lamps(6, 5)
@@ -202,9 +202,9 @@ def test_cases_83_and_84_nobody_finds_what_they_may_not_read(site: Searchers) ->
 def test_cases_87_90_and_91_searches_at_the_same_time(site: Searchers) -> None:
     owner = site.owner
     keys = [owner.subscribe(f"eq(attributes/n,{10 + tag})", "size(1)") for tag in range(4)]
-    owner.say("cancel", {"subscriptionId": keys[0]})
+    owner.send("cancel", {"subscriptionId": keys[0]})
     for key in keys[1:]:
-        owner.say("request", {"subscriptionId": key, "demand": 9})
+        owner.send("request", {"subscriptionId": key, "demand": 9})
     owner.wait(lambda _: all(owner.end(key) == "complete" for key in keys[1:]))
     assert [[thing["attributes"]["n"] for page in owner.pages(key) for thing in page] for key in keys] == [
         [],

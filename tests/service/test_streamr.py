@@ -48,7 +48,7 @@ class Client:
     def __init__(self, kind: str, requester: BrokerClient) -> None:
         self._kind, self._party = kind, requester
 
-    def say(self, *requests: Any, correlation_id: str | None = None, answer_at: str | None = None) -> None:
+    def send(self, *requests: Any, correlation_id: str | None = None, answer_at: str | None = None) -> None:
         for request in requests:
             payload = request if isinstance(request, bytes) else json.dumps(request).encode()
             self._party.send(payload, **self._around(correlation_id, answer_at))
@@ -67,7 +67,7 @@ class Client:
                 return {"headers": headers + ([("correlation-id", correlation_id)] if correlation_id else [])}
         return {}
 
-    def hear(self, number: int) -> list[Any]:
+    def receive(self, number: int) -> list[Any]:
         """The next frames."""
         return [self._party.next() for _ in range(number)]
 
@@ -109,17 +109,17 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
         one, two = (Client(place.kind, place.client(name)) for name in ("one", "two"))
         stack.callback(one.close)
         stack.callback(two.close)
-        one.say(subscribe(stream=stream), subscribe(stream=stream))
-        assert one.hear(2) == [subscribed(stream)] * 2
-        two.say(subscribe(stream=stream), *(publish(json.dumps(n), stream=stream) for n in range(1, 4)))
-        assert two.hear(1) == [subscribed(stream)]
-        heard = one.hear(3)
-        assert heard == two.hear(3)
+        one.send(subscribe(stream=stream), subscribe(stream=stream))
+        assert one.receive(2) == [subscribed(stream)] * 2
+        two.send(subscribe(stream=stream), *(publish(json.dumps(n), stream=stream) for n in range(1, 4)))
+        assert two.receive(1) == [subscribed(stream)]
+        heard = one.receive(3)
+        assert heard == two.receive(3)
         assert [[*frame[:3], *frame[3][:3], *frame[3][4:]] for frame in heard] == [
             [0, 0, "", 28, stream, 0, 0, n, n - 1 or None, 27, str(n)] for n in range(1, 4)
         ]
-        one.say(resend("x", stream=stream, resend_from=2, resend_to=3), b"not json", publish(key=None, stream=stream))
-        frames = one.hear(6)
+        one.send(resend("x", stream=stream, resend_from=2, resend_to=3), b"not json", publish(key=None, stream=stream))
+        frames = one.receive(6)
         about = {"stream": stream, "partition": 0, "sub": "x"}
         answers = [frame for frame in frames if frame[1] != 7]
         assert [frame[1] for frame in answers] == [4, 1, 1, 5]
@@ -128,14 +128,14 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
         assert [frame[3]["status"] for frame in frames if frame[1] == 7] == [400, 403]
         if kind != "mqtt":
             for _ in range(2):
-                one.say(publish('"once"', stream=stream), correlation_id="c-1")
-            assert [frame[3][8] for frame in two.hear(1)] == one.hear(1)[0][3][8:]
-            one.say(subscribe(stream=stream), answer_at=place.address("one", "elsewhere"))
-        two.say(unsubscribe(stream=stream), publish('"last"', stream=stream))
-        assert two.hear(1) == [[0, 3, "", {"stream": stream, "partition": 0}]]
+                one.send(publish('"once"', stream=stream), correlation_id="c-1")
+            assert [frame[3][8] for frame in two.receive(1)] == one.receive(1)[0][3][8:]
+            one.send(subscribe(stream=stream), answer_at=place.address("one", "elsewhere"))
+        two.send(unsubscribe(stream=stream), publish('"last"', stream=stream))
+        assert two.receive(1) == [[0, 3, "", {"stream": stream, "partition": 0}]]
         two.hears_nothing_more()
-        assert one.hear(1)[0][3][8] == '"last"'
-        one.say({"type": "disconnect"}, publish('"unheard"', stream=stream))
+        assert one.receive(1)[0][3][8] == '"last"'
+        one.send({"type": "disconnect"}, publish('"unheard"', stream=stream))
         one.hears_nothing_more()
         assert KEY not in str(frames)
 
@@ -149,19 +149,19 @@ def test_case_b10_what_came_while_the_service_was_killed_is_sent_in_order_over_e
         for kind, place in places.items():
             clients[kind] = one = Client(kind, place.client("one"))
             stack.callback(one.close)
-            one.say(subscribe(stream=f"tank-{kind}"))
-            assert one.hear(1) == [subscribed(f"tank-{kind}")]
+            one.send(subscribe(stream=f"tank-{kind}"))
+            assert one.receive(1) == [subscribed(f"tank-{kind}")]
         service.kill()
         for kind, one in clients.items():
-            one.say(*(publish(json.dumps(f"meanwhile {n}"), stream=f"tank-{kind}") for n in range(3)))
+            one.send(*(publish(json.dumps(f"meanwhile {n}"), stream=f"tank-{kind}") for n in range(3)))
         service.start_again()
         for kind, one in clients.items():
             heard: list[Any] = []
             while len(heard) < 3:
                 # Kafka brings again what it was not told to be done: such requests are answered again.
-                (frame,) = one.hear(1)
+                (frame,) = one.receive(1)
                 assert frame[1] == 0 or kind == "kafka", frame
                 heard += [frame[3]] if frame[1] == 0 else []
             assert [message[8] for message in heard] == [f'"meanwhile {n}"' for n in range(3)]
             assert [message[6] for message in heard[1:]] == [message[5] for message in heard[:2]]
-            one.say({"type": "disconnect"})
+            one.send({"type": "disconnect"})

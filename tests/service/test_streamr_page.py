@@ -44,19 +44,19 @@ class Speaker:
     """Somebody on MQTT 5 who is answered at a topic of his own."""
 
     def __init__(self, broker: Mosquitto, name: str) -> None:
-        self.heard: queue.Queue[Any] = queue.Queue()
+        self.received: queue.Queue[Any] = queue.Queue()
         self._properties = Properties(PacketTypes.PUBLISH)
         self._properties.ResponseTopic = f"streamr/answers/{name}"
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=MQTTProtocolVersion.MQTTv5)
         ready: list[object] = []
         self._client.on_subscribe = lambda *_: ready.append(True)
-        self._client.on_message = lambda _client, _data, message: self.heard.put(json.loads(message.payload))
+        self._client.on_message = lambda _client, _data, message: self.received.put(json.loads(message.payload))
         self._client.connect(broker.host, broker.port)
         self._client.loop_start()
         self._client.subscribe(f"streamr/answers/{name}", 1)
         wait_until_sync(lambda: ready)
 
-    def say(self, request: str) -> None:
+    def send(self, request: str) -> None:
         self._client.publish("streamr/requests", request, 1, properties=self._properties).wait_for_publish(PATIENCE)
 
     def close(self) -> None:
@@ -128,12 +128,12 @@ def converse(mosquitto: Mosquitto) -> None:
             if name not in speakers:
                 speakers[name] = Speaker(mosquitto, name)
             if arrow == "->":
-                speakers[name].say(said)
+                speakers[name].send(said)
             else:
-                assert timeless(speakers[name].heard.get(timeout=PATIENCE)) == timeless(json.loads(said))
+                assert timeless(speakers[name].received.get(timeout=PATIENCE)) == timeless(json.loads(said))
         for name, speaker in speakers.items():
-            speaker.say('{"type": "unsubscribe", "stream": "nothing"}')
-            frame = speaker.heard.get(timeout=PATIENCE)
+            speaker.send('{"type": "unsubscribe", "stream": "nothing"}')
+            frame = speaker.received.get(timeout=PATIENCE)
             assert frame[3]["stream"] == "nothing", f"{name} heard more than the page says: {frame}"
     finally:
         for speaker in speakers.values():

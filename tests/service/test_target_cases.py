@@ -53,15 +53,15 @@ class Listener:
     def __init__(self, broker: Mosquitto) -> None:
         self._client = MqttClient(broker.host, broker.port, ask="nothing", answers="cases/#")
 
-    def heard(self, address: str, name: str) -> list[dict[str, Any]]:
+    def received(self, address: str, name: str) -> list[dict[str, Any]]:
         """What was said of a thing."""
         said = [json.loads(it.payload) for it in list(self._client.messages) if it.topic == f"cases/{address}"]
         return [it for it in said if name in (it.get("name"), it.get("topic", "/").split("/")[1])]
 
     def wait(self, address: str, name: str, number: int) -> list[dict[str, Any]]:
         """The same, as soon as it is so much."""
-        wait_until_sync(lambda: len(self.heard(address, name)) >= number)
-        return self.heard(address, name)
+        wait_until_sync(lambda: len(self.received(address, name)) >= number)
+        return self.received(address, name)
 
     def close(self) -> None:
         self._client.close()

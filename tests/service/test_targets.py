@@ -132,7 +132,7 @@ class Bench:
     def __init__(self, client: MqttClient) -> None:
         self.client = client
 
-    def heard(self, address: str, name: str) -> list[dict[str, Any]]:
+    def received(self, address: str, name: str) -> list[dict[str, Any]]:
         """Events of a thing."""
         found = [
             json.loads(message.payload) for message in list(self.client.messages) if message.topic.endswith(address)
@@ -204,17 +204,17 @@ def test_cases_106_107_111_114_115_116_who_receives_of_what(people: People) -> N
         assert revisions(inside) == list(range(2, 22))
         assert [event["value"] for event in inside] == list(range(1, 21))
     bench = people.bench
-    wait_until_sync(lambda: len(bench.heard("plant", "lamp-1")) == 21)
-    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 22)
-    assert {event["topic"].split("/")[0] for event in bench.heard("plant", "lamp-1")} == {"acme.site"}
-    assert [event["value"] for event in bench.heard("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
+    wait_until_sync(lambda: len(bench.received("plant", "lamp-1")) == 21)
+    wait_until_sync(lambda: len(bench.received("both", "lamp-1")) == 22)
+    assert {event["topic"].split("/")[0] for event in bench.received("plant", "lamp-1")} == {"acme.site"}
+    assert [event["value"] for event in bench.received("low", "lamp-1") if event["path"] == "/attributes/c"] == list(
         range(1, 11)
     )
     correlation = people.write(
         "lamp-1", "/attributes/place", "hall N", **{"my-own": "x", "condition": "exists(thingId)"}
     )
-    wait_until_sync(lambda: len(bench.heard("both", "lamp-1")) == 23)
-    newest = bench.heard("both", "lamp-1")[-1]
+    wait_until_sync(lambda: len(bench.received("both", "lamp-1")) == 23)
+    newest = bench.received("both", "lamp-1")[-1]
     assert newest["extra"] == {"attributes": {"place": "hall N"}}
     assert newest["headers"].items() >= {"correlation-id": correlation, "my-own": "x"}.items()
     assert not {"condition", "etag"} & set(newest["headers"])
@@ -226,8 +226,8 @@ def test_case_112_a_viewer_receives_what_it_may_read(people: People) -> None:
     people.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
     people.write("lamp-2", "/attributes/secret", 3)
     people.write("lamp-2", "/attributes/open", 4)
-    wait_until_sync(lambda: len(people.bench.heard("viewer", "lamp-2")) == 3)
-    created, *found = [(event["path"], event.get("value")) for event in people.bench.heard("viewer", "lamp-2")]
+    wait_until_sync(lambda: len(people.bench.received("viewer", "lamp-2")) == 3)
+    created, *found = [(event["path"], event.get("value")) for event in people.bench.received("viewer", "lamp-2")]
     assert created[0] == "/"
     assert found == [("/attributes", {"open": 1}), ("/attributes/open", 4)]
     for _ in range(3):

@@ -74,8 +74,8 @@ class AmqpWorld:
     async def send(self, payloads: Sequence[bytes], headers: Mapping[str, Any] | None = None, **more: Any) -> None:
         await self.bare_client.send(self.source, payloads, headers, **more)
 
-    def heard(self) -> list[Envelope]:
-        return self.bare_client.heard
+    def received(self) -> list[Envelope]:
+        return self.bare_client.received
 
     async def cut(self) -> None:
         self.proxy.cut()

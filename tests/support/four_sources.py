@@ -177,10 +177,10 @@ class MqttFourSources(FourSources):
             made = [BareMqttClient(self.broker.host, self.broker.port, topic) for topic in ("#", "$SYS/#")]
             self._onlookers = [self.open.enter_context(each) for each in made]
         for each in self._onlookers:
-            each.heard.clear()
+            each.received.clear()
 
     def published(self) -> set[str]:
-        heard = {envelope.headers["mqtt.topic"] for each in self._onlookers for envelope in each.heard}
+        heard = {envelope.headers["mqtt.topic"] for each in self._onlookers for envelope in each.received}
         return {topic for topic in heard if not topic.endswith("/ask")}
 
     def left(self) -> int:
@@ -245,8 +245,8 @@ class AmqpFourSources(FourSources):
 
     def look_on(self) -> None:
         if self._onlooker is None:
-            self.broker.tell("trace_on", "-p", self.vhost)
-            self.open.callback(self.broker.tell, "trace_off", "-p", self.vhost)
+            self.broker.control("trace_on", "-p", self.vhost)
+            self.open.callback(self.broker.control, "trace_off", "-p", self.vhost)
             self._onlooker = self.open.enter_context(_Tracer(self.uri, ask=f"{self.name}.none", answers=self.name))
         self._onlooker.addresses.clear()
 

@@ -74,7 +74,7 @@ class Canned:
 
     def __init__(self, table: Mapping[str, Answers]) -> None:
         self.table = dict(table)
-        self.asked: list[Asked] = []
+        self.requests: list[Asked] = []
         self.released = threading.Event()
         self._counts: dict[str, int] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -88,7 +88,7 @@ class Canned:
 
     @property
     def lines(self) -> list[str]:
-        return [each.line for each in self.asked]
+        return [each.line for each in self.requests]
 
     def close(self) -> None:
         self.released.set()
@@ -97,7 +97,7 @@ class Canned:
         self._thread.join()
 
     def _answer(self, asked: Asked) -> Reply:
-        self.asked.append(asked)
+        self.requests.append(asked)
         found = self.table.get(asked.line)
         if found is None:
             return fault(404, "connectivity:connection.notfound", f"nothing at {asked.line}")

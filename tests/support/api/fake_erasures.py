@@ -12,14 +12,14 @@ class Erasures:
     """Keeps what it was asked."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[EntityId, str]] = []
+        self.requests: list[tuple[EntityId, str]] = []
 
     async def erase(self, entity: EntityId, by: str) -> dict[str, Any]:
         if entity.name == "none":
             raise UnknownEntity("found no such thing")
         if entity.name == "full":
             raise ErasureUnavailable("the disk is full")
-        self.asked.append((entity, by))
+        self.requests.append((entity, by))
         return {"id": 1, "entity": str(entity)}
 
     async def all(self) -> list[dict[str, Any]]:

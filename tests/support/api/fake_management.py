@@ -48,43 +48,43 @@ def owned_by_file(connection_id: str) -> OperationRefused:
 class FakeManagement:
     """Keeps every revision, what was asked, and what it was told to refuse."""
 
-    kept: dict[str, list[Definition]] = field(default_factory=dict)
-    asked: list[tuple[Any, ...]] = field(default_factory=list)
+    stored: dict[str, list[Definition]] = field(default_factory=dict)
+    requests: list[tuple[Any, ...]] = field(default_factory=list)
     refuses: dict[str, Exception] = field(default_factory=dict)
     """By the name of a method, what it raises."""
     made: int = 0
 
     def _do(self, name: str, *told: Any) -> None:
-        self.asked.append((name, *told))
+        self.requests.append((name, *told))
         if (refusal := self.refuses.get(name)) is not None:
             raise refusal
 
     def _known(self, connection_id: str) -> Definition:
-        if connection_id not in self.kept:
+        if connection_id not in self.stored:
             raise missing(connection_id)
-        return self.kept[connection_id][-1]
+        return self.stored[connection_id][-1]
 
     def _store(self, document: Mapping[str, Any]) -> Definition:
         problems = validate(dict(document))
         if problems:
             raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
-        revisions = self.kept.setdefault(document["id"], [])
+        revisions = self.stored.setdefault(document["id"], [])
         shown = {**document, "uri": mask_uri(document["uri"])}
         at = START + timedelta(hours=len(revisions))
         revisions.append(Definition(document["id"], shown, len(revisions) + 1, Owner.API, at))
         return revisions[-1]
 
     def ids(self) -> Sequence[str]:
-        return sorted(self.kept)
+        return sorted(self.stored)
 
     async def definitions(self) -> Sequence[Definition]:
         self._do("definitions")
-        return [self.kept[it][-1] for it in self.ids()]
+        return [self.stored[it][-1] for it in self.ids()]
 
     async def definition(self, connection_id: str, at: RevisionSelector | None = None) -> Definition:
         self._do("definition", connection_id, at)
         self._known(connection_id)
-        for it in reversed(self.kept[connection_id]):
+        for it in reversed(self.stored[connection_id]):
             if at is None or it.revision == at.revision or (at.time is not None and it.modified <= at.time):
                 return it
         raise OperationRefused(Fault(404, "connectivity:connection.history.notfound", "Nothing is known of it."))
@@ -93,7 +93,7 @@ class FakeManagement:
         self._known(connection_id)
         return [
             {"revision": it.revision, "modified": it.modified, "by": "anna", "action": "modify"}
-            for it in reversed(self.kept[connection_id])
+            for it in reversed(self.stored[connection_id])
         ]
 
     async def create(self, document: Mapping[str, Any], by: str) -> Definition:
@@ -101,7 +101,7 @@ class FakeManagement:
         if not document.get("id"):
             self.made += 1
             document = {**document, "id": f"made-{self.made}"}
-        if document["id"] in self.kept if isinstance(document["id"], str) else False:
+        if document["id"] in self.stored if isinstance(document["id"], str) else False:
             raise OperationRefused(Fault(409, "connectivity:connection.conflict", "The id is taken."))
         return self._store({"connectionStatus": "closed", **document})
 
@@ -109,7 +109,7 @@ class FakeManagement:
         self, connection_id: str, document: Mapping[str, Any], by: str, judge: Judge
     ) -> tuple[Definition, bool]:
         self._do("put", connection_id, dict(document), by)
-        is_new = connection_id not in self.kept
+        is_new = connection_id not in self.stored
         judge(None if is_new else self._known(connection_id).revision)
         if not is_new and self._known(connection_id).owner is Owner.FILE:
             raise owned_by_file(connection_id)
@@ -120,7 +120,7 @@ class FakeManagement:
         judge(self._known(connection_id).revision)
         if self._known(connection_id).owner is Owner.FILE:
             raise owned_by_file(connection_id)
-        del self.kept[connection_id]
+        del self.stored[connection_id]
 
     async def _command(self, name: str, connection_id: str, by: str) -> None:
         self._do(name, connection_id, by)
@@ -196,7 +196,7 @@ def furnished(*, by_file: bool = False, connection_id: str = "site") -> FakeMana
     desk = FakeManagement()
     found = desk._store({**DOCUMENT, "id": connection_id})
     if by_file:
-        desk.kept[connection_id] = [replace(found, owner=Owner.FILE)]
+        desk.stored[connection_id] = [replace(found, owner=Owner.FILE)]
     return desk
 
 

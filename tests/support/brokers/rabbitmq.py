@@ -150,7 +150,7 @@ class RabbitMQ:
         self.stop()
         self.start_again()
 
-    def tell(self, *words: str) -> str:
+    def control(self, *words: str) -> str:
         """Have `rabbitmqctl` tell the broker something, and what it answers. Takes a second."""
         return self._runner.run("rabbitmqctl", "--quiet", *words)
 
@@ -160,14 +160,14 @@ class RabbitMQ:
         RabbitMQ 3.10 lost the newest queue, with all its confirmed messages, in 2 of 83 kills within a second of its
         declaration.
         """
-        self.tell("eval", "mnesia:sync_log().")
+        self.control("eval", "mnesia:sync_log().")
 
     def raise_alarm(self) -> None:
         """Make the broker run out of memory, as it sees it: it takes no messages until `clear_alarm`."""
-        self.tell("set_vm_memory_high_watermark", "absolute", "1")
+        self.control("set_vm_memory_high_watermark", "absolute", "1")
 
     def clear_alarm(self) -> None:
-        self.tell("set_vm_memory_high_watermark", "0.4")
+        self.control("set_vm_memory_high_watermark", "0.4")
 
     def is_running(self) -> bool:
         return self._runner.is_running()

@@ -25,7 +25,7 @@ class BareAmqpClient:
     """Declares queues, sends to them, hears everything that comes into one of them. `heard` grows by itself."""
 
     def __init__(self, uri: str) -> None:
-        self.heard: list[Envelope] = []
+        self.received: list[Envelope] = []
         self.messages: list[AbstractIncomingMessage] = []
         self._uri = uri
         self._connection: AbstractConnection | None = None
@@ -52,7 +52,7 @@ class BareAmqpClient:
     async def _hear(self, message: AbstractIncomingMessage) -> None:
         self.messages.append(message)
         headers = {name: str(value) for name, value in message.headers.items()}
-        self.heard.append(Envelope(message.body, headers))
+        self.received.append(Envelope(message.body, headers))
 
     async def send(
         self,

@@ -22,7 +22,7 @@ class BareKafkaClient:
     """Hears everything in one topic from its beginning, and sends. `heard` and `messages` grow by themselves."""
 
     def __init__(self, bootstrap: str, topic: str, partitions: int = 1) -> None:
-        self.heard: list[Envelope] = []
+        self.received: list[Envelope] = []
         self.messages: list[Message] = []
         self._is_over = False
         settings = {"bootstrap.servers": bootstrap, "log_level": 0}
@@ -63,7 +63,7 @@ class BareKafkaClient:
                 if message.error() is None:
                     self.messages.append(message)
                     headers = text_headers(message)
-                    self.heard.append(Envelope(message.value() or b"", headers))
+                    self.received.append(Envelope(message.value() or b"", headers))
 
     def __enter__(self) -> Self:
         self._thread.start()

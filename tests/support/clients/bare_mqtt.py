@@ -22,7 +22,7 @@ class BareMqttClient:
     """Hears everything at one topic, and sends. `heard` grows by itself."""
 
     def __init__(self, host: str, port: int, topic: str, *, is_5: bool = False, qos: int = 2) -> None:
-        self.heard: list[Envelope] = []
+        self.received: list[Envelope] = []
         self.retained: list[bool] = []
         self._is_5 = is_5
         self._room = threading.Semaphore(WINDOW)
@@ -68,7 +68,7 @@ class BareMqttClient:
         if message.properties is not None:
             headers |= headers_of(message.properties)
         self.retained.append(message.retain)
-        self.heard.append(Envelope(bytes(message.payload), headers))
+        self.received.append(Envelope(bytes(message.payload), headers))
 
 
 def properties_of(headers: Mapping[str, str]) -> Properties:

@@ -19,7 +19,7 @@ class Client:
     def __init__(self, kind: str, requester: BrokerClient) -> None:
         self.kind, self._party = kind, requester
         requester.read = bytes
-        self.told: list[Event] = []
+        self.reported: list[Event] = []
         self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
 
     def say(self) -> None:
@@ -45,13 +45,13 @@ class Client:
     def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
         """Hear and answer until this is true."""
         while not condition():
-            self.told += self.endpoint.receive(self._party.next(patience), time.monotonic())
+            self.reported += self.endpoint.receive(self._party.next(patience), time.monotonic())
             self.say()
 
     def elements(self, stream: int) -> list[bytes]:
         return [
             element
-            for event in self.told
+            for event in self.reported
             if isinstance(event, ElementsReceived) and event.stream == stream
             for element in event.elements
         ]
@@ -62,11 +62,12 @@ class Client:
     def failure(self, stream: int) -> str | None:
         """Why a stream has failed; None while it has not."""
         return next(
-            (event.reason for event in self.told if isinstance(event, StreamFailed) and event.stream == stream), None
+            (event.reason for event in self.reported if isinstance(event, StreamFailed) and event.stream == stream),
+            None,
         )
 
     def has(self, event: Event) -> bool:
-        return event in self.told
+        return event in self.reported
 
     def close(self) -> None:
         self._party.close()

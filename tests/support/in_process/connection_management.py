@@ -73,7 +73,7 @@ class FakeSupervisor:
         self._bench.logs.append(f"reset {self.connection.id}")
 
     def open(self) -> None:
-        self._bench.told.append(f"open {self.connection.id}")
+        self._bench.reported.append(f"open {self.connection.id}")
         self.answer()
 
     def answer(self) -> None:
@@ -82,7 +82,7 @@ class FakeSupervisor:
             self.attempted.set()
 
     async def close(self, drain: float = 0.0) -> None:
-        self._bench.told.append(f"close {self.connection.id}")
+        self._bench.reported.append(f"close {self.connection.id}")
         await self._bench.may_close.wait()
 
 
@@ -92,7 +92,7 @@ class Bench:
     def __init__(self, folder: Path, keys: tuple[bytes, ...]) -> None:
         self.folder = folder / "connections"
         self.folder.mkdir(exist_ok=True)
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.monitor = PrometheusRegistry()
         self.logs: list[str] = []
         """What was done with logs."""
@@ -145,7 +145,7 @@ class Bench:
         os.utime(file, ns=(stamp, stamp))
 
     def done(self) -> list[str]:
-        told, self.told = self.told, []
+        told, self.reported = self.reported, []
         return told
 
     async def settled(self) -> list[str]:

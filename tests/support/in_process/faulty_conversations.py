@@ -133,7 +133,7 @@ class RoamingClient:
         """A new client: at the same address, or at another one, with a session to go on with or without."""
         if not stays or not self.places:
             self.places.append(f"{self.name}/{len(self.places)}")
-            self.heard = 0
+            self.received = 0
         self.requester = EndpointClient(
             EndpointRole.CLIENT,
             self.rsio_harness.clock,
@@ -157,7 +157,7 @@ class RoamingClient:
 
     def listen(self) -> bool:
         messages = self.rsio_harness.messages(self.places[-1])
-        said, self.heard = messages[self.heard :], len(messages)
+        said, self.received = messages[self.received :], len(messages)
         for message in self.back.carry(said):
             self.requester.react(self.requester.endpoint.receive(message, self.rsio_harness.clock.now()))
         return bool(said)
@@ -230,7 +230,7 @@ class Conversation:
     async def hold(self) -> None:
         rsio_harness = self.rsio_harness
         delivered = rsio_harness._number
-        rsio_harness.say("well", H, subscribe("tck/range?n=4", 1, 2))
+        rsio_harness.send("well", H, subscribe("tck/range?n=4", 1, 2))
         await self.exchange()
         for step in self.plan.steps:
             await self.do(step)
@@ -238,9 +238,9 @@ class Conversation:
         rsio_harness.link.refuses = None
         self.go_on()
         await self.exchange()
-        rsio_harness.say("well", "12 01 05")
-        await rsio_harness.heard("well", f"{NEIGHBOUR} 82 01 01 33 82 01 01 34 86 01")
-        rsio_harness.say("well", "03 00")
+        rsio_harness.send("well", "12 01 05")
+        await rsio_harness.received("well", f"{NEIGHBOUR} 82 01 01 33 82 01 01 34 86 01")
+        rsio_harness.send("well", "03 00")
         await self.leave()
         self.check()
         assert len(rsio_harness.outcomes) == rsio_harness._number - delivered
@@ -272,7 +272,7 @@ class Conversation:
             case "turn":
                 # A lane that waits for confirms holds the answer too.
                 if rsio_harness.link.confirms and rsio_harness.link.refuses is None:
-                    await rsio_harness.tell(turn(step.much))
+                    await rsio_harness.dispatch(turn(step.much))
             case "refuse":
                 rsio_harness.link.refuses = PublishFailed("too large", status=413) if step.which % 2 else None
             case "stall":
@@ -280,7 +280,7 @@ class Conversation:
             case "go on":
                 self.go_on()
             case "stranger":
-                rsio_harness.say(visitor.places[-1], "12 01 01" if step.which % 2 else H, source=1)
+                rsio_harness.send(visitor.places[-1], "12 01 01" if step.which % 2 else H, source=1)
             case "part":
                 visitor.requester.react(endpoint.close(rsio_harness.clock.now()))
 
@@ -338,7 +338,7 @@ class Conversation:
                 assert found[-1].reason.startswith((*GOODBYES, "413 ", "503 ")), found[-1]
 
     def _ticket(self, visitor: RoamingClient) -> Any:
-        return visitor.requester.endpoint.ticket() if visitor.requester.told(Interrupted) else None
+        return visitor.requester.endpoint.ticket() if visitor.requester.reported(Interrupted) else None
 
 
 def left(rsio_harness: RsioHarness) -> list[object]:

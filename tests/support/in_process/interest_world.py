@@ -1,8 +1,8 @@
 """Things that change, and who hears of it: a world of decisions, and interests that judge each of its events.
 
 plant = Plant(world)
-plant.tell(action, path, value)         what happened, as an event on its way
-plant.heard(Interest([topic], [OWNER])) the events of all that has happened so far
+plant.apply(action, path, value)         what happened, as an event on its way
+plant.received(Interest([topic], [OWNER])) the events of all that has happened so far
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ class DecisionWorld:
     def now(self) -> datetime:
         return self.clock
 
-    def tell(self, action: str, path: str = "/", value: Any = ..., *, to: str = THING, **headers: Any) -> TwinEvent:
+    def apply(self, action: str, path: str = "/", value: Any = ..., *, to: str = THING, **headers: Any) -> TwinEvent:
         """Carry out a command, and tell its event."""
         self.world.send(action, path, value, to=to, **headers)
         return on_its_way(self.world.events[-1], {name.replace("_", "-"): header for name, header in headers.items()})
 
-    def heard(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
+    def received(self, who: TopicFilter, events: Sequence[TwinEvent]) -> list[TwinEvent]:
         """Those of the events that the target is sent, judged now."""
         answers = [who.filter_shared(SignalContext(event, self)) for event in events]
         return [answer for answer in answers if not isinstance(answer, SuppressionReason)]

@@ -71,7 +71,7 @@ class FollowedStore:
         self.disk.release()
         await self.store.close()
 
-    async def told(self, entity: EntityId, revision: int) -> None:
+    async def reported(self, entity: EntityId, revision: int) -> None:
         """Wait until followers may have this."""
         await until(lambda: self.following._lines[entity].newest >= revision)
 

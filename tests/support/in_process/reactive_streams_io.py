@@ -80,13 +80,13 @@ class RsioHarness(ConnectionHarness):
         """With a lamp of so many revisions: its creation, then `/attributes/on` is 2, 3, 4 …"""
         rsio_harness = cls(*sources, **more)
         if revisions:
-            assert (await rsio_harness.tell(creation()))["status"] == 201
+            assert (await rsio_harness.dispatch(creation()))["status"] == 201
         for number in range(2, revisions + 1):
-            assert (await rsio_harness.tell(turn(number)))["status"] in (201, 204)
+            assert (await rsio_harness.dispatch(turn(number)))["status"] in (201, 204)
         rsio_harness.forget()
         return rsio_harness
 
-    async def tell(self, payload: bytes) -> dict[str, Any]:
+    async def dispatch(self, payload: bytes) -> dict[str, Any]:
         """The answer to a command of the lamp's owner."""
         before = len(self.answers_of("out"))
         self.deliver(payload, source=len(self.readers) - 1)
@@ -96,7 +96,7 @@ class RsioHarness(ConnectionHarness):
     def answers_of(self, address: str) -> list[dict[str, Any]]:
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
 
-    def say(self, address: str | None, *said: str | bytes | Frame, source: int = 0, **headers: str) -> None:
+    def send(self, address: str | None, *said: str | bytes | Frame, source: int = 0, **headers: str) -> None:
         """One message of the client at this address; None: it says nowhere to answer."""
         told = {} if address is None else {"reply_to": address}
         self.deliver(raw(*said), source=source, **told, **headers)
@@ -105,7 +105,7 @@ class RsioHarness(ConnectionHarness):
         """What was sent to an address so far, message by message."""
         return [each.envelope.payload for each in self.link.published if each.address == address]
 
-    async def heard(self, address: str, expected: str | bytes) -> None:
+    async def received(self, address: str, expected: str | bytes) -> None:
         """Wait for exactly these octets at an address."""
         wanted = raw(expected)
         await until(lambda: len(b"".join(self.messages(address))) >= len(wanted))

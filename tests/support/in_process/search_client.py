@@ -70,7 +70,7 @@ class Searcher:
         about = [each for each in self.site.answers() if "/search/" in each["topic"]]
         return [each for each in about if each["value"]["subscriptionId"] == key]
 
-    def said(self, key: str) -> list[str]:
+    def messages(self, key: str) -> list[str]:
         """The actions of its events."""
         return [each["topic"].rpartition("/")[2] for each in self.events(key)]
 
@@ -79,7 +79,7 @@ class Searcher:
 
     def end(self, key: str) -> str | None:
         """How it has ended."""
-        return next((action for action in self.said(key) if action in _ENDS), None)
+        return next((action for action in self.messages(key) if action in _ENDS), None)
 
     def failure(self, key: str) -> dict[str, Any]:
         """The error that it last ended with."""

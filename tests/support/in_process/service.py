@@ -424,7 +424,7 @@ class HoldingLink(ConfirmingLink):
         super().__init__(window=10_000)
         self.by_address: defaultdict[str, list[OutboundMessage]] = defaultdict(list)
         self.held: dict[str, list[Done]] = {}
-        self.heard: dict[str, Callable[[], None]] = {}
+        self.received: dict[str, Callable[[], None]] = {}
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         self.published.append(message)
@@ -433,7 +433,7 @@ class HoldingLink(ConfirmingLink):
             held.append(done)
         else:
             done(None)
-        if (heard := self.heard.get(message.address)) is not None:
+        if (heard := self.received.get(message.address)) is not None:
             heard()
 
     def confirm_at(self, address: str) -> None:

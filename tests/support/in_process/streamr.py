@@ -98,12 +98,12 @@ class StreamrHarness(ConnectionHarness):
 
     async def ask_ditto(self, payload: bytes) -> dict[str, Any]:
         """The answer to a command of the operator, whoever else is sent something meanwhile."""
-        before = len(self.told())
+        before = len(self.reported())
         self.deliver(payload, source=len(self.readers) - 1)
-        await until(lambda: len(self.told()) > before)
-        return self.told()[before]
+        await until(lambda: len(self.reported()) > before)
+        return self.reported()[before]
 
-    def told(self) -> list[dict[str, Any]]:
+    def reported(self) -> list[dict[str, Any]]:
         """What the operator was sent so far."""
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == "out"]
 
@@ -111,31 +111,33 @@ class StreamrHarness(ConnectionHarness):
         """Publish messages, and wait until they are durable."""
         before = len(self.outcomes)
         requests = [publish(json.dumps({"n": number}), stream=stream) for number in range(first, first + count)]
-        self.say(None, *requests)
+        self.send(None, *requests)
         await until(lambda: len(self.outcomes) == before + count)
 
-    def say(self, address: str | None, *requests: dict[str, Any] | bytes, source: int = 0, **headers: str) -> None:
+    def send(self, address: str | None, *requests: dict[str, Any] | bytes, source: int = 0, **headers: str) -> None:
         """Requests of the client at this address, in one batch; None: it says nowhere to answer."""
         told = {} if address is None else {"reply_to": address}
         payloads = [each if isinstance(each, bytes) else json.dumps(each).encode() for each in requests]
         self.deliver(*payloads, source=source, **told, **headers)
 
-    def heard(self, address: str) -> list[Frame]:
+    def received(self, address: str) -> list[Frame]:
         """What was sent to an address so far."""
         return [json.loads(each.envelope.payload) for each in self.link.published if each.address == address]
 
     async def frames(self, address: str, number: int) -> list[Frame]:
         """Wait for so many frames at an address; there are no more."""
-        await until(lambda: len(self.heard(address)) >= number)
+        await until(lambda: len(self.received(address)) >= number)
         await pause()
-        found = self.heard(address)
+        found = self.received(address)
         assert len(found) == number, found
         return found
 
-    async def asked(self, address: str, request: dict[str, Any] | bytes, number: int = 1, **more: Any) -> list[Frame]:
+    async def exchange(
+        self, address: str, request: dict[str, Any] | bytes, number: int = 1, **more: Any
+    ) -> list[Frame]:
         """What a client is sent because of a request: so many frames."""
-        before = len(self.heard(address))
-        self.say(address, request, **more)
+        before = len(self.received(address))
+        self.send(address, request, **more)
         return (await self.frames(address, before + number))[before:]
 
     def stored(self, stream: str = "tank", partition: int = 0) -> Sequence[str]:

@@ -123,7 +123,7 @@ class ProtocolSubscriber(ABC):
         self.subject = subject
 
     def __repr__(self) -> str:
-        return f"<{self.protocol} subscriber at {self.address}, told {self.told[-5:]}>"
+        return f"<{self.protocol} subscriber at {self.address}, told {self.reported[-5:]}>"
 
     async def subscribe(
         self, demand: int = 0, *, first: int | None = None, thing: str = "lamp-7", follow: bool = False
@@ -159,22 +159,22 @@ class ProtocolSubscriber(ABC):
         await until(lambda: self.is_over)
         await pause()
 
-    async def heard(self, *told: Told) -> None:
+    async def received(self, *told: Told) -> None:
         """Wait for exactly this, from the beginning."""
-        await until(lambda: len(self.told) >= len(told))
+        await until(lambda: len(self.reported) >= len(told))
         await pause()
-        assert self.told == list(told), f"{self.told} is not {list(told)}"
+        assert self.reported == list(told), f"{self.reported} is not {list(told)}"
 
     def upon_each(self, heard: Callable[[], None]) -> None:
         """Call this within the call that brings something, from now on, before whatever else is done then."""
-        former = self.pier.holding.heard.get(self.address)
+        former = self.pier.holding.received.get(self.address)
 
         def both() -> None:
             heard()
             if former is not None:
                 former()
 
-        self.pier.holding.heard[self.address] = both
+        self.pier.holding.received[self.address] = both
 
     def request_one_upon_each(self) -> None:
         """From now on, ask for one element more as soon as one comes, within the very call that brings it."""
@@ -194,7 +194,7 @@ class ProtocolSubscriber(ABC):
 
     @property
     def is_over(self) -> bool:
-        return any(told.sign in (Sign.COMPLETE, Sign.FAILED) for told in self.told)
+        return any(told.sign in (Sign.COMPLETE, Sign.FAILED) for told in self.reported)
 
     @property
     def orders(self) -> set[str | None]:
@@ -203,18 +203,18 @@ class ProtocolSubscriber(ABC):
 
     @property
     @abstractmethod
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Told]:
         """What it was told so far."""
 
     @property
     def elements(self) -> list[int]:
         """The revisions that it was told of so far."""
-        return [told.number for told in self.told if told.sign is Sign.ELEMENT]
+        return [told.number for told in self.reported if told.sign is Sign.ELEMENT]
 
     @property
     def signs(self) -> list[Sign]:
         """What it was told so far, each kind once in a row."""
-        signs = [told.sign for told in self.told]
+        signs = [told.sign for told in self.reported]
         return [sign for at, sign in enumerate(signs) if at == 0 or signs[at - 1] is not sign]
 
     @abstractmethod
@@ -274,12 +274,12 @@ class Engine(ProtocolSubscriber):
         posting = PendingPublish(1, ended)
         posting.take()
         posting.confirm(None)
-        if (heard := self.pier.holding.heard.get(self.address)) is not None:
+        if (heard := self.pier.holding.received.get(self.address)) is not None:
             heard()
         return posting
 
     @property
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Told]:
         return list(self._told)
 
     def _subscribe(self, demand: int, wanted: Wanted) -> None:
@@ -314,7 +314,7 @@ class Ditto(ProtocolSubscriber):
     answers_late = True
 
     @property
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Told]:
         return [
             self._read(message["topic"].rpartition("/")[2], message["value"])
             for message in map(json.loads, self._payloads)
@@ -407,7 +407,7 @@ class Streamr(ProtocolSubscriber):
     begins_refused = False
 
     @property
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Told]:
         frames = [frame for frame in map(json.loads, self._payloads) if self._is_ours(frame)]
         return [each for frame in frames for each in _streamr(FrameType(frame[1]), frame[3])]
 
@@ -469,7 +469,7 @@ class Rsio(ProtocolSubscriber):
     protocol = "ReactiveStreamsIO"
 
     @property
-    def told(self) -> list[Told]:
+    def reported(self) -> list[Told]:
         told: list[Told] = []
         for frame in self._frames:
             match frame:

@@ -52,7 +52,7 @@ class Caller:
     ) -> None:
         """`sizes`: of elements of streams that go on."""
         self.reader, self.writer = reader, writer
-        self.heard: list[Frame] = []
+        self.received: list[Frame] = []
         """What was read as frames."""
         # A session that goes on has begun its streams elsewhere.
         self._decoder = Decoder(EndpointLimits(), CORE | {0x02, 0xA0, 0xA2, 0xA3, 0xA9}, 0x02, sizes or {})
@@ -62,10 +62,10 @@ class Caller:
         made = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, **options), PATIENCE)
         return cls(*made, sizes)
 
-    def say(self, *said: str | bytes | Frame) -> None:
+    def send(self, *said: str | bytes | Frame) -> None:
         self.writer.write(raw(*said))
 
-    async def say_slowly(self, said: str | bytes) -> None:
+    async def send_slowly(self, said: str | bytes) -> None:
         """One octet at a time."""
         for byte in raw(said):
             self.writer.write(bytes([byte]))
@@ -98,7 +98,7 @@ class Caller:
             raise EOFError("the other side has hung up")
         return found
 
-    async def hears(self, expected: str | bytes) -> None:
+    async def expect(self, expected: str | bytes) -> None:
         """The next octets are these."""
         wanted = raw(expected)
         found = await self.take(len(wanted))
@@ -106,15 +106,15 @@ class Caller:
 
     async def hears_nothing_more(self) -> None:
         """Whatever was said before has led to nothing else: what is asked for now is answered next."""
-        self.say(MARK)
-        await self.hears(MARKED)
+        self.send(MARK)
+        await self.expect(MARKED)
 
     async def framed(self, is_enough: Callable[[list[Frame]], bool]) -> list[Frame]:
         """The next frames, until there are enough of them."""
         found: list[Frame] = []
         while not is_enough(found):
             found += self._decoder.feed(await asyncio.wait_for(self.reader.read(MOST_READ), PATIENCE))
-        self.heard += found
+        self.received += found
         return found
 
     async def rest(self) -> bytes:
@@ -184,8 +184,8 @@ class TcpService:
     async def greeted(self, hello: str = "01 00 00", **options: Any) -> Caller:
         """Somebody with whom the hellos are done."""
         made = await self.caller(**options)
-        made.say(hello)
-        await made.hears(SERVER_HELLO)
+        made.send(hello)
+        await made.expect(SERVER_HELLO)
         return made
 
     @property

@@ -119,7 +119,7 @@ class OpenListener:
     async def take(self, count: int) -> list[Delivery]:
         return await self.taker.take(count, PATIENCE)
 
-    async def say(self, address: str, *payloads: bytes, **headers: str) -> list[ConnectivityError | None]:
+    async def send(self, address: str, *payloads: bytes, **headers: str) -> list[ConnectivityError | None]:
         """Publish, and what became of it. Keywords are headers, with `_` for `-`."""
         publishing = Publishing(self.link)
         mapped = {name.replace("_", "-"): value for name, value in headers.items()}

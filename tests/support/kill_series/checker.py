@@ -43,7 +43,7 @@ def findings(log: Log, histories: Mapping[str, Sequence[Entry]], states: Mapping
         found += _in_history(log, thing, history, states.get(thing))
     for name, replay in log.replays.items():
         found += _in_replay(name, replay, histories.get(replay.thing, ()))
-    if log.heard or log.promised:
+    if log.received or log.promised:
         found += _at_target(log, histories)
     return found
 
@@ -101,7 +101,7 @@ def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[s
     """A target hears of every event, the first time in order; what it acknowledges it has heard of."""
     highest: dict[str, int] = {}
     values = {thing: {entry.revision: entry.value for entry in history} for thing, history in histories.items()}
-    for heard in log.heard:
+    for heard in log.received:
         before = highest.get(heard.thing, 0)
         if heard.revision > before + 1:
             yield f"target: {heard.thing} at {heard.revision} came after {before}"
@@ -111,7 +111,7 @@ def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[s
     for thing, history in histories.items():
         if highest.get(thing, 0) != len(history):
             yield f"target: {thing} was heard of up to {highest.get(thing, 0)}, its history ends with {len(history)}"
-    numbers = {heard.n for heard in log.heard if isinstance(heard.n, int)}
+    numbers = {heard.n for heard in log.received if isinstance(heard.n, int)}
     yield from (f"target: {number} was acknowledged and not heard of" for number in sorted(log.promised - numbers))
 
 
@@ -138,7 +138,7 @@ def summary(log: Log, histories: Mapping[str, Sequence[Entry]]) -> str:
         f"{len(log.answered)} answers, {sum(map(len, histories.values()))} entries, nothing lost; "
         f"{len(replays)} replays, {completed} complete, {len(replays) - completed} failed, "
         f"{items} events, {again} of them came again"
-        + (f"; {len(log.heard)} events at a target, {len(log.promised)} acknowledged" if log.heard else "")
+        + (f"; {len(log.received)} events at a target, {len(log.promised)} acknowledged" if log.received else "")
     )
 
 

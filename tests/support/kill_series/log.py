@@ -76,7 +76,7 @@ class Log:
     refused: dict[int, int] = field(default_factory=dict)
     replays: dict[str, Replay] = field(default_factory=dict)
     promised: set[int] = field(default_factory=set)
-    heard: list[ReceivedEvent] = field(default_factory=list)
+    received: list[ReceivedEvent] = field(default_factory=list)
 
     @classmethod
     def read(cls, *paths: Path) -> Log:
@@ -98,7 +98,7 @@ class Log:
         elif "promised" in line:
             self.promised.add(line["promised"])
         elif "heard" in line:
-            self.heard.append(ReceivedEvent(line["heard"], line["revision"], line["n"]))
+            self.received.append(ReceivedEvent(line["heard"], line["revision"], line["n"]))
         elif "answered" in line and line["status"] < 300:
             self.answered.setdefault(line["answered"], set()).add(line["revision"])
         elif "answered" in line:

@@ -150,7 +150,7 @@ class Trial:
             newest[log.sent[number]] = max(newest.get(log.sent[number], 0), *revisions)
 
         def has_heard() -> bool:
-            heard = {(event.thing, event.revision) for event in Log.read(self._heard).heard}
+            heard = {(event.thing, event.revision) for event in Log.read(self._heard).received}
             return heard.issuperset(newest.items())
 
         wait_until_sync(has_heard)

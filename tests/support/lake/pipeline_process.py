@@ -158,7 +158,7 @@ class PipelineProcess:
     def output(self) -> str:
         return Path(self.said_file.name).read_text(encoding="utf-8", errors="replace")
 
-    def said(self, event: str | None = None) -> list[dict[str, Any]]:
+    def messages(self, event: str | None = None) -> list[dict[str, Any]]:
         """What it has told so far, or all of one kind."""
         lines = [json.loads(line) for line in self.output().splitlines() if line.startswith('{"event"')]
         return [line for line in lines if event is None or line["event"] == event]
@@ -167,7 +167,7 @@ class PipelineProcess:
         """The first event of this kind with these fields. Raises AssertionError where the process ends before it."""
 
         def found() -> list[dict[str, Any]]:
-            return [it for it in self.said(event) if all(it.get(name) == value for name, value in fields.items())]
+            return [it for it in self.messages(event) if all(it.get(name) == value for name, value in fields.items())]
 
         wait_until_sync(lambda: bool(found()) or not self.goes_on(), WITHIN)
         assert found(), f"expected {event} {fields}:\n{self.output()}"

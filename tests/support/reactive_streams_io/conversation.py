@@ -71,13 +71,13 @@ class EndpointClient:
     def __repr__(self) -> str:
         return f"<EndpointClient {self.endpoint}, {self.events[-5:]}>"
 
-    def hears(self, text: str | bytes) -> bytes:
+    def expect(self, text: str | bytes) -> bytes:
         """What it says after these octets, given as hex or as they are."""
         heard = raw(text) if isinstance(text, str) else text
         self.react(self.endpoint.receive(heard, self.clock.now()))
-        return self.says()
+        return self.sends()
 
-    def says(self) -> bytes:
+    def sends(self) -> bytes:
         return b"".join(self.messages())
 
     def messages(self) -> list[bytes]:
@@ -93,7 +93,7 @@ class EndpointClient:
             self.clock.advance(max(0.0, due - self.clock.now()))
             self.react(self.endpoint.tick(self.clock.now()))
         self.clock.advance(end - self.clock.now())
-        return self.says()
+        return self.sends()
 
     def react(self, events: list[Event]) -> None:
         self.events += events
@@ -153,23 +153,23 @@ class EndpointClient:
             (event.reason for event in self.events if isinstance(event, StreamFailed) and event.stream == stream), None
         )
 
-    def told(self, kind: type) -> list[Any]:
+    def reported(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
 
 def greeted(**options: Any) -> EndpointClient:
     """A server after a handshake without extensions."""
     requester = EndpointClient(**options)
-    requester.hears(H)
+    requester.expect(H)
     return requester
 
 
 def subscriber(*publishers: str, demand: int = 1, **options: Any) -> tuple[EndpointClient, list[int]]:
     """A client after a handshake without extensions, which has asked for these, with ids from 1."""
     requester = EndpointClient(EndpointRole.CLIENT, **{"extensions": (), **options})
-    requester.hears("02 00 00")
+    requester.expect("02 00 00")
     streams = [requester.endpoint.subscribe(publisher, demand) for publisher in publishers]
-    requester.says()
+    requester.sends()
     return requester, streams
 
 
@@ -189,7 +189,7 @@ def _is_one(said: bytes, reason: str) -> bool:
 def pipe(one: EndpointClient, other: EndpointClient, *, piece: int = 1 << 20) -> None:
     """Carry octets between two until both are silent."""
     while True:
-        forth, back = one.says(), other.says()
+        forth, back = one.sends(), other.sends()
         if not forth and not back:
             return
         for place in range(0, len(forth), piece):

@@ -140,15 +140,15 @@ def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
     options: dict[str, Any] = {"resumables": Resumables(LIMITS)} if role is EndpointRole.SERVER else {}
     requester = EndpointClient(role, pages=20, limits=LIMITS, has_messages=has_messages, **options)
     own = [requester.endpoint.subscribe("x", demand) for demand in (0, 2, UNBOUNDED)]
-    said = requester.says()
+    said = requester.sends()
     for number, piece in enumerate(heard):
-        said += requester.hears(piece)
+        said += requester.expect(piece)
         assert is_bounded(requester)
         if number == 20 and requester.endpoint.session.cancel(own[1]):
             own.remove(own[1])
-            said += requester.says()
+            said += requester.sends()
     found = frames_of(said)
-    closed = requester.told(Closed)
+    closed = requester.reported(Closed)
     if requester.endpoint.is_closed and not requester.endpoint.ticket():
         goodbyes = [frame for frame in found if isinstance(frame, Goodbye)]
         assert found[-1:] == goodbyes
@@ -156,7 +156,7 @@ def held(conversation: tuple[EndpointRole, bool, list[bytes]]) -> None:
         assert len(closed) == 1
     elif not requester.endpoint.is_closed:
         assert not closed
-    assert requester.hears(b"") == b""
+    assert requester.expect(b"") == b""
     requester.react(requester.endpoint.lose(requester.clock.now()))
     requester.react(requester.endpoint.close(requester.clock.now()))
     all_end_once(requester, own)
@@ -176,5 +176,5 @@ def all_end_once(requester: EndpointClient, own: list[int]) -> None:
         elif isinstance(event, ElementsReceived):
             assert event.stream in begun - over
             assert event.stream != own[0]
-    if requester.told(Closed):
+    if requester.reported(Closed):
         assert set(own) <= over | {own[-1]} or requester.endpoint.ticket()

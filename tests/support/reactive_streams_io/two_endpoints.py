@@ -164,7 +164,7 @@ class Side(EndpointClient):
             with pytest.raises(EncodeError, match="found"):
                 self.endpoint.subscribe(name, demand)
         else:
-            self.ledger.asked(session.key, self.endpoint.subscribe(name, demand))
+            self.ledger.requests(session.key, self.endpoint.subscribe(name, demand))
 
     def streams(self) -> list[int]:
         return self.endpoint.session.subscribing.streams
@@ -179,8 +179,8 @@ class Side(EndpointClient):
         assert found[len(found) - len(goodbyes) :] == goodbyes
         for goodbye in goodbyes:
             assert goodbye.reason.startswith(GOODBYES), goodbye
-        assert len(self.told(Closed)) + len(self.told(Interrupted)) <= 1
-        if self.endpoint.is_closed and not self.is_cut and not self.told(Interrupted):
+        assert len(self.reported(Closed)) + len(self.reported(Interrupted)) <= 1
+        if self.endpoint.is_closed and not self.is_cut and not self.reported(Interrupted):
             assert goodbyes
 
     def is_bounded(self) -> bool:
@@ -196,7 +196,7 @@ class StreamLedger:
         self.open: set[tuple[int, int]] = set()
         self.begun: set[tuple[int, int]] = set()
 
-    def asked(self, session: int, stream: int) -> None:
+    def requests(self, session: int, stream: int) -> None:
         self.open.add((session, stream))
 
     def note(self, session: int, event: Event) -> None:
@@ -234,7 +234,7 @@ class Dialog:
     def connect(self) -> None:
         """A new transport. A client that has a ticket goes on with its session."""
         client = self.sides and self.side(EndpointRole.CLIENT)
-        ticket = client.endpoint.ticket() if client and client.told(Interrupted) else None
+        ticket = client.endpoint.ticket() if client and client.reported(Interrupted) else None
         options = {"limits": LIMITS, "has_messages": not self.plan.sizes}
         wanted = {"extensions": self.plan.extensions, "ticket": ticket}
         for role, more in ((EndpointRole.CLIENT, wanted), (EndpointRole.SERVER, {"resumables": self.resumables})):
@@ -291,10 +291,10 @@ class Dialog:
                 return
             for role, other in ((EndpointRole.CLIENT, EndpointRole.SERVER), (EndpointRole.SERVER, EndpointRole.CLIENT)):
                 for piece in self.wires[role].carry(said[role]):
-                    self.hear(self.side(other), piece)
+                    self.receive(self.side(other), piece)
         assert rounds < ROUNDS, f"they do not come to an end: {self.sides}"
 
-    def hear(self, side: Side, piece: bytes) -> None:
+    def receive(self, side: Side, piece: bytes) -> None:
         was_closed = side.endpoint.is_closed
         side.react(side.endpoint.receive(piece, self.clock.now()))
         assert side.is_bounded()

@@ -139,7 +139,7 @@ async def test_7_8_a_wrong_document_is_refused_and_nothing_is_kept(bench: Bench,
             wrong = wrong._replace(code="acknowledgement:label.invalid", status=400)
     assert said(await refused(ASKED[how](bench, given))) == (wrong.status, wrong.code)
     assert bench.manager.ids() == []
-    assert bench.told == []
+    assert bench.reported == []
 
 
 @pytest.mark.parametrize("away", AWAY)

@@ -92,12 +92,12 @@ async def pier(sites: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: str)
 async def test_spec_1_01_no_more_elements_come_than_were_requested(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     for last in (3, 6, 9):
-        await subscriber.heard(BEGUN, *elements(*range(1, last + 1)))
+        await subscriber.received(BEGUN, *elements(*range(1, last + 1)))
         pier.pass_time(5)
-        await subscriber.heard(BEGUN, *elements(*range(1, last + 1)))
+        await subscriber.received(BEGUN, *elements(*range(1, last + 1)))
         await subscriber.request(3)
     await subscriber.ended()
-    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+    await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 @over_all
@@ -105,7 +105,7 @@ async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: Al
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.has(10)
     await subscriber.ended()
-    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+    await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 @over_all
@@ -127,7 +127,7 @@ async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(
             await pause(random_source.randrange(60))
         waiting = [each for each in waiting if not each.is_over]
     for each in subscribers:
-        await each.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+        await each.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
         assert len(each.orders) <= 1, "what keeps its order on the way is one"
 
 
@@ -138,7 +138,7 @@ async def test_spec_1_04_a_failure_is_notified_once_behind_what_came_before_it(
     pier.fail_behind(4)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
-    *before, failure = subscriber.told
+    *before, failure = subscriber.reported
     assert before == [BEGUN, *elements(1, 2, 3, 4)]
     assert failure.sign is Sign.FAILED
     assert failure.number >= 500
@@ -150,14 +150,14 @@ async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: AllProt
     subscriber = await somebody(pier, protocol).subscribe(demand=10)
     await subscriber.has(10)
     await subscriber.ended()
-    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+    await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 @over_all
 async def test_spec_1_05_what_is_empty_is_complete(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=5, first=11)
     await subscriber.ended()
-    await subscriber.heard(*[BEGUN] * subscriber.begins_refused, COMPLETE)
+    await subscriber.received(*[BEGUN] * subscriber.begins_refused, COMPLETE)
 
 
 @over_all
@@ -169,7 +169,7 @@ async def test_spec_1_06_an_end_is_the_end_of_the_subscription(
         pier.fail_behind(9)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
-    assert subscriber.told[-1].sign is ends
+    assert subscriber.reported[-1].sign is ends
     await until(lambda: list(pier.streams) == [])
 
 
@@ -180,23 +180,23 @@ async def test_spec_1_07_nothing_comes_after_the_end(pier: AllProtocolsSetup, pr
         pier.fail_behind(9)
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
-    told = subscriber.told
+    told = subscriber.reported
     await pier.grow(3)
     pier.pass_time(5)
     await subscriber.confirmed()
-    assert subscriber.told == told
+    assert subscriber.reported == told
 
 
 @over_all
 async def test_spec_1_08_a_cancel_stops_the_elements(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
-    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    await subscriber.received(BEGUN, *elements(1, 2, 3))
     subscriber.ask(3)
     await subscriber.cancel()
-    told = subscriber.told
+    told = subscriber.reported
     await pause()
     await subscriber.confirmed()
-    assert subscriber.told == told
+    assert subscriber.reported == told
     assert subscriber.signs == [Sign.BEGUN, Sign.ELEMENT]
     await until(lambda: list(pier.streams) == [])
 
@@ -209,11 +209,11 @@ async def test_spec_1_09_who_is_refused_is_notified_that_it_starts_and_why_it_en
     stranger = somebody(pier, protocol, subject=STRANGER)
     await stranger.refused(demand)
     if stranger.needs_request and not demand:
-        await stranger.heard(BEGUN)
+        await stranger.received(BEGUN)
         await stranger.request(1)
     await stranger.ended()
     assert stranger.signs == [Sign.BEGUN] * stranger.begins_refused + [Sign.FAILED]
-    assert len(stranger.told) == len(stranger.signs)
+    assert len(stranger.reported) == len(stranger.signs)
 
 
 @over_all
@@ -221,8 +221,8 @@ async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: AllProto
     subscriber = await somebody(pier, protocol).subscribe(demand=UNBOUNDED)
     await subscriber.has(10)
     await subscriber.ended()
-    assert subscriber.told[0] == BEGUN
-    assert subscriber.told.count(BEGUN) == 1
+    assert subscriber.reported[0] == BEGUN
+    assert subscriber.reported.count(BEGUN) == 1
 
 
 @over_all
@@ -230,11 +230,11 @@ async def test_spec_1_10_who_subscribes_again_has_a_subscription_more(pier: AllP
     first = await somebody(pier, protocol).subscribe(demand=3)
     second = await somebody(pier, protocol, first).subscribe(demand=3)
     for each in (first, second):
-        await each.heard(BEGUN, *elements(1, 2, 3))
+        await each.received(BEGUN, *elements(1, 2, 3))
     assert len(list(pier.streams)) == 2
     await second.exhausted()
     await second.ended()
-    await second.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+    await second.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 @over_all
@@ -245,7 +245,7 @@ async def test_spec_1_11_every_subscriber_has_every_element(pier: AllProtocolsSe
     for each in subscribers:
         await each.exhausted()
         await each.ended()
-        await each.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+        await each.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 # What a subscriber may do, and a publisher has to bear.
@@ -257,25 +257,25 @@ async def test_spec_2_03_a_request_and_a_cancel_after_the_end_do_no_harm(
 ) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100)
     await subscriber.ended()
-    told = subscriber.told
+    told = subscriber.reported
     await subscriber.cancel()
-    assert subscriber.told == told
+    assert subscriber.reported == told
     await subscriber.request(5)
     late = [Told(Sign.FAILED, 400)] if subscriber.answers_late else []
-    await subscriber.heard(*told, *late)
+    await subscriber.received(*told, *late)
     other = await somebody(pier, protocol).subscribe(demand=2)
-    await other.heard(BEGUN, *elements(1, 2))
+    await other.received(BEGUN, *elements(1, 2))
 
 
 @where_demand_is_said
 async def test_spec_2_09_completion_comes_with_and_without_a_request(pier: AllProtocolsSetup, protocol: str) -> None:
     with_one = await somebody(pier, protocol).subscribe(demand=1, first=11)
-    await with_one.heard(BEGUN, COMPLETE)
+    await with_one.received(BEGUN, COMPLETE)
     without = await somebody(pier, protocol).subscribe(first=11)
     if without.needs_request or not without.knows_empty:
-        await without.heard(BEGUN)
+        await without.received(BEGUN)
         await without.request(1)
-    await without.heard(BEGUN, COMPLETE)
+    await without.received(BEGUN, COMPLETE)
 
 
 @where_demand_is_said
@@ -285,11 +285,11 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: AllProto
     assert with_one.signs == [Sign.BEGUN, Sign.FAILED]
     without = await somebody(pier, protocol).subscribe(thing="nothing")
     if without.needs_request:
-        await without.heard(BEGUN)
+        await without.received(BEGUN)
         await without.request(1)
     await without.ended()
     assert without.signs == [Sign.BEGUN, Sign.FAILED]
-    assert 400 <= without.told[-1].number < 500
+    assert 400 <= without.reported[-1].number < 500
 
 
 # What a subscription must do.
@@ -298,14 +298,14 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: AllProto
 @over_all
 async def test_spec_3_01_nobody_else_requests_and_cancels(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
-    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    await subscriber.received(BEGUN, *elements(1, 2, 3))
     stranger = somebody(pier, protocol, subject=STRANGER)
     stranger.meddle(subscriber)
     await pause()
     await stranger.confirmed()
     assert stranger.elements == []
     await subscriber.request(3)
-    await subscriber.heard(BEGUN, *elements(*range(1, 7)))
+    await subscriber.received(BEGUN, *elements(*range(1, 7)))
 
 
 @over_all
@@ -315,7 +315,7 @@ async def test_spec_3_02_one_request_upon_each_signal_brings_everything(pier: Al
     subscriber.request_one_upon_each()
     await subscriber.subscribe(demand=1)
     await subscriber.ended()
-    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+    await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 @over_all
@@ -347,33 +347,33 @@ async def test_spec_3_04_a_request_that_takes_long_holds_nobody_up(pier: AllProt
     await slow.subscribe(demand=3)
     await until(lambda: gate.is_reached)
     await quick.subscribe(demand=3)
-    await quick.heard(BEGUN, *elements(1, 2, 3))
+    await quick.received(BEGUN, *elements(1, 2, 3))
     assert slow.elements == []
     gate.opened.set()
-    await slow.heard(BEGUN, *elements(1, 2, 3))
+    await slow.received(BEGUN, *elements(1, 2, 3))
 
 
 @over_all
 async def test_spec_3_05_and_3_07_a_cancel_may_be_said_again_and_again(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
-    await subscriber.heard(BEGUN, *elements(1, 2, 3))
-    told = subscriber.told
+    await subscriber.received(BEGUN, *elements(1, 2, 3))
+    told = subscriber.reported
     for _ in range(3):
         await subscriber.cancel()
         await until(lambda: list(pier.streams) == [])
     await subscriber.confirmed()
-    assert subscriber.told == told
+    assert subscriber.reported == told
 
 
 @over_all
 async def test_spec_3_06_a_request_after_a_cancel_brings_no_element(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
-    await subscriber.heard(BEGUN, *elements(1, 2, 3))
+    await subscriber.received(BEGUN, *elements(1, 2, 3))
     await subscriber.cancel()
-    told = subscriber.told
+    told = subscriber.reported
     await subscriber.request(3)
     late = [Told(Sign.FAILED, 400)] if subscriber.answers_late else []
-    await subscriber.heard(*told, *late)
+    await subscriber.received(*told, *late)
 
 
 @where_demand_is_said
@@ -381,7 +381,7 @@ async def test_spec_3_08_requests_add_up(pier: AllProtocolsSetup, protocol: str)
     subscriber = await somebody(pier, protocol).subscribe()
     for demand in (2, 1, 3):
         subscriber.ask(demand)
-    await subscriber.heard(BEGUN, *elements(*range(1, 7)))
+    await subscriber.received(BEGUN, *elements(*range(1, 7)))
 
 
 @pytest.mark.parametrize("demanded", [0, 3], ids=["at first", "later"])
@@ -393,26 +393,26 @@ async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
     await subscriber.has(demanded)
     await subscriber.request(demand)
     failed = Told(Sign.FAILED, 400)
-    await subscriber.heard(BEGUN, *elements(*range(1, demanded + 1)), failed)
+    await subscriber.received(BEGUN, *elements(*range(1, demanded + 1)), failed)
     await subscriber.request(3)
-    await subscriber.heard(BEGUN, *elements(*range(1, demanded + 1)), failed, *[failed] * subscriber.answers_late)
+    await subscriber.received(BEGUN, *elements(*range(1, demanded + 1)), failed, *[failed] * subscriber.answers_late)
     await until(lambda: list(pier.streams) == [])
 
 
 @where_it_is_endless
 async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100, follow=True)
-    await subscriber.heard(BEGUN)
+    await subscriber.received(BEGUN)
     await subscriber.confirmed()
     await pier.grow(3)
     await subscriber.has(3)
     await subscriber.confirmed()
-    await subscriber.heard(BEGUN, *elements(11, 12, 13))
+    await subscriber.received(BEGUN, *elements(11, 12, 13))
     await subscriber.cancel()
     await until(lambda: list(pier.streams) == [])
     await pier.grow(3)
     await subscriber.confirmed()
-    await subscriber.heard(BEGUN, *elements(11, 12, 13))
+    await subscriber.received(BEGUN, *elements(11, 12, 13))
 
 
 @over_all
@@ -457,7 +457,7 @@ async def test_spec_3_17_demand_reaches_its_cap_and_none_is_too_much(
     subscriber = await somebody(pier, protocol).subscribe()
     for demand in demands:
         subscriber.ask(demand)
-    await subscriber.heard(BEGUN, *elements(*range(1, 11)), COMPLETE)
+    await subscriber.received(BEGUN, *elements(*range(1, 11)), COMPLETE)
 
 
 # Whether that is all.

@@ -63,7 +63,7 @@ class Door:
     ) -> None:
         self.parties: list[EndpointClient] = []
         self.stores = False
-        self.asked: list[int] = []
+        self.requests: list[int] = []
         self._lengths = iter(lengths)
         self._wants, self._window = wants, window
         self._tls = tls
@@ -124,7 +124,7 @@ class Door:
         self, party: EndpointClient, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         left = next(self._lengths, 1 << 30)
-        said = party.says()
+        said = party.sends()
         while True:
             writer.write(said[:left])
             await writer.drain()
@@ -137,19 +137,22 @@ class Door:
             before = len(party.events)
             party.react(party.endpoint.receive(heard, party.clock.now()))
             self._want(party, party.events[before:])
-            said = party.says()
+            said = party.sends()
 
     def _want(self, party: EndpointClient, events: Sequence[Event]) -> None:
         for event in events:
             if isinstance(event, SessionOpened) and self._window:
-                self.asked.append(party.endpoint.subscribe(self._wants, self._window))
+                self.requests.append(party.endpoint.subscribe(self._wants, self._window))
             elif isinstance(event, ElementsReceived) and self.stores:
                 party.endpoint.session.request(event.stream, len(event.elements))
 
     def brought(self) -> list[bytes]:
         """What has come, in all sessions."""
         return [
-            element for party in self.parties for event in party.told(ElementsReceived) for element in event.elements
+            element
+            for party in self.parties
+            for event in party.reported(ElementsReceived)
+            for element in event.elements
         ]
 
 
@@ -194,10 +197,10 @@ async def test_no_more_is_asked_for_than_is_taken(door: Door) -> None:
         elements = client.subscribe("tck/range?n=500", 8)
         assert [await anext(elements) for _ in range(100)] == numbers(100)
         (party,) = door.parties
-        (asked,) = party.told(SubscribeReceived)
+        (asked,) = party.reported(SubscribeReceived)
         assert asked.demand == 8
         # The last one that was taken is asked for again when the next one is wanted.
-        assert 8 + sum(event.demand for event in party.told(DemandReceived)) in range(100, 100 + 8)
+        assert 8 + sum(event.demand for event in party.reported(DemandReceived)) in range(100, 100 + 8)
         await elements.aclose()
         await wait_until(lambda: party.cancelled == [asked.stream])
 
@@ -229,7 +232,7 @@ async def test_every_element_comes_once_and_in_order_wherever_the_link_is_cut() 
         )
     assert texts == numbers(2000)
     assert raw == [number.to_bytes(4, "big") for number in range(1, 2001)]
-    assert sum(len(party.told(Resumed)) for party in door.parties) >= 10
+    assert sum(len(party.reported(Resumed)) for party in door.parties) >= 10
 
 
 @pytest.mark.usefixtures("short_pauses")
@@ -245,14 +248,14 @@ async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes
         await wait_until(lambda: proxy.links > 1)
         proxy.flow()
         assert await rest == numbers(500)[100:]
-    assert sum(len(party.told(Resumed)) for party in door.parties) >= 1
+    assert sum(len(party.reported(Resumed)) for party in door.parties) >= 1
 
 
 async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_starts() -> None:
     async with Door(remembers=False) as door, door.client() as client:
         never = client.subscribe("tck/never")
         waiting = asyncio.ensure_future(anext(never))
-        await wait_until(lambda: door.parties and door.parties[0].told(SubscribeReceived))
+        await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
         door.cut()
         with pytest.raises(Lost, match="token"):
             await asyncio.wait_for(waiting, PATIENCE)
@@ -273,7 +276,7 @@ async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
         assert (door.brought(), bringing.done()) == (numbers(8), False)
         (party,) = door.parties
         door.stores = True
-        party.endpoint.session.request(door.asked[0], 8)
+        party.endpoint.session.request(door.requests[0], 8)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
         await asyncio.wait_for(bringing, PATIENCE)
     assert door.brought() == numbers(20)
@@ -289,14 +292,14 @@ async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut(
         await asyncio.wait_for(bringing, PATIENCE)
         await wait_until(lambda: len(door.brought()) == 1000)
     assert door.brought() == numbers(1000)
-    assert sum(len(party.told(Resumed)) for party in door.parties) >= 5
+    assert sum(len(party.reported(Resumed)) for party in door.parties) >= 5
 
 
 async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> None:
     async with Door(remembers=False, window=4) as door, door.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
         await wait_until(lambda: len(door.brought()) == 4)
-        door.parties[0].endpoint.session.request(door.asked[0], 2)
+        door.parties[0].endpoint.session.request(door.requests[0], 2)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
         await wait_until(lambda: len(door.brought()) == 6)
         door.stores = True
@@ -308,8 +311,8 @@ async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> N
 
 async def test_what_nobody_brings_is_refused() -> None:
     async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
-        await wait_until(lambda: door.parties and door.parties[0].told(StreamFailed))
-    (failed,) = door.parties[0].told(StreamFailed)
+        await wait_until(lambda: door.parties and door.parties[0].reported(StreamFailed))
+    (failed,) = door.parties[0].reported(StreamFailed)
     assert failed.reason.startswith("404 ")
 
 
@@ -334,12 +337,12 @@ async def test_who_follows_what_cannot_be_gone_on_with_is_notified_that_it_is_lo
 async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties and door.parties[0].told(SubscribeReceived))
+        await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
     with pytest.raises(Ended):
         await asyncio.wait_for(never, PATIENCE)
     (party,) = door.parties
     await wait_until(lambda: party.endpoint.is_closed)
-    assert party.told(Interrupted) == []
+    assert party.reported(Interrupted) == []
     with pytest.raises(Ended, match="closed"):
         await taken(client.subscribe("tck/range?n=5"))
 
@@ -363,7 +366,7 @@ async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
     words = [sys.executable, "-m", "examples.rsio_client", "tck/never", "--at", door.uri]
     program = await asyncio.create_subprocess_exec(*words, cwd=ROOT, stdout=PIPE, stderr=PIPE)
     try:
-        await wait_until(lambda: door.parties and door.parties[0].told(SubscribeReceived))
+        await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
         program.send_signal(signal.SIGINT)
         said = await asyncio.wait_for(program.communicate(), PATIENCE)
     finally:
@@ -372,7 +375,7 @@ async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
             await program.communicate()
     assert (program.returncode, *said) == (0, b"", b"")
     (party,) = door.parties
-    assert (party.told(Interrupted), [event.reason for event in party.told(Closed)]) == ([], ["ok"])
+    assert (party.reported(Interrupted), [event.reason for event in party.reported(Closed)]) == ([], ["ok"])
 
 
 async def test_who_leaves_without_a_link_waits_for_none() -> None:
@@ -408,7 +411,7 @@ async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> 
         with pytest.raises(Ended, match="101") as too_long:
             await taken(client.subscribe("x" * 101))
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
-        await wait_until(lambda: door.parties[0].told(SubscribeReceived))
+        await wait_until(lambda: door.parties[0].reported(SubscribeReceived))
         with pytest.raises(Ended) as too_many:
             await taken(client.subscribe("tck/never"))
         with pytest.raises(Ended) as too_large:

@@ -52,7 +52,7 @@ class MemoryWorld:
         for payload in payloads:
             self.broker.send("in", payload, headers)
 
-    def heard(self) -> list[Envelope]:
+    def received(self) -> list[Envelope]:
         return self.broker.sent_to("out")
 
     async def cut(self) -> None:
@@ -86,7 +86,7 @@ class TestMemory(BrokerBehaviour):
         publishing.give(OutboundMessage("out", Envelope(b"no")))
         [error] = await publishing.all_done()
         assert isinstance(error, PublishFailed)
-        assert world.heard() == []
+        assert world.received() == []
 
     async def test_it_says_with_each_confirm_whether_somebody_reads(self, world: MemoryWorld, link: Link) -> None:
         world.broker.unread_addresses.add("nobody")

@@ -81,7 +81,7 @@ async def test_a_parameter_that_comes_twice_is_refused_whatever_it_says() -> Non
     desk = furnished()
     new = {**DOCUMENT, "id": "new"}
     answer = await ask(desk, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
-    assert (answer.status_code, answer.json()["error"], desk.asked) == (400, "api:parameter.invalid", [])
+    assert (answer.status_code, answer.json()["error"], desk.requests) == (400, "api:parameter.invalid", [])
 
 
 @pytest.mark.parametrize("path", ["/api/2/connections/site", "/api/2/connections/nobody", "/metrics", "/health/live"])

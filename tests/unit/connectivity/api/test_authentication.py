@@ -136,14 +136,14 @@ async def test_an_operation_takes_its_role(needed: TokenRole, method: str, path:
         else:
             assert answer.status_code == 403
             assert answer.json()["error"] == "api:forbidden"
-            assert desk.asked == []
+            assert desk.requests == []
 
 
 @each_row(("method", "path", "more"), [it[1:] for it in OPERATIONS])
 async def test_without_a_token_nothing_is_done(method: str, path: str, more: dict[str, Any]) -> None:
     desk = furnished()
     answer = await ask(desk, method, path, guarded(), **more)
-    assert (answer.status_code, answer.headers["www-authenticate"], desk.asked) == (401, "Bearer", [])
+    assert (answer.status_code, answer.headers["www-authenticate"], desk.requests) == (401, "Bearer", [])
 
 
 async def test_the_name_of_a_token_is_who_asks() -> None:
@@ -151,7 +151,7 @@ async def test_the_name_of_a_token_is_who_asks() -> None:
     async with client_of(app_of(desk, tokens=TOKENS, token="shared")) as client:
         await client.delete("/api/2/connections/site", headers=WRITER)
         await client.delete("/api/2/connections/none", headers={"authorization": "Bearer shared"})
-    assert desk.asked == [("delete", "site", "writer"), ("delete", "none", "api")]
+    assert desk.requests == [("delete", "site", "writer"), ("delete", "none", "api")]
 
 
 def test_a_token_knows_its_bearer() -> None:
@@ -219,11 +219,11 @@ class Sleeper:
     """Wakes nobody until it is told to."""
 
     def __init__(self) -> None:
-        self.asked: list[float] = []
+        self.requests: list[float] = []
         self._wakes = asyncio.Event()
 
     async def __call__(self, seconds: float) -> None:
-        self.asked.append(seconds)
+        self.requests.append(seconds)
         await self._wakes.wait()
 
     def wake(self) -> None:
@@ -236,7 +236,7 @@ async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_e
     right = {"authorization": "Bearer secret"}
     async with client_of(app, "203.0.113.9") as stranger, client_of(app, "203.0.113.10") as friend:
         guesses = [asyncio.create_task(stranger.get("/api/2/connections", headers=WRONG)) for _ in range(8)]
-        await wait_until(lambda: len(sleeper.asked) == 8)
+        await wait_until(lambda: len(sleeper.requests) == 8)
         for headers in (WRONG, right):
             answer = await stranger.get("/api/2/connections", headers=headers)
             assert (answer.status_code, answer.json()["error"]) == (429, "api:requests.toomany")
@@ -248,7 +248,7 @@ async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_e
         answers = await asyncio.gather(*guesses)
         assert {it.status_code for it in answers} == {401}
         assert (await stranger.get("/api/2/connections", headers=right)).status_code == 200, "at once, and right"
-    assert sleeper.asked == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
+    assert sleeper.requests == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
 
 
 def test_wrong_tokens_are_reported_in_the_log_and_do_not_fill_it() -> None:
@@ -280,7 +280,7 @@ async def test_a_right_token_never_waits() -> None:
         for _ in range(3):
             assert (await client.get("/metrics", headers={"authorization": "Bearer secret"})).status_code == 200
             assert (await client.get("/metrics")).status_code == 401
-    assert sleeper.asked == []
+    assert sleeper.requests == []
 
 
 async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
@@ -289,7 +289,7 @@ async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
     sleeper.wake()
     async with client_of(app_of(token="secret", sleep=sleeper)) as client:
         assert (await client.get("/health/ready", headers=WRONG)).json() == {"status": "ready"}
-    assert sleeper.asked == [0.1]
+    assert sleeper.requests == [0.1]
 
 
 @each_row(
@@ -323,4 +323,4 @@ async def test_a_page_of_another_origin_changes_no_connection(method: str, path:
     desk = furnished()
     headers = {"origin": "https://evil.example", **more.get("headers", {})}
     answer = await ask(desk, method, path, **{**more, "headers": headers})
-    assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:origin.foreign", [])
+    assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:origin.foreign", [])

@@ -68,7 +68,7 @@ async def test_a_connection_is_created_and_notified_where_it_is() -> None:
     assert answer.status_code == 201
     assert (answer.headers["location"], answer.headers["etag"]) == (f"{ALL}/made-1", '"rev:1"')
     assert answer.json() == {**SHOWN, "id": "made-1"}
-    assert desk.asked == [("create", NEW, "api")]
+    assert desk.requests == [("create", NEW, "api")]
 
 
 async def test_an_id_that_is_taken_is_a_conflict() -> None:
@@ -89,7 +89,7 @@ async def test_case_46_a_connection_is_created_by_put_on_a_fresh_id() -> None:
     answer = await sends(desk, "PUT", ONE, NEW)
     assert (answer.status_code, answer.headers["location"], answer.headers["etag"]) == (201, ONE, '"rev:1"')
     assert answer.json() == SHOWN
-    assert desk.asked == [("put", "site", NEW, "api")]
+    assert desk.requests == [("put", "site", NEW, "api")]
 
 
 async def test_a_connection_is_changed_by_put() -> None:
@@ -153,7 +153,7 @@ async def test_an_earlier_revision_is_retrieved(
     await sends(desk, "PUT", ONE, {**DOCUMENT, "name": "later"})
     answer = await ask(desk, "GET", ONE, headers=headers)
     assert (answer.status_code, answer.headers["etag"]) == (200, f'"rev:{revision}"')
-    assert desk.asked[-1] == ("definition", "site", moment)
+    assert desk.requests[-1] == ("definition", "site", moment)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ async def test_the_revisions_are_listed() -> None:
 async def test_a_connection_is_deleted() -> None:
     desk = furnished()
     answer = await ask(desk, "DELETE", ONE)
-    assert (answer.status_code, answer.content, desk.kept) == (204, b"", {})
+    assert (answer.status_code, answer.content, desk.stored) == (204, b"", {})
     assert (await ask(desk, "DELETE", ONE)).status_code == 404
 
 
@@ -229,7 +229,7 @@ async def test_each_of_the_five_commands_is_carried_out(command: str, method: st
     content, headers = f"connectivity.commands:{command}", {"content-type": "text/plain; charset=utf-8"}
     answer = await ask(desk, "POST", f"{ONE}/command", content=content, headers=headers)
     assert (answer.status_code, answer.content) == (200, b"")
-    assert desk.asked == [(method, "site", "api")]
+    assert desk.requests == [(method, "site", "api")]
     assert (await ask(desk, "POST", f"{ALL}/none/command", content=content, headers=headers)).status_code == 404
 
 
@@ -244,7 +244,7 @@ async def test_any_other_command_is_invalid(command: str) -> None:
     desk = furnished()
     answer = await ask(desk, "POST", f"{ONE}/command", content=command, headers={"content-type": "text/plain"})
     assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:command.invalid")
-    assert desk.asked == []
+    assert desk.requests == []
 
 
 async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
@@ -263,14 +263,14 @@ async def test_case_48_what_a_dry_run_met_is_reported_and_nothing_is_stored() ->
     answer = await sends(desk, "POST", ALL + "?dry-run=true", NEW)
     assert (answer.status_code, answer.json()["error"]) == (504, "connectivity:connection.failed")
     assert answer.json()["report"] == {"sources": []}
-    assert desk.kept == {}
+    assert desk.stored == {}
 
 
 async def test_a_connection_is_tried_as_it_is() -> None:
     desk = FakeManagement()
     answer = await sends(desk, "POST", ALL + "?dry-run=true", DOCUMENT)
     assert (answer.status_code, answer.json()) == (200, {"status": "open"})
-    assert (desk.asked, desk.kept) == ([("test", DOCUMENT, None)], {})
+    assert (desk.requests, desk.stored) == ([("test", DOCUMENT, None)], {})
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ async def test_a_connection_is_tried_with_a_sample(sample: Any, expected: Sample
     desk = FakeManagement()
     trial = {"connection": DOCUMENT, "sample": sample}
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
-    assert (answer.status_code, desk.asked) == (200, [("test", DOCUMENT, expected)])
+    assert (answer.status_code, desk.requests) == (200, [("test", DOCUMENT, expected)])
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any
     desk = FakeManagement()
     answer = await sends(desk, "POST", ALL + "?dry-run=true", trial, **{"content-type": CONNECTION_TEST})
     assert (answer.status_code, [it["path"] for it in answer.json()["problems"]]) == (400, [path])
-    assert desk.asked == []
+    assert desk.requests == []
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", ONE), ("POST", ALL + "?dry-run=true")], ids=["PUT", "dry run"])
@@ -328,11 +328,11 @@ async def test_what_is_missing_is_named_all_at_once(method: str, path: str) -> N
 async def test_a_sample_without_a_dry_run_creates_nothing() -> None:
     desk = FakeManagement()
     answer = await sends(desk, "POST", ALL, {"connection": DOCUMENT}, **{"content-type": CONNECTION_TEST})
-    assert (answer.status_code, desk.asked) == (415, [])
+    assert (answer.status_code, desk.requests) == (415, [])
 
 
 async def test_a_misspelt_dry_run_creates_nothing() -> None:
     desk = FakeManagement()
     answer = await sends(desk, "POST", ALL + "?dryrun=true", NEW)
-    assert (answer.status_code, desk.asked) == (400, [])
+    assert (answer.status_code, desk.requests) == (400, [])
     assert "did you mean dry-run?" in answer.json()["description"]

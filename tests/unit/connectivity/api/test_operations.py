@@ -27,14 +27,14 @@ async def test_as_many_subscriptions_are_listed_as_are_wanted_and_the_number_of_
 ) -> None:
     desk = FakeManagement()
     answer = await ask(desk, "GET", f"{SUBSCRIPTIONS}{query}")
-    assert (answer.headers["x-total-count"], desk.asked) == ("5", [("subscriptions", limit)])
+    assert (answer.headers["x-total-count"], desk.requests) == ("5", [("subscriptions", limit)])
     assert (await ask(desk, "GET", f"{SUBSCRIPTIONS}?limit=0")).status_code == 400
 
 
 async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> None:
     desk = FakeManagement()
     answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/ab")
-    assert (answer.status_code, desk.asked) == (204, [("cancel", "ab", "api")])
+    assert (answer.status_code, desk.requests) == (204, [("cancel", "ab", "api")])
     answer = await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/x")
     assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:subscription.notfound")
 
@@ -43,14 +43,14 @@ async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> No
 async def test_what_starts_no_id_is_not_looked_for(prefix: str) -> None:
     desk = FakeManagement()
     assert (await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
-    assert desk.asked == []
+    assert desk.requests == []
 
 
 @pytest.mark.parametrize(("query", "limit"), [("", 100), ("?limit=7", 7), ("?limit=10000", 10_000)])
 async def test_the_audit_log_is_shown_up_to_a_limit(query: str, limit: int) -> None:
     desk = FakeManagement()
     answer = await ask(desk, "GET", f"/api/2/audit{query}")
-    assert (answer.status_code, answer.json()[0]["by"], desk.asked) == (200, "anna", [("audit", limit)])
+    assert (answer.status_code, answer.json()[0]["by"], desk.requests) == (200, "anna", [("audit", limit)])
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "10001", "9" * 40, "x", ""])
@@ -70,7 +70,7 @@ def erasing(token: str | None) -> tuple[FastAPI, Erasures]:
 async def erase(content: bytes | None, token: str | None = None, **headers: str) -> tuple[httpx.Response, Erasures]:
     """POST `content`, or GET. The erasures are those of this request."""
     app, kept = erasing(token)
-    kept.asked = []
+    kept.requests = []
     async with client_of(app) as client:
         given = {"content-type": "application/json", **headers}
         if content is None:
@@ -81,9 +81,9 @@ async def erase(content: bytes | None, token: str | None = None, **headers: str)
 async def test_an_erasure_is_started_and_listed() -> None:
     answer, kept = await erase(b'{"entity": "acme:lamp", "by": "anna"}')
     assert (answer.status_code, answer.json()) == (202, {"id": 1, "entity": "acme:lamp"})
-    assert kept.asked == [(EntityId(EntityType.THING, "acme", "lamp"), "anna")]
+    assert kept.requests == [(EntityId(EntityType.THING, "acme", "lamp"), "anna")]
     _, kept = await erase(b'{"entity": "acme:lamp", "type": "policy"}')
-    assert kept.asked == [(EntityId(EntityType.POLICY, "acme", "lamp"), "api")]
+    assert kept.requests == [(EntityId(EntityType.POLICY, "acme", "lamp"), "api")]
     assert (await erase(None))[0].json() == [{"id": 1}]
 
 
@@ -104,12 +104,12 @@ async def test_an_erasure_is_started_and_listed() -> None:
 async def test_an_erasure_that_cannot_be_started_says_why(content: bytes, status: int, error: str) -> None:
     answer, kept = await erase(content)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
-    assert kept.asked == []
+    assert kept.requests == []
 
 
 async def test_a_page_in_a_browser_cannot_erase_anything() -> None:
     answer, kept = await erase(b'{"entity": "acme:lamp"}', **{"content-type": "text/plain"})
-    assert (answer.status_code, kept.asked) == (415, [])
+    assert (answer.status_code, kept.requests) == (415, [])
 
 
 @each_row("content", [None, b'{"entity": "acme:lamp"}'])
@@ -134,7 +134,7 @@ async def test_a_name_that_somebody_made_resolve_to_this_machine_gets_at_nothing
 ) -> None:
     answer, kept = await erase(content, host=host)
     assert (answer.status_code == 403) == is_foreign
-    assert not (is_foreign and kept.asked)
+    assert not (is_foreign and kept.requests)
     if is_foreign:
         assert answer.json()["error"] == "api:host.foreign"
     allowed, _ = await erase(content, token="secret", authorization="Bearer secret", host=host)
@@ -154,7 +154,7 @@ async def test_a_name_that_somebody_made_resolve_to_this_machine_gets_at_nothing
 async def test_a_page_of_another_origin_changes_nothing(origin: str, is_foreign: bool) -> None:
     answer, kept = await erase(b'{"entity": "acme:lamp"}', origin=origin)
     assert answer.status_code == (403 if is_foreign else 202)
-    assert is_foreign != bool(kept.asked)
+    assert is_foreign != bool(kept.requests)
     if is_foreign:
         assert answer.json()["error"] == "api:origin.foreign"
     assert (await erase(None, origin=origin))[0].status_code == 200, "what it may read a browser decides"
@@ -163,7 +163,7 @@ async def test_a_page_of_another_origin_changes_nothing(origin: str, is_foreign:
 @pytest.mark.parametrize("content", [None, b'{"entity": "acme:lamp"}'])
 async def test_with_a_token_erasures_want_it(content: bytes | None) -> None:
     answer, kept = await erase(content, token="secret")
-    assert (answer.status_code, answer.json()["error"], kept.asked) == (401, "api:unauthorized", [])
+    assert (answer.status_code, answer.json()["error"], kept.requests) == (401, "api:unauthorized", [])
     answer, _ = await erase(content, token="secret", authorization="Bearer secret")
     assert answer.status_code in (200, 202)
 
@@ -177,4 +177,4 @@ async def test_the_name_of_a_token_is_who_erases_whatever_the_body_says() -> Non
             json={"entity": "acme:lamp", "by": "bert"},
             headers={"authorization": "Bearer " + "a" * 16},
         )
-    assert (answer.status_code, [by for _, by in kept.asked]) == (202, ["anna"])
+    assert (answer.status_code, [by for _, by in kept.requests]) == (202, ["anna"])

@@ -113,7 +113,7 @@ async def test_of_two_operators_who_change_the_same_revision_one_is_reported_412
 async def test_a_delete_of_another_revision_deletes_nothing() -> None:
     desk = furnished()
     assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:9"'})).status_code == 412
-    assert list(desk.kept) == ["site"]
+    assert list(desk.stored) == ["site"]
     assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:1"'})).status_code == 204
 
 

@@ -33,7 +33,7 @@ async def test_odd_json_is_refused_as_in_a_connection_file(content: bytes, metho
     answer = await ask(desk, method, path, content=content, headers=JSON)
     assert (answer.status_code, answer.json()["error"]) == (400, "json.invalid")
     assert answer.json()["problems"]
-    assert desk.asked == []
+    assert desk.requests == []
 
 
 @pytest.mark.parametrize("content", [b"[]", b"7", b"null", b'"text"'])

@@ -41,7 +41,7 @@ async def search(
 
 
 def asked(desk: FakeManagement) -> HttpSearch:
-    ((_, inquiry),) = desk.asked
+    ((_, inquiry),) = desk.requests
     assert isinstance(inquiry, HttpSearch)
     return inquiry
 
@@ -64,7 +64,7 @@ async def test_a_plan_is_shown_to_admins() -> None:
     assert (answer.status_code, answer.json()["things"]) == (200, 7)
     assert asked(desk) == HttpSearch(("acme:anna",), "exists(attributes/room)", "size(3)")
     answer, desk = await search(f"{THINGS}/plan", "bert")
-    assert (answer.status_code, desk.asked) == (403, [])
+    assert (answer.status_code, desk.requests) == (403, [])
 
 
 async def test_everything_that_was_asked_is_asked() -> None:
@@ -94,9 +94,9 @@ async def test_nothing_that_was_not_asked_is_asked() -> None:
 @pytest.mark.parametrize("namespaces", ["", ",", " , "])
 async def test_in_no_namespace_there_is_nothing(namespaces: str) -> None:
     answer, desk = await search(THINGS, namespaces=namespaces)
-    assert (answer.json(), desk.asked) == ({"items": []}, [])
+    assert (answer.json(), desk.requests) == ({"items": []}, [])
     answer, desk = await search(COUNT, namespaces=namespaces)
-    assert (answer.json(), desk.asked) == (0, [])
+    assert (answer.json(), desk.requests) == (0, [])
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_an_admin_asks_in_anybodys_name_and_else_in_that_of_the_token(path
 async def test_nobody_else_does_not_even_in_the_own_name(path: str) -> None:
     for subject in ("acme:anna", "acme:bert"):
         answer, desk = await search(path, "bert", as_=subject)
-        assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:forbidden", [])
+        assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:forbidden", [])
 
 
 @BOTH
@@ -134,7 +134,7 @@ async def test_nobody_else_does_not_even_in_the_own_name(path: str) -> None:
 async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_told: bool) -> None:
     """An empty answer would look like a world without things."""
     answer, desk = await search(path, who)
-    assert (answer.status_code, answer.json()["error"], desk.asked) == (403, "api:subjects.missing", [])
+    assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:subjects.missing", [])
     assert ("Name them with `as` (--as SUBJECT)." in answer.json()["message"]) is is_told
 
 
@@ -169,7 +169,7 @@ async def test_where_no_token_is_needed_anyone_who_asks_says_in_whose_name(path:
 )
 async def test_what_cannot_be_understood_is_asked_of_nobody(query: dict[str, Any], error: str) -> None:
     answer, desk = await search(THINGS, "anna", **query)
-    assert (answer.status_code, answer.json()["error"], desk.asked) == (400, error, [])
+    assert (answer.status_code, answer.json()["error"], desk.requests) == (400, error, [])
 
 
 @pytest.mark.parametrize(

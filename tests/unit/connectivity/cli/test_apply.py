@@ -102,7 +102,7 @@ def test_a_plan_without_changes_ends_with_0(server: Canned, tmp_path: Path) -> N
 def test_what_is_applied_is_under_the_revision_it_was_compared_with(server: Canned, folder: Path) -> None:
     result = run("apply", folder, "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-2:]) == (0, ["depot: done", "fresh: done"])
-    depot, fresh = [asked for asked in server.asked if asked.line.startswith("PUT")]
+    depot, fresh = [asked for asked in server.requests if asked.line.startswith("PUT")]
     assert (depot.headers["if-match"], depot.headers.get("if-none-match")) == ('"rev:3"', None)
     assert (fresh.headers["if-none-match"], fresh.headers.get("if-match")) == ("*", None)
     assert depot.document == json.loads((folder / "depot.json").read_text())
@@ -152,7 +152,7 @@ def test_secrets_that_cannot_be_compared_are_sent_when_asked(server: Canned, tmp
     assert (result.exit_code, changing(server)) == (0, [])
     assert "uri: a secret that cannot be compared; it is not sent without --secrets" in result.stdout
     assert run("apply", tmp_path, "--yes", "--secrets").exit_code == 0
-    assert server.asked[-1].document["uri"] == f"tcp://u:{SECRET}@h:1883"
+    assert server.requests[-1].document["uri"] == f"tcp://u:{SECRET}@h:1883"
     assert SECRET not in result.output
 
 
@@ -160,7 +160,7 @@ def test_what_no_file_has_is_deleted_only_if_asked(server: Canned, folder: Path)
     assert "site" not in run("apply", folder, "--plan").stdout
     result = run("apply", folder, "--prune", "--yes")
     assert (result.exit_code, "site: gone" in result.stdout) == (0, True)
-    assert (server.asked[-1].line, server.asked[-1].headers["if-match"]) == (
+    assert (server.requests[-1].line, server.requests[-1].headers["if-match"]) == (
         "DELETE /api/2/connections/site",
         '"rev:1"',
     )
@@ -170,12 +170,12 @@ def test_files_are_checked_before_anything_is_asked(server: Canned, folder: Path
     write(folder, document("bad", clientCount=0, uri=f"tcp://u:{SECRET}@h:1883"))
     checked = CliRunner().invoke(app, ["validate", str(folder)])
     result = run("apply", folder, "--yes")
-    assert (result.exit_code, server.asked) == (1, [])
+    assert (result.exit_code, server.requests) == (1, [])
     assert result.stdout == checked.stdout
     assert run("apply", folder / "nope").exit_code == 2
     (empty := folder / "empty").mkdir()
     nothing = run("apply", empty, "--prune", "--yes")
-    assert (nothing.exit_code, server.asked) == (2, []), "an empty folder would delete everything"
+    assert (nothing.exit_code, server.requests) == (2, []), "an empty folder would delete everything"
 
 
 def test_references_are_for_the_service_to_follow(server: Canned, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_references_are_for_the_service_to_follow(server: Canned, tmp_path: Path
     write(tmp_path, document("depot", uri=uri, ca="${file:nowhere.pem}"))
     assert CliRunner().invoke(app, ["validate", str(tmp_path)]).exit_code == 1
     assert run("apply", tmp_path, "--yes").exit_code == 0
-    assert (server.asked[-1].document["uri"], server.asked[-1].document["ca"]) == (uri, "${file:nowhere.pem}")
+    assert (server.requests[-1].document["uri"], server.requests[-1].document["ca"]) == (uri, "${file:nowhere.pem}")
     write(tmp_path, document("depot", uri=uri, clientCount=0))
     result = run("apply", tmp_path, "--yes")
     assert (result.exit_code, "clientCount" in result.stdout, "NO_SUCH" in result.stdout) == (1, True, False)
@@ -253,8 +253,8 @@ def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server
     more = ["--sample", folder / "sample.json", "--header", "correlation-id=c-1", "--header", "a=b=c", "--source", "0"]
     result = run("test", folder / "depot.json", *more, "--address", "depot/cmd")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert server.asked[-1].headers["content-type"] == "application/vnd.connectivity.connection-test+json"
-    sent = server.asked[-1].document
+    assert server.requests[-1].headers["content-type"] == "application/vnd.connectivity.connection-test+json"
+    sent = server.requests[-1].document
     assert sent["connection"] == json.loads((folder / "depot.json").read_text())
     assert sent["sample"] == {
         "payload": '{"on": true}',
@@ -280,14 +280,14 @@ def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server
 def test_a_connection_test_without_a_sample_is_the_document_alone(server: Canned, folder: Path) -> None:
     server.table[TRY] = Reply({"connection": "open"})
     assert run("test", folder / "depot.json").exit_code == 0
-    assert server.asked[-1].headers["content-type"] == "application/json"
-    assert server.asked[-1].document["id"] == "depot"
+    assert server.requests[-1].headers["content-type"] == "application/json"
+    assert server.requests[-1].document["id"] == "depot"
 
 
 def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_input(server: Canned, folder: Path) -> None:
     server.table[TRY] = Reply(REPORT)
     assert run("test", folder / "depot.json", "--sample", "-", input=b"\xff\x00").exit_code == 0
-    sample = server.asked[-1].document["sample"]
+    sample = server.requests[-1].document["sample"]
     assert (sample["encoding"], base64.b64decode(sample["payload"])) == ("base64", b"\xff\x00")
 
 
@@ -328,7 +328,7 @@ def test_a_connection_test_that_finds_a_problem_ends_with_1_and_shows_what_it_fo
 )
 def test_what_cannot_be_tried_ends_with_2(more: list[str], server: Canned, folder: Path) -> None:
     result = run("test", folder / "depot.json", *more, input=b"x")
-    assert (result.exit_code, result.stdout, server.asked) == (2, "", [])
+    assert (result.exit_code, result.stdout, server.requests) == (2, "", [])
 
 
 def test_of_several_connections_one_is_named(server: Canned, folder: Path) -> None:
@@ -336,4 +336,4 @@ def test_of_several_connections_one_is_named(server: Canned, folder: Path) -> No
     several = run("test", folder)
     assert (several.exit_code, "found the connections depot, fresh" in several.stderr) == (2, True)
     assert run("test", folder, "--id", "fresh").exit_code == 0
-    assert server.asked[-1].document["id"] == "fresh"
+    assert server.requests[-1].document["id"] == "fresh"

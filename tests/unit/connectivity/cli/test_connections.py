@@ -93,7 +93,7 @@ def test_a_command_asks_the_api_and_prints_lines(line: str, server: Canned) -> N
     result = run(*line.split())
     assert (result.exit_code, result.stdout.splitlines(), result.stderr) == (0, printed, "")
     assert server.lines == asked
-    assert {each.headers["authorization"] for each in server.asked} == {f"Bearer {TOKEN}"}
+    assert {each.headers["authorization"] for each in server.requests} == {f"Bearer {TOKEN}"}
 
 
 AS_JSON: dict[str, Any] = {
@@ -132,7 +132,7 @@ COMMANDS = {
 @pytest.mark.parametrize("line", COMMANDS)
 def test_spec_7_1_the_five_commands_are_sent_as_text(line: str, server: Canned) -> None:
     run(*line.split())
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert asked.body.decode() == f"connectivity.commands:{COMMANDS[line]}"
     assert asked.headers["content-type"] == "text/plain"
 
@@ -141,7 +141,7 @@ def test_a_connection_is_shown_as_a_file_might_hold_it(server: Canned) -> None:
     assert yaml.safe_load(run("show", "depot").stdout) == DOCUMENT
     run("show", "depot", "--revision", "2")
     run("show", "depot", "--at", "2026-02-03T10:00:00Z")
-    _, revision, time = server.asked
+    _, revision, time = server.requests
     assert revision.headers["at-historical-revision"] == "2"
     assert time.headers["at-historical-timestamp"] == "2026-02-03T10:00:00Z"
 
@@ -181,7 +181,7 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
 
 def test_what_cannot_be_asked_on_a_terminal_needs_yes(server: Canned) -> None:
     result = run("delete", "depot")
-    assert (result.exit_code, result.stdout, server.asked) == (2, "", [])
+    assert (result.exit_code, result.stdout, server.requests) == (2, "", [])
     assert "Delete depot? Add --yes to confirm." in result.stderr
 
 
@@ -245,7 +245,7 @@ def test_address_and_token_come_from_the_nearest_place(
         for name, value in (("CONNECTIVITY_URL", url), ("CONNECTIVITY_TOKEN", variable)):
             monkeypatch.setenv(name, value or "")
         assert run("list", *arguments).exit_code == 0
-        return server.asked[-1].headers.get("authorization", " ").split(" ")[1]
+        return server.requests[-1].headers.get("authorization", " ").split(" ")[1]
 
     assert asked(server.url, "from-variable") == "from-variable"
     assert asked(nobody, "from-variable", "--url", server.url, "--token-file", token) == "from-file"
@@ -274,7 +274,7 @@ def test_what_cannot_be_used_ends_with_2(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     result = run("list", *arguments)
-    assert (result.exit_code, result.stdout, server.asked) == (2, "", [])
+    assert (result.exit_code, result.stdout, server.requests) == (2, "", [])
     assert result.stderr
     assert TOKEN not in result.output
 

@@ -78,7 +78,7 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
     told: list[str] = []
     with canned({LOGS: answers}) as server:
         assert list(islice(following(server, told, clock), 3)) == ["m1", "m2", "m3"]
-        assert len(server.asked) == len(answers)
+        assert len(server.requests) == len(answers)
     away, back = told
     assert "waiting" in away
     assert "available again" in back

@@ -41,7 +41,7 @@ def test_a_question_carries_token_and_body_and_the_answer_its_tag() -> None:
             "PUT", "connections", "a:b/c", query={"x": "1 2", "y": None}, body={"id": "ä"}, headers={"if-match": "*"}
         )
     assert (answer.status, answer.document, answer.tag) == (201, {"id": "ä"}, '"rev:3"')
-    (asked,) = server.asked
+    (asked,) = server.requests
     assert asked.document == {"id": "ä"}
     assert asked.headers["authorization"] == f"Bearer {TOKEN}"
     assert (asked.headers["if-match"], asked.headers["content-type"]) == ("*", "application/json")

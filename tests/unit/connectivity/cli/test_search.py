@@ -25,7 +25,7 @@ class Things(Canned):
         self._left = list(answers)
 
     def _answer(self, asked: Asked) -> Reply:
-        self.asked.append(asked)
+        self.requests.append(asked)
         return self._left.pop(0)
 
     @property
@@ -145,4 +145,4 @@ def test_a_mark_is_under_the_place_that_is_meant(monkeypatch: pytest.MonkeyPatch
 def test_a_limit_that_is_invalid_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with canned({}) as service:
         run(monkeypatch, service, "--limit", "0", code=2)
-        assert service.asked == []
+        assert service.requests == []

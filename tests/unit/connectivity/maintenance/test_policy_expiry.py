@@ -67,7 +67,7 @@ class ExpirySetup:
     def history(self, policy: EntityId = POLICY) -> list[Event]:
         return list(self.journal.events(policy, 1, 2**62, 1000, 1 << 30))
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         return [json.loads(each.value)["deleteAt"] for each in self.announced]
 
 
@@ -87,10 +87,10 @@ async def test_case_60_a_subject_goes_at_its_time_with_an_event(setup: ExpirySet
     event = setup.history()[-1]
     assert (event.action, event.path, event.revision) == ("deleted", f"/entries/G/subjects/{GUEST}", 2)
     assert event.timestamp == "2030-01-15T08:00:00.000000Z"
-    assert setup.told() == [EIGHT]
+    assert setup.reported() == [EIGHT]
     setup.at(9, 0)
     await setup.expiry.round()
-    assert (len(setup.history()), setup.told()) == (2, [EIGHT])
+    assert (len(setup.history()), setup.reported()) == (2, [EIGHT])
 
 
 async def test_who_is_reported_ahead_is_reported_once(setup: ExpirySetup) -> None:
@@ -102,16 +102,16 @@ async def test_who_is_reported_ahead_is_reported_once(setup: ExpirySetup) -> Non
         assert setup.announced == []
     setup.at(7, 40)
     await setup.expiry.round()
-    assert setup.told() == [EIGHT]
+    assert setup.reported() == [EIGHT]
     await setup.send("modify", "/entries/G/importable", "never")
     setup.at(7, 50)
     await setup.expiry.round()
     await setup.expiry.round()
-    assert setup.told() == [EIGHT]
+    assert setup.reported() == [EIGHT]
     later = {"type": "t", "expiry": "2030-01-15T09:00:00Z", "announcement": {"beforeExpiry": "2h"}}
     await setup.send("modify", f"/entries/G/subjects/{GUEST}", later)
     await setup.expiry.round()
-    assert setup.told() == [EIGHT, "2030-01-15T09:00:00Z"]
+    assert setup.reported() == [EIGHT, "2030-01-15T09:00:00Z"]
     setup.at(8, 0)
     await setup.expiry.round()
     assert [event.action for event in setup.history()] == ["created", "modified", "modified"]
@@ -150,16 +150,16 @@ async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path
     first = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
     await first.expiry.round()
-    assert first.told() == [EIGHT]
+    assert first.reported() == [EIGHT]
     await first.store.close()
     second = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await second.expiry.round()
-    assert second.told() == []
+    assert second.reported() == []
     await second.store.close()
     third = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     third.now = START + timedelta(days=3)
     await third.expiry.round()
-    assert (third.history()[-1].action, third.told()) == ("deleted", [EIGHT])
+    assert (third.history()[-1].action, third.reported()) == ("deleted", [EIGHT])
     assert third.history()[-1].timestamp == "2030-01-18T07:30:00.000000Z"
     await third.store.close()
 
@@ -178,7 +178,7 @@ async def test_what_cannot_be_stored_is_due_until_it_can() -> None:
     disk.full = False
     await setup.store.wait_available()
     await setup.expiry.round()
-    assert (len(setup.history()), setup.told()) == (2, [EIGHT])
+    assert (len(setup.history()), setup.reported()) == (2, [EIGHT])
     await setup.store.close()
 
 

@@ -47,25 +47,25 @@ class Broker:
     """Says what it is told to say, and remembers whom it was asked about."""
 
     def __init__(self) -> None:
-        self.said: ProbeReport | Exception = ProbeReport(
+        self.messages: ProbeReport | Exception = ProbeReport(
             [[AddressCheck("site/up")]],
             [AddressCheck("{{ header:reply-to }}", note="later", is_known=False)],
             [AddressCheck("out")],
         )
-        self.asked: list[tuple[Connection, str]] = []
+        self.requests: list[tuple[Connection, str]] = []
         self.answers = asyncio.Event()
         self.answers.set()
         self.is_left = False
 
     async def examine(self, connection: Connection, name: str) -> ProbeReport:
-        self.asked.append((connection, name))
+        self.requests.append((connection, name))
         try:
             await self.answers.wait()
         finally:
             self.is_left = True
-        if isinstance(self.said, Exception):
-            raise self.said
-        return self.said
+        if isinstance(self.messages, Exception):
+            raise self.messages
+        return self.messages
 
     def load(self, name: str) -> ConnectionType:
         return replace(load_connection_type(name), examine=self.examine)
@@ -107,7 +107,7 @@ async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: B
     """The connection's own id counts where its broker and its templates ask for it."""
     await tried()
     await tried()
-    (known, first), (again, second) = broker.asked
+    (known, first), (again, second) = broker.requests
     assert (known.id, again.id) == ("site", "site")
     assert first != second
     assert all(name.endswith("-dry-run") and len(name) == 44 for name in (first, second))
@@ -134,7 +134,7 @@ async def test_7_1_the_connection_test_has_a_name_of_its_own_each_time(broker: B
 async def test_case_48_a_broker_that_does_not_let_us_in(
     broker: Broker, error: Exception, status: int, code: str, told: str
 ) -> None:
-    broker.said = error
+    broker.messages = error
     refused = await refusal(DOCUMENT)
     assert (refused.fault.status, refused.fault.error) == (status, code)
     assert refused.report is not None
@@ -158,7 +158,7 @@ async def test_7_6_a_broker_that_says_nothing_has_ten_seconds(broker: Broker) ->
 
 async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_opening(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no queue 'site/up'")
-    broker.said = ProbeReport([[AddressCheck("site/up", missing)]], [], [AddressCheck("out")])
+    broker.messages = ProbeReport([[AddressCheck("site/up", missing)]], [], [AddressCheck("out")])
     refused = await refusal(DOCUMENT)
     assert (refused.fault.status, refused.fault.error) == (504, "connectivity:connection.failed")
     assert "missing address: no queue" in refused.fault.message
@@ -171,7 +171,7 @@ async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_ope
 
 async def test_7_8_a_target_whose_exchange_is_missing_is_reported_and_keeps_nobody_waiting(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no exchange 'out'")
-    broker.said = ProbeReport([[AddressCheck("site/up")]], [], [AddressCheck("out", missing)])
+    broker.messages = ProbeReport([[AddressCheck("site/up")]], [], [AddressCheck("out", missing)])
     report = await tried()
     assert report["connection"] == "open"
     assert [(each["status"], each["details"]) for each in report["targets"]] == [
@@ -188,11 +188,11 @@ async def test_what_this_version_does_not_have_is_not_tried(broker: Broker) -> N
     }
     refused = await refusal({**DOCUMENT, "sshTunnel": tunnel})
     assert (refused.fault.status, "sshTunnel" in refused.fault.message) == (504, True)
-    assert broker.asked == []
+    assert broker.requests == []
 
 
 async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_reported(broker: Broker) -> None:
-    broker.said = ProbeReport(
+    broker.messages = ProbeReport(
         [[AddressCheck("site/up")]], [AddressCheck("a")], [AddressCheck("out")], note="no shared subscriptions"
     )
     document = {
@@ -212,7 +212,7 @@ async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Brok
     sample = SampleMessage(command("delete"))
     report = await tried(DOCUMENT, sample)
     assert report["sample"]["signals"][0]["topic"] == "acme.site/lamp-7/things/twin/commands/delete"
-    broker.said = NotConnected(Detail.REFUSED, "nobody")
+    broker.messages = NotConnected(Detail.REFUSED, "nobody")
     refused = await refusal(DOCUMENT, sample)
     assert refused.report is not None
     assert refused.report["sample"]["signals"][0]["path"] == "/"
@@ -224,11 +224,11 @@ async def test_anyone_who_gives_up_leaves_the_broker(broker: Broker, give_up: Ca
     sample = None if give_up else SampleMessage(b"", source=7)
     trying = asyncio.create_task(tried(DOCUMENT, sample))
     if give_up:
-        await wait_until(lambda: broker.asked)
+        await wait_until(lambda: broker.requests)
         give_up(trying)
     with pytest.raises((asyncio.CancelledError, OperationRefused)):
         await trying
-    assert broker.is_left or not broker.asked
+    assert broker.is_left or not broker.requests
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "mqtt-5", "amqp-091", "kafka"])

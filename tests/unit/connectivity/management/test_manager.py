@@ -345,7 +345,7 @@ async def test_commands_on_one_connection_wait_for_each_other_and_others_do_not(
     await put(bench, "depot")
     bench.may_close.clear()
     closing = asyncio.ensure_future(bench.manager.close("depot", "ada"))
-    await wait_until(lambda: "close depot" in bench.told)
+    await wait_until(lambda: "close depot" in bench.reported)
     opening = asyncio.ensure_future(bench.manager.open("depot", "eve"))
     await put(bench, "other")
     assert bench.manager.status("depot")["connectionStatus"] == "closed", "questions are answered from the present"
@@ -360,11 +360,11 @@ async def test_a_command_continues_to_its_end_when_nobody_waits_any_more(bench: 
     await put(bench, "depot")
     bench.may_close.clear()
     changing = asyncio.ensure_future(put(bench, "depot", topic="other"))
-    await wait_until(lambda: "close depot" in bench.told)
+    await wait_until(lambda: "close depot" in bench.reported)
     changing.cancel()
     await pause()
     bench.may_close.set()
-    await wait_until(lambda: bench.told[-1] == "open depot")
+    await wait_until(lambda: bench.reported[-1] == "open depot")
     assert bench.registry["depot"].connection.sources[0].addresses == ("other",)
 
 

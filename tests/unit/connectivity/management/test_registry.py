@@ -37,12 +37,12 @@ class FakeSupervisor:
 
 class Bench:
     def __init__(self, folder: Path) -> None:
-        self.folder, self.told = folder, list[str]()
+        self.folder, self.reported = folder, list[str]()
         self.may_be_open: Callable[[str], bool] = lambda _id: True
         self.registry = ConnectionRegistry(
             FolderWatcher(folder, pause=lambda _seconds: None),
-            lambda connection: FakeSupervisor(connection, self.told),  # type: ignore[arg-type, return-value]
-            lambda connection_id: self.told.append(f"ended {connection_id}"),
+            lambda connection: FakeSupervisor(connection, self.reported),  # type: ignore[arg-type, return-value]
+            lambda connection_id: self.reported.append(f"ended {connection_id}"),
             self._known,
             keep_notes=self._keep_notes,
         )
@@ -57,13 +57,13 @@ class Bench:
         file = self.folder / name
         file.write_text(text, encoding="utf-8")
         # Two changes within one tick of the file system's clock are still two.
-        stamp = file.stat().st_mtime_ns + len(self.told) + 1
+        stamp = file.stat().st_mtime_ns + len(self.reported) + 1
         os.utime(file, ns=(stamp, stamp))
 
     async def changes(self) -> list[str]:
-        self.told.clear()
+        self.reported.clear()
         await self.registry.refresh()
-        return list(self.told)
+        return list(self.reported)
 
 
 @pytest.fixture

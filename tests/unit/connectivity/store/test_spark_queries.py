@@ -26,7 +26,7 @@ class Slow(SparkQueries):
         super().__init__(Lake(Path()), lambda: "")
         self.numbers = numbers
         self.allowed = threading.Semaphore(0)
-        self.asked, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
+        self.requests, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
 
     def run(self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None) -> Numbers:  # type: ignore[override]
         assert cancellation is not None
@@ -38,7 +38,7 @@ class Numbers:
         self._slow, self._cancellation, self._number = slow, cancellation, 0
 
     def __next__(self) -> int:
-        self._slow.asked.set()
+        self._slow.requests.set()
         while not self._slow.allowed.acquire(timeout=0.01):
             if self._cancellation.is_set:
                 self._slow.stopped.set()
@@ -67,10 +67,10 @@ async def test_batches_come_one_by_one_and_the_loop_continues() -> None:
         async def allow() -> None:
             nonlocal turns
             for _ in range(4):
-                while not slow.asked.is_set():
+                while not slow.requests.is_set():
                     await asyncio.sleep(0)
                     turns += 1
-                slow.asked.clear()
+                slow.requests.clear()
                 slow.allowed.release()
 
         allowing = asyncio.create_task(allow())
@@ -90,7 +90,7 @@ async def test_a_task_that_is_cancelled_stops_its_query() -> None:
                 raise AssertionError("nothing was allowed")
 
         task = asyncio.create_task(take())
-        await asyncio.to_thread(slow.asked.wait, 30)
+        await asyncio.to_thread(slow.requests.wait, 30)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task

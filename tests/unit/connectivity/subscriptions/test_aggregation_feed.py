@@ -53,9 +53,9 @@ async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -
     assert await searcher.request(key) == [
         [{"room": "attic", "count": 3, "all": 9}, {"room": "cellar", "count": 3, "all": 12}]
     ]
-    assert searcher.said(key) == ["created", "next"]
+    assert searcher.messages(key) == ["created", "next"]
     assert (await searcher.request(key))[1:] == [[{"room": "hall", "count": 3, "all": 15}]]
-    assert searcher.said(key) == ["created", "next", "next", "complete"]
+    assert searcher.messages(key) == ["created", "next", "next", "complete"]
 
 
 async def test_nothing_is_read_before_the_first_request(site: ConnectionHarness) -> None:
@@ -64,14 +64,14 @@ async def test_nothing_is_read_before_the_first_request(site: ConnectionHarness)
     key = await searcher.subscribe(aggregation={})
     assert site.search.pages == []
     assert await searcher.request(key, 9) == [[{"count": 1}]]
-    assert searcher.said(key) == ["created", "next", "complete"]
+    assert searcher.messages(key) == ["created", "next", "complete"]
 
 
 async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is_zero(site: ConnectionHarness) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation=BY_ROOM)
     assert await searcher.request(key) == []
-    assert searcher.said(key) == ["created", "complete"]
+    assert searcher.messages(key) == ["created", "complete"]
     key = await searcher.subscribe(aggregation={})
     assert await searcher.request(key) == [[{"count": 0}]]
 
@@ -157,7 +157,7 @@ async def test_an_invalid_aggregation_fails_at_the_first_request(
 ) -> None:
     searcher = Searcher(site)
     key = await searcher.subscribe(aggregation=aggregation)
-    assert searcher.said(key) == ["created"]
+    assert searcher.messages(key) == ["created"]
     assert await searcher.request(key) == []
     assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (400, code)
     assert answer in searcher.failure(key)["message"]

@@ -46,7 +46,7 @@ class CannedQueries(SparkQueries):
         super().__init__(lake, lambda: "")
         self.rows: list[dict[str, Any]] = []
         self.error: StoreError | None = None
-        self.asked, self.held, self.allowed = 0, False, threading.Semaphore(0)
+        self.requests, self.held, self.allowed = 0, False, threading.Semaphore(0)
         self.running, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
 
     def has(self, name: str, *, matches: bool = True, **attributes: Any) -> None:
@@ -57,7 +57,7 @@ class CannedQueries(SparkQueries):
     def run(  # type: ignore[override]
         self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
     ) -> Iterator[pa.RecordBatch]:
-        self.asked += 1
+        self.requests += 1
         assert cancellation is not None
         return _Answer(self, cancellation)
 
@@ -148,8 +148,8 @@ async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Cal
     for demand in (1, 2):
         pages = await searcher.request(key, demand)
     assert [[thing["attributes"]["a"] for thing in page] for page in pages] == [[4, 3], [2, 1], [0]]
-    assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
-    assert (past.spark.asked, past.spark.closed.is_set()) == (1, True)
+    assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
+    assert (past.spark.requests, past.spark.closed.is_set()) == (1, True)
     await past.wait_for_open_files(0)  # the last page was the end of it
 
 
@@ -211,9 +211,9 @@ async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[
     past.reach(0)
     now, later = (_text(NOW + timedelta(microseconds=it)) for it in (0, 1))
     assert await past.ends(now) == ("complete",), "nothing from before it is missing"
-    assert past.spark.asked == 1
+    assert past.spark.requests == 1
     assert await past.ends(later) == (503, "thing-search:past.behind")
-    assert past.spark.asked == 1
+    assert past.spark.requests == 1
     past.searches.options = PastOptions(open_timeout=30)
     searcher, key = await past.subscribe(later)
     searcher.ask(key)
@@ -271,7 +271,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     searcher.cancel(key)
     await until(past.spark.closed.is_set)
     assert past.spark.stopped.is_set()
-    assert searcher.said(key) == ["created"]
+    assert searcher.messages(key) == ["created"]
     past.spark.held = False
     for name in ("lamp-1", "lamp-2"):
         await has_thing(past.site, name)

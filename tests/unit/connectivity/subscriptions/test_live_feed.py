@@ -42,7 +42,7 @@ async def test_a_feed_starts_after_the_events_decided_before_it(site: FollowedSt
     assert await drawn(feed) == ([], 0)
     site.disk.release()
     await under_way
-    await site.told(LAMP, 4)
+    await site.reported(LAMP, 4)
     assert await drawn(feed) == ([], 0), "it was decided before"
     await site.store_up_to(6)
     await awaited(feed)
@@ -108,7 +108,7 @@ async def test_followers_that_keep_up_share_the_events_in_memory(site: FollowedS
     await site.store_up_to(3)
     feeds = [site.following.feed(LAMP) for _ in range(3)]
     await site.store_up_to(5)
-    await site.told(LAMP, 5)
+    await site.reported(LAMP, 5)
     pages = [await feed.page(0, 100, MUCH) for feed in feeds]
     assert {page.then for page in pages} == {PageEnd.WAIT}
     assert [event.revision for event in pages[0].elements] == [4, 5]
@@ -123,7 +123,7 @@ async def test_a_follower_that_lags_after_the_memory_reads_the_history(site: Fol
     position, seen = 0, []
     for last in range(5, 101, 5):
         await site.store_up_to(last)
-        await site.told(LAMP, last)
+        await site.reported(LAMP, last)
         found, position = await drawn(fast, position)
         seen += found
     assert seen == list(range(1, 101))
@@ -139,7 +139,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSt
     lamp, policy = site.following.feed(LAMP), site.following.feed(POLICY)
     for last in range(1, 41):
         await site.store.submit([change(LAMP, last, b'"0123456789"'), change(POLICY, last)])
-    await site.told(POLICY, 40)
+    await site.reported(POLICY, 40)
     assert 0 < site.following._bytes <= 100
     assert len(site.following._buffered) < 12
     assert (await drawn(lamp))[0] == (await drawn(policy))[0] == list(range(1, 41))
@@ -148,7 +148,7 @@ async def test_the_memory_is_bounded_in_bytes_over_all_entities(site: FollowedSt
 async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedStore) -> None:
     feed = site.following.feed(LAMP)
     await site.store.submit([change(LAMP, revision, b'"0123456789"') for revision in range(1, 6)])
-    await site.told(LAMP, 5)
+    await site.reported(LAMP, 5)
     page = await feed.page(0, 2, MUCH)
     assert ([event.revision for event in page.elements], page.position, page.then) == ([1, 2], 2, PageEnd.MORE)
     page = await feed.page(2, 10, 20)
@@ -160,7 +160,7 @@ async def test_a_page_is_bounded_by_limit_and_bytes(site: FollowedStore) -> None
 async def test_skipping_leaves_out_the_events_between(site: FollowedStore) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(8)
-    await site.told(LAMP, 8)
+    await site.reported(LAMP, 8)
     assert (feed.newest, feed.position) == (8, 0)
     feed.skip_to(5)
     feed.skip_to(3)
@@ -214,7 +214,7 @@ async def test_case_h02_the_last_follower_that_leaves_is_reported_once(site: Fol
 async def test_without_followers_no_events_are_kept(site: FollowedStore) -> None:
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
-    await site.told(LAMP, 3)
+    await site.reported(LAMP, 3)
     feed.close()
     assert not site.store.tail.is_followed
     assert (len(site.following._buffered), site.following._bytes, site.following._lines) == (0, 0, {})
@@ -262,7 +262,7 @@ async def test_a_feed_does_not_start_after_a_decided_event_that_was_never_stored
     site.disk.full = False
     await site.store.wait_available()
     await site.store.submit([change(LAMP, 4, b'"another"'), change(LAMP, 5)])
-    await site.told(LAMP, 5)
+    await site.reported(LAMP, 5)
     assert await drawn(feed, position) == ([4, 5], 5)
 
 
@@ -274,7 +274,7 @@ async def test_a_feed_does_not_start_after_an_event_that_cannot_be_stored(site: 
     with pytest.raises(ValueError, match="bad"):
         await refused
     await site.store_up_to(4)
-    await site.told(LAMP, 4)
+    await site.reported(LAMP, 4)
     assert await drawn(feed) == ([4], 4)
 
 
@@ -312,7 +312,7 @@ async def test_erased_events_are_not_sent_from_memory(site: FollowedStore) -> No
     """After an erasure no event may be sent that the history no longer has."""
     feed = site.following.feed(LAMP)
     await site.store_up_to(3)
-    await site.told(LAMP, 3)
+    await site.reported(LAMP, 3)
     site.store.tail.forget()
     assert await drawn(feed) == ([1, 2, 3], 3)
     assert site.disk.pages > 0
@@ -328,7 +328,7 @@ async def test_rs_1_01_no_more_than_requested_is_sent(site: FollowedStore) -> No
     subscriber.request(1)
     await until(lambda: len(subscriber.revisions) == 3)
     await site.store_up_to(7)
-    await site.told(LAMP, 7)
+    await site.reported(LAMP, 7)
     assert subscriber.revisions == [1, 2, 3]
     subscriber.request(10)
     await until(lambda: len(subscriber.revisions) == 7)
@@ -368,7 +368,7 @@ async def test_no_page_is_read_while_the_broker_accepts_nothing(site: FollowedSt
     await site.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
     await site.store_up_to(5)
-    await site.told(LAMP, 5)
+    await site.reported(LAMP, 5)
     assert subscriber.revisions == [1]
     subscriber.reply.is_stalled = False
     subscriber.reply.postings[-1].take()

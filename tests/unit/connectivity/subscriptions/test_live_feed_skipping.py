@@ -47,7 +47,7 @@ async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site:
     await site.store_up_to(2)
     await until(lambda: subscriber.revisions == [1, 2])
     await site.store_up_to(8)
-    await site.told(LAMP, 8)
+    await site.reported(LAMP, 8)
     site.clock.advance(2)
     subscriber.reply.is_stalled = False
     subscriber.reply.postings[-1].take()
@@ -81,11 +81,11 @@ async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: Follow
     assert subscriber.revisions == [1, 2], "two were left, which are not too many bytes"
     site.clock.advance(2)
     await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(4, 7)])
-    await site.told(LAMP, 6)
+    await site.reported(LAMP, 6)
     subscriber.request(1)
     await until(lambda: len(subscriber.revisions) == 3)
     await site.store.submit([change(LAMP, 7, b'"%b"' % (b"x" * 48))])
-    await site.told(LAMP, 7)
+    await site.reported(LAMP, 7)
     site.clock.advance(2)
     subscriber.request(2)
     await until(lambda: len(subscriber.revisions) == 4)
@@ -97,7 +97,7 @@ async def test_a_follower_that_catches_up_in_between_gets_every_event(site: Foll
     feed, position, seen = site.following.feed(LAMP, may_skip=True), 0, []
     for last in range(10, 101, 10):
         await site.store_up_to(last)
-        await site.told(LAMP, last)
+        await site.reported(LAMP, last)
         site.clock.advance(1.5)
         while position < last - 2:
             page = await feed.page(position, 4, MUCH)
@@ -138,7 +138,7 @@ async def test_a_client_that_requests_gaps_ends_up_with_every_event(course: list
     for stored, taken, seconds in course:
         if stored:
             await site.store_up_to(last := last + stored)
-            await site.told(LAMP, last)
+            await site.reported(LAMP, last)
         if taken:
             await take(taken)
         site.clock.advance(seconds)

@@ -58,7 +58,7 @@ async def test_case_72_only_matches_are_sent_and_then_complete(site: ConnectionH
     assert await searcher.request(key, 5) == [
         [{"thingId": "acme.site:lamp-1", "policyId": "acme.site:lamp-1", "attributes": {"counter": 1}}]
     ]
-    assert searcher.said(key) == ["created", "next", "complete"]
+    assert searcher.messages(key) == ["created", "next", "complete"]
 
 
 async def test_case_73_pages_have_the_requested_size(site: ConnectionHarness) -> None:
@@ -69,7 +69,7 @@ async def test_case_73_pages_have_the_requested_size(site: ConnectionHarness) ->
     pages = await searcher.request(key, 5)
     assert [len(page) for page in pages] == [3, 3, 1]
     assert [thing["thingId"][-1] for page in pages for thing in page] == list("0123456")
-    assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
+    assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
 
 
 async def test_case_73_demand_counts_pages(site: ConnectionHarness) -> None:
@@ -79,7 +79,7 @@ async def test_case_73_demand_counts_pages(site: ConnectionHarness) -> None:
     key = await searcher.subscribe(None, "size(3)")
     for sizes in ([3], [3, 3], [3, 3, 1]):
         assert [len(page) for page in await searcher.request(key, 1)] == sizes
-    assert searcher.said(key) == ["created", "next", "next", "next", "complete"]
+    assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
 
 
 async def test_case_74_without_options_a_page_has_25_things(site: ConnectionHarness) -> None:
@@ -95,7 +95,7 @@ async def test_case_75_without_matches_complete_is_sent_without_a_page(site: Con
     searcher = Searcher(site)
     key = await searcher.subscribe("exists(attributes/counter)")
     assert await searcher.request(key, 1) == []
-    assert searcher.said(key) == ["created", "complete"]
+    assert searcher.messages(key) == ["created", "complete"]
 
 
 async def test_complete_follows_the_last_full_page_at_once(site: ConnectionHarness) -> None:
@@ -146,9 +146,9 @@ async def test_case_77_to_80_an_invalid_search_fails_at_the_first_request(
     searcher = Searcher(site)
     key = await searcher.subscribe(filter, options)
     await pause()
-    assert searcher.said(key) == ["created"]
+    assert searcher.messages(key) == ["created"]
     await searcher.request(key)
-    assert searcher.said(key) == ["created", "failed"]
+    assert searcher.messages(key) == ["created", "failed"]
     error = searcher.failure(key)
     assert (error["status"], error["error"]) == (400, code)
     assert message in error["message"]
@@ -242,7 +242,7 @@ async def test_case_86_a_demand_of_zero_fails(site: ConnectionHarness, demand: i
     assert (error["status"], error["error"]) == (400, "thing-search:subscription.protocol.error")
     assert "rule 3.9" in error["message"]
     searcher.ask(key, 1)
-    await until(lambda: searcher.said(key) == ["created", "failed", "failed"])
+    await until(lambda: searcher.messages(key) == ["created", "failed", "failed"])
     assert (
         searcher.failure(key)["message"] == "This subscription is considered cancelled. No more messages are processed."
     )
@@ -348,7 +348,7 @@ async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: Connec
     running, waiting = await searcher.subscribe(None, "size(1)"), await searcher.subscribe()
     await searcher.request(running, 1)
     site.streams.abort(SubscriptionKind.SEARCH)
-    assert searcher.said(waiting) == ["created"]
+    assert searcher.messages(waiting) == ["created"]
     assert searcher.failure(running) == {
         "status": 500,
         "error": "thing-search:subscription.aborted",
@@ -478,7 +478,7 @@ async def test_a_long_search_does_not_delay_others(site: ConnectionHarness) -> N
     searcher.cancel(long)
     site.search.gate.set()
     await pause()
-    assert searcher.said(long) == ["created"]
+    assert searcher.messages(long) == ["created"]
     assert len(site.search.pages) == 1
 
 
@@ -496,7 +496,7 @@ async def test_a_search_cancelled_before_its_turn_is_not_executed(site: Connecti
     site.search.gate.set()
     await until(lambda: searcher.end(keys[0]) == "complete")
     assert await searcher.all() == ["acme.site:lamp-7"]
-    assert [searcher.said(key) for key in keys] == [["created", "next", "complete"], *[["created"]] * 3]
+    assert [searcher.messages(key) for key in keys] == [["created", "next", "complete"], *[["created"]] * 3]
     assert len(site.search.pages) == 3
 
 

@@ -29,7 +29,7 @@ class Counting(DecisionWorld):
 
 def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
     plant = Counting()
-    event = plant.tell("modify", "/attributes/a", 1)
+    event = plant.apply("modify", "/attributes/a", 1)
     plant.asked = 0
     happening = SignalContext(event, plant)
     for subjects in ((OWNER,), (VIEWER,), (OWNER, VIEWER), (OWNER,)):
@@ -39,7 +39,7 @@ def test_the_world_is_asked_once_however_many_look_at_an_event() -> None:
 
 def test_those_with_equal_subjects_see_the_same_thing() -> None:
     plant = DecisionWorld()
-    happening = SignalContext(plant.tell("modify", "/attributes/a", 1), plant)
+    happening = SignalContext(plant.apply("modify", "/attributes/a", 1), plant)
     assert happening.visible_to((OWNER,)) is happening.visible_to((OWNER,))
     assert happening.visible_to((VIEWER,)) is SuppressionReason.FORBIDDEN
 
@@ -47,7 +47,7 @@ def test_those_with_equal_subjects_see_the_same_thing() -> None:
 def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
     plant = DecisionWorld(a_world())
     plant.world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
-    event = plant.tell("modify", "/attributes", {"a": 1, "b": 2})
+    event = plant.apply("modify", "/attributes", {"a": 1, "b": 2})
     happening = SignalContext(event, plant)
     seen = happening.visible_to((VIEWER,))
     assert not isinstance(seen, SuppressionReason)
@@ -60,7 +60,7 @@ def test_a_value_is_parsed_and_filtered_when_it_is_asked_for_and_once() -> None:
 
 def test_an_event_without_a_value_reports_the_id_and_the_time() -> None:
     plant = DecisionWorld(a_world(attributes={"a": 1}))
-    event = plant.tell("delete", "/attributes/a")
+    event = plant.apply("delete", "/attributes/a")
     happening: SignalContext[TwinEvent] = SignalContext(event, plant)
     assert happening.value is MISSING
     assert happening.described_thing(MISSING) == {

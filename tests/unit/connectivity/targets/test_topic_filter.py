@@ -39,39 +39,39 @@ def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
     plant = DecisionWorld()
     plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
     wanted = interest(namespaces="acme.plant")
-    events = [plant.tell("modify", "/attributes/a", 1), plant.tell("modify", "/attributes/a", 1, to="acme:u")]
-    assert [event.entity.id for event in plant.heard(wanted, events)] == ["acme.plant:boiler-07"]
+    events = [plant.apply("modify", "/attributes/a", 1), plant.apply("modify", "/attributes/a", 1, to="acme:u")]
+    assert [event.entity.id for event in plant.received(wanted, events)] == ["acme.plant:boiler-07"]
     assert wanted.filter(events[1], plant) is SuppressionReason.NAMESPACE
-    assert len(plant.heard(interest(namespaces="acme.plant,acme"), events)) == 2
-    assert plant.heard(interest(namespaces="acme.pl,acme.plant.x,*"), events) == []
+    assert len(plant.received(interest(namespaces="acme.plant,acme"), events)) == 2
+    assert plant.received(interest(namespaces="acme.pl,acme.plant.x,*"), events) == []
 
 
 def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_not_change() -> None:
     plant = DecisionWorld()
-    events = [plant.tell("modify", "/attributes/c", number) for number in range(1, 21)]
-    assert [value_of(event) for event in plant.heard(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
-    others = [plant.tell("modify", "/attributes/d", number) for number in range(3)]
-    assert plant.heard(interest("le(attributes/c,10)"), others) == []
+    events = [plant.apply("modify", "/attributes/c", number) for number in range(1, 21)]
+    assert [value_of(event) for event in plant.received(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
+    others = [plant.apply("modify", "/attributes/d", number) for number in range(3)]
+    assert plant.received(interest("le(attributes/c,10)"), others) == []
     assert interest("le(attributes/c,10)").filter(others[0], plant) is SuppressionReason.FILTER
 
 
 def test_case_108_a_filter_asks_what_an_event_brings_along() -> None:
     plant = DecisionWorld()
     events = [
-        plant.tell("modify", "/features", {"feature1": {}, "feature2": {}}),
-        plant.tell("modify", "/features", {"feature2": {}}),
+        plant.apply("modify", "/features", {"feature1": {}, "feature2": {}}),
+        plant.apply("modify", "/features", {"feature2": {}}),
     ]
-    assert plant.heard(interest("exists(features/feature1)"), events) == events[:1]
+    assert plant.received(interest("exists(features/feature1)"), events) == events[:1]
 
 
 def test_case_109_extra_fields_are_delivered_and_their_filter_sees_them() -> None:
     plant = a_plant(attributes={"location": {"hall": "N"}, "counter": 0})
     wanted = interest('and(eq(attributes/location/hall,"N"),eq(attributes/counter,42))', "attributes/location")
-    events = [plant.tell("modify", "/attributes/counter", number) for number in (41, 42)]
-    (delivered,) = plant.heard(wanted, events)
+    events = [plant.apply("modify", "/attributes/counter", number) for number in (41, 42)]
+    (delivered,) = plant.received(wanted, events)
     assert (value_of(delivered), extra_of(delivered)) == (42, {"attributes": {"location": {"hall": "N"}}})
-    plant.tell("modify", "/attributes/location/hall", "S")
-    assert plant.heard(wanted, [plant.tell("modify", "/attributes/counter", 42)]) == []
+    plant.apply("modify", "/attributes/location/hall", "S")
+    assert plant.received(wanted, [plant.apply("modify", "/attributes/counter", 42)]) == []
 
 
 def test_case_110_the_life_of_a_thing_is_two_events() -> None:
@@ -79,20 +79,20 @@ def test_case_110_the_life_of_a_thing_is_two_events() -> None:
     plant = DecisionWorld()
     other = "acme.plant:boiler-08"
     events = [
-        plant.tell("create", "/", {"policyId": POLICY, "attributes": {"a": 0}}, to=other),
-        plant.tell("modify", "/attributes/a", 1, to=other),
-        plant.tell("merge", "/", {"attributes": {"a": 2}}, to=other),
-        plant.tell("modify", "/features", {"f": {}}, to=other),
-        plant.tell("delete", "/", to=other),
+        plant.apply("create", "/", {"policyId": POLICY, "attributes": {"a": 0}}, to=other),
+        plant.apply("modify", "/attributes/a", 1, to=other),
+        plant.apply("merge", "/", {"attributes": {"a": 2}}, to=other),
+        plant.apply("modify", "/features", {"f": {}}, to=other),
+        plant.apply("delete", "/", to=other),
     ]
     wanted = interest("and(in(topic:action,'created','deleted'),eq(resource:path,'/'))")
-    assert [event.revision for event in plant.heard(wanted, events)] == [1, 5]
+    assert [event.revision for event in plant.received(wanted, events)] == [1, 5]
 
 
 def test_case_111_two_topics_that_match_make_one_event_with_the_extra_fields_of_one() -> None:
     """Case 61 of connections, too."""
     plant = a_plant(attributes={"a": 1, "b": 2, "c": 3})
-    event = plant.tell("modify", "/attributes/c", 4)
+    event = plant.apply("modify", "/attributes/c", 4)
     for topics in (
         [topic(extra="attributes/b"), topic(extra="attributes/a"), topic()],
         [topic(), topic(extra="attributes/a"), topic(extra="attributes/b")],
@@ -106,19 +106,19 @@ def test_topics_with_different_filters_attach_only_their_own_fields() -> None:
     both = TopicFilter(
         [topic("gt(attributes/n,5)", "attributes/site/a"), topic("lt(attributes/n,5)", "attributes/site/b")], [OWNER]
     )
-    low, high = (plant.tell("modify", "/attributes/n", number) for number in (1, 9))
+    low, high = (plant.apply("modify", "/attributes/n", number) for number in (1, 9))
     assert extra_of(both.filter(low, plant)) == {"attributes": {"site": {"b": 2}}}
     assert extra_of(both.filter(high, plant)) == {"attributes": {"site": {"a": 1}}}
-    assert both.filter(plant.tell("modify", "/attributes/n", 5), plant) is SuppressionReason.FILTER
+    assert both.filter(plant.apply("modify", "/attributes/n", 5), plant) is SuppressionReason.FILTER
 
 
 def test_case_112_a_reader_of_a_part_gets_that_part_and_receives_of_nothing_else() -> None:
     plant = a_plant({"thing:/attributes/something/special": granting("READ")})
     partial = interest(subjects=[VIEWER])
-    whole = plant.tell("modify", "/attributes", {"something": {"special": 1, "secret": 2}, "other": 3})
+    whole = plant.apply("modify", "/attributes", {"something": {"special": 1, "secret": 2}, "other": 3})
     assert value_of(partial.filter(whole, plant)) == {"something": {"special": 1}}
-    assert partial.filter(plant.tell("modify", "/attributes/other", 4), plant) is SuppressionReason.FORBIDDEN
-    assert partial.filter(plant.tell("modify", "/attributes", {"other": 5}), plant) is SuppressionReason.EMPTY
+    assert partial.filter(plant.apply("modify", "/attributes/other", 4), plant) is SuppressionReason.FORBIDDEN
+    assert partial.filter(plant.apply("modify", "/attributes", {"other": 5}), plant) is SuppressionReason.EMPTY
     assert value_of(ALL_EVENTS.filter(whole, plant)) == {"something": {"special": 1, "secret": 2}, "other": 3}
 
 
@@ -126,14 +126,14 @@ def test_case_113_a_new_thing_is_reported_without_what_is_revoked() -> None:
     """Case 59 of connections, too."""
     plant = a_plant({"thing:/": granting("READ"), "thing:/features/Lamp": revoking("READ")})
     created = {"policyId": POLICY, "features": {"Lamp": {"properties": {"on": True}}, "Door": {}}}
-    event = plant.tell("create", "/", created, to="acme.plant:hall-1")
+    event = plant.apply("create", "/", created, to="acme.plant:hall-1")
     told = value_of(interest(subjects=[VIEWER]).filter(event, plant))
     assert (told["policyId"], told["features"]) == (POLICY, {"Door": {}})
 
 
 def test_case_116_headers_of_the_command_travel_with_the_event() -> None:
     plant = DecisionWorld()
-    event = plant.tell("modify", "/attributes/a", 1, correlation_id="c-7", x_shift="night")
+    event = plant.apply("modify", "/attributes/a", 1, correlation_id="c-7", x_shift="night")
     answer = ALL_EVENTS.filter(event, plant)
     assert isinstance(answer, TwinEvent)
     assert (answer.headers["correlation-id"], answer.headers["x-shift"]) == ("c-7", "night")
@@ -143,14 +143,14 @@ def test_connections_case_06_namespace_and_filter_both_have_to_let_an_event_pass
     plant = DecisionWorld()
     plant.world.send("create", "/", {"policyId": POLICY}, to="acme:u")
     wanted = interest("gt(attributes/a,5)", namespaces="acme.plant")
-    events = [plant.tell("modify", "/attributes/a", number, to=to) for to in (THING, "acme:u") for number in (4, 6)]
-    assert [(event.entity.id, value_of(event)) for event in plant.heard(wanted, events)] == [(THING, 6)]
+    events = [plant.apply("modify", "/attributes/a", number, to=to) for to in (THING, "acme:u") for number in (4, 6)]
+    assert [(event.entity.id, value_of(event)) for event in plant.received(wanted, events)] == [(THING, 6)]
 
 
 def test_connections_case_62_extra_fields_show_the_new_value_and_every_feature_that_has_one() -> None:
     features = {"a": {"properties": {"t": 1}}, "b": {"properties": {"u": 2}}, "c": {"properties": {"t": 3, "u": 4}}}
     plant = a_plant(attributes={"n": 1}, features=features)
-    event = plant.tell("modify", "/attributes/n", 2)
+    event = plant.apply("modify", "/attributes/n", 2)
     assert extra_of(interest(extra="attributes/n").filter(event, plant)) == {"attributes": {"n": 2}}
     assert extra_of(interest(extra="features/*/properties/t").filter(event, plant)) == {
         "features": {"a": {"properties": {"t": 1}}, "c": {"properties": {"t": 3}}}
@@ -228,7 +228,7 @@ def test_10_3_what_a_filter_lets_through(
     filter: str, extra: str | None, change: tuple[str, str, object], passes: bool
 ) -> None:
     plant = a_plant(attributes={"a": 0, "site": "N", "count": 0}, features={"burner": {"properties": {"on": True}}})
-    event = plant.tell(*change, x_shift="night")
+    event = plant.apply(*change, x_shift="night")
     answer = interest(filter, extra).filter(event, plant)
     assert (answer is not SuppressionReason.FILTER) is passes
     if passes:
@@ -246,7 +246,7 @@ def test_a_property_that_no_signal_has_is_refused_when_the_filter_is_read(filter
 
 def test_a_filter_sees_only_what_its_target_may_read() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")})
-    event = plant.tell("modify", "/attributes", {"secret": 7, "open": 1})
+    event = plant.apply("modify", "/attributes", {"secret": 7, "open": 1})
     hidden, seen = "eq(attributes/secret,7)", "eq(attributes/open,1)"
     assert [interest(filter, subjects=[VIEWER]).filter(event, plant) for filter in (hidden,)] == [
         SuppressionReason.FILTER
@@ -261,13 +261,13 @@ def test_an_operand_says_nothing_of_a_feature_that_its_target_may_not_read() -> 
     plant = DecisionWorld(a_world())
     resources = {"thing:/": granting("READ"), "thing:/features/secret": {"grant": [], "revoke": ["READ"]}}
     plant.world.write_policy({"VIEW": entry([VIEWER], resources)})
-    event = plant.tell("modify", "/features", {"open": {}, "secret": {}})
+    event = plant.apply("modify", "/features", {"open": {}, "secret": {}})
     hidden, seen = "eq(feature:id,'secret')", "eq(feature:id,'open')"
     assert isinstance(interest(hidden).filter(event, plant), TwinEvent)
     assert interest(hidden, subjects=[VIEWER]).filter(event, plant) is SuppressionReason.FILTER
     assert isinstance(interest(seen, subjects=[VIEWER]).filter(event, plant), TwinEvent)
     named = interest(extra="attributes/{{ feature:id }}", subjects=[VIEWER])
-    plant.tell("modify", "/attributes", {"open": 1, "secret": 2})
+    plant.apply("modify", "/attributes", {"open": 1, "secret": 2})
     assert extra_of(named.filter(event, plant)) == {"attributes": {"open": 1}}
 
 
@@ -275,7 +275,7 @@ def test_extra_fields_are_read_with_the_permissions_of_the_target() -> None:
     plant = a_plant(
         {"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")}, attributes={"secret": 7, "open": 1}
     )
-    event = plant.tell("modify", "/features", {})
+    event = plant.apply("modify", "/features", {})
     assert extra_of(interest(extra="attributes", subjects=[VIEWER]).filter(event, plant)) == {"attributes": {"open": 1}}
     assert extra_of(interest(extra="attributes/secret", subjects=[VIEWER]).filter(event, plant)) is None
     assert extra_of(interest(extra="attributes").filter(event, plant)) == {"attributes": {"secret": 7, "open": 1}}
@@ -283,7 +283,7 @@ def test_extra_fields_are_read_with_the_permissions_of_the_target() -> None:
 
 def test_fields_beside_the_document_can_be_asked_for_too() -> None:
     plant = a_plant({"thing:/": granting("READ"), "policy:/entries/VIEW": granting("READ")})
-    event = plant.tell("modify", "/attributes/a", 1)
+    event = plant.apply("modify", "/attributes/a", 1)
     extra = extra_of(interest(extra="_revision,_policy(policyId,entries)", subjects=[VIEWER]).filter(event, plant))
     assert extra["_revision"] == 2
     assert list(extra["_policy"]["entries"]) == ["VIEW"]
@@ -292,15 +292,15 @@ def test_fields_beside_the_document_can_be_asked_for_too() -> None:
 def test_extra_fields_of_the_feature_that_changed() -> None:
     plant = a_plant(features={"a": {"definition": ["acme:a:1"]}, "b": {"definition": ["acme:b:1"]}})
     wanted = interest(extra="attributes/n,features/{{ feature:id }}/definition")
-    event = plant.tell("modify", "/features/a/properties/on", True)
+    event = plant.apply("modify", "/features/a/properties/on", True)
     assert extra_of(wanted.filter(event, plant)) == {"features": {"a": {"definition": ["acme:a:1"]}}}
-    event = plant.tell("modify", "/attributes/n", 4)
+    event = plant.apply("modify", "/attributes/n", 4)
     assert extra_of(wanted.filter(event, plant)) == {"attributes": {"n": 4}}
 
 
 def test_the_end_of_a_thing_is_reported_to_all_its_readers_without_extra_fields() -> None:
     plant = a_plant({"thing:/attributes/public": granting("READ")}, attributes={"public": 1})
-    event = plant.tell("delete")
+    event = plant.apply("delete")
     for subject in (OWNER, VIEWER):
         answer = interest(extra="attributes", subjects=[subject]).filter(event, plant)
         assert isinstance(answer, TwinEvent)
@@ -310,14 +310,14 @@ def test_the_end_of_a_thing_is_reported_to_all_its_readers_without_extra_fields(
 
 def test_an_event_of_a_thing_that_is_gone_by_now_has_no_extra_fields() -> None:
     plant = a_plant(attributes={"a": 1})
-    event = plant.tell("modify", "/attributes/a", 2)
-    plant.tell("delete")
+    event = plant.apply("modify", "/attributes/a", 2)
+    plant.apply("delete")
     assert extra_of(interest(extra="attributes").filter(event, plant)) is None
 
 
 def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
     plant = a_plant(attributes={"a": 1})
-    event = plant.tell("modify", "/attributes/a", 2)
+    event = plant.apply("modify", "/attributes/a", 2)
     ahead = TwinEvent(event.entity, event.revision + 1, event.timestamp, "modified", "/attributes/a", b"3", {})
     assert interest(extra="attributes").filter(ahead, plant) is SuppressionReason.ENRICHMENT
     assert interest("eq(attributes/b,1)", "attributes/a").filter(ahead, plant) is SuppressionReason.FILTER
@@ -325,7 +325,7 @@ def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
 
 def test_without_a_policy_nobody_receives_of_a_thing() -> None:
     plant = DecisionWorld()
-    event = plant.tell("modify", "/attributes/a", 1)
+    event = plant.apply("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
     assert ALL_EVENTS.filter(stranger, plant) is SuppressionReason.FORBIDDEN
 
@@ -338,20 +338,20 @@ def test_events_of_policies_have_no_topic() -> None:
 
 def test_a_target_without_the_topic_receives_nothing() -> None:
     plant = DecisionWorld()
-    event = plant.tell("modify", "/attributes/a", 1)
+    event = plant.apply("modify", "/attributes/a", 1)
     assert TopicFilter(["_/_/things/live/events"], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
     assert TopicFilter([], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
 
 
 def test_anyone_who_may_read_everything_gets_the_event_itself() -> None:
     plant = DecisionWorld()
-    event = plant.tell("modify", "/attributes/a", 1)
+    event = plant.apply("modify", "/attributes/a", 1)
     assert ALL_EVENTS.filter(event, plant) is event
 
 
 def test_targets_that_share_a_happening_answer_as_if_each_were_alone() -> None:
     plant = a_plant({"thing:/attributes/n": granting("READ")}, attributes={"n": 1, "site": "N"})
-    event = plant.tell("modify", "/attributes", {"n": 2, "site": "S"})
+    event = plant.apply("modify", "/attributes", {"n": 2, "site": "S"})
     filters = [None, "eq(attributes/n,2)", "eq(attributes/site,'S')", "eq(topic:action,'modified')"]
     extras = [None, "attributes/site", "attributes/n"]
     targets = [interest(f, e, subjects=[who]) for f in filters for e in extras for who in (OWNER, VIEWER)]
@@ -499,12 +499,12 @@ def test_the_page_about_targets_shows_what_is_sent() -> None:
     )
     change = {"kw": 11.75, "contract": "C-9"}
     assert json.dumps(change) in page
-    event = plant.tell("merge", "/attributes", change, correlation_id="c-41")
+    event = plant.apply("merge", "/attributes", change, correlation_id="c-41")
     told = TopicFilter([target], [VIEWER]).filter(event, plant)
     assert isinstance(told, TwinEvent)
     (envelope,) = load_codec("Ditto").encode(told, None)
     passing = {"revision", "timestamp"}
     written = {name: value for name, value in json.loads(envelope.payload).items() if name not in passing}
     assert written == {name: value for name, value in shown.items() if name not in passing}
-    contract = plant.tell("modify", "/attributes/contract", "C-10")
+    contract = plant.apply("modify", "/attributes/contract", "C-10")
     assert TopicFilter([target], [VIEWER]).filter(contract, plant) is SuppressionReason.FORBIDDEN

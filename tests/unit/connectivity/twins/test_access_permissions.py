@@ -39,13 +39,13 @@ class OnePolicy:
     def __init__(self, resources: Mapping[str, Any]) -> None:
         entry = {"subjects": {READER: {"type": "test"}}, "resources": resources}
         self._enforcer = Enforcer({"entries": {"reader": entry}})
-        self.asked: list[tuple[str, str | None]] = []
+        self.requests: list[tuple[str, str | None]] = []
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         raise AssertionError(f"nobody needs the state of {entity}")
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
-        self.asked.append((policy_id, namespace))
+        self.requests.append((policy_id, namespace))
         return self._enforcer if policy_id == "acme:pol" else None
 
 
@@ -209,4 +209,4 @@ def test_a_policy_is_looked_up_once_for_each_namespace() -> None:
     rights = ThingRights(world, (READER,))
     for namespace in ("acme", "acme", "lab"):
         rights.access("acme:pol", namespace)
-    assert world.asked == [("acme:pol", "acme"), ("acme:pol", "lab")]
+    assert world.requests == [("acme:pol", "acme"), ("acme:pol", "lab")]

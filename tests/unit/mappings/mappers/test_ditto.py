@@ -264,7 +264,7 @@ def test_signals_that_are_not_spoken_are_encode_errors() -> None:
 class DittoClient:
     """A client that knows the protocol from its description, and JSON from the standard library."""
 
-    def say(self, signal: Inbound) -> Envelope:
+    def send(self, signal: Inbound) -> Envelope:
         message: dict[str, Any] = {"topic": str(topic_of(signal)), "headers": dict(signal.headers), "path": "/"}
         if isinstance(signal, Command | Live | LiveAnswer | Acknowledgement):
             message["path"] = getattr(signal, "path", "/")
@@ -284,7 +284,7 @@ class DittoClient:
                 message["value"]["demand"] = signal.demand
         return Envelope(json.dumps(message).encode(), {})
 
-    def hear(self, envelopes: Sequence[Envelope]) -> Outbound:
+    def receive(self, envelopes: Sequence[Envelope]) -> Outbound:
         messages = [json.loads(envelope.payload) for envelope in envelopes]
         message = messages[0]
         namespace, name, group, *_, action = message["topic"].split("/")

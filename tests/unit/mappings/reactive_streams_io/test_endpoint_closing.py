@@ -34,21 +34,21 @@ MODIFY = (
 
 def begun() -> EndpointClient:
     party = greeted()
-    party.hears(f"{RANGE} 33 01 00")
+    party.expect(f"{RANGE} 33 01 00")
     return party
 
 
 def test_the_complete_exchange_of_the_specification() -> None:
     party = EndpointClient(extensions=())
-    assert party.hears(f"01 00 00 {RANGE} 33 01 02") == raw("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
-    assert party.hears("12 01 05") == raw("82 01 01 33 86 01")
-    assert party.hears("03 00") == raw("03 02 6f 6b")
+    assert party.expect(f"01 00 00 {RANGE} 33 01 02") == raw("02 00 00 81 01 00 82 01 01 31 82 01 01 32")
+    assert party.expect("12 01 05") == raw("82 01 01 33 86 01")
+    assert party.expect("03 00") == raw("03 02 6f 6b")
     assert party.endpoint.is_closed
 
 
 def test_case_g01_a_goodbye_is_answered_and_ends_all_streams() -> None:
     party = begun()
-    assert party.hears("03 04 64 6f 6e 65") == raw("03 02 6f 6b")
+    assert party.expect("03 04 64 6f 6e 65") == raw("03 02 6f 6b")
     assert len(party.cancelled) == 1
     assert party.events[-1] == Closed("done")
     assert party.endpoint.is_closed
@@ -58,10 +58,10 @@ def test_case_g02_we_wait_for_their_goodbye_but_not_forever() -> None:
     for answer in (True, False):
         party = begun()
         party.react(party.endpoint.close(party.clock.now(), "shutdown"))
-        assert is_goodbye(party.says(), "shutdown")
+        assert is_goodbye(party.sends(), "shutdown")
         assert len(party.cancelled) == 1
         assert not party.endpoint.is_closed
-        assert (party.hears("03 00") if answer else party.waits(5)) == b""
+        assert (party.expect("03 00") if answer else party.waits(5)) == b""
         assert party.endpoint.is_closed
 
 
@@ -70,46 +70,46 @@ def test_case_g03_two_goodbyes_that_cross_are_each_others_answers() -> None:
     client, _ = subscriber()
     for party in (server, client):
         party.react(party.endpoint.close(party.clock.now()))
-    said = server.says(), client.says()
+    said = server.sends(), client.sends()
     assert said == (raw("03 02 6f 6b"), raw("03 02 6f 6b"))
-    assert server.hears(said[1]) == client.hears(said[0]) == b""
+    assert server.expect(said[1]) == client.expect(said[0]) == b""
     assert server.endpoint.is_closed
     assert client.endpoint.is_closed
 
 
 def test_case_g04_nothing_counts_after_a_goodbye() -> None:
     party = greeted()
-    assert party.hears(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
+    assert party.expect(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
     assert not party.feeds
 
 
 def test_case_g05_after_our_goodbye_theirs_alone_is_waited_for() -> None:
     party = begun()
     party.react(party.endpoint.close(party.clock.now()))
-    party.says()
-    assert party.hears("12 01 01 03 00") == b""
+    party.sends()
+    assert party.expect("12 01 01 03 00") == b""
     assert party.endpoint.is_closed
 
 
 def test_case_g06_an_unreadable_goodbye_closes() -> None:
     party = greeted()
-    assert is_goodbye(party.hears("03 02 c3 28"))
+    assert is_goodbye(party.expect("03 02 c3 28"))
     assert party.endpoint.is_closed
 
 
 def test_closing_before_the_hello_came_still_waits_for_the_goodbye() -> None:
     party = EndpointClient(EndpointRole.CLIENT)
     party.react(party.endpoint.close(party.clock.now()))
-    party.says()
-    assert party.hears("02 00 03 01 02 03") == b""
+    party.sends()
+    assert party.expect("02 00 03 01 02 03") == b""
     assert not party.endpoint.is_closed
-    party.hears("a9 00 03 00")
+    party.expect("a9 00 03 00")
     assert party.endpoint.is_closed
 
 
 def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
     party = greeted()
-    party.hears("03 00")
+    party.expect("03 00")
     with pytest.raises(EncodeError, match="found a closed connection"):
         party.endpoint.subscribe("a")
     assert party.endpoint.session.offer(1, [b"x"]) is False
@@ -118,36 +118,36 @@ def test_nothing_is_asked_for_over_a_connection_that_is_over() -> None:
 def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
     party = greeted()
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    assert party.says() == raw(INGEST)
-    assert party.hears("81 01 00") == b""
-    assert party.told(StreamAccepted) == [StreamAccepted(stream, 0)]
-    assert party.hears(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
-    party.hears(MODIFY)
+    assert party.sends() == raw(INGEST)
+    assert party.expect("81 01 00") == b""
+    assert party.reported(StreamAccepted) == [StreamAccepted(stream, 0)]
+    assert party.expect(f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+    party.expect(MODIFY)
     assert party.elements(stream) == [raw(MODIFY)[3:]]
     for _ in range(127):
-        party.hears(MODIFY)
+        party.expect(MODIFY)
     assert party.endpoint.session.request(stream, 128)
-    assert party.says() == raw("12 01 80 01")
+    assert party.sends() == raw("12 01 80 01")
 
 
 def test_elements_that_nobody_asked_for_cancel_the_stream() -> None:
     party = greeted()
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    party.hears("81 01 00")
-    party.hears(encode(OnNext(1, b"x")) * 256)
+    party.expect("81 01 00")
+    party.expect(encode(OnNext(1, b"x")) * 256)
     assert party.failure(stream) is None
-    assert party.hears(encode(OnNext(1, b"x"))) == raw("13 01")
+    assert party.expect(encode(OnNext(1, b"x"))) == raw("13 01")
     assert len(party.elements(stream)) == 256
 
 
 def test_case_w06_an_error_of_the_peer_frees_the_id() -> None:
     party = greeted()
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
-    party.says()
-    party.hears("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65")
-    assert party.told(StreamFailed) == [StreamFailed(stream, "500 gone")]
+    party.sends()
+    party.expect("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65")
+    assert party.reported(StreamFailed) == [StreamFailed(stream, "500 gone")]
     party.endpoint.subscribe("ingest/telemetry", 256)
-    assert party.says() == raw(INGEST)
+    assert party.sends() == raw(INGEST)
 
 
 def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
@@ -164,25 +164,25 @@ def test_two_endpoints_talk_to_each_other_in_both_directions() -> None:
 
 def alive(**options: object) -> EndpointClient:
     party = EndpointClient(**options)  # type: ignore[arg-type]
-    party.hears("01 00 01 02")
+    party.expect("01 00 01 02")
     return party
 
 
 def test_case_k01_a_ping_is_answered_with_its_data_before_anything_else() -> None:
-    assert alive().hears("a8 02 ab cd") == raw("a9 02 ab cd")
+    assert alive().expect("a8 02 ab cd") == raw("a9 02 ab cd")
     party = alive()
-    assert party.hears(f"{RANGE} 31 01 01 a8 01 07")[:3] == raw("a9 01 07")
+    assert party.expect(f"{RANGE} 31 01 01 a8 01 07")[:3] == raw("a9 01 07")
 
 
 def test_case_k02_a_ping_with_too_much_data_is_fatal() -> None:
-    assert is_goodbye(alive().hears(encode(Ping(bytes(65)))))
+    assert is_goodbye(alive().expect(encode(Ping(bytes(65)))))
 
 
 def test_silence_is_met_with_pings_and_at_last_with_a_goodbye() -> None:
     party = alive()
     assert party.waits(29) == b""
     assert party.waits(2) == raw("a8 00")
-    assert party.hears("a9 00") == b""
+    assert party.expect("a9 00") == b""
     assert party.waits(59) == raw("a8 00")
     assert is_goodbye(party.waits(60), "idle")
     assert party.endpoint.is_closed
@@ -194,8 +194,8 @@ def test_a_peer_that_is_not_read_is_not_silent() -> None:
         party.endpoint.unread(now)
         assert party.endpoint.due == now + 30
     cut = EndpointClient(extensions=(Extension.SEQUENCE,))
-    cut.hears(H)
-    cut.hears("12")
+    cut.expect(H)
+    cut.expect("12")
     assert cut.endpoint.due == 1600
     cut.endpoint.unread(1500)
     assert cut.endpoint.due == 2100
@@ -203,7 +203,7 @@ def test_a_peer_that_is_not_read_is_not_silent() -> None:
 
 def test_without_keepalive_a_silent_socket_stays_open() -> None:
     party = EndpointClient(extensions=(Extension.SEQUENCE,))
-    party.hears(H)
+    party.expect(H)
     assert party.endpoint.due is None
 
 
@@ -212,7 +212,7 @@ def test_a_peer_that_asks_and_never_reads_is_dropped() -> None:
     for _ in range(20):
         party.react(party.endpoint.receive(encode(Ping(bytes(64))) * 10, 0))
     assert party.endpoint.is_closed
-    assert is_goodbye(party.says(), "protocol error: responses are not read")
+    assert is_goodbye(party.sends(), "protocol error: responses are not read")
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_small_frames_that_are_not_read_are_bounded_in_the_middle_of_a_message(s
 
 def test_a_thousand_subscriptions_too_many_in_one_message_are_refused_one_by_one() -> None:
     party = greeted(has_messages=True)
-    said = party.hears(b"".join(encode(SubscribeFrame("tck/never", number, 0)) for number in range(4024)))
+    said = party.expect(b"".join(encode(SubscribeFrame("tck/never", number, 0)) for number in range(4024)))
     assert not party.endpoint.is_closed
     assert said.count(b"429 rsio:subscriptions.limit") == 3000
 
@@ -248,7 +248,7 @@ def test_a_peer_that_opens_ten_thousand_ids_is_answered_and_bounded() -> None:
     party = greeted()
     for subscriber_id in range(10_000):
         party.react(party.endpoint.receive(encode(SubscribeFrame("tck/never", subscriber_id, 0)), 0))
-        party.says()
+        party.sends()
     assert len(party.feeds) == 1024
     assert not party.endpoint.is_closed
 
@@ -258,6 +258,6 @@ def test_elements_wait_until_the_transport_takes_them() -> None:
     party.react(party.endpoint.receive(encode(SubscribeFrame("tck/fixed?n=1000&size=8", 1, 1000)), 0))
     (stream,) = party.endpoint.session.by_stream
     assert party.endpoint.session.waiting(stream) == 8000
-    party.says()
+    party.sends()
     assert party.endpoint.session.waiting(stream) == 0
-    assert party.told(ElementsReceived) == []
+    assert party.reported(ElementsReceived) == []

@@ -40,7 +40,7 @@ def test_without_a_mistake_of_the_wire_everything_arrives(sizes: tuple[int, ...]
 
 def test_a_mistake_of_the_wire_is_found() -> None:
     talk = held(plan(ASK, forth=[WireFault(0, "set", 0, 0x55)], sizes=(1000,)))
-    (closed, *_) = talk.side(EndpointRole.SERVER).told(Closed)
+    (closed, *_) = talk.side(EndpointRole.SERVER).reported(Closed)
     assert closed.reason.startswith("protocol error: a first frame that is not a hello")
 
 

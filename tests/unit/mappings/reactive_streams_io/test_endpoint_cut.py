@@ -58,14 +58,14 @@ class Side:
             stream = self.party.endpoint.subscribe(name, PAGE)
             self.wanted[stream], self.got[stream] = name, []
 
-    def hear(self, said: bytes) -> None:
+    def receive(self, said: bytes) -> None:
         party = self.party
         assert party is not None
         events = party.endpoint.receive(said, party.clock.now())
         party.react(events)
-        self.told(events)
+        self.reported(events)
 
-    def told(self, events: Sequence[Event]) -> None:
+    def reported(self, events: Sequence[Event]) -> None:
         assert self.party is not None
         for event in events:
             if isinstance(event, ElementsReceived):
@@ -127,7 +127,7 @@ class Link:
             said, rest = said[:cut], said[cut:]
             if rest:
                 way.insert(0, rest)
-        receiver.hear(said)
+        receiver.receive(said)
         return True
 
     def cut(self) -> None:
@@ -138,10 +138,10 @@ class Link:
         if client.endpoint.ticket() is None:
             return
         self.cuts += 1
-        self.cuts_in_between += bool(server.told(Resumed)) and client.endpoint.state is not EndpointState.OPEN
-        self.client.told(client.endpoint.lose(self.clock.now()))
+        self.cuts_in_between += bool(server.reported(Resumed)) and client.endpoint.state is not EndpointState.OPEN
+        self.client.reported(client.endpoint.lose(self.clock.now()))
         if self.choose.random() < 0.7:
-            self.server.told(server.endpoint.lose(self.clock.now()))
+            self.server.reported(server.endpoint.lose(self.clock.now()))
         self.connect()
 
 
@@ -168,7 +168,7 @@ def whole(link: Link) -> None:
         assert {side.wanted[stream]: elements for stream, elements in side.got.items()} == STREAMS
         assert side.is_done
         assert side.party is not None
-        assert side.party.told(Closed) == []
+        assert side.party.reported(Closed) == []
         assert side.party.endpoint.session.subscribing.open_bytes == 0
 
 

@@ -22,40 +22,40 @@ def session(*extensions: Extension, **options: object) -> EndpointClient:
 def numbered() -> EndpointClient:
     """A server with sequence numbers in force and a stream without demand."""
     party = session(Extension.SEQUENCE)
-    assert party.hears(f"01 00 01 03 {NEVER} 01 00") == raw("02 00 01 03 81 01 00")
+    assert party.expect(f"01 00 01 03 {NEVER} 01 00") == raw("02 00 01 03 81 01 00")
     return party
 
 
 def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
     party = session()
-    assert party.says() == b""
-    assert party.hears(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
+    assert party.sends() == b""
+    assert party.expect(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_b02_two_sessions_do_not_meet() -> None:
     for party in (session(), session()):
-        assert party.hears(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
+        assert party.expect(f"01 00 00 {RANGE} 31 01 01") == raw("02 00 00 81 01 00 82 01 01 31 86 01")
 
 
 def test_case_b04_a_message_that_ends_inside_a_frame_is_fatal() -> None:
     party = session()
-    party.hears("01 00 00")
-    assert is_goodbye(party.hears("12 01"), "protocol error: a message that ends inside a frame")
+    party.expect("01 00 00")
+    assert is_goodbye(party.expect("12 01"), "protocol error: a message that ends inside a frame")
     assert party.endpoint.is_closed
 
 
 def test_case_b06_a_message_that_comes_twice_counts_once() -> None:
     party = numbered()
-    assert party.hears("b0 01 12 01 01") == b""
-    assert party.hears("b0 01 12 01 01") == b""
+    assert party.expect("b0 01 12 01 01") == b""
+    assert party.expect("b0 01 12 01 01") == b""
     (stream,) = party.feeds
     assert party.endpoint.session.capacity(stream) == 1
 
 
 def test_case_b07_a_gap_is_noticed() -> None:
     party = numbered()
-    party.hears("b0 01 12 01 01")
-    said = party.hears("b0 03 12 01 01")
+    party.expect("b0 01 12 01 01")
+    said = party.expect("b0 03 12 01 01")
     assert said[:2] == raw("b0 01")
     assert is_goodbye(said, "protocol error: sequence gap")
     assert len(party.cancelled) == 1
@@ -63,67 +63,67 @@ def test_case_b07_a_gap_is_noticed() -> None:
 
 def test_case_b08_a_message_without_its_number_is_fatal() -> None:
     party = numbered()
-    party.hears("b0 01 12 01 01")
-    assert is_goodbye(party.hears("12 01 01"), "protocol error: a message without its sequence number")
+    party.expect("b0 01 12 01 01")
+    assert is_goodbye(party.expect("12 01 01"), "protocol error: a message without its sequence number")
 
 
 def test_case_b08_the_server_has_to_number_all_that_follows_its_hello() -> None:
     party = session(Extension.SEQUENCE, role=EndpointRole.CLIENT)
-    party.hears("02 00 01 03")
-    assert is_goodbye(party.hears("13 01"))
+    party.expect("02 00 01 03")
+    assert is_goodbye(party.expect("13 01"))
 
 
 def test_what_a_client_sends_before_it_knows_the_server_has_no_number_yet() -> None:
     party = numbered()
-    assert party.hears(f"{NEVER} 02 00") == raw("b0 01 81 02 00")
-    assert party.hears(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
+    assert party.expect(f"{NEVER} 02 00") == raw("b0 01 81 02 00")
+    assert party.expect(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
 
 
 def test_a_number_has_to_start_the_message() -> None:
-    assert is_goodbye(numbered().hears("b0 01 b0 02"), "protocol error: a sequence number that does not begin")
+    assert is_goodbye(numbered().expect("b0 01 b0 02"), "protocol error: a sequence number that does not begin")
     party = EndpointClient()
-    party.hears("01 00 01 03")
-    assert is_goodbye(party.hears("b0 01"), "protocol error: a sequence number that does not begin")
+    party.expect("01 00 01 03")
+    assert is_goodbye(party.expect("b0 01"), "protocol error: a sequence number that does not begin")
 
 
 def test_messages_are_numbered_from_one_after_the_hello() -> None:
     client, server = session(Extension.SEQUENCE, role=EndpointRole.CLIENT), session(Extension.SEQUENCE)
     (hello,) = client.messages()
     assert hello == raw("01 00 01 03")
-    assert server.hears(hello) == raw("02 00 01 03")
-    client.hears("02 00 01 03")
+    assert server.expect(hello) == raw("02 00 01 03")
+    client.expect("02 00 01 03")
     stream = client.endpoint.subscribe("tck/range?n=3", 2)
     (asked,) = client.messages()
     assert asked[:2] == raw("b0 01")
-    answered = server.hears(asked)
+    answered = server.expect(asked)
     assert answered[:2] == raw("b0 01")
-    client.hears(answered)
-    client.hears(answered)
+    client.expect(answered)
+    client.expect(answered)
     assert client.elements(stream) == [b"1", b"2"]
-    assert client.says() == b""
+    assert client.sends() == b""
 
 
 def test_case_b11_small_elements_share_messages_of_bounded_size() -> None:
     party = session()
-    party.hears("01 00 00")
+    party.expect("01 00 00")
     party.react(party.endpoint.receive(encode(SubscribeFrame("tck/range?n=100", 1, 100)), 0))
     assert len(party.messages()) == 1
     party.react(party.endpoint.receive(encode(SubscribeFrame("tck/range?n=50000", 2, 50_000)), 0))
     messages = party.messages()
     assert max(map(len, messages)) <= 65_536
     client = session(role=EndpointRole.CLIENT)
-    client.hears("02 00 00")
+    client.expect("02 00 00")
     for name, demand in (("x", 100), ("tck/range?n=50000", 50_000)):
         stream = client.endpoint.subscribe(name, demand)
-    client.hears("81 02 00")
+    client.expect("81 02 00")
     for message in messages:
-        client.hears(message if message is not messages[0] else message[3:])
+        client.expect(message if message is not messages[0] else message[3:])
     assert client.elements(stream) == [str(number).encode() for number in range(1, 50_001)]
 
 
 def test_a_part_that_is_larger_than_a_batch_has_a_message_of_its_own() -> None:
     party = session()
-    party.hears("01 00 00")
+    party.expect("01 00 00")
     party.react(party.endpoint.receive(encode(SubscribeFrame("tck/big?bytes=200000", 1, 1)), 0))
     sizes = [len(message) for message in party.messages()]
     assert sizes[0] == 3
@@ -132,7 +132,7 @@ def test_a_part_that_is_larger_than_a_batch_has_a_message_of_its_own() -> None:
 
 def test_case_b12_a_session_ends_when_its_peer_is_silent() -> None:
     party = session(Extension.KEEPALIVE)
-    party.hears(f"01 00 01 02 {NEVER} 01 00")
+    party.expect(f"01 00 01 02 {NEVER} 01 00")
     party.waits(91)
     assert party.endpoint.is_closed
     assert len(party.cancelled) == 1
@@ -140,7 +140,7 @@ def test_case_b12_a_session_ends_when_its_peer_is_silent() -> None:
 
 def test_without_keepalive_a_session_ends_after_ten_minutes() -> None:
     party = session()
-    party.hears("01 00 00")
+    party.expect("01 00 00")
     assert party.waits(599) == b""
     assert is_goodbye(party.waits(2), "idle")
 
@@ -149,26 +149,26 @@ def test_a_gap_interrupts_a_client_that_can_resume() -> None:
     extensions = (Extension.RESUME, Extension.SEQUENCE)
     server = session(*extensions, resumables=Resumables())
     client = session(*extensions, role=EndpointRole.CLIENT)
-    client.hears(server.hears(client.says()))
-    assert client.told(SessionOpened)
+    client.expect(server.expect(client.sends()))
+    assert client.reported(SessionOpened)
     stream = client.endpoint.subscribe("tck/range?n=9", 2)
-    said = server.hears(client.says())
+    said = server.expect(client.sends())
     assert said[:2] == raw("b0 01")
-    client.hears(raw("b0 02") + said[2:])
-    assert client.told(Interrupted) == [Interrupted("sequence gap")]
-    assert client.told(StreamFailed) == client.told(Closed) == client.elements(stream) == []
-    assert client.says() == b""
+    client.expect(raw("b0 02") + said[2:])
+    assert client.reported(Interrupted) == [Interrupted("sequence gap")]
+    assert client.reported(StreamFailed) == client.reported(Closed) == client.elements(stream) == []
+    assert client.sends() == b""
     assert client.endpoint.ticket() is not None
 
 
 @pytest.mark.parametrize(("hello", "can_resume"), [("02 00 01 03", False), ("02 00 02 01 03", True)])
 def test_a_goodbye_without_a_number_is_of_one_who_does_not_know_the_session(hello: str, can_resume: bool) -> None:
     client = EndpointClient(EndpointRole.CLIENT, has_messages=True)
-    client.says()
-    client.hears(hello)
+    client.sends()
+    client.expect(hello)
     if can_resume:
-        client.hears(encode(Seq(1)) + encode(ResumeGrant(bytes(16), 60_000, 1024)))
-    client.hears(encode(Goodbye("protocol error: no session")))
+        client.expect(encode(Seq(1)) + encode(ResumeGrant(bytes(16), 60_000, 1024)))
+    client.expect(encode(Goodbye("protocol error: no session")))
     last = client.events[-1]
     assert last == (Interrupted if can_resume else Closed)("protocol error: no session")
     assert (client.endpoint.ticket() is not None) is can_resume

@@ -52,10 +52,10 @@ class Server:
         party = EndpointClient(
             clock=self.clock, resumables=self.resumables, subject=subject, limits=self.limits, **options
         )
-        party.says()
+        party.sends()
         return party
 
-    def hears(self, party: EndpointClient, said: str | bytes) -> bytes:
+    def expect(self, party: EndpointClient, said: str | bytes) -> bytes:
         """What a connection says; its streams move to it with the session that it resumes."""
         self.parties[party.endpoint.session.key] = party
         events = party.endpoint.receive(raw(said) if isinstance(said, str) else said, self.clock.now())
@@ -63,7 +63,7 @@ class Server:
             if isinstance(event, Resumed):
                 party.feeds = self.parties[event.session].feeds
         party.react(events)
-        return party.says()
+        return party.sends()
 
 
 def frames(said: bytes, sizes: dict[int, int] | None = None) -> list[Frame]:
@@ -82,8 +82,8 @@ def granted(said: bytes) -> bytes:
 def begun(server: Server) -> tuple[EndpointClient, bytes]:
     """Case R02 up to its loss: a stream of nine with demand 4, and the token."""
     party = server.connect()
-    token = granted(server.hears(party, HELLO))
-    said = server.hears(party, f"{RANGE} 39 01 04")
+    token = granted(server.expect(party, HELLO))
+    said = server.expect(party, f"{RANGE} 39 01 04")
     assert said.endswith(raw("81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34"))
     return party, token
 
@@ -95,8 +95,8 @@ def lost(server: Server, party: EndpointClient) -> None:
 
 def resume(server: Server, token: bytes, received: int, first: int, **options: Any) -> tuple[EndpointClient, bytes]:
     party = server.connect(**options)
-    server.hears(party, HELLO)
-    return party, server.hears(party, encode(Resume(token, received, first)))
+    server.expect(party, HELLO)
+    return party, server.expect(party, encode(Resume(token, received, first)))
 
 
 def is_refused(said: bytes) -> bool:
@@ -106,7 +106,7 @@ def is_refused(said: bytes) -> bool:
 def test_case_r01_the_server_grants_a_token() -> None:
     server = Server()
     party = server.connect()
-    (grant,) = frames(server.hears(party, HELLO))
+    (grant,) = frames(server.expect(party, HELLO))
     assert grant == ResumeGrant(granted(encode(grant)), 60_000, 1024)
     assert len(granted(encode(grant))) == 16
 
@@ -118,19 +118,19 @@ def test_case_r02_what_did_not_arrive_is_sent_again() -> None:
     party, said = resume(server, token, 3, 1)
     assert said.startswith(raw("a2 01 82 01 01 33 82 01 01 34 a0"))
     assert granted(said) != token
-    assert party.told(Resumed) == [Resumed(old.endpoint.session.key)]
+    assert party.reported(Resumed) == [Resumed(old.endpoint.session.key)]
     assert not old.cancelled
-    assert server.hears(party, "12 01 02") == raw("82 01 01 35 82 01 01 36")
+    assert server.expect(party, "12 01 02") == raw("82 01 01 35 82 01 01 36")
 
 
 def test_case_r03_what_the_server_never_got_the_client_sends_again() -> None:
     server = Server()
     old = server.connect()
-    token = granted(server.hears(old, HELLO))
+    token = granted(server.expect(old, HELLO))
     lost(server, old)
     party, said = resume(server, token, 0, 1)
     assert said.startswith(raw("a2 00"))
-    assert server.hears(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+    assert server.expect(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_r04_an_unknown_or_expired_token_is_refused_and_the_connection_usable() -> None:
@@ -142,7 +142,7 @@ def test_case_r04_an_unknown_or_expired_token_is_refused_and_the_connection_usab
         party, said = resume(server, wrong, 3, 1)
         assert is_refused(said)
         assert granted(said)
-        assert server.hears(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
+        assert server.expect(party, f"{RANGE} 31 01 01") == raw("81 01 00 82 01 01 31 86 01")
 
 
 def test_case_r05_the_token_of_another_subject_is_refused_and_stays_good() -> None:
@@ -159,7 +159,7 @@ def test_case_r06_a_token_counts_once() -> None:
     lost(server, old)
     party, said = resume(server, token, 3, 1)
     assert not is_refused(said)
-    server.hears(party, "12 01 01")
+    server.expect(party, "12 01 01")
     lost(server, party)
     assert is_refused(resume(server, token, 3, 1)[1])
 
@@ -175,7 +175,7 @@ def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
         if is_noticed:
             lost(server, party)
         parties.append(party)
-    assert is_goodbye(parties[1].says(), "resumed elsewhere")
+    assert is_goodbye(parties[1].sends(), "resumed elsewhere")
     assert is_refused(resume(server, token, 3, 1, subject="eve")[1])
     for each in parties:
         assert not each.cancelled
@@ -195,20 +195,20 @@ def test_a_client_says_nothing_before_it_has_the_next_token_and_then_that_it_has
     server = Server()
     old, _, stream = interrupted(server)
     client, party = reconnect(server, old)
-    answered = server.hears(party, client.hears("02 00 01 01"))
+    answered = server.expect(party, client.expect("02 00 01 01"))
     first, *_ = frames(answered)
     assert isinstance(first, ResumeGrant)
     answered = answered.removeprefix(encode(first))
     grant = answered.index(b"\xa0\x10")
     before = client.endpoint.ticket()
     client.endpoint.session.request(stream, 5)
-    assert client.hears(answered[:grant]) == b""
+    assert client.expect(answered[:grant]) == b""
     assert client.elements(stream) == [b"3", b"4"]
     after = client.endpoint.ticket()
     assert before is not None
     assert after is not None
     assert after.token == before.token
-    assert client.hears(answered[grant:]) == raw("a4 05 12 01 05")
+    assert client.expect(answered[grant:]) == raw("a4 05 12 01 05")
     granted_last = client.endpoint.ticket()
     assert granted_last is not None
     assert granted_last.token == granted(answered[grant:])
@@ -218,8 +218,8 @@ def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -
     server = Server()
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
-    assert client.hears("02 00 01 01")
-    assert client.hears("a2 01") == b""
+    assert client.expect("02 00 01 01")
+    assert client.expect("a2 01") == b""
     client.endpoint.session.request(stream, 5)
     assert client.waits(9) == b""
     assert client.waits(2) == raw("12 01 05")
@@ -229,8 +229,8 @@ def test_a_client_that_gets_no_other_token_speaks_all_the_same_after_a_while() -
 def test_a_token_does_not_resume_its_own_connection() -> None:
     server = Server()
     party = server.connect()
-    token = granted(server.hears(party, HELLO))
-    assert is_refused(server.hears(party, encode(Resume(token, 0, 1))))
+    token = granted(server.expect(party, HELLO))
+    assert is_refused(server.expect(party, encode(Resume(token, 0, 1))))
     assert not party.endpoint.is_closed
 
 
@@ -240,10 +240,10 @@ def interrupted(server: Server, demand: int = 4) -> tuple[EndpointClient, Endpoi
         EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,)),
         server.connect(),
     )
-    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
+    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
     stream = client.endpoint.subscribe("tck/range?n=9", demand)
-    said = server.hears(party, client.says())
-    client.hears(said[:11])
+    said = server.expect(party, client.sends())
+    client.expect(said[:11])
     assert client.elements(stream) == [b"1", b"2"]
     for each in (client, party):
         lost(server, each)
@@ -259,12 +259,12 @@ def reconnect(server: Server, old: EndpointClient) -> tuple[EndpointClient, Endp
 
 def join(server: Server, client: EndpointClient, party: EndpointClient) -> bytes:
     """Hellos and whatever follows from them; what the server said behind its hello and its first grant."""
-    said = client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
+    said = client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
     answers = b""
     while said:
-        answer = server.hears(party, said)
+        answer = server.expect(party, said)
         answers += answer
-        said = client.hears(answer)
+        said = client.expect(answer)
     return answers
 
 
@@ -273,25 +273,25 @@ def test_case_r07_a_client_waits_for_the_hello_before_it_resumes() -> None:
     old, _, stream = interrupted(server)
     client, party = reconnect(server, old)
     old.endpoint.session.request(stream, 5)
-    assert client.says() == raw("01 00 01 01")
-    asked = client.hears("02 00 01 01")
+    assert client.sends() == raw("01 00 01 01")
+    asked = client.expect("02 00 01 01")
     assert asked[0] == 0xA1
     assert client.endpoint.state is EndpointState.RESUMING
     # A server cannot tell, and takes both frames in one piece.
-    answered = server.hears(party, raw("01 00 01 01") + asked)
-    again = client.hears(answered)
+    answered = server.expect(party, raw("01 00 01 01") + asked)
+    again = client.expect(answered)
     assert again == raw("a4 05 12 01 05")
-    client.hears(server.hears(party, again))
+    client.expect(server.expect(party, again))
     assert client.elements(stream) == [str(number).encode() for number in range(3, 10)]
-    assert client.told(Completed) == [Completed(stream)]
-    assert client.told(Resumed) == [Resumed(client.endpoint.session.key)]
+    assert client.reported(Completed) == [Completed(stream)]
+    assert client.reported(Resumed) == [Resumed(client.endpoint.session.key)]
     assert client.endpoint.ticket() is not None
 
 
 def test_case_r08_resume_after_another_core_frame_is_fatal() -> None:
     server = Server()
     party, token = begun(server)
-    assert is_goodbye(server.hears(party, encode(Resume(token, 3, 1))), "protocol error: an unexpected resume frame")
+    assert is_goodbye(server.expect(party, encode(Resume(token, 3, 1))), "protocol error: an unexpected resume frame")
 
 
 @pytest.mark.parametrize("ours", [True, False])
@@ -300,8 +300,8 @@ def test_case_r09_a_goodbye_voids_the_token(ours: bool) -> None:
     old, token = begun(server)
     if ours:
         old.react(old.endpoint.close(server.clock.now()))
-        old.says()
-    server.hears(old, "03 00")
+        old.sends()
+    server.expect(old, "03 00")
     assert old.endpoint.is_closed
     assert is_refused(resume(server, token, 3, 1)[1])
 
@@ -323,7 +323,7 @@ def test_case_r10_more_frames_than_the_window_are_lost_for_good() -> None:
 def test_case_r11_acknowledged_frames_are_forgotten() -> None:
     server = Server()
     old, token = begun(server)
-    server.hears(old, "a4 03")
+    server.expect(old, "a4 03")
     assert old.endpoint.session.first_available == 4
     lost(server, old)
     assert is_refused(resume(server, token, 2, 1)[1])
@@ -332,7 +332,7 @@ def test_case_r11_acknowledged_frames_are_forgotten() -> None:
 def test_what_was_never_sent_cannot_be_acknowledged() -> None:
     server = Server()
     old, _ = begun(server)
-    assert is_goodbye(server.hears(old, "a4 06"), "protocol error: an acknowledgement of frames")
+    assert is_goodbye(server.expect(old, "a4 06"), "protocol error: an acknowledgement of frames")
 
 
 def test_case_r12_an_open_transport_is_ended_when_its_session_continues_elsewhere() -> None:
@@ -340,37 +340,37 @@ def test_case_r12_an_open_transport_is_ended_when_its_session_continues_elsewher
     old, token = begun(server)
     party, said = resume(server, token, 5, 1)
     assert said.startswith(raw("a2 01"))
-    assert is_goodbye(old.says(), "resumed elsewhere")
+    assert is_goodbye(old.sends(), "resumed elsewhere")
     assert old.endpoint.take_events() == [Closed("resumed elsewhere")]
     assert old.endpoint.is_closed
     assert not old.cancelled
-    assert server.hears(party, "12 01 09").endswith(raw("86 01"))
+    assert server.expect(party, "12 01 09").endswith(raw("86 01"))
 
 
 def test_case_r13_elements_of_a_fixed_size_are_understood_after_a_resume() -> None:
     server = Server()
     client, party = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
-    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
+    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
     stream = client.endpoint.subscribe("tck/fixed?n=5&size=2", 2)
-    client.hears(server.hears(party, client.says()))
+    client.expect(server.expect(party, client.sends()))
     for each in (client, party):
         lost(server, each)
     again, other = reconnect(server, client)
     join(server, again, other)
     again.endpoint.session.request(stream, 9)
-    said = server.hears(other, again.says())
+    said = server.expect(other, again.sends())
     assert said == raw("83 01 03 00 03 00 04 00 05 86 01")
-    again.hears(said)
+    again.expect(said)
     assert again.elements(stream) == [b"\x00\x03", b"\x00\x04", b"\x00\x05"]
 
 
 def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     server = Server()
     client, party = EndpointClient(EndpointRole.CLIENT, server.clock, extensions=(Extension.RESUME,)), server.connect()
-    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
+    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
     stream = client.endpoint.subscribe("tck/big?bytes=200000", 1)
-    said = server.hears(party, client.says())
-    client.hears(said[:70_000])
+    said = server.expect(party, client.sends())
+    client.expect(said[:70_000])
     for each in (client, party):
         lost(server, each)
     again, other = reconnect(server, client)
@@ -384,8 +384,8 @@ def test_other_extensions_than_before_are_refused() -> None:
     old, token = begun(server)
     lost(server, old)
     party = server.connect()
-    server.hears(party, "01 00 02 01 02")
-    assert is_refused(server.hears(party, encode(Resume(token, 3, 1))))
+    server.expect(party, "01 00 02 01 02")
+    assert is_refused(server.expect(party, encode(Resume(token, 3, 1))))
     assert len(server.resumables.expire(server.clock.now())) == 1
 
 
@@ -402,10 +402,10 @@ def test_a_client_whose_session_is_gone_starts_again() -> None:
     server.clock.advance(61)
     client, party = reconnect(server, old)
     join(server, client, party)
-    (refused,) = client.told(NotResumed)
-    assert client.told(StreamFailed) == [StreamFailed(stream, refused.reason)]
+    (refused,) = client.reported(NotResumed)
+    assert client.reported(StreamFailed) == [StreamFailed(stream, refused.reason)]
     again = client.endpoint.subscribe("tck/range?n=2", 2)
-    client.hears(server.hears(party, client.says()))
+    client.expect(server.expect(party, client.sends()))
     assert client.elements(again) == [b"1", b"2"]
     assert client.endpoint.ticket() is not None
 
@@ -414,8 +414,8 @@ def test_a_server_that_resumes_no_more_ends_the_old_streams() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
-    client.hears("02 00 00")
-    assert [event.stream for event in client.told(StreamFailed)] == [stream]
+    client.expect("02 00 00")
+    assert [event.stream for event in client.reported(StreamFailed)] == [stream]
     assert client.endpoint.state is EndpointState.OPEN
 
 
@@ -423,7 +423,7 @@ def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
-    client.says()
+    client.sends()
     for is_late in (False, True, False):
         if is_late:
             # Nobody has said hello.
@@ -432,9 +432,9 @@ def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
         else:
             lost(server, client)
         client, party = reconnect(server, client)
-        client.says()
-    server.hears(party, "01 00 01 01")
-    client.hears("02 00 01 01")
+        client.sends()
+    server.expect(party, "01 00 01 01")
+    client.expect("02 00 01 01")
     assert client.waits(11) == b""
     assert isinstance(client.events[-1], Interrupted)
     client, party = reconnect(server, client)
@@ -449,17 +449,17 @@ def test_what_the_server_asks_for_before_it_knows_of_a_resume_applies_only_if_th
         if not is_known:
             server.clock.advance(61)
         client, party = reconnect(server, old)
-        client.says()
-        asked = raw("02 00 01 01") + server.hears(party, "01 00 01 01")
+        client.sends()
+        asked = raw("02 00 01 01") + server.expect(party, "01 00 01 01")
         ingest = party.endpoint.subscribe("tck/range?n=1", 1)
-        resumed = client.hears(asked + party.says())
-        answered = server.hears(party, resumed)
-        begun = client.hears(answered)
-        assert party.told(StreamFailed) == (
+        resumed = client.expect(asked + party.sends())
+        answered = server.expect(party, resumed)
+        begun = client.expect(answered)
+        assert party.reported(StreamFailed) == (
             [StreamFailed(ingest, "another session was resumed here")] if is_known else []
         )
-        party.hears(begun)
-        assert party.told(StreamAccepted) == ([] if is_known else [StreamAccepted(ingest, 0)])
+        party.expect(begun)
+        assert party.reported(StreamAccepted) == ([] if is_known else [StreamAccepted(ingest, 0)])
 
 
 @pytest.mark.parametrize(
@@ -469,16 +469,16 @@ def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> Non
     server = Server(backlog=2000)
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
-    client.hears("02 00 01 01")
-    assert is_goodbye(client.hears(raw("81 01 00") * (said[0] == 0x86) + said))
-    assert [event.stream for event in client.told(StreamFailed)] == [stream]
+    client.expect("02 00 01 01")
+    assert is_goodbye(client.expect(raw("81 01 00") * (said[0] == 0x86) + said))
+    assert [event.stream for event in client.reported(StreamFailed)] == [stream]
 
 
 def test_frames_are_acknowledged_every_quarter_of_the_window() -> None:
     server = Server(window=8)
     client = EndpointClient(EndpointRole.CLIENT, server.clock, limits=server.limits, extensions=(Extension.RESUME,))
     party = server.connect()
-    client.hears(raw("02 00 01 01") + server.hears(party, client.says()))
+    client.expect(raw("02 00 01 01") + server.expect(party, client.sends()))
     stream = client.endpoint.subscribe("tck/range?n=100", 100)
     pipe(client, party)
     assert len(client.elements(stream)) == 100
@@ -510,7 +510,7 @@ def test_lost_sessions_are_bounded_in_bytes() -> None:
 def test_over_messages_the_lifetime_counts_from_the_last_frame(hello: str, lifetime: int, late: bool) -> None:
     server = Server()
     old = server.connect(has_messages=True)
-    said = server.hears(old, hello)
+    said = server.expect(old, hello)
     (grant,) = frames(said[6:])
     assert isinstance(grant, ResumeGrant)
     assert grant.lifetime == lifetime * 1000
@@ -518,28 +518,28 @@ def test_over_messages_the_lifetime_counts_from_the_last_frame(hello: str, lifet
     gone = server.resumables.expire(server.clock.now())
     assert len(gone) == (late and lifetime > 90)
     party = server.connect(has_messages=True)
-    server.hears(party, hello)
-    assert is_refused(server.hears(party, encode(Resume(grant.token, 0, 1)))) is late
+    server.expect(party, hello)
+    assert is_refused(server.expect(party, encode(Resume(grant.token, 0, 1)))) is late
 
 
 def test_where_a_loss_is_noticed_the_lifetime_of_messages_counts_from_it_too() -> None:
     for late in (False, True):
         server = Server()
         old = server.connect(has_messages=True, is_connected=True)
-        token = granted(server.hears(old, "01 00 02 01 02"))
+        token = granted(server.expect(old, "01 00 02 01 02"))
         server.clock.advance(70)
         lost(server, old)
         server.clock.advance(61 if late else 59)
         party = server.connect(has_messages=True, is_connected=True)
-        server.hears(party, "01 00 02 01 02")
-        assert is_refused(server.hears(party, encode(Resume(token, 0, 1)))) is late
+        server.expect(party, "01 00 02 01 02")
+        assert is_refused(server.expect(party, encode(Resume(token, 0, 1)))) is late
 
 
 def test_what_the_old_transport_still_brings_is_nobodys_business_any_more() -> None:
     server = Server()
     old, token = begun(server)
     party, _ = resume(server, token, 5, 1)
-    old.says()
+    old.sends()
     received = party.endpoint.session.received
-    assert old.hears(encode(SubscribeFrame("tck/never", 9, 0))) == b""
+    assert old.expect(encode(SubscribeFrame("tck/never", 9, 0))) == b""
     assert party.endpoint.session.received == received

@@ -95,11 +95,11 @@ def test_every_row_of_the_table_has_its_example() -> None:
 
 def test_what_holds_no_bytes_ends_the_connection_like_bytes_that_are_wrong() -> None:
     party = EndpointClient(has_messages=True, is_connected=True)
-    party.hears("01 00 00")
+    party.expect("01 00 00")
     party.react(party.endpoint.reject(ProtocolViolation.TEXT))
     assert party.endpoint.is_closed
     assert not party.endpoint.is_drained
-    assert is_goodbye(party.says(), f"protocol error: {ProtocolViolation.TEXT.condition}")
+    assert is_goodbye(party.sends(), f"protocol error: {ProtocolViolation.TEXT.condition}")
     assert party.endpoint.is_drained
     assert party.events[-1] == Closed(f"protocol error: {ProtocolViolation.TEXT.condition}", is_fault=True)
     assert party.endpoint.reject(ProtocolViolation.TEXT) == []
@@ -112,14 +112,14 @@ def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
     is_server = row.role is EndpointRole.SERVER
     hello = options.pop("hello", "01 00 02 02 03" if is_server else "02 00 03 01 02 03")
     party = EndpointClient(row.role, **options)
-    party.says()
-    party.hears(hello)
+    party.sends()
+    party.expect(hello)
     if not is_server:
         party.endpoint.subscribe("a", 5)
-        party.says()
-    party.hears(row.before)
+        party.sends()
+    party.expect(row.before)
     before = len(party.events)
-    said = party.hears(row.wrong)
+    said = party.expect(row.wrong)
     if mistake.consequence is Consequence.FATAL:
         assert is_goodbye(said, f"protocol error: {mistake.condition}")
         assert party.endpoint.is_closed

@@ -50,25 +50,25 @@ def is_over(party: EndpointClient) -> bool:
 
 def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
     party, (stream,) = subscriber("a", demand=0)
-    assert party.hears("81 01 00") == b""
+    assert party.expect("81 01 00") == b""
     assert party.endpoint.session.request(stream, 2)
-    assert party.says() == raw("12 01 02")
-    party.hears("82 01 01 31 82 01 01 32")
+    assert party.sends() == raw("12 01 02")
+    party.expect("82 01 01 31 82 01 01 32")
     assert party.elements(stream) == [b"1", b"2"]
-    assert party.hears("82 01 01 33") == raw("13 01")
+    assert party.expect("82 01 01 33") == raw("13 01")
     assert party.elements(stream) == [b"1", b"2"]
     assert party.failure(stream) is not None
 
 
 def test_spec_2_01_demand_may_come_with_the_subscribe_and_adds_up() -> None:
     party, (stream,) = subscriber("a", demand=1)
-    party.hears("81 01 00")
+    party.expect("81 01 00")
     party.endpoint.session.request(stream, 1)
     party.endpoint.session.request(stream, 2)
-    assert party.says() == raw("12 01 01 12 01 02")
-    assert party.hears("82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34") == b""
+    assert party.sends() == raw("12 01 01 12 01 02")
+    assert party.expect("82 01 01 31 82 01 01 32 82 01 01 33 82 01 01 34") == b""
     assert len(party.elements(stream)) == 4
-    assert party.hears("82 01 01 35") == raw("13 01")
+    assert party.expect("82 01 01 35") == raw("13 01")
 
 
 @pytest.mark.parametrize("demand", [0, -1, -(2**63)])
@@ -76,35 +76,35 @@ def test_spec_2_01_nothing_or_less_cannot_be_requested(demand: int) -> None:
     party, (stream,) = subscriber("a", demand=0)
     with pytest.raises(ValueError, match="expected at least 1"):
         party.endpoint.session.request(stream, demand)
-    assert party.says() == b""
+    assert party.sends() == b""
 
 
 def test_spec_2_01_demand_without_bound_is_not_counted_any_more() -> None:
     party, (stream,) = subscriber("a", demand=UNBOUNDED)
-    party.hears("81 01 00 82 01 01 31")
+    party.expect("81 01 00 82 01 01 31")
     party.endpoint.session.request(stream, UNBOUNDED)
-    party.says()
+    party.sends()
     for _ in range(100):
-        assert party.hears("82 01 01 32") == b""
+        assert party.expect("82 01 01 32") == b""
     assert len(party.elements(stream)) == 101
 
 
 @ends
 def test_spec_2_03_nothing_is_said_to_a_publisher_that_has_come_to_its_end(end: str) -> None:
     party, (stream,) = subscriber("a")
-    party.hears(f"81 01 00 {end}")
+    party.expect(f"81 01 00 {end}")
     assert party.endpoint.session.request(stream, 5) is False
     assert party.endpoint.session.cancel(stream) is False
-    assert party.says() == b""
+    assert party.sends() == b""
 
 
 @ends
 def test_spec_2_04_an_end_is_treated_as_a_cancel(end: str) -> None:
     party, (stream,) = subscriber("a", demand=9)
-    assert party.hears(f"81 01 00 84 01 00 01 61 {end}") == b""
+    assert party.expect(f"81 01 00 84 01 00 01 61 {end}") == b""
     assert is_over(party)
     told = list(party.events)
-    assert party.hears("82 01 01 31 85 01 00 01 61 86 01 87 01 00") == b""
+    assert party.expect("82 01 01 31 85 01 00 01 61 86 01 87 01 00") == b""
     assert party.events == told
     assert party.elements(stream) == []
 
@@ -112,21 +112,21 @@ def test_spec_2_04_an_end_is_treated_as_a_cancel(end: str) -> None:
 def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
     """It cannot be a second stream's, of which nobody has asked for one, so it is not a mistake of one stream alone."""
     party, (stream,) = subscriber("a", demand=9)
-    party.hears("81 01 00 82 01 01 31")
-    assert is_goodbye(party.hears("81 01 00"))
-    assert party.told(StreamAccepted) == [StreamAccepted(stream, 0)]
+    party.expect("81 01 00 82 01 01 31")
+    assert is_goodbye(party.expect("81 01 00"))
+    assert party.reported(StreamAccepted) == [StreamAccepted(stream, 0)]
     assert party.failure(stream) is not None
     assert is_over(party)
 
 
 def test_spec_2_06_what_is_not_needed_any_longer_is_cancelled_once() -> None:
     party, (first, second) = subscriber("a", "b")
-    party.hears("81 01 00")
+    party.expect("81 01 00")
     for stream, said in ((first, "13 01"), (second, "13 02")):
         assert party.endpoint.session.cancel(stream)
-        assert party.says() == raw(said)
+        assert party.sends() == raw(said)
         assert party.endpoint.session.cancel(stream) is False
-        assert party.says() == b""
+        assert party.sends() == b""
     assert is_over(party)
 
 
@@ -138,34 +138,34 @@ def test_spec_2_07_requests_and_cancels_go_in_the_order_in_which_they_were_made(
         party.endpoint.session.cancel(streams[order[0]])
         assert party.endpoint.session.request(streams[order[0]], 1) is False
         ids = [f"{place + 1:02x}" for place in order]
-        assert party.says() == raw(" ".join(f"12 {each} 01" for each in ids) + f" 13 {ids[0]}")
+        assert party.sends() == raw(" ".join(f"12 {each} 01" for each in ids) + f" 13 {ids[0]}")
 
 
 def test_spec_2_08_elements_that_come_after_a_cancel_are_borne() -> None:
     party, (stream, other) = subscriber("a", "b", demand=5)
-    party.hears("81 01 00 82 01 01 31 84 01 00 01 61")
+    party.expect("81 01 00 82 01 01 31 84 01 00 01 61")
     party.endpoint.session.cancel(stream)
-    party.says()
+    party.sends()
     told = list(party.events)
-    assert party.hears("82 01 01 32 85 01 00 01 62 85 01 01 01 63 84 01 02 01 64 82 01 01 33 82 01 01 34 86 01") == b""
+    assert party.expect("82 01 01 32 85 01 00 01 62 85 01 01 01 63 84 01 02 01 64 82 01 01 33 82 01 01 34 86 01") == b""
     assert party.events == told
-    party.hears("81 02 00 82 02 01 31")
+    party.expect("81 02 00 82 02 01 31")
     assert party.elements(other) == [b"1"]
 
 
 @pytest.mark.parametrize("demand", [0, 1], ids=["without a request", "with one"])
 def test_spec_2_09_completion_comes_with_and_without_a_request(demand: int) -> None:
     party, (stream,) = subscriber("a", demand=demand)
-    assert party.hears("81 01 00 86 01") == b""
-    assert party.told(Completed) == [Completed(stream)]
+    assert party.expect("81 01 00 86 01") == b""
+    assert party.reported(Completed) == [Completed(stream)]
     assert is_over(party)
 
 
 @pytest.mark.parametrize("demand", [0, 1], ids=["without a request", "with one"])
 def test_spec_2_10_failure_comes_with_and_without_a_request(demand: int) -> None:
     party, (stream,) = subscriber("a", demand=demand)
-    assert party.hears("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65") == b""
-    assert party.told(StreamFailed) == [StreamFailed(stream, "500 gone")]
+    assert party.expect("81 01 00 87 01 08 35 30 30 20 67 6f 6e 65") == b""
+    assert party.reported(StreamFailed) == [StreamFailed(stream, "500 gone")]
     assert is_over(party)
 
 
@@ -176,20 +176,20 @@ def test_spec_2_11_elements_are_reported_in_the_order_in_which_they_came(piece: 
         raw(f"82 01 01 {number:02x} 83 02 02 {number:02x} {number:02x}") for number in range(40)
     )
     for place in range(0, len(said), piece):
-        party.hears(said[place : place + piece])
+        party.expect(said[place : place + piece])
     assert party.elements(first) == [bytes([number]) for number in range(40)]
     assert party.elements(second) == [bytes([number]) for number in range(40) for _ in range(2)]
-    turns = [event.stream for event in party.told(ElementsReceived)]
+    turns = [event.stream for event in party.reported(ElementsReceived)]
     assert turns == [first, second] * 40
 
 
 def test_spec_2_12_a_beginning_is_notified_once_for_each_subscribe() -> None:
     party, (first,) = subscriber("a")
-    party.hears("81 01 00 86 01")
+    party.expect("81 01 00 86 01")
     second = party.endpoint.subscribe("a", 1)
-    assert party.says() == raw("11 01 61 01 01")
-    party.hears("81 01 00 82 01 01 31 86 01")
-    assert party.told(StreamAccepted) == [StreamAccepted(first, 0), StreamAccepted(second, 0)]
+    assert party.sends() == raw("11 01 61 01 01")
+    party.expect("81 01 00 82 01 01 31 86 01")
+    assert party.reported(StreamAccepted) == [StreamAccepted(first, 0), StreamAccepted(second, 0)]
 
 
 @each_row(
@@ -213,8 +213,8 @@ def test_spec_2_13_nothing_that_a_publisher_says_is_answered_with_an_exception(s
     """What it says wrongly ends the stream, or the connection, and is told as an event."""
     for before in ("", "81 01 00", "81 01 01"):
         party, (stream,) = subscriber("a", demand=3)
-        party.hears(before)
-        party.hears(said)
+        party.expect(before)
+        party.expect(said)
         if party.endpoint.is_closed:
             assert party.failure(stream) is not None
             assert is_over(party)
@@ -223,13 +223,13 @@ def test_spec_2_13_nothing_that_a_publisher_says_is_answered_with_an_exception(s
 def test_spec_2_13_an_element_that_is_invalid_is_refused() -> None:
     """There are no octets for it; an empty element is one."""
     party = greeted()
-    party.hears("11 09 74 63 6b 2f 6e 65 76 65 72 01 05")
+    party.expect("11 09 74 63 6b 2f 6e 65 76 65 72 01 05")
     (stream,) = party.feeds
     with pytest.raises(TypeError):
         party.endpoint.session.offer(stream, [None])  # type: ignore[list-item]
-    assert party.says() == b""
+    assert party.sends() == b""
     assert party.endpoint.session.offer(stream, [b""])
-    assert party.says() == raw("82 01 00")
+    assert party.sends() == raw("82 01 00")
 
 
 def test_every_rule_is_a_test() -> None:

@@ -23,10 +23,10 @@ class Disk:
 
     def __init__(self, number: int = 0) -> None:
         self.number = number
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def syncfs(self, descriptor: int) -> int:
-        self.asked.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        self.requests.append(os.readlink(f"/proc/self/fd/{descriptor}"))
         ctypes.set_errno(self.number)
         return -1 if self.number else 0
 
@@ -62,7 +62,7 @@ def test_the_file_system_of_the_lake_is_made_durable_in_one_call(place: Lake, mo
     disk = Disk()
     monkeypatch.setattr(durability, "_LIBC", disk)
     durability.sync(place)
-    assert disk.asked == [str(place.folder)]
+    assert disk.requests == [str(place.folder)]
 
 
 def test_a_disk_that_refuses_makes_the_store_unavailable(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,10 +43,10 @@ class Spark:
     """Takes down what it is asked."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     def sql(self, statement: str) -> Spark:
-        self.asked.append(statement)
+        self.requests.append(statement)
         return self
 
     def collect(self) -> None:
@@ -74,10 +74,10 @@ def test_the_log_reports_the_moments_and_the_numbers_of_events_how_many_are_betw
 @pytest.mark.parametrize("kept", [{}, {9: 100}, {5: 5, 9: 100}])
 def test_spark_is_asked_nothing_where_every_moment_stays(kept: dict[int, int], tmp_path: Path) -> None:
     target, spark = filled(tmp_path, list(range(10)), kept)
-    assert (snapshots.thin(target), spark.asked) == (0, [])
+    assert (snapshots.thin(target), spark.requests) == (0, [])
 
 
 def test_moments_that_spare_too_little_go_as_partitions(tmp_path: Path) -> None:
     target, spark = filled(tmp_path, [7, 8], {2: 5, 6: 5, 9: 5})
     assert snapshots.thin(target) == 2
-    assert [it.partition(" WHERE ")[2] for it in spark.asked] == ["as_of IN (2, 6)"]
+    assert [it.partition(" WHERE ")[2] for it in spark.requests] == ["as_of IN (2, 6)"]

@@ -40,15 +40,15 @@ SERVER = "02 00 03 01 02 03"
 
 async def test_a_client_reads_the_history_of_a_thing_at_its_own_pace() -> None:
     rsio_harness = await RsioHarness.filled(revisions=4)
-    rsio_harness.say("a", H, subscribe(HISTORY, 5, 1))
+    rsio_harness.send("a", H, subscribe(HISTORY, 5, 1))
     hello, begun, first = await rsio_harness.framed("a", 3)
     assert (hello, begun) == (HELLO, OnSubscribe(5, 0))
     assert isinstance(first, OnNext)
     assert json.loads(first.element)["topic"] == "acme.site/lamp-7/things/twin/events/created"
-    rsio_harness.say("a", RequestFrame(5, 2))
+    rsio_harness.send("a", RequestFrame(5, 2))
     frames = await rsio_harness.framed("a", 5)
     assert revisions([frame.element for frame in frames[2:] if isinstance(frame, OnNext)]) == [1, 2, 3]
-    rsio_harness.say("a", RequestFrame(5, 9))
+    rsio_harness.send("a", RequestFrame(5, 9))
     *_, last, end = await rsio_harness.framed("a", 7)
     assert isinstance(last, OnNext)
     assert json.loads(last.element) == {
@@ -65,9 +65,9 @@ async def test_a_client_reads_the_history_of_a_thing_at_its_own_pace() -> None:
 
 async def test_a_cancel_ends_a_stream_without_a_word() -> None:
     rsio_harness = await RsioHarness.filled(revisions=4)
-    rsio_harness.say("a", H, subscribe(HISTORY, 1, 1))
+    rsio_harness.send("a", H, subscribe(HISTORY, 1, 1))
     await rsio_harness.framed("a", 3)
-    rsio_harness.say("a", CancelFrame(1), RequestFrame(1, 9))
+    rsio_harness.send("a", CancelFrame(1), RequestFrame(1, 9))
     await rsio_harness.framed("a", 3)
     await until(lambda: list(rsio_harness.streams) == [])
 
@@ -86,7 +86,7 @@ async def test_cases_n01_and_n02_a_history_has_the_revisions_that_its_name_says(
     parameters: str, expected: list[int]
 ) -> None:
     rsio_harness = await RsioHarness.filled(revisions=10)
-    rsio_harness.say("a", H, subscribe(f"{HISTORY}?{parameters}", 1, 20))
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?{parameters}", 1, 20))
     _, _, *elements, end = await rsio_harness.framed("a", 3 + len(expected))
     assert revisions([each.element for each in elements if isinstance(each, OnNext)]) == expected
     assert end == OnComplete(1)
@@ -94,10 +94,10 @@ async def test_cases_n01_and_n02_a_history_has_the_revisions_that_its_name_says(
 
 async def test_case_n04_after_the_newest_event_a_followed_history_continues_live() -> None:
     rsio_harness = await RsioHarness.filled(revisions=5)
-    rsio_harness.say("a", H, subscribe(f"{HISTORY}?from=3&follow=true", 1, 100))
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?from=3&follow=true", 1, 100))
     await rsio_harness.framed("a", 5)
     for number in range(6, 9):
-        await rsio_harness.tell(
+        await rsio_harness.dispatch(
             b'{"topic":"acme.site/lamp-7/things/twin/commands/modify","path":"/attributes/on","value":%d}' % number
         )
     frames = await rsio_harness.framed("a", 8)
@@ -124,18 +124,18 @@ async def test_cases_n03_d07_and_d08_a_name_that_means_nothing_is_refused_and_th
     publisher: str, status: str
 ) -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    rsio_harness.say("a", H, subscribe(publisher, 7, 1), trial("never", 1))
+    rsio_harness.send("a", H, subscribe(publisher, 7, 1), trial("never", 1))
     frames = await rsio_harness.framed("a", 4)
     assert OnSubscribe(7, 0) in frames
     (error,) = [frame for frame in frames if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:3]) == (7, status)
-    rsio_harness.say("a", CancelFrame(1), trial("range?n=1", 1, 1))
+    rsio_harness.send("a", CancelFrame(1), trial("range?n=1", 1, 1))
     await rsio_harness.framed("a", 7)
 
 
 async def test_case_d09_what_somebody_may_not_read_is_not_found() -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:stranger"), revisions=1)
-    rsio_harness.say("a", H, subscribe(HISTORY, 1, 1))
+    rsio_harness.send("a", H, subscribe(HISTORY, 1, 1))
     *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error.startswith("404 things:thing.notfound ")
@@ -146,43 +146,43 @@ async def test_case_d09_what_somebody_may_not_read_is_not_found() -> None:
 
 async def test_case_d15_a_stream_that_is_not_asked_for_does_not_hold_up_another_one() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=2", 1, 0), trial("range?n=2", 2, 2))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
+    rsio_harness.send("a", H, trial("range?n=2", 1, 0), trial("range?n=2", 2, 2))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 81 02 00 82 02 01 31 82 02 01 32 86 02")
 
 
 async def test_cases_d01_and_d02_no_more_than_was_asked_for() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=3", 1, 2))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
-    rsio_harness.say("a", "12 01 05")
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 86 01")
+    rsio_harness.send("a", H, trial("range?n=3", 1, 2))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
+    rsio_harness.send("a", "12 01 05")
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 82 01 01 33 86 01")
 
 
 async def test_cases_d03_and_d04_demand_adds_up() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=3"))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00")
-    rsio_harness.say("a", "12 01 01 12 01 01")
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
+    rsio_harness.send("a", H, trial("range?n=3"))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00")
+    rsio_harness.send("a", "12 01 01 12 01 01")
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
 
 
 async def test_case_d05_what_is_empty_is_complete_without_demand() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=0"))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 86 01")
+    rsio_harness.send("a", H, trial("range?n=0"))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 86 01")
 
 
 async def test_case_d05_a_history_without_events_is_complete_without_demand() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
-    rsio_harness.say("a", H, subscribe(f"{HISTORY}?from=3"))
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?from=3"))
     assert (await rsio_harness.framed("a", 3))[1:] == [OnSubscribe(1, 0), OnComplete(1)]
 
 
 async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=3"))
-    rsio_harness.say("a", "12 01 00")
-    rsio_harness.say("a", "12 01 01")
+    rsio_harness.send("a", H, trial("range?n=3"))
+    rsio_harness.send("a", "12 01 00")
+    rsio_harness.send("a", "12 01 01")
     _, _, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error.startswith("400 ")
@@ -191,7 +191,7 @@ async def test_case_d06_a_request_for_nothing_ends_the_stream() -> None:
 
 async def test_case_d10_a_stream_that_fails_says_so_after_its_elements() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("fail?after=1", 1, 9))
+    rsio_harness.send("a", H, trial("fail?after=1", 1, 9))
     _, _, element, error = await rsio_harness.framed("a", 4)
     assert element == OnNext(1, b"1")
     assert isinstance(error, OnError)
@@ -200,16 +200,16 @@ async def test_case_d10_a_stream_that_fails_says_so_after_its_elements() -> None
 
 async def test_cases_d11_to_d13_what_crosses_an_end_is_ignored() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say(
+    rsio_harness.send(
         "a", H, trial("range?n=3"), "13 01 12 01 03 13 09 12 09 01", trial("range?n=3"), trial("range?n=3")
     )
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 81 01 00")
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 81 01 00")
 
 
 async def test_case_d14_an_id_in_use_is_fatal() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=3"))
-    rsio_harness.say("a", trial("range?n=4"))
+    rsio_harness.send("a", H, trial("range?n=3"))
+    rsio_harness.send("a", trial("range?n=4"))
     *_, goodbye = await rsio_harness.framed("a", 3)
     assert isinstance(goodbye, Goodbye)
     assert goodbye.reason.startswith("protocol error: a subscribe with an id that is in use")
@@ -219,14 +219,14 @@ async def test_case_d14_an_id_in_use_is_fatal() -> None:
 async def test_case_d16_endless_demand_does_not_overflow() -> None:
     rsio_harness = await RsioHarness.filled()
     endless = "ff ff ff ff ff ff ff ff 7f"
-    rsio_harness.say("a", H, trial("range?n=1000"), f"12 01 {endless} 12 01 {endless}")
+    rsio_harness.send("a", H, trial("range?n=1000"), f"12 01 {endless} 12 01 {endless}")
     *_, end = await rsio_harness.framed("a", 2 + 1000 + 1)
     assert end == OnComplete(1)
 
 
 async def test_case_d17_subscriptions_are_limited() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, *(trial("never", number) for number in range(1025)))
+    rsio_harness.send("a", H, *(trial("never", number) for number in range(1025)))
     (error,) = [frame for frame in await rsio_harness.framed("a", 1 + 1025 + 1) if isinstance(frame, OnError)]
     assert error.error.startswith("429 ")
     assert len(list(rsio_harness.streams)) == 1024
@@ -234,19 +234,19 @@ async def test_case_d17_subscriptions_are_limited() -> None:
 
 async def test_case_i02_an_id_is_used_again_at_once() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"), "13 01", trial("range?n=1", 1, 1))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 81 01 00 82 01 01 31 86 01")
+    rsio_harness.send("a", H, trial("never"), "13 01", trial("range?n=1", 1, 1))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 81 01 00 82 01 01 31 86 01")
 
 
 async def test_case_f01_elements_of_a_fixed_size_are_packed() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("fixed?n=3&size=2", 6, 3))
-    await rsio_harness.heard("a", f"{SERVER} 81 06 02 83 06 03 00 01 00 02 00 03 86 06")
+    rsio_harness.send("a", H, trial("fixed?n=3&size=2", 6, 3))
+    await rsio_harness.received("a", f"{SERVER} 81 06 02 83 06 03 00 01 00 02 00 03 86 06")
 
 
 async def test_cases_p10_and_p11_between_the_parts_of_a_large_element_others_have_their_turn() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("big?bytes=200000", 5, 1), trial("range?n=2", 6, 2))
+    rsio_harness.send("a", H, trial("big?bytes=200000", 5, 1), trial("range?n=2", 6, 2))
     await until(lambda: OnComplete(5) in rsio_harness.frames("a"))
     frames = rsio_harness.frames("a")
     parts = [frame for frame in frames if type(frame).__name__ in ("OnNextPart", "OnNextLastPart")]
@@ -256,7 +256,7 @@ async def test_cases_p10_and_p11_between_the_parts_of_a_large_element_others_hav
 
 async def test_an_element_that_is_too_large_fails_its_stream() -> None:
     rsio_harness = await RsioHarness.filled(options={"elementLimit": 1000})
-    rsio_harness.say("a", H, trial("big?bytes=1001", 5, 1), trial("big?bytes=1000", 6, 1))
+    rsio_harness.send("a", H, trial("big?bytes=1001", 5, 1), trial("big?bytes=1000", 6, 1))
     await until(lambda: OnComplete(6) in rsio_harness.frames("a"))
     (error,) = [frame for frame in rsio_harness.frames("a") if isinstance(frame, OnError)]
     assert (error.subscriber, error.error[:3]) == (5, "413")

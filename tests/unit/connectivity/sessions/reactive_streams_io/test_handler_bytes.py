@@ -44,10 +44,10 @@ ENDLESS = "ff ff ff ff ff ff ff ff 7f"
 async def test_cases_h01_to_k01_what_is_said_rightly_is_answered(said: list[str], answered: str) -> None:
     rsio_harness = await RsioHarness.filled()
     for number, message in enumerate(said, 1):
-        rsio_harness.say("a", message)
+        rsio_harness.send("a", message)
         await until(lambda number=number: len(rsio_harness.outcomes) == number)  # type: ignore[misc]
         await pause()
-    await rsio_harness.heard("a", f"{SERVER} {answered}")
+    await rsio_harness.received("a", f"{SERVER} {answered}")
     assert rsio_harness.all_settled(len(said))
 
 
@@ -74,9 +74,9 @@ async def test_cases_h01_to_k01_what_is_said_rightly_is_answered(said: list[str]
 )
 async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(said: list[str], reason: str) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("other", H, f"{RANGE} 32 01 00")
+    rsio_harness.send("other", H, f"{RANGE} 32 01 00")
     for message in said:
-        rsio_harness.say("a", message)
+        rsio_harness.send("a", message)
     await until(lambda: bool(rsio_harness.frames("a")) and isinstance(rsio_harness.frames("a")[-1], Goodbye))
     last = rsio_harness.frames("a")[-1]
     assert isinstance(last, Goodbye)
@@ -86,16 +86,16 @@ async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(
         raw(SERVER) if len(said) > 1 or said[0].startswith(H) else b"\x03"
     )
     before = len(rsio_harness.messages("a"))
-    rsio_harness.say("a", "12 01 01")
+    rsio_harness.send("a", "12 01 01")
     await until(lambda: len(rsio_harness.messages("a")) > before)
     assert rsio_harness.frames("a")[-1] == Goodbye("protocol error: no session")
-    rsio_harness.say("other", "12 01 05")
-    await rsio_harness.heard("other", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 86 01")
+    rsio_harness.send("other", "12 01 05")
+    await rsio_harness.received("other", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 86 01")
 
 
 async def test_case_h09_anyone_who_has_said_no_hello_has_no_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", "12 05 0a")
+    rsio_harness.send("a", "12 05 0a")
     await until(lambda: rsio_harness.frames("a"))
     await pause()
     assert rsio_harness.frames("a") == [Goodbye("protocol error: no session")]

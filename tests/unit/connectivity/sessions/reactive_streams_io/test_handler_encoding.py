@@ -61,14 +61,16 @@ def test_a_value_in_cbor_is_the_value_in_json(value: Any) -> None:
 @pytest.mark.usefixtures("sites")
 async def test_every_publisher_of_json_brings_the_same_in_cbor() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
-    changed = await rsio_harness.tell(command("modify", "/attributes", {"on": 1.5, "x": ["ä", None, True, 2**63 - 1]}))
+    changed = await rsio_harness.dispatch(
+        command("modify", "/attributes", {"on": 1.5, "x": ["ä", None, True, 2**63 - 1]})
+    )
     assert changed["status"] == 204
     policies = HISTORY.replace("things", "policies")
     publishers = (HISTORY, policies, "things/search", "things/search?unit=thing", "tck/range?n=3", EVENTS)
     both = [each for name in publishers for each in (name, f"{name}{'&' if '?' in name else '?'}enc=cbor")]
-    rsio_harness.say("a", H, *(subscribe(each, at, 100) for at, each in enumerate(both, 1)))
+    rsio_harness.send("a", H, *(subscribe(each, at, 100) for at, each in enumerate(both, 1)))
     await until(lambda: sum(isinstance(frame, OnComplete) for frame in rsio_harness.frames("a")) == 10)
-    await rsio_harness.tell(turn(7))
+    await rsio_harness.dispatch(turn(7))
     await until(lambda: elements(rsio_harness.frames("a"), 11) and elements(rsio_harness.frames("a"), 12))
     frames = rsio_harness.frames("a")
     assert not any(isinstance(frame, OnError) for frame in frames)
@@ -83,7 +85,7 @@ async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
     rsio_harness = await quay_beside(streamr_harness)
     names = ("streams/tank/0?resend_all=true", "streams/tank/0?resend_all=true&enc=cbor")
-    rsio_harness.say("a", H, *(subscribe(each, at, 100) for at, each in enumerate(names, 1)))
+    rsio_harness.send("a", H, *(subscribe(each, at, 100) for at, each in enumerate(names, 1)))
     await until(lambda: len(elements(rsio_harness.frames("a"), 2)) == 3)
     await streamr_harness.publish(1)
     await until(lambda: len(elements(rsio_harness.frames("a"), 1)) == 4 == len(elements(rsio_harness.frames("a"), 2)))
@@ -102,7 +104,7 @@ async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
 )
 async def test_what_is_bytes_already_has_no_other_encoding(publisher: str) -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    rsio_harness.say("a", H, subscribe(publisher, 1, 9))
+    rsio_harness.send("a", H, subscribe(publisher, 1, 9))
     *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error == (

@@ -24,9 +24,9 @@ READER = "acme:reader"
 async def following(publisher: str, *sources: dict[str, Any]) -> RsioHarness:
     """A quay with a lamp in hall N, and a client that follows it."""
     rsio_harness = await RsioHarness.filled(*sources, revisions=1)
-    await rsio_harness.tell(command("modify", "/attributes", {"hall": "N", "serial": 7}))
+    await rsio_harness.dispatch(command("modify", "/attributes", {"hall": "N", "serial": 7}))
     rsio_harness.forget()
-    rsio_harness.say("a", H, subscribe(publisher, 1, 100))
+    rsio_harness.send("a", H, subscribe(publisher, 1, 100))
     await rsio_harness.framed("a", 2)
     return rsio_harness
 
@@ -39,9 +39,9 @@ async def elements(rsio_harness: RsioHarness, number: int) -> list[dict[str, Any
 
 async def test_the_fields_that_were_asked_for_stand_beside_the_event_as_they_are_after_it() -> None:
     rsio_harness = await following(f"{EVENTS}?extra-fields=attributes(hall,serial,nothing),_policy/policyId")
-    await rsio_harness.tell(turn(4))
+    await rsio_harness.dispatch(turn(4))
     await pause()
-    await rsio_harness.tell(command("modify", "/attributes/serial", 8))
+    await rsio_harness.dispatch(command("modify", "/attributes/serial", 8))
     found = await elements(rsio_harness, 2)
     assert list(found[0]) == ["topic", "path", "value", "extra", "revision", "timestamp"]
     extra = {"attributes": {"hall": "N", "serial": 7}, "_policy": {"policyId": "acme.site:lamp-7"}}
@@ -52,9 +52,9 @@ async def test_the_fields_that_were_asked_for_stand_beside_the_event_as_they_are
 async def test_fields_may_depend_on_what_the_event_says() -> None:
     rsio_harness = await following(f"{EVENTS}?extra-fields={quote('features/{{ feature:id }}/properties/unit')}")
     features = {name: {"properties": {"unit": name * 2, "n": 1}} for name in "ab"}
-    await rsio_harness.tell(command("modify", "/features", features))
-    await rsio_harness.tell(command("modify", "/features/b/properties/n", 2))
-    await rsio_harness.tell(turn(1))
+    await rsio_harness.dispatch(command("modify", "/features", features))
+    await rsio_harness.dispatch(command("modify", "/features/b/properties/n", 2))
+    await rsio_harness.dispatch(turn(1))
     _, one, none = await elements(rsio_harness, 3)
     assert one["extra"] == {"features": {"b": {"properties": {"unit": "bb"}}}}
     assert "extra" not in none
@@ -63,12 +63,12 @@ async def test_fields_may_depend_on_what_the_event_says() -> None:
 async def test_a_filter_sees_the_fields_too() -> None:
     text = quote("and(eq(attributes/hall,'S'),gt(attributes/on,3))", safe="(),/")
     rsio_harness = await following(f"{EVENTS}?extra-fields=attributes/hall&filter={text}")
-    await rsio_harness.tell(turn(4))
+    await rsio_harness.dispatch(turn(4))
     # The fields are those of now when the event is sent.
     await pause()
-    await rsio_harness.tell(command("modify", "/attributes/hall", "S"))
-    await rsio_harness.tell(turn(3))
-    await rsio_harness.tell(turn(5))
+    await rsio_harness.dispatch(command("modify", "/attributes/hall", "S"))
+    await rsio_harness.dispatch(turn(3))
+    await rsio_harness.dispatch(turn(5))
     (found,) = await elements(rsio_harness, 1)
     assert (found["value"], found["extra"]) == (5, {"attributes": {"hall": "S"}})
 
@@ -76,10 +76,12 @@ async def test_a_filter_sees_the_fields_too() -> None:
 async def test_what_the_reader_may_not_see_is_left_out() -> None:
     rsio_harness = await following(f"{EVENTS}?extra-fields=attributes/hall,_policy", source())
     entry = {"subjects": {READER: {"type": "test"}}, "resources": {"thing:/": {"grant": ["READ"], "revoke": []}}}
-    changed = await rsio_harness.tell(document("acme.site/lamp-7/policies/commands/modify", "/entries/reader", entry))
+    changed = await rsio_harness.dispatch(
+        document("acme.site/lamp-7/policies/commands/modify", "/entries/reader", entry)
+    )
     assert changed["status"] == 201
     rsio_harness = await following_beside(rsio_harness)
-    await rsio_harness.tell(turn(9))
+    await rsio_harness.dispatch(turn(9))
     found = await elements(rsio_harness, 1)
     assert found[0]["extra"] == {"attributes": {"hall": "N"}}
 
@@ -87,14 +89,14 @@ async def test_what_the_reader_may_not_see_is_left_out() -> None:
 async def following_beside(rsio_harness: RsioHarness) -> RsioHarness:
     """Another connection, of one who may not read the policy."""
     other = RsioHarness(source("in", READER), beside=rsio_harness, id="other")
-    other.say("a", H, subscribe(f"{EVENTS}?extra-fields=attributes/hall,_policy", 1, 100))
+    other.send("a", H, subscribe(f"{EVENTS}?extra-fields=attributes/hall,_policy", 1, 100))
     await other.framed("a", 2)
     return other
 
 
 async def test_the_end_of_a_thing_has_no_fields() -> None:
     rsio_harness = await following(f"{EVENTS}?extra-fields=attributes")
-    await rsio_harness.tell(command("delete"))
+    await rsio_harness.dispatch(command("delete"))
     await pause()
     last = rsio_harness.frames("a")[2]
     assert isinstance(last, OnNext)
@@ -104,12 +106,12 @@ async def test_the_end_of_a_thing_has_no_fields() -> None:
 
 async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_select_them() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    await rsio_harness.tell(command("modify", "/attributes", {"hall": "N", "on": 0}))
+    await rsio_harness.dispatch(command("modify", "/attributes", {"hall": "N", "on": 0}))
     rsio_harness.forget()
     name = f"{HISTORY}?from=2&follow=true&extra-fields=attributes/hall&fields=value,extra/attributes/hall"
-    rsio_harness.say("a", H, subscribe(name, 1, 100))
+    rsio_harness.send("a", H, subscribe(name, 1, 100))
     await rsio_harness.framed("a", 3)
-    await rsio_harness.tell(turn(1))
+    await rsio_harness.dispatch(turn(1))
     assert await elements(rsio_harness, 2) == [
         {"value": {"hall": "N", "on": 0}},
         {"value": 1, "extra": {"attributes": {"hall": "N"}}},
@@ -131,7 +133,7 @@ async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_selec
 )
 async def test_fields_that_cannot_be_had_are_refused(publisher: str, said: str) -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    rsio_harness.say("a", H, subscribe(publisher, 1, 1))
+    rsio_harness.send("a", H, subscribe(publisher, 1, 1))
     *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error.startswith("422 " if said == "422" else "400 rsio:publisher.invalid ")

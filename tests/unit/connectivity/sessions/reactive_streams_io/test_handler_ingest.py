@@ -59,9 +59,9 @@ async def taking(*sources: dict[str, Any], **more: Any) -> RsioHarness:
     """A quay with a lamp that ingests `telemetry`, and a client at `a` that has accepted."""
     options = {"ingest": ["telemetry"], **more.pop("options", {})}
     rsio_harness = await RsioHarness.filled(*sources, revisions=1, options=options, **more)
-    rsio_harness.say("a", H)
-    rsio_harness.say("a", OnSubscribe(1, 0))
-    await rsio_harness.heard("a", f"{SERVER} {WANTED}")
+    rsio_harness.send("a", H)
+    rsio_harness.send("a", OnSubscribe(1, 0))
+    await rsio_harness.received("a", f"{SERVER} {WANTED}")
     assert await rsio_harness.settled(2)
     rsio_harness.forget()
     return rsio_harness
@@ -83,30 +83,30 @@ def requests(rsio_harness: RsioHarness, address: str = "a") -> list[Frame]:
 
 async def test_cases_w01_to_w04_what_is_ingested_is_carried_out_beside_what_the_client_reads() -> None:
     rsio_harness = await RsioHarness.filled(options={"ingest": ["telemetry"]})
-    assert (await rsio_harness.tell(document("a/b/things/twin/commands/create", value={"_policy": policy(OWNER)})))[
+    assert (await rsio_harness.dispatch(document("a/b/things/twin/commands/create", value={"_policy": policy(OWNER)})))[
         "status"
     ] == 201
     rsio_harness.forget()
-    rsio_harness.say("a", H)
-    await rsio_harness.heard("a", f"{SERVER} {WANTED}")
-    rsio_harness.say("a", "81 01 00")
-    rsio_harness.say("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
-    await rsio_harness.heard("a", f"{SERVER} {WANTED} 81 01 00 82 01 01 31 86 01")
-    rsio_harness.say("a", W03)
+    rsio_harness.send("a", H)
+    await rsio_harness.received("a", f"{SERVER} {WANTED}")
+    rsio_harness.send("a", "81 01 00")
+    rsio_harness.send("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
+    await rsio_harness.received("a", f"{SERVER} {WANTED} 81 01 00 82 01 01 31 86 01")
+    rsio_harness.send("a", W03)
     thing = EntityId(EntityType.THING, "a", "b")
     await until(lambda: rsio_harness.values(thing) == [1])
     assert await rsio_harness.settled(4)
-    rsio_harness.say("a", elements(*[W03[3:]] * 126))
+    rsio_harness.send("a", elements(*[W03[3:]] * 126))
     await until(lambda: len(rsio_harness.history(thing)) == 128)
-    await rsio_harness.heard("a", f"{SERVER} {WANTED} 81 01 00 82 01 01 31 86 01")
-    rsio_harness.say("a", W03)
-    await rsio_harness.heard("a", f"{SERVER} {WANTED} 81 01 00 82 01 01 31 86 01 12 01 80 01")
+    await rsio_harness.received("a", f"{SERVER} {WANTED} 81 01 00 82 01 01 31 86 01")
+    rsio_harness.send("a", W03)
+    await rsio_harness.received("a", f"{SERVER} {WANTED} 81 01 00 82 01 01 31 86 01 12 01 80 01")
 
 
 async def test_the_commands_of_one_message_are_carried_out_in_order_in_one_commit() -> None:
     rsio_harness = await taking()
     before = rsio_harness.disk.commits
-    rsio_harness.say("a", turns(1, 256))
+    rsio_harness.send("a", turns(1, 256))
     await until(lambda: requests(rsio_harness))
     assert rsio_harness.values() == list(range(1, 257))
     assert rsio_harness.disk.commits == before + 1
@@ -117,7 +117,7 @@ async def test_the_commands_of_one_message_are_carried_out_in_order_in_one_commi
 async def test_nothing_more_is_wanted_and_nothing_acknowledged_before_it_is_durable() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.hold()
-    rsio_harness.say("a", turns(1, 128))
+    rsio_harness.send("a", turns(1, 128))
     await pause()
     assert (rsio_harness.frames("a"), rsio_harness.outcomes) == ([], [])
     rsio_harness.disk.release()
@@ -128,8 +128,8 @@ async def test_nothing_more_is_wanted_and_nothing_acknowledged_before_it_is_dura
 async def test_a_store_that_was_away_stores_each_command_once_and_in_order() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.full = True
-    rsio_harness.say("a", turns(1, 100))
-    rsio_harness.say("a", turns(101, 150))
+    rsio_harness.send("a", turns(1, 100))
+    rsio_harness.send("a", turns(101, 150))
     await until(lambda: len(rsio_harness.postponed) == 2)
     assert (rsio_harness.frames("a"), rsio_harness.outcomes) == ([], [])
     rsio_harness.disk.full = False
@@ -143,7 +143,7 @@ async def test_a_store_that_was_away_stores_each_command_once_and_in_order() -> 
 async def test_commands_that_were_stored_though_the_answer_of_the_disk_was_lost_are_stored_once() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.loses_answers = True
-    rsio_harness.say("a", turns(1, 128))
+    rsio_harness.send("a", turns(1, 128))
     await until(lambda: rsio_harness.postponed)
     await rsio_harness.store.wait_available()
     rsio_harness.dispatcher.handle(rsio_harness.postponed, rsio_harness.postponed.extend)
@@ -166,7 +166,7 @@ async def test_a_store_that_cannot_be_read_in_the_middle_of_a_message_takes_it_u
         return carry_out(*about)
 
     rsio_harness.dispatcher._commands.carry_out = carried_out  # type: ignore[method-assign, assignment]
-    rsio_harness.say("a", turns(1, 5))
+    rsio_harness.send("a", turns(1, 5))
     await until(lambda: rsio_harness.postponed)
     await pause()
     rsio_harness.disk.unreadable = False
@@ -212,7 +212,7 @@ async def test_a_failed_command_is_reported_to_operators_and_the_others_are_carr
     rsio_harness = await taking()
     meter = rsio_harness.monitor.meter("site")
     meter.log.enable()
-    rsio_harness.say(
+    rsio_harness.send(
         "a",
         elements(
             turn(1),
@@ -236,17 +236,17 @@ async def test_a_failed_command_is_reported_to_operators_and_the_others_are_carr
         "things:thing.notfound": 1,
         "rsio:element.invalid": 4,
     }
-    rsio_harness.say("a", turns(4, 124))
+    rsio_harness.send("a", turns(4, 124))
     assert await rsio_harness.framed("a", 1) == [RequestFrame(1, 128)]
 
 
 async def test_an_element_in_parts_is_carried_out_with_its_last_one() -> None:
     rsio_harness = await taking()
     text = turn("x" * 100)
-    rsio_harness.say("a", OnNextPart(1, 0, text[:50]))
+    rsio_harness.send("a", OnNextPart(1, 0, text[:50]))
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == []
-    rsio_harness.say("a", OnNextLastPart(1, 0, text[50:]))
+    rsio_harness.send("a", OnNextLastPart(1, 0, text[50:]))
     await until(lambda: rsio_harness.values() == ["x" * 100])
 
 
@@ -268,15 +268,15 @@ async def test_headers_are_mapped_and_enforced_as_for_every_command_of_the_sourc
 
     rsio_harness.decider.decide = decided  # type: ignore[method-assign, assignment]
     told: dict[str, Any] = {"device": "lamp-7", "site": "north"}
-    rsio_harness.say("a", elements(turn(1), creation("lamp-8"), turn(2, site="own")), **told)
+    rsio_harness.send("a", elements(turn(1), creation("lamp-8"), turn(2, site="own")), **told)
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == [1, 2]
     assert [(headers["site"], headers["ditto-originator"], subjects) for headers, subjects in seen] == [
         ("north", OWNER, (OWNER,)),
         ("own", OWNER, (OWNER,)),
     ]
-    rsio_harness.say("a", subscribe("things/acme.site:lamp-8/history", 5, 1), subscribe("tck/range?n=1", 6, 1), **told)
-    rsio_harness.say("a", subscribe("things/acme.site:lamp-7/history", 7, 1), **told)
+    rsio_harness.send("a", subscribe("things/acme.site:lamp-8/history", 5, 1), subscribe("tck/range?n=1", 6, 1), **told)
+    rsio_harness.send("a", subscribe("things/acme.site:lamp-7/history", 7, 1), **told)
     await until(lambda: any(isinstance(frame, OnNext) and frame.subscriber == 7 for frame in rsio_harness.frames("a")))
     refused = [frame for frame in rsio_harness.frames("a") if isinstance(frame, OnError)]
     assert [(each.subscriber, each.error[:47]) for each in refused] == [
@@ -287,8 +287,8 @@ async def test_headers_are_mapped_and_enforced_as_for_every_command_of_the_sourc
 
 async def taking_as(device: str, enforced: dict[str, Any]) -> RsioHarness:
     rsio_harness = await RsioHarness.filled(enforced, revisions=1, options={"ingest": ["telemetry"]})
-    rsio_harness.say("a", H, device=device)
-    rsio_harness.say("a", OnSubscribe(1, 0), device=device)
+    rsio_harness.send("a", H, device=device)
+    rsio_harness.send("a", OnSubscribe(1, 0), device=device)
     assert await rsio_harness.settled(2)
     rsio_harness.forget()
     return rsio_harness
@@ -296,7 +296,7 @@ async def taking_as(device: str, enforced: dict[str, Any]) -> RsioHarness:
 
 async def test_who_may_not_write_changes_nothing() -> None:
     rsio_harness = await taking(source("in", "acme:stranger"))
-    rsio_harness.say("a", turns(1, 3))
+    rsio_harness.send("a", turns(1, 3))
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == []
     assert rsio_harness.count("in", "refused") == 3
@@ -305,13 +305,13 @@ async def test_who_may_not_write_changes_nothing() -> None:
 async def test_a_key_that_a_client_has_chosen_holds_for_a_later_session_and_for_the_command_alone() -> None:
     rsio_harness = await taking()
     message = turn(1, idempotency_key="k-1")
-    rsio_harness.say("a", elements(message))
+    rsio_harness.send("a", elements(message))
     await until(lambda: rsio_harness.values() == [1])
-    rsio_harness.say("b", H)
-    rsio_harness.say("b", OnSubscribe(1, 0), elements(message, turn(2)))
+    rsio_harness.send("b", H)
+    rsio_harness.send("b", OnSubscribe(1, 0), elements(message, turn(2)))
     await until(lambda: rsio_harness.values() == [1, 2])
     assert rsio_harness.count("in", "answered_again") == 1
-    rsio_harness.say("b", elements(command("delete", "/attributes/on", idempotency_key="k-1"), turn(3)))
+    rsio_harness.send("b", elements(command("delete", "/attributes/on", idempotency_key="k-1"), turn(3)))
     await until(lambda: rsio_harness.values() == [1, 2, 3])
     assert [event.action for event in rsio_harness.history()][-2:] == ["deleted", "created"]
 
@@ -349,7 +349,7 @@ async def test_answers_go_where_the_operator_says_to_those_who_want_them(
 ) -> None:
     rsio_harness = await taking(options=options)
     wanted: dict[str, Any] = {"device": "d1", "wild": "#", "own": "a", "response_required": True}
-    rsio_harness.say(
+    rsio_harness.send(
         "a",
         elements(
             turn(1),
@@ -370,7 +370,7 @@ async def test_nobody_waits_for_acknowledgements_or_devices_that_a_command_asks_
     rsio_harness = await taking(options={"ingestReplyAddress": "answers"})
     wanted = {"response_required": True, "requested_acks": ["twin-persisted", "site:stored"], "timeout": "60s"}
     asked = command("retrieve", live_channel_condition="eq(attributes/on,1)", response_required=True)
-    rsio_harness.say("a", elements(turn(1, **wanted), asked))
+    rsio_harness.send("a", elements(turn(1, **wanted), asked))
     assert await rsio_harness.settled(1)
     changed, retrieved = rsio_harness.answers()
     assert (changed["status"], changed["headers"].get("requested-acks", [])) == (201, [])
@@ -380,7 +380,7 @@ async def test_nobody_waits_for_acknowledgements_or_devices_that_a_command_asks_
 async def test_a_message_is_done_when_the_broker_has_its_answers_or_has_refused_them() -> None:
     rsio_harness = await taking(options={"ingestReplyAddress": "answers"})
     rsio_harness.link.confirms = False
-    rsio_harness.say("a", elements(*(turn(number, response_required=True) for number in range(128))))
+    rsio_harness.send("a", elements(*(turn(number, response_required=True) for number in range(128))))
     await until(lambda: len(rsio_harness.answers_of("answers")) == 100)
     assert (requests(rsio_harness), rsio_harness.outcomes) == ([], [])
     rsio_harness.link.confirms, rsio_harness.link.refuses = True, PublishFailed("no such address", status=404)
@@ -395,17 +395,17 @@ async def test_a_message_is_done_when_the_broker_has_its_answers_or_has_refused_
 
 async def test_case_w06_a_stream_that_fails_is_asked_for_again_by_another_id_after_a_while() -> None:
     rsio_harness = await taking()
-    rsio_harness.say("a", "87 01 08 35 30 30 20 67 6f 6e 65")
+    rsio_harness.send("a", "87 01 08 35 30 30 20 67 6f 6e 65")
     rsio_harness.dispatcher.sweep()
     await pause()
     assert rsio_harness.frames("a") == []
     rsio_harness.clock.advance(1.1)
     rsio_harness.dispatcher.sweep()
-    await rsio_harness.heard("a", "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 02 80 02")
-    rsio_harness.say("a", OnSubscribe(2, 0), elements(turn(1), id=2))
+    await rsio_harness.received("a", "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 02 80 02")
+    rsio_harness.send("a", OnSubscribe(2, 0), elements(turn(1), id=2))
     assert await rsio_harness.settled(2)
     assert rsio_harness.values() == [1]
-    rsio_harness.say("a", OnError(2, "503 busy"))
+    rsio_harness.send("a", OnError(2, "503 busy"))
     rsio_harness.clock.advance(1.1)
     rsio_harness.dispatcher.sweep()
     await until(lambda: SubscribeFrame("ingest/telemetry", 3, 256) in rsio_harness.frames("a"))
@@ -415,8 +415,8 @@ async def test_each_failure_in_a_row_makes_the_pause_longer() -> None:
     rsio_harness = await taking()
     for id, pauses in enumerate([1, 2, 4, 8], 1):
         if id > 1:
-            rsio_harness.say("a", OnSubscribe(id, 0))
-        rsio_harness.say("a", OnError(id, "500 gone"))
+            rsio_harness.send("a", OnSubscribe(id, 0))
+        rsio_harness.send("a", OnError(id, "500 gone"))
         rsio_harness.clock.advance(pauses - 0.1)
         rsio_harness.dispatcher.sweep()
         await rsio_harness.framed("a", id - 1)
@@ -428,18 +428,18 @@ async def test_each_failure_in_a_row_makes_the_pause_longer() -> None:
 @pytest.mark.parametrize("end", [OnComplete(1), OnError(1, "404 rsio:publisher.notfound There is nothing.")])
 async def test_a_stream_that_is_complete_or_refused_is_not_asked_for_again(end: Frame) -> None:
     rsio_harness = await taking()
-    rsio_harness.say("a", end)
+    rsio_harness.send("a", end)
     rsio_harness.clock.advance(400)
     rsio_harness.dispatcher.sweep()
     await rsio_harness.framed("a", 0)
-    rsio_harness.say("b", H)
-    await rsio_harness.heard("b", f"{SERVER} {WANTED}")
+    rsio_harness.send("b", H)
+    await rsio_harness.received("b", f"{SERVER} {WANTED}")
 
 
 async def test_what_comes_with_a_goodbye_is_carried_out_even_when_the_store_is_away() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.full = True
-    rsio_harness.say("a", turns(1, 3), Goodbye("bye"))
+    rsio_harness.send("a", turns(1, 3), Goodbye("bye"))
     await until(lambda: rsio_harness.postponed)
     assert await rsio_harness.framed("a", 1) == [Goodbye("ok")]
     rsio_harness.disk.full = False
@@ -451,16 +451,16 @@ async def test_what_comes_with_a_goodbye_is_carried_out_even_when_the_store_is_a
 
 async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before_the_goodbye() -> None:
     rsio_harness = await taking()
-    rsio_harness.say("a", turns(1, 100))
+    rsio_harness.send("a", turns(1, 100))
     rsio_harness.disk.hold()
-    rsio_harness.say("a", turns(101, 103))
+    rsio_harness.send("a", turns(101, 103))
     parting = asyncio.create_task(rsio_harness.dispatcher.handlers.part("site"))
     await pause()
     assert rsio_harness.frames("a") == []
     rsio_harness.disk.release()
     assert await rsio_harness.framed("a", 2) == [RequestFrame(1, 103), Goodbye("shutdown")]
     # What comes now is not carried out, and not wanted anew: it comes again in another session.
-    rsio_harness.say("a", turns(104, 105), Goodbye("ok"))
+    rsio_harness.send("a", turns(104, 105), Goodbye("ok"))
     await asyncio.wait_for(parting, PATIENCE)
     assert await rsio_harness.settled(3)
     assert rsio_harness.values() == list(range(1, 104))
@@ -469,7 +469,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
 async def test_more_than_was_wanted_ends_the_stream_and_what_was_wanted_counts() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.hold()
-    rsio_harness.say("a", turns(1, 257))
+    rsio_harness.send("a", turns(1, 257))
     await until(lambda: CancelFrame(1) in rsio_harness.frames("a"))
     rsio_harness.disk.release()
     assert await rsio_harness.settled(1)
@@ -479,31 +479,31 @@ async def test_more_than_was_wanted_ends_the_stream_and_what_was_wanted_counts()
 
 async def test_a_session_that_continues_elsewhere_continues_ingesting_and_nothing_is_carried_out_twice() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1, options={"ingest": ["telemetry"]})
-    rsio_harness.say("a", "01 00 01 01")
+    rsio_harness.send("a", "01 00 01 01")
     (token,) = [frame.token for frame in await rsio_harness.framed("a", 3) if isinstance(frame, ResumeGrant)]
     rsio_harness.disk.full = True
-    rsio_harness.say("a", OnSubscribe(1, 0), turns(1, 100))
+    rsio_harness.send("a", OnSubscribe(1, 0), turns(1, 100))
     await until(lambda: rsio_harness.postponed)
     rsio_harness.disk.full = False
     await rsio_harness.store.wait_available()
     # What it came by has died, and its link with it: nobody takes up what was handed back.
-    rsio_harness.say("b", "01 00 01 01")
-    rsio_harness.say("b", Resume(token, 1, 1))
+    rsio_harness.send("b", "01 00 01 01")
+    rsio_harness.send("b", Resume(token, 1, 1))
     await until(lambda: ResumeOk(101) in rsio_harness.frames("b"))
     await until(lambda: rsio_harness.values() == list(range(1, 101)))
-    rsio_harness.say("b", turns(101, 128))
+    rsio_harness.send("b", turns(101, 128))
     await until(lambda: RequestFrame(1, 128) in rsio_harness.frames("b"))
     assert rsio_harness.values() == list(range(1, 129))
 
 
 async def test_several_names_are_streams_of_their_own() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1, options={"ingest": ["a/b ä", "c"]})
-    rsio_harness.say("a", H)
+    rsio_harness.send("a", H)
     assert (await rsio_harness.framed("a", 3))[1:] == [
         SubscribeFrame("ingest/a%2Fb%20%C3%A4", 1, 256),
         SubscribeFrame("ingest/c", 2, 256),
     ]
-    rsio_harness.say("a", OnSubscribe(2, 0), OnSubscribe(1, 0), elements(turn(1), id=2), elements(turn(2), id=1))
+    rsio_harness.send("a", OnSubscribe(2, 0), OnSubscribe(1, 0), elements(turn(1), id=2), elements(turn(2), id=1))
     await until(lambda: rsio_harness.values() == [1, 2])
     assert json.loads(rsio_harness.history(LAMP)[-1].value or b"") == 2
 
@@ -519,7 +519,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
     with capture_logs() as logs:
         for number in range(300):
             address = f"b{number}"
-            rsio_harness.say(address, ClientHello(0, (1, 2, 3)[: number % 4]))
+            rsio_harness.send(address, ClientHello(0, (1, 2, 3)[: number % 4]))
             made = bytearray(said)
             for _ in range(random.randint(0, 4)):
                 at = random.randrange(len(made) + 1)
@@ -535,7 +535,7 @@ async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
     assert {log["log_level"] for log in logs} <= {"info", "warning"}, [
         log for log in logs if log["log_level"] == "error"
     ]
-    rsio_harness.say("a", turns(1, 128))
+    rsio_harness.send("a", turns(1, 128))
     await until(lambda: RequestFrame(1, 128) in rsio_harness.frames("a"))
     assert rsio_harness.values()[-128:] == list(range(1, 129))
 
@@ -561,7 +561,7 @@ async def test_a_session_that_is_cut_anywhere_and_resumed_carries_out_each_comma
         while raw := endpoint.take():
             if is_cut and random.random() < 0.5:
                 break
-            rsio_harness.say(address, raw)
+            rsio_harness.send(address, raw)
         await pause(random.randint(1, 60))
         heard = rsio_harness.messages(address)
         if is_cut:

@@ -62,7 +62,7 @@ class LossyReader:
         while raw := self.endpoint.take():
             said = True
             for _ in range(self.times()):
-                self.rsio_harness.say(self.address, raw)
+                self.rsio_harness.send(self.address, raw)
         await pause()
         messages = self.rsio_harness.messages(self.address)[self.seen :]
         self.seen += len(messages)

@@ -36,7 +36,7 @@ EVENTS = f"things/{LAMP}/events"
 
 async def told(rsio_harness: RsioHarness, *publishers: str, demand: int = 100, number: int) -> list[Frame]:
     """What a client is told that subscribes to these, without its hello: so many frames."""
-    rsio_harness.say("a", H, *(subscribe(each, at, demand) for at, each in enumerate(publishers, 1)))
+    rsio_harness.send("a", H, *(subscribe(each, at, demand) for at, each in enumerate(publishers, 1)))
     return (await rsio_harness.framed("a", 1 + number))[1:]
 
 
@@ -49,7 +49,7 @@ async def test_what_happens_to_a_thing_is_reported_from_now_on() -> None:
         rsio_harness, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3
     )
     for number in (3, 4):
-        await rsio_harness.tell(turn(number))
+        await rsio_harness.dispatch(turn(number))
     frames = (await rsio_harness.framed("a", 4 + 5))[4:]
     by_stream: dict[int, list[Any]] = {1: [], 2: [], 3: []}
     for frame in frames:
@@ -64,15 +64,15 @@ async def test_what_a_filter_leaves_out_takes_no_demand() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
     await told(rsio_harness, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
     for number in range(2, 10):
-        await rsio_harness.tell(turn(number))
+        await rsio_harness.dispatch(turn(number))
     assert revisions(elements(await rsio_harness.framed("a", 3))) == [9]
 
 
 async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
-    await rsio_harness.tell(turn("off"))
-    await rsio_harness.tell(command("modify", "/attributes", {"on": 7.5}))
-    await rsio_harness.tell(command("modify", "/attributes/other", 1))
+    await rsio_harness.dispatch(turn("off"))
+    await rsio_harness.dispatch(command("modify", "/attributes", {"on": 7.5}))
+    await rsio_harness.dispatch(command("modify", "/attributes/other", 1))
     frames = await told(rsio_harness, f"{HISTORY}?project=/attributes/on&pack=f64", number=3)
     begun, packed, end = frames
     assert begun == OnSubscribe(1, 8)
@@ -83,9 +83,9 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
 async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
     await told(rsio_harness, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
-    await rsio_harness.tell(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
-    await rsio_harness.tell(command("modify", "/features/t/properties/unit", "F"))
-    await rsio_harness.tell(command("modify", "/features/t/properties/value", -1))
+    await rsio_harness.dispatch(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
+    await rsio_harness.dispatch(command("modify", "/features/t/properties/unit", "F"))
+    await rsio_harness.dispatch(command("modify", "/features/t/properties/value", -1))
     begun, *numbers = (await rsio_harness.framed("a", 1 + 3))[1:]
     assert begun == OnSubscribe(1, 8)
     assert numbers == [OnNext(1, struct.pack(">d", each)) for each in (21.5, -1)]
@@ -96,13 +96,13 @@ async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
 
 async def test_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
-    rsio_harness.say("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
+    rsio_harness.send("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
     await rsio_harness.framed("a", 3)
     others = policy("acme:other")
     others["entries"]["OWNER"]["subjects"] = {OWNER: {"type": "test"}}
     others["entries"]["OWNER"]["resources"] = {"policy:/": {"grant": ["READ", "WRITE"], "revoke": []}}
     changed = command("modify", value=others).replace(b"things/twin", b"policies")
-    answer = await rsio_harness.tell(changed)
+    answer = await rsio_harness.dispatch(changed)
     assert answer["status"] == 204, answer
     frames = (await rsio_harness.framed("a", 5))[3:]
     assert {frame.subscriber for frame in frames if isinstance(frame, OnError)} == {1, 2}
@@ -134,7 +134,7 @@ async def test_case_n13_what_is_retained_no_longer_is_gone(monkeypatch: pytest.M
 async def test_case_n05_a_search_brings_pages_or_things() -> None:
     rsio_harness = await RsioHarness.filled()
     for number in range(5):
-        assert (await rsio_harness.tell(creation(f"lamp-{number}")))["status"] == 201
+        assert (await rsio_harness.dispatch(creation(f"lamp-{number}")))["status"] == 201
     rsio_harness.forget()
     frames = await told(
         rsio_harness,
@@ -153,9 +153,9 @@ async def test_case_n05_a_search_brings_pages_or_things() -> None:
 async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
     rsio_harness = await RsioHarness.filled()
     for number in range(5):
-        assert (await rsio_harness.tell(creation(f"lamp-{number}")))["status"] == 201
+        assert (await rsio_harness.dispatch(creation(f"lamp-{number}")))["status"] == 201
         value = "x" if number % 2 == 0 else "y"
-        assert (await rsio_harness.tell(command("modify", "/attributes/a", value, name=f"lamp-{number}")))[
+        assert (await rsio_harness.dispatch(command("modify", "/attributes/a", value, name=f"lamp-{number}")))[
             "status"
         ] == 201
     rsio_harness.forget()
@@ -170,12 +170,12 @@ async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
 async def test_things_of_a_search_come_one_by_one_as_they_are_wanted() -> None:
     rsio_harness = await RsioHarness.filled()
     for number in range(3):
-        await rsio_harness.tell(creation(f"lamp-{number}"))
+        await rsio_harness.dispatch(creation(f"lamp-{number}"))
     rsio_harness.forget()
     await told(rsio_harness, "things/search?options=size(2)&unit=thing", demand=1, number=2)
-    rsio_harness.say("a", RequestFrame(1, 1))
+    rsio_harness.send("a", RequestFrame(1, 1))
     await rsio_harness.framed("a", 4)
-    rsio_harness.say("a", RequestFrame(1, 1))
+    rsio_harness.send("a", RequestFrame(1, 1))
     await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
 
 

@@ -220,7 +220,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
     rsio_harness = await RsioHarness.filled()
     rsio_harness.link.confirms = False
     with at_most((32 << 20) // share):
-        rsio_harness.say("a", H, *(trial(name, number, 2000) for number in range(streams)))
+        rsio_harness.send("a", H, *(trial(name, number, 2000) for number in range(streams)))
         await until(lambda: len(list(rsio_harness.streams)) == streams)
         for _ in range(5):
             await pause()
@@ -236,9 +236,9 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
 
 async def test_what_is_cancelled_at_once_is_forgotten_at_once() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H)
+    rsio_harness.send("a", H)
     for _ in range(3):
-        rsio_harness.say("a", *(raw(trial("never"), "13 01") for _ in range(300)))
+        rsio_harness.send("a", *(raw(trial("never"), "13 01") for _ in range(300)))
         await pause()
     await until(lambda: list(rsio_harness.streams) == [])
     assert sum(map(len, rsio_harness.streams._scopes.values())) == 0

@@ -46,13 +46,13 @@ PARTS = (OnNextPart, OnNextLastPart)
 
 async def test_case_r02_a_session_continues_at_another_address_without_a_gap() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
-    rsio_harness.say("a", HELLO, subscribe(HISTORY, 1, 1))
+    rsio_harness.send("a", HELLO, subscribe(HISTORY, 1, 1))
     await rsio_harness.framed("a", 4)
     token = granted(rsio_harness.frames("a"))
-    rsio_harness.say("a", RequestFrame(1, 2))
+    rsio_harness.send("a", RequestFrame(1, 2))
     await rsio_harness.framed("a", 7)
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 2, 3))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 2, 3))
     frames = await rsio_harness.framed("b", 7)
     assert frames[2] == ResumeOk(2)
     assert len(elements(frames)) == 2
@@ -63,24 +63,24 @@ async def test_case_r02_a_session_continues_at_another_address_without_a_gap() -
 
 async def test_who_has_gone_comes_back_at_another_address_and_continues() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
-    rsio_harness.say("a", HELLO, subscribe(HISTORY, 1, 1))
+    rsio_harness.send("a", HELLO, subscribe(HISTORY, 1, 1))
     token = granted(await rsio_harness.framed("a", 4))
     rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 2, 2))
-    rsio_harness.say("b", RequestFrame(1, 2))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 2, 2))
+    rsio_harness.send("b", RequestFrame(1, 2))
     await until(lambda: len(elements(rsio_harness.frames("b"))) == 2)
     await rsio_harness.framed("a", 4)
 
 
 async def test_a_stream_continues_with_the_session_that_took_it_over() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("range?n=3"))
+    rsio_harness.send("a", HELLO, trial("range?n=3"))
     await rsio_harness.framed("a", 3)
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(granted(rsio_harness.frames("a")), 1, 2))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(granted(rsio_harness.frames("a")), 1, 2))
     await until(lambda: ResumeOk(1) in rsio_harness.frames("b"))
-    rsio_harness.say("b", RequestFrame(1, 3))
+    rsio_harness.send("b", RequestFrame(1, 3))
     await until(lambda: elements(rsio_harness.frames("b")) == [b"1", b"2", b"3"])
     assert elements(rsio_harness.frames("a")) == []
     await until(lambda: list(rsio_harness.streams) == [])
@@ -89,30 +89,30 @@ async def test_a_stream_continues_with_the_session_that_took_it_over() -> None:
 @pytest.mark.parametrize("how", ["unknown", "used", "another subject", "after a goodbye", "too late"])
 async def test_cases_r04_to_r06_and_r09_a_token_counts_once_for_one_and_for_a_while(how: str) -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:x"), source("in2", "acme:y"))
-    rsio_harness.say("a", HELLO, trial("range?n=3"))
+    rsio_harness.send("a", HELLO, trial("range?n=3"))
     token = granted(await rsio_harness.framed("a", 3))
     match how:
         case "unknown":
             token = bytes(16)
         case "used":
-            rsio_harness.say("b", HELLO)
-            rsio_harness.say("b", Resume(token, 1, 2))
-            rsio_harness.say("b", RequestFrame(1, 1))
+            rsio_harness.send("b", HELLO)
+            rsio_harness.send("b", Resume(token, 1, 2))
+            rsio_harness.send("b", RequestFrame(1, 1))
         case "after a goodbye":
-            rsio_harness.say("a", "03 00")
+            rsio_harness.send("a", "03 00")
         case "too late":
             rsio_harness.clock.advance(61)
     by = 1 if how == "another subject" else 0
-    rsio_harness.say("c", HELLO, source=by)
-    rsio_harness.say("c", Resume(token, 1, 2), source=by)
+    rsio_harness.send("c", HELLO, source=by)
+    rsio_harness.send("c", Resume(token, 1, 2), source=by)
     await until(lambda: any(isinstance(frame, ResumeFail) for frame in rsio_harness.frames("c")))
-    rsio_harness.say("c", trial("range?n=1", 1, 1), source=by)
+    rsio_harness.send("c", trial("range?n=1", 1, 1), source=by)
     await until(lambda: elements(rsio_harness.frames("c")) == [b"1"])
 
 
 async def test_what_nobody_comes_back_for_is_let_go() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", "01 00 02 01 02", trial("never"))
+    rsio_harness.send("a", "01 00 02 01 02", trial("never"))
     await rsio_harness.framed("a", 3)
     for _ in range(3):
         rsio_harness.clock.advance(91)
@@ -122,19 +122,19 @@ async def test_what_nobody_comes_back_for_is_let_go() -> None:
 
 async def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("range?n=9", 1, 4))
+    rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
     for address in ("b", "c", "d"):
-        rsio_harness.say(address, HELLO)
-        rsio_harness.say(address, Resume(token, 3, 2))
+        rsio_harness.send(address, HELLO)
+        rsio_harness.send(address, Resume(token, 3, 2))
         frames = await rsio_harness.framed(address, 6)
         assert frames[2] == ResumeOk(1)
         assert elements(frames) == [b"3", b"4"]
     assert goodbye(await rsio_harness.framed("c", 7)) == "resumed elsewhere"
-    rsio_harness.say("d", RequestFrame(1, 9))
+    rsio_harness.send("d", RequestFrame(1, 9))
     await until(lambda: elements(rsio_harness.frames("d")) == [str(number).encode() for number in range(3, 10)])
-    rsio_harness.say("e", HELLO)
-    rsio_harness.say("e", Resume(token, 3, 2))
+    rsio_harness.send("e", HELLO)
+    rsio_harness.send("e", Resume(token, 3, 2))
     await until(lambda: any(isinstance(frame, ResumeFail) for frame in rsio_harness.frames("e")))
     await until(lambda: list(rsio_harness.streams) == [])
 
@@ -145,18 +145,18 @@ async def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_a_session_can_be_gone_on_with_for_its_lifetime(hello: str, lifetime: int, is_late: bool) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", hello, trial("range?n=1"))
+    rsio_harness.send("a", hello, trial("range?n=1"))
     frames = await rsio_harness.framed("a", 3)
     assert [frame.lifetime for frame in frames if isinstance(frame, ResumeGrant)] == [lifetime * 1000]
     for _ in range(lifetime + 1 if is_late else lifetime - 1):
         rsio_harness.clock.advance(1)
         rsio_harness.dispatcher.sweep()
-    rsio_harness.say("b", hello)
-    rsio_harness.say("b", Resume(granted(frames), 1, 2))
+    rsio_harness.send("b", hello)
+    rsio_harness.send("b", Resume(granted(frames), 1, 2))
     if is_late:
         await until(lambda: any(isinstance(frame, ResumeFail) for frame in rsio_harness.frames("b")))
     else:
-        rsio_harness.say("b", RequestFrame(1, 1))
+        rsio_harness.send("b", RequestFrame(1, 1))
         await until(lambda: elements(rsio_harness.frames("b")) == [b"1"])
 
 
@@ -169,7 +169,7 @@ async def refused(rsio_harness: RsioHarness, address: str) -> None:
 
 async def test_case_r01_a_client_that_resumes_is_granted_a_token() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO)
+    rsio_harness.send("a", HELLO)
     _, grant = await rsio_harness.framed("a", 2)
     assert grant == ResumeGrant(granted([grant]), 60_000, 1024)
     assert len(granted([grant])) == 16
@@ -177,41 +177,41 @@ async def test_case_r01_a_client_that_resumes_is_granted_a_token() -> None:
 
 async def test_case_r03_what_the_service_never_got_is_said_again() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO)
+    rsio_harness.send("a", HELLO)
     token = granted(await rsio_harness.framed("a", 2))
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 0, 1))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 0, 1))
     assert (await rsio_harness.framed("b", 4))[2] == ResumeOk(0)
-    rsio_harness.say("b", trial("range?n=1", 1, 1))
+    rsio_harness.send("b", trial("range?n=1", 1, 1))
     assert (await rsio_harness.framed("b", 7))[4:] == [OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
 
 
 async def test_case_r07_hello_and_resume_may_come_in_one_message() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("range?n=2"))
+    rsio_harness.send("a", HELLO, trial("range?n=2"))
     token = granted(await rsio_harness.framed("a", 3))
-    rsio_harness.say("b", HELLO, Resume(token, 1, 2))
-    rsio_harness.say("b", RequestFrame(1, 2))
+    rsio_harness.send("b", HELLO, Resume(token, 1, 2))
+    rsio_harness.send("b", RequestFrame(1, 2))
     await until(lambda: elements(rsio_harness.frames("b")) == [b"1", b"2"])
 
 
 async def test_case_r08_a_resume_after_another_frame_ends_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("never"))
+    rsio_harness.send("a", HELLO, trial("never"))
     token = granted(await rsio_harness.framed("a", 3))
-    rsio_harness.say("b", HELLO, trial("never"))
-    rsio_harness.say("b", Resume(token, 1, 2))
+    rsio_harness.send("b", HELLO, trial("never"))
+    rsio_harness.send("b", Resume(token, 1, 2))
     assert goodbye(await rsio_harness.framed("b", 4)).startswith("protocol error: an unexpected resume frame")
     assert len(list(rsio_harness.streams)) == 1
 
 
 async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("range?n=2000", 1, 1100))
+    rsio_harness.send("a", HELLO, trial("range?n=2000", 1, 1100))
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 1100)
     token = granted(rsio_harness.frames("a"))
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 76, 2))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 76, 2))
     await refused(rsio_harness, "b")
     rsio_harness.dispatcher.sweep()
     await until(lambda: list(rsio_harness.streams) == [])
@@ -219,22 +219,22 @@ async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
 
 async def test_case_r11_what_was_acknowledged_is_forgotten() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("range?n=9", 1, 4))
+    rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
-    rsio_harness.say("a", ResumeAck(3))
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 2, 2))
+    rsio_harness.send("a", ResumeAck(3))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 2, 2))
     await refused(rsio_harness, "b")
 
 
 async def test_case_r12_anyone_who_still_reads_the_old_address_is_reported() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("range?n=9", 1, 4))
+    rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 5, 2))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 5, 2))
     assert goodbye(await rsio_harness.framed("a", 8)) == "resumed elsewhere"
-    rsio_harness.say("b", RequestFrame(1, 9))
+    rsio_harness.send("b", RequestFrame(1, 9))
     await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
     rsio_harness.dispatcher.sweep()
     assert repr(rsio_harness.handlers).count(" 1 clients") == 1
@@ -242,12 +242,12 @@ async def test_case_r12_anyone_who_still_reads_the_old_address_is_reported() -> 
 
 async def test_case_r13_elements_of_a_fixed_size_continue_without_a_length() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("fixed?n=5&size=2", 1, 2))
+    rsio_harness.send("a", HELLO, trial("fixed?n=5&size=2", 1, 2))
     await until(lambda: b"".join(rsio_harness.messages("a")).endswith(raw("83 01 02 00 01 00 02")))
     token = granted(rsio_harness.frames("a"))
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 1, 2))
-    rsio_harness.say("b", RequestFrame(1, 3))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 1, 2))
+    rsio_harness.send("b", RequestFrame(1, 3))
     ended = raw("83 01 03 00 03 00 04 00 05 86 01")
     await until(lambda: b"".join(rsio_harness.messages("b")).endswith(ended))
     assert raw("a2 01 83 01 02 00 01 00 02 a0 10") in b"".join(rsio_harness.messages("b"))
@@ -255,14 +255,14 @@ async def test_case_r13_elements_of_a_fixed_size_continue_without_a_length() -> 
 
 async def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO, trial("big?bytes=200000", 1, 1))
+    rsio_harness.send("a", HELLO, trial("big?bytes=200000", 1, 1))
     await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
     token, sent = (
         granted(rsio_harness.frames("a")),
         [frame for frame in rsio_harness.frames("a") if isinstance(frame, PARTS)],
     )
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 2, 2))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 2, 2))
     await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
     assert [frame for frame in rsio_harness.frames("b") if isinstance(frame, PARTS)] == sent[1:]
     assert sum(len(frame.data) for frame in sent) == 200_000
@@ -270,15 +270,15 @@ async def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
 
 async def test_what_waited_for_a_client_leaves_with_the_answer_to_its_resume_and_the_rest_follows() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", HELLO)
+    rsio_harness.send("a", HELLO)
     token = granted(await rsio_harness.framed("a", 2))
-    rsio_harness.say("a", trial("range?n=3000", 1, 3000))
+    rsio_harness.send("a", trial("range?n=3000", 1, 3000))
     rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
     await until(lambda: any(live.sent for live in rsio_harness.streams))
     await pause()
     assert [live.sent < 3000 for live in rsio_harness.streams] == [True]
     assert elements(rsio_harness.frames("a")) == []
-    rsio_harness.say("b", HELLO)
-    rsio_harness.say("b", Resume(token, 0, 2))
+    rsio_harness.send("b", HELLO)
+    rsio_harness.send("b", Resume(token, 0, 2))
     await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
     assert elements(rsio_harness.frames("b")) == [str(number).encode() for number in range(1, 3001)]

@@ -41,8 +41,8 @@ TOKEN = "5ab1e0c47f2d9913a6c8004e71b3d52f"
 
 async def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("r/a", H, trial("range?n=1", 1, 1))
-    await rsio_harness.heard("r/a", f"{SERVER} 81 01 00 82 01 01 31 86 01")
+    rsio_harness.send("r/a", H, trial("range?n=1", 1, 1))
+    await rsio_harness.received("r/a", f"{SERVER} 81 01 00 82 01 01 31 86 01")
     assert await rsio_harness.settled(1)
     assert dict(rsio_harness.link.published[0].envelope.headers) == {"content-type": "application/vnd.rsio.v0"}
 
@@ -50,56 +50,56 @@ async def test_case_b01_hello_and_answers_come_in_order_on_the_reply_address() -
 async def test_case_b02_two_addresses_are_two_sessions() -> None:
     rsio_harness = await RsioHarness.filled()
     for address in ("r/a", "r/b"):
-        rsio_harness.say(address, H, trial("range?n=1", 1, 1))
+        rsio_harness.send(address, H, trial("range?n=1", 1, 1))
     for address in ("r/a", "r/b"):
-        await rsio_harness.heard(address, f"{SERVER} 81 01 00 82 01 01 31 86 01")
+        await rsio_harness.received(address, f"{SERVER} 81 01 00 82 01 01 31 86 01")
 
 
 async def test_who_shares_an_address_has_a_session_by_name() -> None:
     rsio_harness = await RsioHarness.filled()
     for name in (TOKEN, TOKEN[::-1]):
-        rsio_harness.say("r", H, trial("range?n=1", 1, 1), rsio_session=name)
+        rsio_harness.send("r", H, trial("range?n=1", 1, 1), rsio_session=name)
     await until(lambda: len(b"".join(rsio_harness.messages("r"))) == 2 * 15)
     found = {each.envelope.headers["rsio-session"] for each in rsio_harness.link.published}
     assert found == {TOKEN, TOKEN[::-1]}
     assert {each.order for each in rsio_harness.link.published} == {f"r#{TOKEN}", f"r#{TOKEN[::-1]}"}
-    rsio_harness.say("r", H, rsio_session="none")
+    rsio_harness.send("r", H, rsio_session="none")
     assert await rsio_harness.settled(3)
     assert len(rsio_harness.messages("r")) == len(rsio_harness.link.published)
 
 
 async def test_case_b03_a_message_without_a_session_is_turned_away() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("r/a", "12 01 01")
+    rsio_harness.send("r/a", "12 01 01")
     assert goodbye(await rsio_harness.framed("r/a", 1)) == "protocol error: no session"
-    rsio_harness.say("r/b", "03 00")
-    rsio_harness.say("r/b", "b0 07 03 00")
+    rsio_harness.send("r/b", "03 00")
+    rsio_harness.send("r/b", "b0 07 03 00")
     await rsio_harness.settled(3)
     assert rsio_harness.messages("r/b") == []
 
 
 async def test_case_b04_a_message_that_ends_inside_a_frame_ends_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"))
-    rsio_harness.say("a", "12 01")
+    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", "12 01")
     assert goodbye(await rsio_harness.framed("a", 3)).startswith("protocol error: a message that ends inside a frame")
     await until(lambda: list(rsio_harness.streams) == [])
-    rsio_harness.say("a", "12 01 01")
+    rsio_harness.send("a", "12 01 01")
     assert goodbye(await rsio_harness.framed("a", 4)) == "protocol error: no session"
 
 
 async def test_case_b05_a_second_hello_starts_again_without_a_goodbye() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"))
-    rsio_harness.say("a", H, trial("range?n=1", 1, 1))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00 {SERVER} 81 01 00 82 01 01 31 86 01")
+    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", H, trial("range?n=1", 1, 1))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00 {SERVER} 81 01 00 82 01 01 31 86 01")
     await until(lambda: list(rsio_harness.streams) == [])
 
 
 @pytest.mark.parametrize("extensions", [(), (3,)], ids=["without numbers", "B06, numbered"])
 async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(extensions: tuple[int, ...]) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", ClientHello(0, extensions), trial("range?n=9"))
+    rsio_harness.send("a", ClientHello(0, extensions), trial("range?n=9"))
     number = raw(Seq(1)) if extensions else b""
     request = number + raw(RequestFrame(1, 1))
     for redelivered in (False, True):
@@ -114,7 +114,7 @@ async def test_a_hello_that_the_broker_brings_again_starts_nothing() -> None:
     rsio_harness = await RsioHarness.filled()
     hello = raw(H, trial("range?n=3", 1, 1))
     rsio_harness.handle(rsio_harness.delivery(hello, "d-1", reply_to="a"))
-    rsio_harness.say("a", "12 01 01")
+    rsio_harness.send("a", "12 01 01")
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 2)
     rsio_harness.handle(rsio_harness.delivery(hello, "d-1", redelivered=True, reply_to="a"))
     await rsio_harness.framed("a", 4)
@@ -124,9 +124,9 @@ async def test_a_hello_that_the_broker_brings_again_starts_nothing() -> None:
 async def test_cases_b07_and_b08_messages_that_are_missing_or_not_numbered_end_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
     for address, second in (("a", "b0 03 12 01 01"), ("b", "12 01 01")):
-        rsio_harness.say(address, "01 00 01 03", trial("never"))
-        rsio_harness.say(address, "b0 01 12 01 01")
-        rsio_harness.say(address, second)
+        rsio_harness.send(address, "01 00 01 03", trial("never"))
+        rsio_harness.send(address, "b0 01 12 01 01")
+        rsio_harness.send(address, second)
     await until(lambda: list(rsio_harness.streams) == [])
     await pause()
     assert goodbye(rsio_harness.frames("a")).startswith("protocol error: sequence gap")
@@ -135,11 +135,11 @@ async def test_cases_b07_and_b08_messages_that_are_missing_or_not_numbered_end_t
 
 async def test_case_b09_nothing_is_sent_where_nothing_is_meant_to_go() -> None:
     rsio_harness = await RsioHarness.filled(options={"replyAddressPattern": "rsio/*/down"})
-    rsio_harness.say("elsewhere", H)
-    rsio_harness.say(None, H)
-    rsio_harness.say("rsio/+/down", H)
-    rsio_harness.say("rsio/a/down", H)
-    await rsio_harness.heard("rsio/a/down", SERVER)
+    rsio_harness.send("elsewhere", H)
+    rsio_harness.send(None, H)
+    rsio_harness.send("rsio/+/down", H)
+    rsio_harness.send("rsio/a/down", H)
+    await rsio_harness.received("rsio/a/down", SERVER)
     assert len(rsio_harness.link.published) == 1
     assert await rsio_harness.settled(4)
 
@@ -147,27 +147,27 @@ async def test_case_b09_nothing_is_sent_where_nothing_is_meant_to_go() -> None:
 @pytest.mark.parametrize("allowed", [False, True])
 async def test_case_b10_where_messages_can_be_lost_there_are_no_sessions(allowed: bool) -> None:
     rsio_harness = await RsioHarness.filled(source(qos=0), options={"allowUnreliable": allowed})
-    rsio_harness.say("a", H)
+    rsio_harness.send("a", H)
     (said,) = await rsio_harness.framed("a", 1)
     assert said == (HELLO if allowed else Goodbye("400 transport not reliable"))
 
 
 async def test_case_b11_what_is_there_at_the_same_time_leaves_together() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=100", 1, 100))
+    rsio_harness.send("a", H, trial("range?n=100", 1, 100))
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 100)
     assert elements(rsio_harness.frames("a")) == [str(number).encode() for number in range(1, 101)]
     assert len(rsio_harness.messages("a")) < 10
     assert rsio_harness.readers[0].route.meter.events == 100
-    rsio_harness.say("b", H, trial("fixed?n=20000&size=16", 1, 20_000))
+    rsio_harness.send("b", H, trial("fixed?n=20000&size=16", 1, 20_000))
     await until(lambda: rsio_harness.messages("b")[-1:] and rsio_harness.messages("b")[-1].endswith(raw("86 01")))
     assert max(map(len, rsio_harness.messages("b"))) <= 64 << 10
 
 
 async def test_case_b12_a_session_that_has_fallen_silent_is_over() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", "01 00 01 02", trial("never"))
-    rsio_harness.say("b", H, trial("never"))
+    rsio_harness.send("a", "01 00 01 02", trial("never"))
+    rsio_harness.send("b", H, trial("never"))
     await pause()
     rsio_harness.clock.advance(91)
     rsio_harness.dispatcher.sweep()
@@ -181,11 +181,11 @@ async def test_case_b12_a_session_that_has_fallen_silent_is_over() -> None:
 
 async def test_a_session_is_not_for_others_to_use() -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:x"), source("in2", "acme:y"))
-    rsio_harness.say("a", H, trial("range?n=3"))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00")
-    rsio_harness.say("a", "12 01 01", source=1)
-    rsio_harness.say("a", H, source=1)
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00")
+    rsio_harness.send("a", H, trial("range?n=3"))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00")
+    rsio_harness.send("a", "12 01 01", source=1)
+    rsio_harness.send("a", H, source=1)
+    await rsio_harness.received("a", f"{SERVER} 81 01 00")
     assert len(list(rsio_harness.streams)) == 1
 
 
@@ -193,7 +193,7 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     rsio_harness.disk.unreadable = True
     rsio_harness.store._cache.clear()
-    rsio_harness.say("a", H, subscribe(HISTORY, 1, 1), trial("range?n=1", 2, 1))
+    rsio_harness.send("a", H, subscribe(HISTORY, 1, 1), trial("range?n=1", 2, 1))
     await until(lambda: elements(rsio_harness.frames("a")) == [b"1"])
     (failed,) = [frame for frame in rsio_harness.frames("a") if isinstance(frame, OnError)]
     assert (failed.subscriber, failed.error[:3]) == (1, "500")
@@ -203,7 +203,7 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
 @pytest.mark.parametrize("seconds", [50, 400])
 async def test_who_is_not_received_while_the_store_is_away_is_not_taken_for_silent(seconds: float) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", "01 00 01 02", trial("never"))
+    rsio_harness.send("a", "01 00 01 02", trial("never"))
     await rsio_harness.framed("a", 2)
     rsio_harness.disk.full = True
     with pytest.raises(StoreUnavailable):
@@ -223,7 +223,7 @@ async def test_who_is_not_received_while_the_store_is_away_is_not_taken_for_sile
 
 async def test_what_is_due_is_done_also_while_nobody_can_be_judged() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
-    rsio_harness.say("a", H, subscribe(f"{HISTORY}?follow=true", 1, 1))
+    rsio_harness.send("a", H, subscribe(f"{HISTORY}?follow=true", 1, 1))
     await rsio_harness.framed("a", 3)
     rsio_harness.disk.unreadable = True
     rsio_harness.store._cache.clear()
@@ -238,16 +238,16 @@ async def test_what_is_due_is_done_also_while_nobody_can_be_judged() -> None:
 
 async def test_a_message_that_is_too_large_ends_the_session() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"))
-    rsio_harness.say("a", bytes(1 << 20) + b"1")
+    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", bytes(1 << 20) + b"1")
     assert goodbye(await rsio_harness.framed("a", 3)).startswith("413 ")
     await until(lambda: list(rsio_harness.streams) == [])
 
 
 async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"))
-    rsio_harness.say("a", "03 04 64 6f 6e 65")
+    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", "03 04 64 6f 6e 65")
     assert goodbye(await rsio_harness.framed("a", 3)) == "ok"
     await until(lambda: list(rsio_harness.streams) == [])
 
@@ -256,20 +256,20 @@ async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> No
 async def test_case_g02_who_is_there_when_the_service_stops_is_reported_and_waited_for(answer: str) -> None:
     rsio_harness = await RsioHarness.filled()
     for address in ("a", "b"):
-        rsio_harness.say(address, H, trial("never"))
+        rsio_harness.send(address, H, trial("never"))
         await rsio_harness.framed(address, 2)
     parting = asyncio.create_task(rsio_harness.dispatcher.handlers.part("site"))
     for address in ("a", "b"):
         assert goodbye(await rsio_harness.framed(address, 3)) == "shutdown"
     await until(lambda: list(rsio_harness.streams) == [])
-    rsio_harness.say("a", "03 00")
-    rsio_harness.say("c", H, trial("never"))
+    rsio_harness.send("a", "03 00")
+    rsio_harness.send("c", H, trial("never"))
     assert goodbye(await rsio_harness.framed("c", 1)) == "shutdown"
     assert not parting.done()
     if answer == "gone":
         rsio_harness.dispatcher.reader("site", "b", ReaderStatus.GONE)
     else:
-        rsio_harness.say("b", answer)
+        rsio_harness.send("b", answer)
     await asyncio.wait_for(parting, PATIENCE)
     await rsio_harness.framed("a", 3)
     await rsio_harness.framed("b", 4 if answer == H else 3)
@@ -278,7 +278,7 @@ async def test_case_g02_who_is_there_when_the_service_stops_is_reported_and_wait
 
 async def test_a_closed_connection_has_no_sessions() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"))
+    rsio_harness.send("a", H, trial("never"))
     await rsio_harness.framed("a", 2)
     rsio_harness.dispatcher.close_connection("site")
     await until(lambda: list(rsio_harness.streams) == [])
@@ -287,9 +287,9 @@ async def test_a_closed_connection_has_no_sessions() -> None:
 
 async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("never"))
-    rsio_harness.say("a", H, trial("never"), rsio_session=TOKEN)
-    rsio_harness.say("b", H, trial("never"))
+    rsio_harness.send("a", H, trial("never"))
+    rsio_harness.send("a", H, trial("never"), rsio_session=TOKEN)
+    rsio_harness.send("b", H, trial("never"))
     await rsio_harness.framed("b", 2)
     published = len(rsio_harness.link.published)
     rsio_harness.dispatcher.reader("site", "a", ReaderStatus.HEARD)
@@ -299,7 +299,7 @@ async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
     assert len(list(rsio_harness.streams)) == 1
     await pause()
     assert len(rsio_harness.link.published) == published
-    rsio_harness.say("a", "12 01 01")
+    rsio_harness.send("a", "12 01 01")
     await until(lambda: len(rsio_harness.link.published) > published)
     assert raw(Goodbye("protocol error: no session")) in rsio_harness.messages("a")[-1]
     assert repr(rsio_harness.handlers).count("1 clients") == 1
@@ -329,12 +329,12 @@ async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
     signs: tuple[ReaderStatus, ...], goes_on: bool
 ) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", FINDS_GAPS, trial("range?n=1"))
+    rsio_harness.send("a", FINDS_GAPS, trial("range?n=1"))
     await until(lambda: list(rsio_harness.streams) != [])
     for sign in signs:
         rsio_harness.dispatcher.reader("site", "a", sign)
         rsio_harness.clock.advance(16)
-    rsio_harness.say("a", Seq(1), RequestFrame(1, 1))
+    rsio_harness.send("a", Seq(1), RequestFrame(1, 1))
     if goes_on:
         await until(lambda: elements(rsio_harness.frames("a")) == [b"1"])
     else:
@@ -348,7 +348,7 @@ async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
 @pytest.mark.parametrize("hello", [H, "01 00 01 01", "01 00 01 03"], ids=["", "resume", "sequence"])
 async def test_a_message_that_nobody_received_ends_a_session_that_would_not_miss_it(hello: str) -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", hello, trial("never"))
+    rsio_harness.send("a", hello, trial("never"))
     await until(lambda: list(rsio_harness.streams) != [])
     rsio_harness.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
     await until(lambda: isinstance(rsio_harness.frames("a")[-1], Goodbye))
@@ -361,11 +361,11 @@ async def test_a_message_that_nobody_received_ends_a_session_that_would_not_miss
 async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.link.confirms = False
-    rsio_harness.say("a", H, trial("big?bytes=16777216", 1, 1), trial("range?n=1000000", 2, 1_000_000))
+    rsio_harness.send("a", H, trial("big?bytes=16777216", 1, 1), trial("range?n=1000000", 2, 1_000_000))
     await until(lambda: len(rsio_harness.messages("a")) == 64)
     await pause()
     assert len(rsio_harness.messages("a")) == 64
-    rsio_harness.say("b", H, trial("range?n=1", 1, 1))
+    rsio_harness.send("b", H, trial("range?n=1", 1, 1))
     await until(lambda: elements(rsio_harness.frames("b")) == [b"1"])
     (endless,) = (live for live in rsio_harness.streams if live.key != "1")
     sent = endless.sent
@@ -376,10 +376,10 @@ async def test_a_client_that_is_not_read_holds_up_its_own_streams_alone() -> Non
 
 async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
     rsio_harness = await RsioHarness.filled()
-    rsio_harness.say("a", H, trial("range?n=3"))
-    await rsio_harness.heard("a", f"{SERVER} 81 01 00")
+    rsio_harness.send("a", H, trial("range?n=3"))
+    await rsio_harness.received("a", f"{SERVER} 81 01 00")
     rsio_harness.link.refuses = PublishFailed("too large", status=413)
-    rsio_harness.say("a", "12 01 01")
+    rsio_harness.send("a", "12 01 01")
     await until(lambda: list(rsio_harness.streams) == [])
     rsio_harness.link.refuses = None
     await until(lambda: isinstance(rsio_harness.frames("a")[-1], Goodbye))
@@ -394,7 +394,7 @@ async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int)
     """Messages of a conversation, octets of which were changed, left out, doubled or put in."""
     random = dice("changed messages", seed)
     rsio_harness = await RsioHarness.filled(revisions=3)
-    rsio_harness.say("other", H, trial("range?n=100"))
+    rsio_harness.send("other", H, trial("range?n=100"))
     conversation = [
         raw("01 00 03 01 02 03", trial("range?n=50", 1, 3), subscribe(HISTORY, 2, 9)),
         raw(Seq(1), RequestFrame(1, 5), "a8 01 07", subscribe("things/search?unit=thing", 3, 9)),
@@ -405,7 +405,7 @@ async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int)
     with capture_logs() as logs:
         for number in range(80):
             for message in conversation:
-                rsio_harness.say(f"a{number % 7}", _mutated(message, random) if random.random() < 0.3 else message)
+                rsio_harness.send(f"a{number % 7}", _mutated(message, random) if random.random() < 0.3 else message)
             if number % 25 == 0:
                 rsio_harness.clock.advance(40)
                 rsio_harness.dispatcher.sweep()
@@ -415,7 +415,7 @@ async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int)
         log for log in logs if log["log_level"] == "error"
     ]
     before = len(rsio_harness.frames("other"))
-    rsio_harness.say("other", RequestFrame(1, 100))
+    rsio_harness.send("other", RequestFrame(1, 100))
     await until(lambda: len(elements(rsio_harness.frames("other"))) == 100)
     assert before == 2
     rsio_harness.clock.advance(1000)
@@ -445,14 +445,14 @@ async def test_one_address_does_not_take_all_the_sessions_of_a_connection(monkey
     monkeypatch.setattr(sessions, "MOST_AT_AN_ADDRESS", 3)
     rsio_harness = await RsioHarness.filled()
     for number in range(4):
-        rsio_harness.say("r", H, rsio_session=f"{number:032x}")
+        rsio_harness.send("r", H, rsio_session=f"{number:032x}")
     *_, refused = await rsio_harness.framed("r", 4)
     assert isinstance(refused, Goodbye)
     assert refused.reason.startswith("429 rsio:sessions.limit")
     # Who has a session may begin anew, others begin elsewhere, and one that parts makes room.
-    rsio_harness.say("r", H, rsio_session=f"{0:032x}")
-    rsio_harness.say("s", H)
-    rsio_harness.say("r", "03 00", rsio_session=f"{1:032x}")
-    rsio_harness.say("r", H, rsio_session=f"{5:032x}")
+    rsio_harness.send("r", H, rsio_session=f"{0:032x}")
+    rsio_harness.send("s", H)
+    rsio_harness.send("r", "03 00", rsio_session=f"{1:032x}")
+    rsio_harness.send("r", H, rsio_session=f"{5:032x}")
     assert [type(frame) for frame in (await rsio_harness.framed("r", 7))[4:]] == [ServerHello, Goodbye, ServerHello]
     assert [type(frame) for frame in await rsio_harness.framed("s", 1)] == [ServerHello]

@@ -53,12 +53,12 @@ VOID = {
 async def taking(*begun: Frame) -> RsioHarness:
     """A quay with a lamp that ingests, and a client at `a` that was asked and has answered this."""
     rsio_harness = await RsioHarness.filled(revisions=1, options={"ingest": ["telemetry"]})
-    rsio_harness.say("a", H)
+    rsio_harness.send("a", H)
     hello, asked = await rsio_harness.framed("a", 2)
     assert isinstance(hello, ServerHello)
     assert asked == WANTED
     if begun:
-        rsio_harness.say("a", *begun)
+        rsio_harness.send("a", *begun)
     await rsio_harness.settled(1 + bool(begun))
     rsio_harness.forget()
     return rsio_harness
@@ -79,8 +79,8 @@ async def holds(rsio_harness: RsioHarness, messages: int, *values: int) -> None:
 async def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.disk.hold()
-    rsio_harness.say("a", turns(*range(256)))
-    rsio_harness.say("a", turns(256, 257))
+    rsio_harness.send("a", turns(*range(256)))
+    rsio_harness.send("a", turns(256, 257))
     await until(lambda: rsio_harness.frames("a"))
     rsio_harness.disk.release()
     await holds(rsio_harness, 2, *range(256))
@@ -89,10 +89,10 @@ async def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
 
 async def test_spec_2_01_more_is_requested_when_it_can_be_used() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
-    rsio_harness.say("a", turns(*range(127)))
+    rsio_harness.send("a", turns(*range(127)))
     await holds(rsio_harness, 1, *range(127))
     assert rsio_harness.frames("a") == []
-    rsio_harness.say("a", turns(127))
+    rsio_harness.send("a", turns(127))
     await until(lambda: rsio_harness.frames("a"))
     assert rsio_harness.frames("a") == [RequestFrame(1, 128)]
 
@@ -102,8 +102,8 @@ async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_i
     """Nor is anything of it taken, and what came before the end counts."""
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.disk.hold()
-    rsio_harness.say("a", turns(*range(200)), end)
-    rsio_harness.say("a", turns(200, 201))
+    rsio_harness.send("a", turns(*range(200)), end)
+    rsio_harness.send("a", turns(200, 201))
     await pause()
     rsio_harness.disk.release()
     await holds(rsio_harness, 2, *range(200))
@@ -115,7 +115,7 @@ async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_i
 
 async def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
-    rsio_harness.say("a", turns(1), OnSubscribe(1, 0), turns(2))
+    rsio_harness.send("a", turns(1), OnSubscribe(1, 0), turns(2))
     await until(lambda: rsio_harness.frames("a"))
     (goodbye,) = rsio_harness.frames("a")
     assert isinstance(goodbye, Goodbye)
@@ -126,7 +126,7 @@ async def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
 async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
     """Parts of more elements than may be open at a time."""
     rsio_harness = await taking(OnSubscribe(1, 0))
-    rsio_harness.say("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
+    rsio_harness.send("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
     await until(lambda: rsio_harness.frames("a"))
     await holds(rsio_harness, 1, 1)
     assert rsio_harness.frames("a") == [CancelFrame(1)]
@@ -134,10 +134,10 @@ async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
 
 async def test_spec_2_08_elements_that_come_after_a_cancel_are_borne() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
-    rsio_harness.say("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
+    rsio_harness.send("a", *(f"84 01 {element:02x} 01 7b" for element in range(17)))
     await until(lambda: CancelFrame(1) in rsio_harness.frames("a"))
-    rsio_harness.say("a", turns(1), "84 01 11 01 61 85 01 11 01 62", turns(2), OnComplete(1))
-    rsio_harness.say("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
+    rsio_harness.send("a", turns(1), "84 01 11 01 61 85 01 11 01 62", turns(2), OnComplete(1))
+    rsio_harness.send("a", "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d 31 01 01")
     await until(lambda: OnComplete(1) in rsio_harness.frames("a"))
     await holds(rsio_harness, 3)
     assert rsio_harness.frames("a") == [CancelFrame(1), OnSubscribe(1, 0), OnNext(1, b"1"), OnComplete(1)]
@@ -149,12 +149,12 @@ async def test_spec_2_09_and_2_10_an_end_comes_with_and_without_a_request(end: F
     """The demand of the subscribe is there in any case."""
     rsio_harness = await taking(OnSubscribe(1, 0))
     if elements:
-        rsio_harness.say("a", turns(*range(elements)))
+        rsio_harness.send("a", turns(*range(elements)))
         await until(lambda: RequestFrame(1, 128) in rsio_harness.frames("a"))
-    rsio_harness.say("a", end)
+    rsio_harness.send("a", end)
     await holds(rsio_harness, 1 + bool(elements), *range(elements))
     assert len(rsio_harness.frames("a")) == bool(elements)
-    rsio_harness.say("a", "12 09 01")
+    rsio_harness.send("a", "12 09 01")
     await holds(rsio_harness, 2 + bool(elements), *range(elements))
     assert len(rsio_harness.frames("a")) == bool(elements), "the session is there"
 
@@ -162,17 +162,17 @@ async def test_spec_2_09_and_2_10_an_end_comes_with_and_without_a_request(end: F
 async def test_spec_2_11_elements_are_carried_out_in_the_order_in_which_they_came() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
     for first in range(0, 120, 7):
-        rsio_harness.say("a", turns(*range(first, first + 7)))
+        rsio_harness.send("a", turns(*range(first, first + 7)))
     await holds(rsio_harness, 18, *range(126))
 
 
 async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
-    rsio_harness.say("a", turns(1), OnError(1, "500 gone"))
+    rsio_harness.send("a", turns(1), OnError(1, "500 gone"))
     rsio_harness.clock.advance(1.1)
     rsio_harness.dispatcher.sweep()
     await until(lambda: SubscribeFrame("ingest/telemetry", 2, 256) in rsio_harness.frames("a"))
-    rsio_harness.say("a", OnSubscribe(2, 0), raw(OnNext(2, turn(2))))
+    rsio_harness.send("a", OnSubscribe(2, 0), raw(OnNext(2, turn(2))))
     await holds(rsio_harness, 2, 1, 2)
 
 
@@ -183,9 +183,9 @@ async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
 async def test_spec_2_13_nothing_that_a_client_says_is_answered_with_an_exception(element: bytes) -> None:
     """An element that means nothing takes its place among the others, which count."""
     rsio_harness = await taking(OnSubscribe(1, 0))
-    rsio_harness.say("a", turns(1), OnNext(1, element), turns(2))
+    rsio_harness.send("a", turns(1), OnNext(1, element), turns(2))
     await holds(rsio_harness, 1, 1, 2)
-    rsio_harness.say("a", turns(3))
+    rsio_harness.send("a", turns(3))
     await holds(rsio_harness, 2, 1, 2, 3)
     assert rsio_harness.frames("a") == []
 

@@ -38,16 +38,16 @@ CONSTANT = source(replyTarget={"address": "everybody", "headerMapping": {}})
 @pytest.mark.parametrize("payload", [b"not json", b"null", b"[]", b"7", b"", b"\xff", b'{"type":"subscribe"'])
 async def test_case_x01_what_is_no_object_is_refused_and_the_session_continues(payload: bytes) -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", payload)
+    (refused,) = await streamr_harness.exchange("a", payload)
     said = error(refused)
     assert (said["error"], said["status"]) == ("Request is not a JSON object", 400)
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     assert await streamr_harness.settled(2)
 
 
 async def test_answers_of_a_session_come_in_the_order_of_its_requests_whatever_is_wrong_with_these() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", b"7", subscribe(key="O"), publish(), {"type": "dance"}, subscribe(), b"[]", unsubscribe())
+    streamr_harness.send("a", b"7", subscribe(key="O"), publish(), {"type": "dance"}, subscribe(), b"[]", unsubscribe())
     frames = await streamr_harness.frames("a", 6)
     assert [frame[1] for frame in frames] == [7, 7, 7, 2, 7, 3]
     assert [error(frame)["status"] for frame in frames if frame[1] == 7] == [400, 403, 400, 400]
@@ -56,16 +56,16 @@ async def test_answers_of_a_session_come_in_the_order_of_its_requests_whatever_i
 @pytest.mark.parametrize("type", ["dance", "constructor", "__proto__", "toString", None, 7, ["publish"]])
 async def test_cases_x02_and_x03_a_type_that_there_is_not_is_refused(type: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", {"type": type, "stream": "tank"})
+    (refused,) = await streamr_harness.exchange("a", {"type": type, "stream": "tank"})
     assert error(refused)["error"].startswith("Unknown request type: ")
 
 
 @pytest.mark.parametrize("version", [1, 28, "0", True])
 async def test_case_x04_a_version_that_is_not_spoken_is_refused(version: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", {**subscribe(), "version": version})
+    (refused,) = await streamr_harness.exchange("a", {**subscribe(), "version": version})
     assert error(refused)["error"].startswith("Unsupported version: ")
-    assert await streamr_harness.asked("a", {**subscribe(), "version": 0}) == [subscribed()]
+    assert await streamr_harness.exchange("a", {**subscribe(), "version": 0}) == [subscribed()]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ async def test_case_x04_a_version_that_is_not_spoken_is_refused(version: Any) ->
 )
 async def test_case_x05_errors_have_the_payload_that_the_definition_names(shape: str, payload: str) -> None:
     streamr_harness = await StreamrHarness.filled(options={"errorPayload": shape, "subIdFiller": None})
-    assert await streamr_harness.asked("a", b"7") == [[0, 7, None, payload]]
-    (refused,) = await streamr_harness.asked("a", unsubscribe())
+    assert await streamr_harness.exchange("a", b"7") == [[0, 7, None, payload]]
+    (refused,) = await streamr_harness.exchange("a", unsubscribe())
     assert refused[:3] == [0, 7, None]
     assert "Not subscribed to stream tank partition 0!" in refused[3]
 
@@ -83,22 +83,22 @@ async def test_case_x05_errors_have_the_payload_that_the_definition_names(shape:
 async def test_a_request_that_is_too_large_is_refused_in_the_words_of_the_protocol() -> None:
     streamr_harness = await StreamrHarness.filled()
     too_large = json.dumps(publish(json.dumps("x" * (1 << 20)))).encode()
-    (refused,) = await streamr_harness.asked("a", too_large)
+    (refused,) = await streamr_harness.exchange("a", too_large)
     assert (error(refused)["error"], error(refused)["status"]) == ("Request too large", 413)
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
 
 
 async def test_case_x06_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
-    await streamr_harness.asked("b", subscribe(None, stream="commons"))
+    await streamr_harness.exchange("a", subscribe())
+    await streamr_harness.exchange("b", subscribe(None, stream="commons"))
     less = policy()
     del less["entries"]["pump"]
     changed = command("modify", value=less, name="tanks").replace(b"things/twin", b"policies")
     assert (await streamr_harness.ask_ditto(changed))["status"] == 204
     frames = await streamr_harness.frames("a", 2)
     assert error(frames[1])["error"] == "Not authorized to subscribe to stream tank and partition 0"
-    streamr_harness.say("c", publish(key="W"), publish(key="W", stream="commons"))
+    streamr_harness.send("c", publish(key="W"), publish(key="W", stream="commons"))
     assert offsets(await streamr_harness.frames("b", 2)) == [1]
     assert len(await streamr_harness.frames("a", 2)) == 2
     assert len(list(streamr_harness.streams)) == 1
@@ -111,10 +111,10 @@ async def test_a_mistake_of_our_own_costs_one_request_an_error(monkeypatch: pyte
         raise ZeroDivisionError
 
     monkeypatch.setattr(type(streamr_harness.handlers.of("streamr")), "_subscribe", broken)
-    (refused,) = await streamr_harness.asked("a", subscribe())
+    (refused,) = await streamr_harness.exchange("a", subscribe())
     assert error(refused)["status"] == 500
     assert await streamr_harness.settled(1)
-    streamr_harness.say("a", publish())
+    streamr_harness.send("a", publish())
     await streamr_harness.settled(2)
     assert len(streamr_harness.stored()) == 1
 
@@ -124,26 +124,26 @@ async def test_a_mistake_of_our_own_costs_one_request_an_error(monkeypatch: pyte
 
 async def test_case_b01_each_address_gets_its_own_frames() -> None:
     streamr_harness = await StreamrHarness.filled()
-    assert await streamr_harness.asked("r/a", subscribe()) == [subscribed()]
-    assert await streamr_harness.asked("r/b", subscribe()) == [subscribed()]
-    await streamr_harness.asked("r/a", unsubscribe())
+    assert await streamr_harness.exchange("r/a", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("r/b", subscribe()) == [subscribed()]
+    await streamr_harness.exchange("r/a", unsubscribe())
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("r/b", 2)) == [1]
-    assert offsets(streamr_harness.heard("r/a")) == []
+    assert offsets(streamr_harness.received("r/a")) == []
 
 
 async def test_case_b02_who_shares_an_address_is_sent_everything_once() -> None:
     streamr_harness = await StreamrHarness.filled(CONSTANT)
-    streamr_harness.say(None, subscribe(), client_id="one")
-    streamr_harness.say(None, subscribe(), client_id="two")
+    streamr_harness.send(None, subscribe(), client_id="one")
+    streamr_harness.send(None, subscribe(), client_id="two")
     assert await streamr_harness.frames("everybody", 2) == [subscribed(), subscribed()]
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("everybody", 3)) == [1]
-    streamr_harness.say(None, unsubscribe(), client_id="one")
+    streamr_harness.send(None, unsubscribe(), client_id="one")
     assert (await streamr_harness.frames("everybody", 4))[3] == unsubscribed()
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("everybody", 5)) == [1, 2]
-    streamr_harness.say(None, unsubscribe(), client_id="two")
+    streamr_harness.send(None, unsubscribe(), client_id="two")
     await streamr_harness.frames("everybody", 6)
     await streamr_harness.publish(1)
     await streamr_harness.frames("everybody", 6)
@@ -153,7 +153,7 @@ async def test_case_b02_who_shares_an_address_is_sent_everything_once() -> None:
 async def test_case_b04_what_cannot_be_answered_is_dropped(request_: dict[str, Any]) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     with capture_logs() as logs:
-        streamr_harness.say(None, request_)
+        streamr_harness.send(None, request_)
         await streamr_harness.settled(1)
     assert [log["event"] for log in logs] == ["request has no reply address"]
     assert (streamr_harness.link.published, list(streamr_harness.streams)) == ([], [])
@@ -168,44 +168,44 @@ async def test_case_b05_nothing_is_sent_where_nothing_is_meant_to_go(
     address: str, request_: dict[str, Any] | bytes
 ) -> None:
     streamr_harness = await StreamrHarness.filled(options={"replyAddressPattern": "streamr/*/res"})
-    streamr_harness.say(address, request_)
+    streamr_harness.send(address, request_)
     await streamr_harness.settled(1)
     await pause()
     assert (streamr_harness.link.published, list(streamr_harness.streams), streamr_harness.stored()) == ([], [], [])
-    assert await streamr_harness.asked("streamr/a/res", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("streamr/a/res", subscribe()) == [subscribed()]
 
 
 async def test_case_b05_without_a_pattern_the_beginning_of_the_reply_target_counts() -> None:
     target = {"address": "streamr/{{ header:reply-to }}"}
     streamr_harness = await StreamrHarness.filled(source(replyTarget=target))
-    streamr_harness.say("a", subscribe())
+    streamr_harness.send("a", subscribe())
     assert await streamr_harness.frames("streamr/a", 1) == [subscribed()]
 
 
 async def test_case_b05_an_address_that_is_longer_than_any_is_none() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a" * 1025, subscribe())
+    streamr_harness.send("a" * 1025, subscribe())
     await streamr_harness.settled(1)
     assert (streamr_harness.link.published, list(streamr_harness.streams)) == ([], [])
 
 
 async def test_case_b06_a_session_is_not_for_others_to_use() -> None:
     streamr_harness = await StreamrHarness.filled(source("in", "acme:x"), source("in2", "acme:y"))
-    assert await streamr_harness.asked("r/x", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("r/x", subscribe()) == [subscribed()]
     for request_ in (subscribe(), unsubscribe(), resend(resend_all=True), publish()):
-        (refused,) = await streamr_harness.asked("r/x", request_, source=1)
+        (refused,) = await streamr_harness.exchange("r/x", request_, source=1)
         assert error(refused)["status"] == 403
-    assert await streamr_harness.asked("r/x", {"type": "disconnect"}, 0, source=1) == []
+    assert await streamr_harness.exchange("r/x", {"type": "disconnect"}, 0, source=1) == []
     assert streamr_harness.stored() == []
-    assert offsets(await streamr_harness.asked("r/x", publish())) == [1]
-    assert await streamr_harness.asked("r/y", subscribe(), source=1) == [subscribed()]
+    assert offsets(await streamr_harness.exchange("r/x", publish())) == [1]
+    assert await streamr_harness.exchange("r/y", subscribe(), source=1) == [subscribed()]
 
 
 async def test_case_b07_a_disconnect_ends_everything_without_a_frame() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.link.confirms = False
-    streamr_harness.say("a", resend(resend_all=True), {"type": "disconnect"})
+    streamr_harness.send("a", resend(resend_all=True), {"type": "disconnect"})
     await streamr_harness.settled(3)
     await pause()
     await wait_until(lambda: list(streamr_harness.streams) == [])
@@ -213,8 +213,8 @@ async def test_case_b07_a_disconnect_ends_everything_without_a_frame() -> None:
     streamr_harness.link.confirm()
     await streamr_harness.publish(1)
     assert await streamr_harness.frames("a", 1) == [subscribed()]
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await streamr_harness.asked("a", publish())) == [5]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [5]
 
 
 async def test_case_b13_a_redelivered_subscribe_is_answered_again_and_follows_once() -> None:
@@ -224,12 +224,12 @@ async def test_case_b13_a_redelivered_subscribe_is_answered_again_and_follows_on
         streamr_harness.handle(streamr_harness.delivery(payload, "d-1", redelivered=redelivered, reply_to="a"))
         await pause()
     assert await streamr_harness.frames("a", 2) == [subscribed(), subscribed()]
-    assert offsets(await streamr_harness.asked("a", publish())) == [1]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [1]
 
 
 async def test_a_closed_connection_has_no_sessions() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.dispatcher.close_connection("site")
     await wait_until(lambda: list(streamr_harness.streams) == [])
     await streamr_harness.publish(1)
@@ -241,10 +241,10 @@ async def test_a_closed_connection_has_no_sessions() -> None:
 
 async def test_frames_carry_the_headers_of_what_they_answer_and_broadcasts_none_of_it() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    streamr_harness.say("a", subscribe(), correlation_id="c-1")
-    streamr_harness.say("a", resend(resend_all=True), correlation_id="c-2")
-    streamr_harness.say("a", b"7", correlation_id="c-3")
-    streamr_harness.say("a", publish(), correlation_id="c-4")
+    streamr_harness.send("a", subscribe(), correlation_id="c-1")
+    streamr_harness.send("a", resend(resend_all=True), correlation_id="c-2")
+    streamr_harness.send("a", b"7", correlation_id="c-3")
+    streamr_harness.send("a", publish(), correlation_id="c-4")
     await streamr_harness.frames("a", 6)
     headers = [dict(message.envelope.headers) for message in streamr_harness.link.published]
     assert {each.pop("content-type") for each in headers} == {"application/json"}
@@ -267,7 +267,7 @@ async def test_a_reply_target_may_map_headers_of_its_own() -> None:
     streamr_harness = await StreamrHarness.filled(
         source(replyTarget=target, headerMapping={"device": "{{ header:x-device }}-1"})
     )
-    streamr_harness.say("a", subscribe(), publish(), correlation_id="c-1", x_device="d")
+    streamr_harness.send("a", subscribe(), publish(), correlation_id="c-1", x_device="d")
     await streamr_harness.frames("a", 2)
     first, second = (message.envelope.headers for message in streamr_harness.link.published)
     assert (first["device"], first["correlation-id"]) == ("d-1", "c-1")
@@ -277,6 +277,6 @@ async def test_a_reply_target_may_map_headers_of_its_own() -> None:
 
 async def test_a_mapped_header_has_priority_over_that_of_the_transport() -> None:
     streamr_harness = await StreamrHarness.filled(source(headerMapping={"reply-to": "clients/{{ header:client }}"}))
-    streamr_harness.say("elsewhere", subscribe(), client="7")
+    streamr_harness.send("elsewhere", subscribe(), client="7")
     assert await streamr_harness.frames("clients/7", 1) == [subscribed()]
-    assert streamr_harness.heard("elsewhere") == []
+    assert streamr_harness.received("elsewhere") == []

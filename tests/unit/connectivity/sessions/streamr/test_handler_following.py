@@ -36,10 +36,10 @@ pytestmark = pytest.mark.usefixtures("sites")
 
 async def test_cases_s01_to_s04_a_subscriber_is_notified_so_and_sent_what_is_published() -> None:
     streamr_harness = await StreamrHarness.filled()
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
-    (first,) = await streamr_harness.asked("a", publish('{"v":1}'))
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
+    (first,) = await streamr_harness.exchange("a", publish('{"v":1}'))
     assert first == [0, 0, "", [28, "tank", 0, first[3][3], 0, 1, None, 27, '{"v":1}']]
-    (second,) = await streamr_harness.asked("a", publish('{"v":2}'))
+    (second,) = await streamr_harness.exchange("a", publish('{"v":2}'))
     assert second[3][5:] == [2, 1, 27, '{"v":2}']
     assert len(await streamr_harness.settled(3)) == 3
 
@@ -47,9 +47,9 @@ async def test_cases_s01_to_s04_a_subscriber_is_notified_so_and_sent_what_is_pub
 async def test_case_s05_each_of_two_subscribers_gets_one_frame_of_the_same_bytes() -> None:
     streamr_harness = await StreamrHarness.filled()
     for client in "ab":
-        assert await streamr_harness.asked(client, subscribe()) == [subscribed()]
+        assert await streamr_harness.exchange(client, subscribe()) == [subscribed()]
     streamr_harness.forget()
-    await streamr_harness.asked("a", publish())
+    await streamr_harness.exchange("a", publish())
     await streamr_harness.frames("b", 1)
     one, other = (message.envelope.payload for message in streamr_harness.link.published)
     assert one == other
@@ -57,7 +57,7 @@ async def test_case_s05_each_of_two_subscribers_gets_one_frame_of_the_same_bytes
 
 async def test_case_s06_what_nobody_follows_is_stored_and_sent_to_nobody() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("b", publish('{"v":1}'))
+    streamr_harness.send("b", publish('{"v":1}'))
     await streamr_harness.settled(1)
     await pause()
     assert streamr_harness.link.published == []
@@ -67,14 +67,16 @@ async def test_case_s06_what_nobody_follows_is_stored_and_sent_to_nobody() -> No
 async def test_case_s07_who_subscribes_twice_is_notified_so_twice_and_sent_everything_once() -> None:
     streamr_harness = await StreamrHarness.filled()
     assert (
-        await streamr_harness.asked("a", subscribe()) == await streamr_harness.asked("a", subscribe()) == [subscribed()]
+        await streamr_harness.exchange("a", subscribe())
+        == await streamr_harness.exchange("a", subscribe())
+        == [subscribed()]
     )
-    assert offsets(await streamr_harness.asked("a", publish())) == [1]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [1]
 
 
 async def test_case_s08_one_unsubscribe_ends_what_was_subscribed_twice() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", subscribe(), subscribe(), unsubscribe(), publish())
+    streamr_harness.send("a", subscribe(), subscribe(), unsubscribe(), publish())
     assert await streamr_harness.frames("a", 3) == [subscribed(), subscribed(), unsubscribed()]
 
 
@@ -82,8 +84,8 @@ async def test_case_s08_one_unsubscribe_ends_what_was_subscribed_twice() -> None
 async def test_cases_s09_and_s10_who_does_not_follow_cannot_leave(others: list[str]) -> None:
     streamr_harness = await StreamrHarness.filled()
     for other in others:
-        await streamr_harness.asked(other, subscribe())
-    (refused,) = await streamr_harness.asked("a", unsubscribe())
+        await streamr_harness.exchange(other, subscribe())
+    (refused,) = await streamr_harness.exchange("a", unsubscribe())
     assert error(refused) == {
         "error": "Not subscribed to stream tank partition 0!",
         "status": 404,
@@ -92,32 +94,32 @@ async def test_cases_s09_and_s10_who_does_not_follow_cannot_leave(others: list[s
         "partition": 0,
     }
     for other in others:
-        assert offsets(await streamr_harness.asked(other, publish())) == [1]
+        assert offsets(await streamr_harness.exchange(other, publish())) == [1]
 
 
 async def test_case_s11_without_a_partition_the_only_one_that_is_followed_is_left() -> None:
     streamr_harness = await StreamrHarness.filled()
-    assert await streamr_harness.asked("a", subscribe(stream="tanks", partition=2)) == [subscribed("tanks", 2)]
-    assert await streamr_harness.asked("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 2)]
+    assert await streamr_harness.exchange("a", subscribe(stream="tanks", partition=2)) == [subscribed("tanks", 2)]
+    assert await streamr_harness.exchange("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 2)]
     await streamr_harness.publish(20, "tanks")
     assert await streamr_harness.frames("a", 2)
 
 
 async def test_case_s12_without_a_partition_the_first_of_several_is_left() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", *(subscribe(stream="tanks", partition=partition) for partition in (1, 0)))
+    streamr_harness.send("a", *(subscribe(stream="tanks", partition=partition) for partition in (1, 0)))
     await streamr_harness.frames("a", 2)
-    assert await streamr_harness.asked("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 0)]
+    assert await streamr_harness.exchange("a", unsubscribe(stream="tanks")) == [unsubscribed("tanks", 0)]
     streamr_harness.forget()
     await streamr_harness.publish(40, "tanks")
     await pause()
-    assert {frame[3][2] for frame in streamr_harness.heard("a")} == {1}
+    assert {frame[3][2] for frame in streamr_harness.received("a")} == {1}
 
 
 @pytest.mark.parametrize("others", [[], [subscribe()]], ids=["S13", "S14"])
 async def test_cases_s13_and_s14_requests_of_a_session_are_carried_out_in_their_order(others: list[Any]) -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", subscribe(), unsubscribe(), *others)
+    streamr_harness.send("a", subscribe(), unsubscribe(), *others)
     assert await streamr_harness.frames("a", 2 + len(others)) == [
         subscribed(),
         unsubscribed(),
@@ -125,12 +127,12 @@ async def test_cases_s13_and_s14_requests_of_a_session_are_carried_out_in_their_
     ]
     await streamr_harness.publish(1)
     await pause()
-    assert offsets(streamr_harness.heard("a")) == ([1] if others else [])
+    assert offsets(streamr_harness.received("a")) == ([1] if others else [])
 
 
 async def test_case_s15_no_partition_is_the_first() -> None:
     streamr_harness = await StreamrHarness.filled()
-    assert await streamr_harness.asked("a", subscribe(stream="tanks", partition=None)) == [subscribed("tanks", 0)]
+    assert await streamr_harness.exchange("a", subscribe(stream="tanks", partition=None)) == [subscribed("tanks", 0)]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ async def test_case_s15_no_partition_is_the_first() -> None:
 )
 async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partition: Any) -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", subscribe(stream="tanks", partition=partition))
+    (refused,) = await streamr_harness.exchange("a", subscribe(stream="tanks", partition=partition))
     said = error(refused)
     assert (said["error"], said["status"]) == (f"Invalid partition {json.dumps(partition)} for stream tanks", 400)
     await wait_until(lambda: list(streamr_harness.streams) == [])
@@ -146,7 +148,7 @@ async def test_cases_s16_and_s17_a_partition_that_there_is_not_is_refused(partit
 
 async def test_case_s18_a_subscribe_needs_a_stream() -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", {"type": "subscribe"})
+    (refused,) = await streamr_harness.exchange("a", {"type": "subscribe"})
     assert error(refused)["error"] == "Error: stream id not defined. Are you using an outdated client?"
 
 
@@ -165,7 +167,7 @@ async def test_cases_s19_and_s20_who_may_not_read_is_not_notified_whether_there_
     stream: str, key: str | None
 ) -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", subscribe(key, stream=stream))
+    (refused,) = await streamr_harness.exchange("a", subscribe(key, stream=stream))
     assert error(refused) == {
         "error": f"Not authorized to subscribe to stream {stream} and partition 0",
         "status": 403,
@@ -178,17 +180,17 @@ async def test_cases_s19_and_s20_who_may_not_read_is_not_notified_whether_there_
 
 async def test_case_s21_a_public_stream_needs_no_key() -> None:
     streamr_harness = await StreamrHarness.filled()
-    assert await streamr_harness.asked("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
+    assert await streamr_harness.exchange("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
 
 
 async def test_case_s22_members_that_no_subscribe_has_mean_nothing() -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
-    assert await streamr_harness.asked("a", subscribe(resend_all=True, foo={"bar": 1})) == [subscribed()]
+    assert await streamr_harness.exchange("a", subscribe(resend_all=True, foo={"bar": 1})) == [subscribed()]
 
 
 async def test_a_subscriber_starts_behind_what_was_published_before_it_in_the_same_batch() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", publish('"before"'), subscribe(), publish('"after"'))
+    streamr_harness.send("a", publish('"before"'), subscribe(), publish('"after"'))
     frames = await streamr_harness.frames("a", 2)
     assert frames[0] == subscribed()
     assert frames[1][3][5:] == [2, 1, 27, '"after"']
@@ -196,26 +198,26 @@ async def test_a_subscriber_starts_behind_what_was_published_before_it_in_the_sa
 
 async def test_what_is_not_durable_is_broadcast_to_nobody() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.disk.hold()
-    streamr_harness.say("b", publish())
+    streamr_harness.send("b", publish())
     await pause()
-    assert offsets(streamr_harness.heard("a")) == []
+    assert offsets(streamr_harness.received("a")) == []
     streamr_harness.disk.release()
     assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
 async def test_a_session_has_no_more_on_its_way_than_its_window() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.link.confirms = False
     streamr_harness.link.window = 10_000
     await streamr_harness.publish(3 * WINDOW)
     await pause()
-    assert offsets(streamr_harness.heard("a")) == list(range(1, WINDOW + 1))
+    assert offsets(streamr_harness.received("a")) == list(range(1, WINDOW + 1))
     streamr_harness.link.confirm(WINDOW)
     await pause()
-    assert offsets(streamr_harness.heard("a")) == list(range(1, 2 * WINDOW + 1))
+    assert offsets(streamr_harness.received("a")) == list(range(1, 2 * WINDOW + 1))
     streamr_harness.link.confirms = True
     streamr_harness.link.confirm()
     assert offsets(await streamr_harness.frames("a", 3 * WINDOW + 1)) == list(range(1, 3 * WINDOW + 1))
@@ -225,7 +227,7 @@ async def test_case_b11_who_does_not_keep_up_is_left_out_and_notified_so_by_the_
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.following.leeway = LagTolerance(events=3, seconds=2)
     streamr_harness.link.window = 10_000
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.link.confirms = False
     await streamr_harness.publish(WINDOW)
     await pause()
@@ -236,42 +238,42 @@ async def test_case_b11_who_does_not_keep_up_is_left_out_and_notified_so_by_the_
     frames = await streamr_harness.frames("a", 1 + WINDOW + 1)
     assert offsets(frames) == [*range(1, WINDOW + 1), WINDOW + 6]
     assert frames[-1][3][6] == WINDOW + 5
-    missed = await streamr_harness.asked("a", resend(resend_from=WINDOW + 1, resend_to=frames[-1][3][6]), 7)
+    missed = await streamr_harness.exchange("a", resend(resend_from=WINDOW + 1, resend_to=frames[-1][3][6]), 7)
     assert offsets(missed, 1) == list(range(WINDOW + 1, WINDOW + 6))
 
 
 async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
     """Nothing is asked of a subscriber: the engine does not end what it follows for want of requests."""
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     for _ in range(50):
         streamr_harness.clock.advance(60)
         streamr_harness.streams.sweep()
         streamr_harness.dispatcher.sweep()
-    assert offsets(await streamr_harness.asked("b", publish(), 0)) == []
+    assert offsets(await streamr_harness.exchange("b", publish(), 0)) == []
     assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
 async def test_an_operator_ends_what_a_session_follows_which_it_is_reported() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     (live,) = streamr_harness.streams
     assert live.kind is SubscriptionKind.LIVE
     streamr_harness.streams.revoke(live, CANCELLED[SubscriptionKind.LIVE])
     frames = await streamr_harness.frames("a", 2)
     assert error(frames[1])["code"] == CANCELLED[SubscriptionKind.LIVE].error
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await streamr_harness.asked("a", publish())) == [1]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [1]
 
 
 async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.streams.open_by_connection["site"] = 10_000
-    (refused,) = await streamr_harness.asked("a", subscribe())
+    (refused,) = await streamr_harness.exchange("a", subscribe())
     assert error(refused)["status"] == 429
     streamr_harness.streams.open_by_connection["site"] = 0
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await streamr_harness.asked("a", publish())) == [1]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [1]
 
 
 async def test_cases_h01_to_h03_a_stream_object_lives_from_the_first_follower_to_the_last() -> None:
@@ -279,14 +281,14 @@ async def test_cases_h01_to_h03_a_stream_object_lives_from_the_first_follower_to
     told: list[tuple[str, str, int]] = []
     streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.id, followers))
     streamr_harness.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.id, followers))
-    await streamr_harness.asked("a", subscribe(OTHER))
-    await streamr_harness.asked("a", resend(resend_all=True), 3)
+    await streamr_harness.exchange("a", subscribe(OTHER))
+    await streamr_harness.exchange("a", resend(resend_all=True), 3)
     assert told == []
     for client in "ab":
-        await streamr_harness.asked(client, subscribe())
+        await streamr_harness.exchange(client, subscribe())
     assert told == [("created", "tank/0", 1)]
-    await streamr_harness.asked("a", unsubscribe())
+    await streamr_harness.exchange("a", unsubscribe())
     assert len(told) == 1
-    streamr_harness.say("b", {"type": "disconnect"})
+    streamr_harness.send("b", {"type": "disconnect"})
     await streamr_harness.settled(6)
     assert told == [("created", "tank/0", 1), ("deleted", "tank/0", 0)]

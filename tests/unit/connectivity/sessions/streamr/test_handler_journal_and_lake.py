@@ -56,9 +56,9 @@ def history(tmp_path: Path) -> TrimmedHistory:
 async def test_case_r19_the_first_message_from_the_lake_names_its_predecessor_there(history: TrimmedHistory) -> None:
     streamr_harness = await history.filled(6)
     await history.trim(streamr_harness, keep=2)
-    frames = await streamr_harness.asked("a", resend(resend_from=2), 7)
+    frames = await streamr_harness.exchange("a", resend(resend_from=2), 7)
     assert places(frames) == [(2, 1), (3, 2), (4, 3), (5, 4), (6, 5)]
-    frames = await streamr_harness.asked("a", resend(resend_all=True), 8)
+    frames = await streamr_harness.exchange("a", resend(resend_all=True), 8)
     assert places(frames)[:2] == [(1, None), (2, 1)]
 
 
@@ -68,18 +68,18 @@ async def test_case_r24_what_has_expired_is_not_resent_and_the_oldest_message_na
     streamr_harness = await history.filled(6)
     await history.trim(streamr_harness, keep=2)
     forget(history.lake, f"entity = '{TANK.id}' AND revision <= 2")
-    frames = await streamr_harness.asked("a", resend(resend_all=True), 6)
+    frames = await streamr_harness.exchange("a", resend(resend_all=True), 6)
     assert places(frames) == [(3, None), (4, 3), (5, 4), (6, 5)]
-    frames = await streamr_harness.asked("a", resend(resend_from=1, resend_to=2), 1)
+    frames = await streamr_harness.exchange("a", resend(resend_from=1, resend_to=2), 1)
     assert frames == [[0, 6, "", {"stream": "tank", "partition": 0, "sub": "a"}]]
 
 
 async def test_case_r12_a_resend_from_a_time_starts_in_the_lake(history: TrimmedHistory) -> None:
     streamr_harness = await history.filled(0)
-    streamr_harness.say(None, *(publish(ts=time) for time in (4, 9, 3, 10)))
-    await streamr_harness.asked("a", resend(resend_last=1), 3)
+    streamr_harness.send(None, *(publish(ts=time) for time in (4, 9, 3, 10)))
+    await streamr_harness.exchange("a", resend(resend_last=1), 3)
     await history.trim(streamr_harness, keep=1)
-    assert places(await streamr_harness.asked("b", resend(resend_from_time=5), 5)) == [(2, 1), (3, 2), (4, 3)]
+    assert places(await streamr_harness.exchange("b", resend(resend_from_time=5), 5)) == [(2, 1), (3, 2), (4, 3)]
 
 
 async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_that_is_known_to_be_there(
@@ -88,7 +88,7 @@ async def test_a_message_after_a_long_silence_names_its_predecessor_only_where_t
     """A predecessor that a resend would not bring makes old clients ask for it without end."""
     streamr_harness = await history.filled(3)
     await history.trim(streamr_harness, keep=0)
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     await streamr_harness.publish(1)
     assert places(await streamr_harness.frames("a", 2)) == [(4, None)]
     await history.trim(streamr_harness, keep=0)

@@ -62,10 +62,10 @@ ROLES = {
 
 async def ditto(streamr_harness: StreamrHarness, *payloads: bytes) -> None:
     """Commands in the Ditto protocol, in one batch, by the operator. All of them succeed."""
-    before = len(streamr_harness.told())
+    before = len(streamr_harness.reported())
     streamr_harness.deliver(*payloads, source=len(streamr_harness.readers) - 1)
-    await until(lambda: len(streamr_harness.told()) >= before + len(payloads))
-    said = streamr_harness.told()[before:]
+    await until(lambda: len(streamr_harness.reported()) >= before + len(payloads))
+    said = streamr_harness.reported()[before:]
     assert all(answer["status"] in (201, 204) for answer in said), said
 
 
@@ -84,9 +84,9 @@ def said(stream: str, partition: int = 0) -> str:
 @pytest.mark.parametrize(("stream", "key"), [("tank", "wrong"), ("tank", OTHER), ("tank", None), ("none", KEY)])
 async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_started(stream: str, key: str) -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS, messages=3)
-    (refused,) = await streamr_harness.asked("a", subscribe(key, stream=stream))
+    (refused,) = await streamr_harness.exchange("a", subscribe(key, stream=stream))
     assert (error(refused)["error"], error(refused)["status"]) == (said(stream), 403)
-    (refused,) = await streamr_harness.asked("a", resend("s", key, stream=stream, resend_all=True))
+    (refused,) = await streamr_harness.exchange("a", resend("s", key, stream=stream, resend_all=True))
     words = f"Failed to request resend from stream {stream} and partition 0: not authorized"
     assert (error(refused)["error"], error(refused)["sub"]) == (words, "s")
     await until(lambda: list(streamr_harness.streams) == [])
@@ -95,10 +95,10 @@ async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_
 
 async def test_case_s21_anybody_may_read_what_is_public() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    assert await streamr_harness.asked("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
-    (refused,) = await streamr_harness.asked("a", publish(key=None, stream=PUBLIC))
+    assert await streamr_harness.exchange("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
+    (refused,) = await streamr_harness.exchange("a", publish(key=None, stream=PUBLIC))
     assert error(refused)["error"] == f"You are not allowed to write to stream {PUBLIC}"
-    (refused,) = await streamr_harness.asked("b", subscribe(OTHER, stream=PUBLIC))
+    (refused,) = await streamr_harness.exchange("b", subscribe(OTHER, stream=PUBLIC))
     assert error(refused)["error"] == said(PUBLIC), "whoever has a name has the rights of that name"
 
 
@@ -118,23 +118,23 @@ async def test_cases_p10_p11_p12_what_may_not_be_published_is_not_stored(
 ) -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     newest = streamr_harness.journal.newest_seq()
-    (refused,) = await streamr_harness.asked("a", publish(key=key, stream=stream))
+    (refused,) = await streamr_harness.exchange("a", publish(key=key, stream=stream))
     assert (error(refused)["status"], error(refused)["error"]) == (status, words)
     assert streamr_harness.journal.newest_seq() == newest
 
 
 async def test_case_p17_who_may_write_alone_publishes_and_reads_nothing() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    streamr_harness.say("a", publish(key=WRITER))
+    streamr_harness.send("a", publish(key=WRITER))
     await streamr_harness.settled(1)
     assert streamr_harness.stored() == ['{"v":1}']
-    (refused,) = await streamr_harness.asked("a", subscribe(WRITER))
+    (refused,) = await streamr_harness.exchange("a", subscribe(WRITER))
     assert error(refused)["error"] == said("tank")
 
 
 async def test_what_the_source_may_its_clients_may() -> None:
     streamr_harness = await StreamrHarness.filled(source("in", "streamr:gauge"))
-    streamr_harness.say("a", publish(key=None))
+    streamr_harness.send("a", publish(key=None))
     await streamr_harness.settled(1)
     assert streamr_harness.stored() == ['{"v":1}']
 
@@ -142,11 +142,11 @@ async def test_what_the_source_may_its_clients_may() -> None:
 async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_batch() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await now_may(streamr_harness, {"stream:/pair": ALL})
-    (refused,) = await streamr_harness.asked("a", subscribe())
+    (refused,) = await streamr_harness.exchange("a", subscribe())
     assert error(refused)["error"] == said("tank")
     await now_may(streamr_harness, {"stream:/": granting("READ"), "stream:/pair": {"grant": [], "revoke": ["READ"]}})
-    assert await streamr_harness.asked("a", subscribe(), 1) == [subscribed()]
-    (refused,) = await streamr_harness.asked("a", subscribe(stream="pair"))
+    assert await streamr_harness.exchange("a", subscribe(), 1) == [subscribed()]
+    (refused,) = await streamr_harness.exchange("a", subscribe(stream="pair"))
     assert error(refused)["error"] == said("pair")
 
 
@@ -156,33 +156,33 @@ async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_ba
 async def test_case_x06_anyone_who_loses_read_is_notified_so_and_sent_no_more() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     for address, request in (("a", subscribe()), ("b", subscribe()), ("c", subscribe(stream="pair", partition=1))):
-        await streamr_harness.asked(address, request)
+        await streamr_harness.exchange(address, request)
     await ditto(streamr_harness, on_policy("modify", "/entries/gauge/resources", {"stream:/": ALL}))
-    await streamr_harness.asked("d", subscribe(WRITER))
+    await streamr_harness.exchange("d", subscribe(WRITER))
     await now_may(streamr_harness, {"stream:/tank": granting("WRITE"), "stream:/pair": granting("READ")})
     for address in "ab":
         (refused,) = (await streamr_harness.frames(address, 2))[1:]
         assert (error(refused)["error"], error(refused)["status"]) == (said("tank"), 403)
         assert (error(refused)["stream"], error(refused)["partition"]) == ("tank", 0)
-    streamr_harness.say(
+    streamr_harness.send(
         None, publish(), publish(key=WRITER, stream="pair", pkey="a"), publish(key=WRITER, stream="pair", pkey="b")
     )
     assert offsets(await streamr_harness.frames("d", 2)) == [1]
     await streamr_harness.frames("a", 2)
     await streamr_harness.frames("b", 2)
-    (refused,) = await streamr_harness.asked("a", unsubscribe())
+    (refused,) = await streamr_harness.exchange("a", unsubscribe())
     assert error(refused)["status"] == 404, "nothing is followed any longer"
-    assert len(streamr_harness.heard("c")) <= 2, "the other stream goes on"
+    assert len(streamr_harness.received("c")) <= 2, "the other stream goes on"
     assert len(list(streamr_harness.streams)) == 2
     assert streamr_harness.following.followers(partition_id("tank", 0)) == 1
 
 
 async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadcast() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     last = len(streamr_harness.readers) - 1
     streamr_harness.deliver(on_policy("modify", PUMP, {"stream:/": granting("WRITE")}), source=last)
-    streamr_harness.say(None, publish(), publish())
+    streamr_harness.send(None, publish(), publish())
     await until(lambda: len(streamr_harness.stored()) == 2)
     (refused,) = (await streamr_harness.frames("a", 2))[1:]
     assert error(refused)["error"] == said("tank")
@@ -190,7 +190,7 @@ async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadc
 
 async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_reported_both_in_order() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    streamr_harness.say("a", subscribe())
+    streamr_harness.send("a", subscribe())
     streamr_harness.deliver(on_policy("modify", PUMP, {}), source=len(streamr_harness.readers) - 1)
     first, second = await streamr_harness.frames("a", 2)
     assert first == subscribed()
@@ -203,7 +203,7 @@ async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> N
         streamr_harness, on_policy("create", "/", ROLES, "roles"), on_policy("modify", "/imports/acme.site:roles", {})
     )
     await ditto(streamr_harness, on_policy("delete", "/entries/pump"))
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     await ditto(streamr_harness, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}}, "roles"))
     await streamr_harness.frames("a", 1)
     await ditto(streamr_harness, on_policy("modify", PUMP, {"stream:/pair": granting("READ")}, "roles"))
@@ -212,7 +212,7 @@ async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> N
 
 async def test_case_x06_a_deleted_policy_lets_nobody_read() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    await streamr_harness.asked("a", subscribe(stream="tanks", partition=3))
+    await streamr_harness.exchange("a", subscribe(stream="tanks", partition=3))
     await ditto(streamr_harness, on_policy("delete", "/"))
     assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tanks", 3)
 
@@ -234,7 +234,7 @@ async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_
         command("create", value={"policyId": "acme.site:tanks"}),
         on_policy("create", "/", other, "other"),
     )
-    assert await streamr_harness.asked("a", subscribe(stream=LAMP_STREAM)) == [subscribed(LAMP_STREAM)]
+    assert await streamr_harness.exchange("a", subscribe(stream=LAMP_STREAM)) == [subscribed(LAMP_STREAM)]
     await ditto(streamr_harness, command("modify", "/attributes/on", 1))
     assert offsets(await streamr_harness.frames("a", 2)) == [2]
     await ditto(
@@ -252,7 +252,7 @@ async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() ->
     streamr_harness = await StreamrHarness.filled(CLIENTS, decider=lambda store: Decider(store, now=lambda: now[0]))
     subject = {"type": "t", "expiry": "2030-01-15T08:00:00Z"}
     await ditto(streamr_harness, on_policy("modify", "/entries/pump/subjects", {"streamr:pump": subject}))
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     for _ in range(60):
         streamr_harness.dispatcher.sweep()
     await streamr_harness.frames("a", 1)
@@ -278,13 +278,13 @@ async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed:
         client, stream = random_source.choice("abc"), random_source.choice(("tank", "pair", "commons"))
         match random_source.choice(("subscribe", "subscribe", "unsubscribe", "policy")):
             case "subscribe":
-                (frame,) = await streamr_harness.asked(client, subscribe(stream=stream))
+                (frame,) = await streamr_harness.exchange(client, subscribe(stream=stream))
                 may = any(stream in streams for streams in granted.values())
                 assert frame[1] == (2 if may else 7)
                 followed |= {(client, stream)} if may else set()
                 told[client] += 1
             case "unsubscribe":
-                (frame,) = await streamr_harness.asked(client, unsubscribe(stream=stream))
+                (frame,) = await streamr_harness.exchange(client, unsubscribe(stream=stream))
                 assert frame[1] == (3 if (client, stream) in followed else 7)
                 followed.discard((client, stream))
                 told[client] += 1
@@ -310,7 +310,7 @@ async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anyb
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await now_may(streamr_harness, {"thing:/": granting("READ")})
     await ditto(streamr_harness, command("create", value={"policyId": "acme.site:tanks"}))
-    await streamr_harness.asked("a", subscribe(stream=LAMP_STREAM))
+    await streamr_harness.exchange("a", subscribe(stream=LAMP_STREAM))
     judged: list[str] = []
 
     def may_follow(stream: str, *_: object) -> bool:
@@ -330,11 +330,11 @@ async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anyb
 
 async def test_who_may_still_read_notices_nothing_of_a_change() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     for resources in ({"stream:/": granting("READ")}, {"stream:/tank": ALL}, {"stream:/": ALL, "thing:/": ALL}):
         await now_may(streamr_harness, resources)
         await now_may(streamr_harness, resources)
-    streamr_harness.say(None, publish())
+    streamr_harness.send(None, publish())
     assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
@@ -342,13 +342,13 @@ async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
     for _ in range(2):
-        await streamr_harness.asked("a", subscribe())
+        await streamr_harness.exchange("a", subscribe())
         assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 1>"
-        await streamr_harness.asked("a", unsubscribe())
+        await streamr_harness.exchange("a", unsubscribe())
         for _ in range(60):
             streamr_harness.dispatcher.sweep()
         assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.dispatcher.close_connection(streamr_harness.connection.id)
     assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
 
@@ -356,7 +356,7 @@ async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None
 async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     streamr_harness = await StreamrHarness.filled(CLIENTS, journal=journal)
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     tanks = EntityId(EntityType.POLICY, "acme.site", "tanks")
     await streamr_harness.store.execute(
         lambda it: erasure.begin(it, "policy", tanks.id, utc_text(NOW), "anna"), forgets=tanks

@@ -56,7 +56,7 @@ async def test_cases_p01_to_p16_what_cannot_be_published_is_refused_and_not_stor
     request_: dict[str, Any], words: str, status: int
 ) -> None:
     streamr_harness = await StreamrHarness.filled()
-    (refused,) = await streamr_harness.asked("a", request_)
+    (refused,) = await streamr_harness.exchange("a", request_)
     said = error(refused)
     assert (said["error"], said["status"]) == (words, status)
     assert await streamr_harness.settled(1)
@@ -65,16 +65,16 @@ async def test_cases_p01_to_p16_what_cannot_be_published_is_refused_and_not_stor
 
 async def test_case_p04_a_definition_may_take_any_text() -> None:
     streamr_harness = await StreamrHarness.filled(options={"acceptNonJson": True})
-    await streamr_harness.asked("a", subscribe())
-    assert (await streamr_harness.asked("a", publish("{nope")))[0][3][8] == "{nope"
+    await streamr_harness.exchange("a", subscribe())
+    assert (await streamr_harness.exchange("a", publish("{nope")))[0][3][8] == "{nope"
     assert streamr_harness.stored() == ["{nope"]
 
 
 async def test_case_p05_any_json_is_published_to_the_letter() -> None:
     streamr_harness = await StreamrHarness.filled()
     contents = ["[1,2]", '"s"', "null", '{ "a" : 1.0 }', '{"a":1,"a":2}', '"\\u00fc\\ud83d\\ude00"', '"ü😀"']
-    await streamr_harness.asked("a", subscribe())
-    streamr_harness.say("a", *map(publish, contents))
+    await streamr_harness.exchange("a", subscribe())
+    streamr_harness.send("a", *map(publish, contents))
     assert [frame[3][8] for frame in (await streamr_harness.frames("a", 8))[1:]] == contents
     assert streamr_harness.stored() == contents
 
@@ -91,8 +91,8 @@ async def test_case_p05_any_json_is_published_to_the_letter() -> None:
 )
 async def test_cases_p06_to_p09_a_message_has_the_time_that_its_publisher_names(ts: Any, milliseconds: int) -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
-    assert (await streamr_harness.asked("a", publish(ts=ts)))[0][3][3] == milliseconds
+    await streamr_harness.exchange("a", subscribe())
+    assert (await streamr_harness.exchange("a", publish(ts=ts)))[0][3][3] == milliseconds
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ async def test_cases_p06_to_p09_a_message_has_the_time_that_its_publisher_names(
 async def test_cases_p13_and_p14_a_key_picks_the_partition(hash: str, partitions: list[int]) -> None:
     streamr_harness = await StreamrHarness.filled(options={"hash": hash})
     keys = ["sensor-a", "sensor-b", "日本"]
-    streamr_harness.say(None, *(publish(json.dumps(key), pkey=key, stream="many") for key in keys))
+    streamr_harness.send(None, *(publish(json.dumps(key), pkey=key, stream="many") for key in keys))
     await streamr_harness.settled(3)
     for key, partition in zip(keys, partitions, strict=True):
         assert json.dumps(key) in streamr_harness.stored("many", partition)
@@ -116,27 +116,27 @@ async def test_case_p15_without_a_key_every_partition_is_used() -> None:
 
 async def test_case_p17_a_key_that_may_only_write_may_publish() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", publish(key=WRITER))
+    streamr_harness.send("a", publish(key=WRITER))
     await streamr_harness.settled(1)
-    assert (streamr_harness.stored(), streamr_harness.heard("a")) == (['{"v":1}'], [])
+    assert (streamr_harness.stored(), streamr_harness.received("a")) == (['{"v":1}'], [])
 
 
 async def test_case_p18_messages_of_one_batch_are_stored_in_their_order() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
-    streamr_harness.say("b", publish("1"), publish("2"))
+    await streamr_harness.exchange("a", subscribe())
+    streamr_harness.send("b", publish("1"), publish("2"))
     frames = await streamr_harness.frames("a", 3)
     assert [frame[3][5:] for frame in frames[1:]] == [[1, None, 27, "1"], [2, 1, 27, "2"]]
 
 
 async def test_case_p19_each_partition_applies_to_itself() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", subscribe(stream="pair", partition=0), subscribe(stream="pair", partition=1))
+    streamr_harness.send("a", subscribe(stream="pair", partition=0), subscribe(stream="pair", partition=1))
     await streamr_harness.frames("a", 2)
     await streamr_harness.publish(20, "pair")
-    await until(lambda: len(streamr_harness.heard("a")) == 22)
+    await until(lambda: len(streamr_harness.received("a")) == 22)
     for partition in (0, 1):
-        messages = [frame[3] for frame in streamr_harness.heard("a")[2:] if frame[3][2] == partition]
+        messages = [frame[3] for frame in streamr_harness.received("a")[2:] if frame[3][2] == partition]
         assert [message[5] for message in messages] == list(range(1, len(messages) + 1))
         assert [message[6] for message in messages] == [None, *range(1, len(messages))]
 
@@ -151,7 +151,7 @@ async def test_a_clock_that_goes_back_leaves_histories_in_order() -> None:
 
 async def test_case_b03_who_says_nowhere_to_answer_can_publish_and_nothing_else() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    streamr_harness.say(None, publish("2"), publish("{nope"), subscribe(), resend(resend_all=True), {"type": "dance"})
+    streamr_harness.send(None, publish("2"), publish("{nope"), subscribe(), resend(resend_all=True), {"type": "dance"})
     assert len(await streamr_harness.settled(5)) == 5
     await pause()
     assert streamr_harness.stored() == ['{"n": 1}', "2"]
@@ -164,7 +164,7 @@ async def test_case_b03_who_says_nowhere_to_answer_can_publish_and_nothing_else(
 
 async def test_case_b12_a_message_with_a_known_correlation_id_is_stored_once() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("b", subscribe())
+    await streamr_harness.exchange("b", subscribe())
     for redelivered in (False, True, False):
         payload = json.dumps(publish()).encode()
         headers = {"reply_to": "a", "correlation_id": "c-1"}
@@ -178,7 +178,7 @@ async def test_case_b12_a_message_with_a_known_correlation_id_is_stored_once() -
 async def test_a_correlation_id_represents_a_message_of_its_session_alone() -> None:
     streamr_harness = await StreamrHarness.filled()
     for client in ("a", "b", None):
-        streamr_harness.say(client, publish(), correlation_id="c-1")
+        streamr_harness.send(client, publish(), correlation_id="c-1")
     await streamr_harness.settled(3)
     assert len(streamr_harness.stored()) == 3
 
@@ -187,7 +187,7 @@ async def test_a_correlation_id_represents_a_message_for_five_minutes() -> None:
     streamr_harness = await StreamrHarness.filled()
     for seconds in (0, CHOSEN_NAME_SECONDS - 1, CHOSEN_NAME_SECONDS, CHOSEN_NAME_SECONDS + 1):
         streamr_harness.now = NOW + timedelta(seconds=seconds)
-        streamr_harness.say("a", publish(str(seconds)), correlation_id="c-1")
+        streamr_harness.send("a", publish(str(seconds)), correlation_id="c-1")
     await streamr_harness.settled(4)
     assert streamr_harness.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
 
@@ -195,7 +195,7 @@ async def test_a_correlation_id_represents_a_message_for_five_minutes() -> None:
 async def test_an_idempotency_key_represents_a_message_though_nobody_can_be_answered() -> None:
     streamr_harness = await StreamrHarness.filled()
     for _ in range(2):
-        streamr_harness.say(None, publish(), idempotency_key="k-1")
+        streamr_harness.send(None, publish(), idempotency_key="k-1")
     await streamr_harness.settled(2)
     assert len(streamr_harness.stored()) == 1
 
@@ -218,7 +218,7 @@ async def test_what_the_broker_brings_again_is_stored_once() -> None:
 async def test_a_message_is_acknowledged_when_it_is_durable() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.hold()
-    streamr_harness.say("a", publish())
+    streamr_harness.send("a", publish())
     await pause()
     assert streamr_harness.outcomes == []
     streamr_harness.disk.release()
@@ -227,12 +227,12 @@ async def test_a_message_is_acknowledged_when_it_is_durable() -> None:
 
 async def test_while_the_disk_is_full_messages_wait_and_are_stored_once_in_their_order() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.forget()
     streamr_harness.disk.full = True
-    streamr_harness.say("a", publish("1"), publish("2"))
+    streamr_harness.send("a", publish("1"), publish("2"))
     await until(lambda: len(streamr_harness.postponed) == 2)
-    assert (streamr_harness.outcomes, streamr_harness.heard("a")) == ([], [])
+    assert (streamr_harness.outcomes, streamr_harness.received("a")) == ([], [])
     streamr_harness.disk.full = False
     await streamr_harness.store.wait_available()
     again, streamr_harness.postponed = list(streamr_harness.postponed), []
@@ -245,7 +245,7 @@ async def test_while_the_disk_is_full_messages_wait_and_are_stored_once_in_their
 async def test_a_commit_whose_answer_was_lost_stores_nothing_twice() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.loses_answers = True
-    streamr_harness.say("a", publish("1"))
+    streamr_harness.send("a", publish("1"))
     await until(lambda: streamr_harness.postponed)
     await streamr_harness.store.wait_available()
     again, streamr_harness.postponed = list(streamr_harness.postponed), []
@@ -257,7 +257,7 @@ async def test_a_commit_whose_answer_was_lost_stores_nothing_twice() -> None:
 async def test_a_message_that_cannot_be_stored_costs_its_publisher_an_error_and_nobody_else_anything() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.rejected.add(b"poison")
-    streamr_harness.say("a", publish("1"), publish('"poison"'), publish("3"))
+    streamr_harness.send("a", publish("1"), publish('"poison"'), publish("3"))
     await until(lambda: streamr_harness.postponed or len(streamr_harness.outcomes) == 3)
     while streamr_harness.postponed:
         again, streamr_harness.postponed = list(streamr_harness.postponed), []
@@ -273,10 +273,10 @@ async def test_a_message_that_cannot_be_stored_costs_its_publisher_an_error_and_
 async def test_an_error_frame_settles_its_delivery_when_a_link_has_it() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.outbox.detach()
-    streamr_harness.say("a", publish(key=OTHER))
+    streamr_harness.send("a", publish(key=OTHER))
     await pause()
     assert streamr_harness.outcomes == []
     streamr_harness.outbox.attach(streamr_harness.link)
     await streamr_harness.settled(1)
-    assert error(streamr_harness.heard("a")[0])["status"] == 403
-    assert KEY not in str(streamr_harness.heard("a"))
+    assert error(streamr_harness.received("a")[0])["status"] == 403
+    assert KEY not in str(streamr_harness.received("a"))

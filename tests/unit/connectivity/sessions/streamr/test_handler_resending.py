@@ -77,7 +77,7 @@ def shown(frames: list[Frame]) -> list[tuple[int, Any]]:
 )
 async def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(options: dict[str, Any], found: list[int]) -> None:
     streamr_harness = await StreamrHarness.filled(messages=4)
-    frames = await streamr_harness.asked("a", resend(**options), len(resent(found)))
+    frames = await streamr_harness.exchange("a", resend(**options), len(resent(found)))
     assert shown(frames) == resent(found)
     assert {frame[2] for frame in frames if frame[1] == 1} <= {"a"}
     assert {frame[2] for frame in frames if frame[1] != 1} == {""}
@@ -98,9 +98,9 @@ async def test_cases_r11_and_r12_a_resend_from_a_time_on_starts_with_the_first_m
     times: list[int | None], instant: float, found: list[int]
 ) -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say(None, *(publish(ts=time) for time in times))
+    streamr_harness.send(None, *(publish(ts=time) for time in times))
     await until(lambda: len(streamr_harness.stored()) == len(times))
-    frames = await streamr_harness.asked("a", resend(resend_from_time=instant), len(resent(found)))
+    frames = await streamr_harness.exchange("a", resend(resend_from_time=instant), len(resent(found)))
     assert shown(frames) == resent(found)
 
 
@@ -111,7 +111,7 @@ async def test_a_resend_from_a_time_on_that_cannot_be_looked_for_fails(monkeypat
         raise HistoryUnavailable("a file is gone")
 
     monkeypatch.setattr(stream_source, "first_published", unreadable)
-    (refused,) = await streamr_harness.asked("a", resend(resend_from_time=1))
+    (refused,) = await streamr_harness.exchange("a", resend(resend_from_time=1))
     assert (error(refused)["status"], error(refused)["sub"]) == (503, "a")
 
 
@@ -130,12 +130,12 @@ async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
             given_up.set()
 
     monkeypatch.setattr(stream_source, "first_published", endless)
-    streamr_harness.say("a", resend(resend_from_time=1))
+    streamr_harness.send("a", resend(resend_from_time=1))
     await asked.wait()
     if end == "close":
         streamr_harness.dispatcher.close_connection("site")
     else:
-        streamr_harness.say("a", {"type": "disconnect"})
+        streamr_harness.send("a", {"type": "disconnect"})
     await until(given_up.is_set)
     await streamr_harness.frames("a", 0)
 
@@ -143,11 +143,11 @@ async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
 async def test_a_session_that_ends_is_sent_no_more_of_what_it_has_asked_for_again() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
     streamr_harness.link.confirms = False
-    streamr_harness.say("a", resend(resend_all=True))
-    await until(lambda: len(streamr_harness.heard("a")) > 1)
+    streamr_harness.send("a", resend(resend_all=True))
+    await until(lambda: len(streamr_harness.received("a")) > 1)
     await pause()
-    before = len(streamr_harness.heard("a"))
-    streamr_harness.say("a", {"type": "disconnect"})
+    before = len(streamr_harness.received("a"))
+    streamr_harness.send("a", {"type": "disconnect"})
     await pause()
     await until(lambda: list(streamr_harness.streams) == [])
     streamr_harness.link.confirms = True
@@ -168,7 +168,7 @@ async def test_a_session_that_ends_is_sent_no_more_of_what_it_has_asked_for_agai
 )
 async def test_cases_r14_and_r15_options_that_say_nothing_are_refused(options: dict[str, Any]) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
-    (refused,) = await streamr_harness.asked("a", resend(**options))
+    (refused,) = await streamr_harness.exchange("a", resend(**options))
     said = error(refused)
     assert said["error"] == f"Unknown resend options: {json.dumps(options, separators=(',', ':'))}"
     assert (said["status"], said["sub"]) == (400, "a")
@@ -176,20 +176,20 @@ async def test_cases_r14_and_r15_options_that_say_nothing_are_refused(options: d
 
 async def test_case_r16_a_resend_needs_the_id_of_its_client() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    (refused,) = await streamr_harness.asked("a", resend(None, resend_all=True))
+    (refused,) = await streamr_harness.exchange("a", resend(None, resend_all=True))
     assert error(refused)["error"] == "Subscription ID not given!"
 
 
 async def test_case_r17_an_id_that_is_a_number_stays_one() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    frames = await streamr_harness.asked("a", resend(0, resend_all=True), 3)
+    frames = await streamr_harness.exchange("a", resend(0, resend_all=True), 3)
     assert shown(frames) == resent([1], 0)
     assert frames[1][2] == 0
 
 
 async def test_case_r18_a_resend_needs_no_subscription_and_makes_none() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    await streamr_harness.asked("a", resend(resend_all=True), 3)
+    await streamr_harness.exchange("a", resend(resend_all=True), 3)
     await streamr_harness.publish(1)
     await streamr_harness.frames("a", 3)
     await until(lambda: list(streamr_harness.streams) == [])
@@ -197,15 +197,15 @@ async def test_case_r18_a_resend_needs_no_subscription_and_makes_none() -> None:
 
 async def test_case_r19_a_message_names_its_predecessor_though_that_was_not_asked_for() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
-    frames = await streamr_harness.asked("a", resend(resend_from=2), 4)
+    frames = await streamr_harness.exchange("a", resend(resend_from=2), 4)
     assert [frame[3][5:7] for frame in frames[1:3]] == [[2, 1], [3, 2]]
 
 
 async def test_case_r20_two_resends_at_once_are_each_complete_and_in_order() -> None:
     streamr_harness = await StreamrHarness.filled(messages=450)
-    streamr_harness.say("a", resend("x", resend_all=True), resend("y", resend_last=300))
-    await until(lambda: len(streamr_harness.heard("a")) == 452 + 302)
-    frames = streamr_harness.heard("a")
+    streamr_harness.send("a", resend("x", resend_all=True), resend("y", resend_last=300))
+    await until(lambda: len(streamr_harness.received("a")) == 452 + 302)
+    frames = streamr_harness.received("a")
     for sub, first in (("x", 1), ("y", 151)):
         own = [frame for frame in frames if frame[2] == sub or (frame[1] != 1 and frame[3]["sub"] == sub)]
         assert shown(own) == resent(list(range(first, 451)), sub)
@@ -213,9 +213,9 @@ async def test_case_r20_two_resends_at_once_are_each_complete_and_in_order() -> 
 
 async def test_case_r21_what_is_published_meanwhile_is_broadcast_and_makes_no_resend_longer() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     streamr_harness.link.confirms = False
-    streamr_harness.say("a", resend(resend_all=True))
+    streamr_harness.send("a", resend(resend_all=True))
     await streamr_harness.settled(2)
     await pause()
     await streamr_harness.publish(1)
@@ -238,18 +238,18 @@ async def test_case_r22_a_resend_whose_messages_cannot_be_read_fails(monkeypatch
         return await pages(range, position, limit, max_bytes)
 
     monkeypatch.setattr(streamr_harness.store, "page", unreadable)
-    frames = await streamr_harness.asked("a", resend(resend_all=True), 1 + WINDOW + 1)
+    frames = await streamr_harness.exchange("a", resend(resend_all=True), 1 + WINDOW + 1)
     said = error(frames[-1])
     assert said["error"].startswith("Failed to request resend from stream tank and partition 0: ")
     assert (said["status"], said["sub"]) == (503, "a")
     monkeypatch.undo()
-    assert len(await streamr_harness.asked("a", resend(resend_last=1), 3)) == 3
+    assert len(await streamr_harness.exchange("a", resend(resend_last=1), 3)) == 3
 
 
 @pytest.mark.parametrize("key", ["not a key", OTHER, None])
 async def test_case_r23_who_may_not_read_a_stream_is_sent_nothing_of_it(key: str | None) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
-    (refused,) = await streamr_harness.asked("a", resend(key=key, resend_all=True))
+    (refused,) = await streamr_harness.exchange("a", resend(key=key, resend_all=True))
     said = error(refused)
     assert said["error"] == "Failed to request resend from stream tank and partition 0: not authorized"
     assert (said["status"], said["sub"]) == (403, "a")
@@ -269,9 +269,9 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
     monkeypatch.setattr(ResendQueue, "finish", count)
     streamr_harness = await StreamrHarness.filled(messages=1)
     asking = resend(resend_from=7, resend_to=9)
-    assert shown(await streamr_harness.asked("a", asking)) == [(6, place())]
+    assert shown(await streamr_harness.exchange("a", asking)) == [(6, place())]
     for delay, number in ((1, 2), (2, 3)):
-        streamr_harness.say("a", asking)
+        streamr_harness.send("a", asking)
         # Its answer is due so long after it was found, so the clock stands still until then.
         await until(lambda number=number: len(finished) == number)  # type: ignore[misc]
         streamr_harness.clock.advance(delay - 0.1)
@@ -280,13 +280,13 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
         streamr_harness.clock.advance(0.2)
         streamr_harness.dispatcher.sweep()
         assert shown(await streamr_harness.frames("a", number))[-1] == (6, place())
-    assert offsets(await streamr_harness.asked("a", resend(resend_all=True), 3), 1) == [1]
+    assert offsets(await streamr_harness.exchange("a", resend(resend_all=True), 3), 1) == [1]
 
 
 async def test_a_session_starts_only_so_many_resends_in_a_second() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     most = ResendLimits().per_second
-    streamr_harness.say("a", *(resend(str(number), resend_all=True) for number in range(most + 5)))
+    streamr_harness.send("a", *(resend(str(number), resend_all=True) for number in range(most + 5)))
     await streamr_harness.frames("a", 3 * most)
     streamr_harness.dispatcher.sweep()
     await streamr_harness.frames("a", 3 * most)
@@ -300,10 +300,10 @@ async def test_a_session_has_so_many_resends_on_their_way_and_the_others_wait_th
     streamr_harness = await StreamrHarness.filled(messages=3)
     running = ResendLimits().running
     streamr_harness.link.confirms = False
-    streamr_harness.say("a", *(resend(str(number), resend_all=True) for number in range(running + 2)))
+    streamr_harness.send("a", *(resend(str(number), resend_all=True) for number in range(running + 2)))
     await streamr_harness.settled(running + 2)
     await pause()
-    assert len({frame[2] for frame in streamr_harness.heard("a") if frame[1] == 1}) == running
+    assert len({frame[2] for frame in streamr_harness.received("a") if frame[1] == 1}) == running
     assert len(list(streamr_harness.streams)) == running
     streamr_harness.link.confirms = True
     streamr_harness.link.confirm()
@@ -315,9 +315,9 @@ async def test_one_resend_too_many_is_refused_and_the_others_are_answered() -> N
     limits = ResendLimits()
     streamr_harness.link.confirms = False
     for number in range(limits.running + limits.waiting + 1):
-        streamr_harness.say("a", resend(str(number), resend_all=True))
-    await until(lambda: any(frame[1] == 7 for frame in streamr_harness.heard("a")))
-    (refused,) = [frame for frame in streamr_harness.heard("a") if frame[1] == 7]
+        streamr_harness.send("a", resend(str(number), resend_all=True))
+    await until(lambda: any(frame[1] == 7 for frame in streamr_harness.received("a")))
+    (refused,) = [frame for frame in streamr_harness.received("a") if frame[1] == 7]
     assert (error(refused)["status"], error(refused)["sub"]) == (429, str(limits.running + limits.waiting))
 
 
@@ -325,10 +325,10 @@ async def test_a_resend_stops_reading_where_the_broker_does_not_keep_up() -> Non
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
     streamr_harness.link.confirms = False
     streamr_harness.link.window = 10_000
-    streamr_harness.say("a", resend(resend_all=True))
+    streamr_harness.send("a", resend(resend_all=True))
     await streamr_harness.settled(1)
     await pause()
-    assert offsets(streamr_harness.heard("a"), 1) == list(range(1, WINDOW + 1))
+    assert offsets(streamr_harness.received("a"), 1) == list(range(1, WINDOW + 1))
     streamr_harness.link.confirms = True
     streamr_harness.link.confirm()
     assert offsets(await streamr_harness.frames("a", 3 * WINDOW + 2), 1) == list(range(1, 3 * WINDOW + 1))
@@ -338,7 +338,7 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continue
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
     streamr_harness.link.confirms = False
     streamr_harness.link.window = 10_000
-    streamr_harness.say("a", resend(resend_all=True))
+    streamr_harness.send("a", resend(resend_all=True))
     await streamr_harness.settled(1)
     await pause()
     streamr_harness.link.confirm(WINDOW // 4)
@@ -352,7 +352,7 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continue
 
 async def test_a_resend_continues_while_its_session_leaves_what_it_follows() -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
-    streamr_harness.say("a", subscribe(), resend(resend_all=True), unsubscribe())
+    streamr_harness.send("a", subscribe(), resend(resend_all=True), unsubscribe())
     frames = await streamr_harness.frames("a", 6)
     assert frames[0] == subscribed()
     assert offsets(frames, 1) == [1, 2]
@@ -360,26 +360,26 @@ async def test_a_resend_continues_while_its_session_leaves_what_it_follows() -> 
 
 async def test_a_resend_of_a_batch_brings_what_was_published_before_it_in_the_same_batch() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", publish("1"), resend(resend_all=True), publish("2"))
+    streamr_harness.send("a", publish("1"), resend(resend_all=True), publish("2"))
     assert shown(await streamr_harness.frames("a", 3)) == resent([1])
 
 
 async def test_a_public_stream_is_sent_again_without_a_key() -> None:
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.publish(1, PUBLIC)
-    assert offsets(await streamr_harness.asked("a", resend(key=None, stream=PUBLIC, resend_all=True), 3), 1) == [1]
+    assert offsets(await streamr_harness.exchange("a", resend(key=None, stream=PUBLIC, resend_all=True), 3), 1) == [1]
 
 
 async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=4)
-    await streamr_harness.asked("b", subscribe())
+    await streamr_harness.exchange("b", subscribe())
     monkeypatch.setattr(streamr_harness.store, "oldest_revision", lambda _entity: 3)
-    frames = await streamr_harness.asked("a", resend(resend_from=3), 4)
+    frames = await streamr_harness.exchange("a", resend(resend_from=3), 4)
     assert [frame[3][5:7] for frame in frames[1:3]] == [[3, None], [4, 3]]
     monkeypatch.setattr(streamr_harness.store, "oldest_revision", lambda _entity: 5)
-    assert (await streamr_harness.asked("b", publish()))[0][3][5:7] == [5, None]
+    assert (await streamr_harness.exchange("b", publish()))[0][3][5:7] == [5, None]
 
 
 async def test_a_message_that_was_written_before_is_written_again_when_its_predecessor_is_gone(
@@ -400,7 +400,7 @@ async def test_who_asks_where_there_is_no_room_for_a_session_is_notified_how_man
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     monkeypatch.setattr(SessionTable, "open", lambda *_: None)
-    (refused,) = await streamr_harness.asked("a", resend(resend_all=True))
+    (refused,) = await streamr_harness.exchange("a", resend(resend_all=True))
     assert (error(refused)["error"], error(refused)["status"]) == (
         "Limit exceeded: 10000 sessions of a connection",
         429,

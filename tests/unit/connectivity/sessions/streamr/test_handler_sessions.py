@@ -40,7 +40,7 @@ TANK = partition_id("tank", 0)
 async def following(messages: int = 0, **more: Any) -> StreamrHarness:
     """A tank that the client `a` follows."""
     streamr_harness = await StreamrHarness.filled(messages=messages, **more)
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     streamr_harness.forget()
     return streamr_harness
 
@@ -91,7 +91,7 @@ async def test_case_b09_who_subscribes_again_in_time_lives_on() -> None:
     for _ in range(3):
         streamr_harness.clock.advance(599)
         streamr_harness.dispatcher.sweep()
-        assert (await streamr_harness.asked("a", subscribe()))[-1] == subscribed()
+        assert (await streamr_harness.exchange("a", subscribe()))[-1] == subscribed()
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 4)) == [1]
     streamr_harness.clock.advance(600)
@@ -121,7 +121,7 @@ async def test_who_receives_nothing_three_times_in_half_a_minute_is_gone() -> No
 @pytest.mark.parametrize("sign", [ReaderStatus.REFUSED, ReaderStatus.GONE])
 async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: ReaderStatus) -> None:
     streamr_harness = await following()
-    streamr_harness.say("a", resend(resend_all=True))
+    streamr_harness.send("a", resend(resend_all=True))
     await streamr_harness.frames("a", 1)
     streamr_harness.dispatcher.reader("site", "a", sign)
     assert await is_over(streamr_harness)
@@ -141,7 +141,7 @@ async def test_a_connection_that_is_opened_again_continues_with_its_sessions() -
     streamr_harness = await following(messages=2)
     streamr_harness.dispatcher.close_connection("site")
     await streamr_harness.publish(2)
-    assert streamr_harness.heard("a") == []
+    assert streamr_harness.received("a") == []
     streamr_harness.dispatcher.handlers.keep_only(lambda _: True)
     streamr_harness.dispatcher.handlers.opened("site", streamr_harness.routes)
     assert offsets(await streamr_harness.frames("a", 2)) == [3, 4]
@@ -152,7 +152,7 @@ async def test_a_connection_that_is_opened_again_continues_with_its_sessions() -
 
 async def test_case_b10_after_a_restart_a_session_gets_what_came_meanwhile_without_asking() -> None:
     streamr_harness = await following(messages=3)
-    await streamr_harness.asked("b", subscribe(stream="pair", partition=1))
+    await streamr_harness.exchange("b", subscribe(stream="pair", partition=1))
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 1)) == [4]
     streamr_harness.dispatcher.sweep()
@@ -163,7 +163,7 @@ async def test_case_b10_after_a_restart_a_session_gets_what_came_meanwhile_witho
     assert [frame[3][5:7] for frame in frames] == [[5, 4], [6, 5], [7, 6]]
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 4)) == [5, 6, 7, 8]
-    assert await streamr_harness.asked("a", unsubscribe()) == [unsubscribed()]
+    assert await streamr_harness.exchange("a", unsubscribe()) == [unsubscribed()]
     assert {row.at.address for row in streamr_harness.kept.rows("site")} == {"b"}
 
 
@@ -174,7 +174,7 @@ async def test_case_b10_who_has_missed_too_much_continues_from_now_and_sees_what
     await streamr_harness.publish(3)
     streamr_harness = again(streamr_harness, options=few)
     await pause()
-    assert streamr_harness.heard("a") == []
+    assert streamr_harness.received("a") == []
     streamr_harness.dispatcher.sweep()
     streamr_harness.dispatcher.close_connection("site")
     await streamr_harness.publish(1)
@@ -198,7 +198,7 @@ async def test_after_a_crash_some_may_come_again_and_none_is_missing() -> None:
 async def test_what_the_broker_has_not_confirmed_is_sent_again() -> None:
     streamr_harness = await following()
     streamr_harness.link.confirms = False
-    streamr_harness.say("b", publish(), publish())
+    streamr_harness.send("b", publish(), publish())
     await streamr_harness.frames("a", 2)
     streamr_harness.dispatcher.sweep()
     streamr_harness = again(streamr_harness)
@@ -208,7 +208,7 @@ async def test_what_the_broker_has_not_confirmed_is_sent_again() -> None:
 async def test_who_is_notified_that_he_follows_does_so_after_any_crash() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
     streamr_harness.disk.hold()
-    streamr_harness.say("a", subscribe())
+    streamr_harness.send("a", subscribe())
     await pause()
     assert streamr_harness.link.published == []
     streamr_harness.disk.release()
@@ -220,8 +220,8 @@ async def test_who_is_notified_that_he_follows_does_so_after_any_crash() -> None
 
 async def test_case_s14_of_requests_in_one_batch_the_last_one_counts_after_a_restart() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.say("a", subscribe(), unsubscribe(), subscribe())
-    streamr_harness.say("b", subscribe(), unsubscribe())
+    streamr_harness.send("a", subscribe(), unsubscribe(), subscribe())
+    streamr_harness.send("b", subscribe(), unsubscribe())
     assert await streamr_harness.frames("a", 3) == [subscribed(), unsubscribed(), subscribed()]
     assert {row.at.address for row in streamr_harness.kept.rows("site")} == {"a"}
     streamr_harness = again(streamr_harness)
@@ -232,20 +232,20 @@ async def test_case_s14_of_requests_in_one_batch_the_last_one_counts_after_a_res
 async def test_clients_that_share_an_address_are_still_distinguished() -> None:
     streamr_harness = await StreamrHarness.filled()
     for client in ("x", "y"):
-        await streamr_harness.asked("a", subscribe(), client_id=client)
+        await streamr_harness.exchange("a", subscribe(), client_id=client)
     streamr_harness = again(streamr_harness)
     for frames, client in ((1, "x"), (3, "y")):
         await streamr_harness.publish(1)
         await streamr_harness.frames("a", frames)
-        assert await streamr_harness.asked("a", unsubscribe(), client_id=client) == [unsubscribed()]
+        assert await streamr_harness.exchange("a", unsubscribe(), client_id=client) == [unsubscribed()]
     await streamr_harness.publish(1)
-    assert offsets(streamr_harness.heard("a")) == [1, 2]
+    assert offsets(streamr_harness.received("a")) == [1, 2]
 
 
 async def test_while_the_disk_is_full_a_subscriber_waits_and_misses_nothing() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.full = True
-    streamr_harness.say("a", subscribe(), publish("1"))
+    streamr_harness.send("a", subscribe(), publish("1"))
     await until(lambda: streamr_harness.postponed)
     streamr_harness.disk.full = False
     await streamr_harness.store.wait_available()
@@ -260,8 +260,8 @@ async def test_while_the_disk_is_full_a_subscriber_waits_and_misses_nothing() ->
 async def test_a_resend_that_was_cut_off_fails() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
     streamr_harness.link.confirms = False
-    streamr_harness.say("a", resend(sub=7, resend_all=True), correlation_id="c-1")
-    streamr_harness.say("b", resend(sub="none", resend_from=9))
+    streamr_harness.send("a", resend(sub=7, resend_all=True), correlation_id="c-1")
+    streamr_harness.send("b", resend(sub="none", resend_from=9))
     await streamr_harness.frames("a", 4)
     streamr_harness = again(streamr_harness)
     (frame,) = await streamr_harness.frames("a", 1)
@@ -280,15 +280,15 @@ async def test_a_resend_that_was_cut_off_fails() -> None:
 
 async def test_a_resend_that_has_ended_is_not_spoken_of_again() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
-    await streamr_harness.asked("a", resend(resend_all=True), 3)
-    await streamr_harness.asked("a", resend(resend_last=-1))
+    await streamr_harness.exchange("a", resend(resend_all=True), 3)
+    await streamr_harness.exchange("a", resend(resend_last=-1))
     assert streamr_harness.kept.written == {}
 
 
 async def test_two_resends_of_one_id_are_kept_until_both_have_ended() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     streamr_harness.link.confirms = False
-    streamr_harness.say("a", resend(resend_all=True), resend(resend_all=True))
+    streamr_harness.send("a", resend(resend_all=True), resend(resend_all=True))
     await streamr_harness.frames("a", 4)
     streamr_harness.link.confirm(4)
     await streamr_harness.frames("a", 6)
@@ -308,7 +308,7 @@ async def test_who_may_not_read_any_longer_is_notified_so_when_the_service_is_th
     changed = await streamr_harness.ask_ditto(delete)
     assert changed["status"] == 204, changed
     streamr_harness = again(streamr_harness, kept=kept)
-    assert error(streamr_harness.heard("a")[0])["code"] == "streamr:stream.forbidden"
+    assert error(streamr_harness.received("a")[0])["code"] == "streamr:stream.forbidden"
     assert streamr_harness.kept.written == {}
 
 
@@ -351,7 +351,7 @@ async def test_who_is_not_known_any_longer_follows_nothing(
 ) -> None:
     streamr_harness = await following()
     streamr_harness = again(streamr_harness, *sources, options=mapping)
-    assert error(streamr_harness.heard("a")[0])["code"] == "streamr:stream.forbidden"
+    assert error(streamr_harness.received("a")[0])["code"] == "streamr:stream.forbidden"
     assert streamr_harness.kept.written == {}
     assert streamr_harness.following.followers(TANK) == 0
 
@@ -359,18 +359,18 @@ async def test_who_is_not_known_any_longer_follows_nothing(
 async def test_who_is_distinguished_by_his_messages_continues_whatever_the_source_says() -> None:
     by_header = source("in", "acme:{{ header:device-id }}")
     streamr_harness = await StreamrHarness.filled(by_header)
-    assert await streamr_harness.asked("a", subscribe(), device_id="d-7") == [subscribed()]
+    assert await streamr_harness.exchange("a", subscribe(), device_id="d-7") == [subscribed()]
     streamr_harness = again(streamr_harness, by_header)
-    streamr_harness.say(None, publish(), device_id="d-8")
+    streamr_harness.send(None, publish(), device_id="d-8")
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
 
 async def test_a_partition_that_there_is_no_longer_is_left_with_a_word() -> None:
     streamr_harness = await StreamrHarness.filled()
-    await streamr_harness.asked("a", subscribe(stream="pair", partition=1))
+    await streamr_harness.exchange("a", subscribe(stream="pair", partition=1))
     fewer = options()["streams"] | {"pair": {"policyId": "acme.site:tanks"}}
     streamr_harness = again(streamr_harness, options={"streams": fewer})
-    assert error(streamr_harness.heard("a")[0])["code"] == "streamr:partition.invalid"
+    assert error(streamr_harness.received("a")[0])["code"] == "streamr:partition.invalid"
     assert streamr_harness.kept.written == {}
 
 
@@ -382,7 +382,7 @@ async def test_sessions_wait_for_a_store_that_cannot_be_read() -> None:
     streamr_harness = again(streamr_harness, kept=kept)
     streamr_harness.dispatcher.sweep()
     await pause()
-    assert streamr_harness.heard("a") == []
+    assert streamr_harness.received("a") == []
     kept.is_unreadable = False
     streamr_harness.dispatcher.sweep()
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
@@ -412,7 +412,7 @@ async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_r
 async def test_a_disconnect_that_is_taken_up_again_ends_what_its_batch_has_started_before_it() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.full = True
-    streamr_harness.say("a", subscribe(), {"type": "disconnect"})
+    streamr_harness.send("a", subscribe(), {"type": "disconnect"})
     await until(lambda: streamr_harness.postponed)
     streamr_harness.disk.full = False
     await streamr_harness.store.wait_available()

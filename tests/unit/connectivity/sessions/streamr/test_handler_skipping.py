@@ -48,22 +48,22 @@ async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(mo
         LagTolerance(events=4),
         streamr_harness.clock.now,
     )
-    assert await streamr_harness.asked("a", subscribe()) == [subscribed()]
-    assert offsets(await streamr_harness.asked("a", publish())) == [1]
+    assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [1]
     streamr_harness.link.confirms = False
     for offset in range(2, 10):
-        streamr_harness.say(None, publish())
+        streamr_harness.send(None, publish())
         await until(lambda offset=offset: len(streamr_harness.stored()) == offset)  # type: ignore[misc]
-    await until(lambda: offsets(streamr_harness.heard("a")) == [1, 2, 3])
+    await until(lambda: offsets(streamr_harness.received("a")) == [1, 2, 3])
     streamr_harness.clock.advance(2)
     streamr_harness.link.confirms = True
     streamr_harness.link.confirm()
-    await until(lambda: 9 in offsets(streamr_harness.heard("a")))
-    assert offsets(streamr_harness.heard("a")) == [1, 2, 3, 9]
-    assert streamr_harness.heard("a")[-1][3][6] == 8, "the predecessor is beyond 3, the last one that came"
-    frames = await streamr_harness.asked("a", resend(resend_from=4, resend_to=8), 7)
+    await until(lambda: 9 in offsets(streamr_harness.received("a")))
+    assert offsets(streamr_harness.received("a")) == [1, 2, 3, 9]
+    assert streamr_harness.received("a")[-1][3][6] == 8, "the predecessor is beyond 3, the last one that came"
+    frames = await streamr_harness.exchange("a", resend(resend_from=4, resend_to=8), 7)
     assert offsets(frames, 1) == [4, 5, 6, 7, 8]
-    assert offsets(await streamr_harness.asked("a", publish())) == [10]
+    assert offsets(await streamr_harness.exchange("a", publish())) == [10]
 
 
 async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and_a_resend_makes_none() -> None:
@@ -71,16 +71,16 @@ async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and
     told: list[tuple[str, str, int]] = []
     streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.name, followers))
     streamr_harness.following.on_deleted = lambda entity, followers: told.append(("deleted", entity.name, followers))
-    await streamr_harness.asked("a", resend(resend_all=True), 4)
-    (refused,) = await streamr_harness.asked("a", subscribe(OTHER))
+    await streamr_harness.exchange("a", resend(resend_all=True), 4)
+    (refused,) = await streamr_harness.exchange("a", subscribe(OTHER))
     assert (refused[1], told) == (7, []), "who may not read makes none either"
-    await streamr_harness.asked("a", subscribe())
-    await streamr_harness.asked("b", subscribe())
-    await streamr_harness.asked("a", subscribe())
+    await streamr_harness.exchange("a", subscribe())
+    await streamr_harness.exchange("b", subscribe())
+    await streamr_harness.exchange("a", subscribe())
     assert told == [("created", "tank/0", 1)]
-    await streamr_harness.asked("a", unsubscribe())
+    await streamr_harness.exchange("a", unsubscribe())
     assert len(told) == 1
-    streamr_harness.say("b", {"type": "disconnect"})
+    streamr_harness.send("b", {"type": "disconnect"})
     await until(lambda: len(told) == 2)
     assert told[1:] == [("deleted", "tank/0", 0)]
 

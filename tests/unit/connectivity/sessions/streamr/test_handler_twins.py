@@ -85,7 +85,7 @@ def event(frame: Frame) -> Event:
 
 async def test_anyone_who_follows_a_thing_is_sent_its_events_as_items_of_a_history() -> None:
     streamr_harness = await with_lamp(True)
-    assert await streamr_harness.asked("a", subscribe(stream=THING)) == [subscribed(THING)]
+    assert await streamr_harness.exchange("a", subscribe(stream=THING)) == [subscribed(THING)]
     await turn(streamr_harness, False)
     (frame,) = (await streamr_harness.frames("a", 2))[1:]
     assert frame[:3] == [0, 0, ""]
@@ -105,11 +105,11 @@ async def test_anyone_who_follows_a_thing_is_sent_its_events_as_items_of_a_histo
 
 async def test_anyone_who_follows_a_policy_is_sent_its_events() -> None:
     streamr_harness = await with_lamp()
-    assert await streamr_harness.asked("a", subscribe(stream=POLICY)) == [subscribed(POLICY)]
+    assert await streamr_harness.exchange("a", subscribe(stream=POLICY)) == [subscribed(POLICY)]
     assert await ditto(streamr_harness, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}})) == 201
     (frame,) = (await streamr_harness.frames("a", 2))[1:]
     assert event(frame) == streamr_harness.history(TANKS)[-1]
-    assert await streamr_harness.asked("a", unsubscribe(stream=POLICY)) == [unsubscribed(POLICY)]
+    assert await streamr_harness.exchange("a", unsubscribe(stream=POLICY)) == [unsubscribed(POLICY)]
     assert await ditto(streamr_harness, on_policy("delete", "/entries/more")) == 204
     await streamr_harness.frames("a", 3)
 
@@ -128,7 +128,7 @@ async def test_anyone_who_follows_a_policy_is_sent_its_events() -> None:
 )
 async def test_events_of_a_thing_are_sent_again_like_messages(options: dict[str, Any], expected: list[int]) -> None:
     streamr_harness = await with_lamp(1, 2, 3, 4)
-    frames = await streamr_harness.asked("a", resend(stream=THING, **options), len(expected) + 2 if expected else 1)
+    frames = await streamr_harness.exchange("a", resend(stream=THING, **options), len(expected) + 2 if expected else 1)
     assert offsets(frames, 1) == expected
     assert [event(frame) for frame in frames if frame[1] == 1] == [
         found for found in streamr_harness.history() if found.revision in expected
@@ -151,7 +151,7 @@ async def test_a_resend_from_a_time_starts_with_the_millisecond_that_the_message
     start = int(NOW.timestamp() * 1000)
     for wanted, expected in ((1, [2, 3, 4, 5, 6]), (2, [4, 5, 6]), (3, [6]), (4, [])):
         request = resend(str(wanted), None, stream=THING, resend_from_time=start + wanted)
-        frames = await streamr_harness.asked("a", request, len(expected) + 2 if expected else 1)
+        frames = await streamr_harness.exchange("a", request, len(expected) + 2 if expected else 1)
         assert offsets(frames, 1) == expected
         assert all(frame[3][3] >= start + wanted for frame in frames if frame[1] == 1)
 
@@ -159,21 +159,21 @@ async def test_a_resend_from_a_time_starts_with_the_millisecond_that_the_message
 async def test_the_same_events_come_in_both_protocols_in_the_same_order() -> None:
     """A history and a live tail, of a client of the Ditto protocol and of one of this, byte for byte."""
     streamr_harness = await with_lamp(*range(7))
-    await streamr_harness.asked("a", subscribe(stream=THING))
+    await streamr_harness.exchange("a", subscribe(stream=THING))
     for value in ("x", {"deep": [1.50, "ü"]}, None):
         await turn(streamr_harness, value)
     live = (await streamr_harness.frames("a", 4))[1:]
-    frames = await streamr_harness.asked("a", resend(stream=THING, resend_all=True), 13)
+    frames = await streamr_harness.exchange("a", resend(stream=THING, resend_all=True), 13)
     again = [frame for frame in frames if frame[1] == 1]
     assert [frame[3] for frame in again[-3:]] == [frame[3] for frame in live]
-    number = len(streamr_harness.told())
+    number = len(streamr_harness.reported())
     ditto_source = len(streamr_harness.readers) - 1
     streamr_harness.deliver(streaming("subscribeForPersistedEvents", {}), source=ditto_source)
-    await until(lambda: len(streamr_harness.told()) > number)
-    key = streamr_harness.told()[-1]["value"]["subscriptionId"]
+    await until(lambda: len(streamr_harness.reported()) > number)
+    key = streamr_harness.reported()[-1]["value"]["subscriptionId"]
     streamr_harness.deliver(streaming("request", {"subscriptionId": key, "demand": 100}), source=ditto_source)
-    await until(lambda: len(streamr_harness.told()) >= number + 12)
-    said = streamr_harness.told()[number + 1 :]
+    await until(lambda: len(streamr_harness.reported()) >= number + 12)
+    said = streamr_harness.reported()[number + 1 :]
     items = [each["value"]["item"] for each in said if each["topic"].endswith("/next")]
     assert [json.loads(frame[3][8]) for frame in again] == [_plain(item) for item in items]
 
@@ -189,11 +189,11 @@ async def test_a_twin_has_one_partition_and_needs_no_definition_of_streams() -> 
     resources = {"thing:/": granting("READ")}
     path = "/entries/public/resources"
     assert await ditto(streamr_harness, on_policy("modify", path, resources)) == 204
-    (refused,) = await streamr_harness.asked("a", subscribe(stream=THING, partition=1))
+    (refused,) = await streamr_harness.exchange("a", subscribe(stream=THING, partition=1))
     assert error(refused)["error"] == f"Invalid partition 1 for stream {THING}"
     other = StreamrHarness(source("in", "acme:clients", payloadMapping=["Streamr"]), beside=streamr_harness)
-    assert await other.asked("a", subscribe(None, stream=THING)) == [subscribed(THING)]
-    (refused,) = await other.asked("a", subscribe(None, stream="commons"))
+    assert await other.exchange("a", subscribe(None, stream=THING)) == [subscribed(THING)]
+    (refused,) = await other.exchange("a", subscribe(None, stream="commons"))
     assert error(refused)["status"] == 403
     await turn(streamr_harness, True)
     assert offsets(await other.frames("a", 3)) == [2]
@@ -205,9 +205,9 @@ async def test_who_may_not_read_all_of_a_thing_follows_nothing_of_it() -> None:
     assert await ditto(streamr_harness, on_policy("modify", "/entries/pump/resources", resources)) == 204
     words = f"Not authorized to subscribe to stream {THING} and partition 0"
     for stream, key in ((THING, KEY), (POLICY, KEY), (THING, "wrong"), ("things/acme.site:none", KEY)):
-        (refused,) = await streamr_harness.asked("a", subscribe(key, stream=stream))
+        (refused,) = await streamr_harness.exchange("a", subscribe(key, stream=stream))
         assert error(refused)["error"] == words.replace(THING, stream)
-        (refused,) = await streamr_harness.asked("a", resend("s", key, stream=stream, resend_all=True))
+        (refused,) = await streamr_harness.exchange("a", resend("s", key, stream=stream, resend_all=True))
         assert (error(refused)["status"], error(refused)["sub"]) == (403, "s")
     assert streamr_harness.following.followers(LAMP) == 0
 
@@ -221,17 +221,17 @@ def modify(value: Any, path: str = "/attributes/on", **headers: Any) -> str:
 
 async def test_a_command_is_published_and_its_event_is_what_followers_see() -> None:
     streamr_harness = await with_lamp()
-    await streamr_harness.asked("a", subscribe(stream=THING))
-    streamr_harness.say("b", publish(modify(True), stream=THING))
+    await streamr_harness.exchange("a", subscribe(stream=THING))
+    streamr_harness.send("b", publish(modify(True), stream=THING))
     (frame,) = (await streamr_harness.frames("a", 2))[1:]
-    assert streamr_harness.heard("b") == []
+    assert streamr_harness.received("b") == []
     assert event(frame) == streamr_harness.history()[-1]
 
 
 async def test_success_is_silent_whatever_the_command_asks_for() -> None:
     streamr_harness = await with_lamp()
     asking = modify(True, correlation_id="mine", requested_acks=["twin-persisted", "other"], response_required=True)
-    streamr_harness.say("a", publish(asking, stream=THING), publish(modify(False), stream=THING, ts="soon", pkey=5))
+    streamr_harness.send("a", publish(asking, stream=THING), publish(modify(False), stream=THING, ts="soon", pkey=5))
     assert len(await streamr_harness.settled(2)) == 2
     assert streamr_harness.values() == [True, False]
     await streamr_harness.frames("a", 0)
@@ -241,7 +241,7 @@ async def test_a_thing_can_be_created_and_a_policy_changed_by_publishing() -> No
     streamr_harness = await with_lamp()
     new = command("create", value={"policyId": "acme.site:tanks"}, name="new").decode()
     entry = on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}}).decode()
-    streamr_harness.say("a", publish(new, stream="things/acme.site:new"), publish(entry, stream=POLICY))
+    streamr_harness.send("a", publish(new, stream="things/acme.site:new"), publish(entry, stream=POLICY))
     await streamr_harness.settled(2)
     assert streamr_harness.history(EntityId(EntityType.THING, "acme.site", "new"))[0].action == "created"
     assert streamr_harness.history(TANKS)[-1].path == "/entries/more"
@@ -259,7 +259,7 @@ async def test_a_command_that_fails_is_answered_with_its_own_error() -> None:
     assert await ditto(streamr_harness, on_policy("modify", "/entries/operator/resources", {"policy:/": ALL})) == 204
     before = len(streamr_harness.history())
     for content, key, (status, code) in refused:
-        (frame,) = await streamr_harness.asked("a", publish(content, key, stream=THING), correlation_id="c-1")
+        (frame,) = await streamr_harness.exchange("a", publish(content, key, stream=THING), correlation_id="c-1")
         said = error(frame)
         assert (said["status"], said["code"], said["stream"]) == (status, code, THING)
         assert said["error"]
@@ -276,10 +276,10 @@ async def test_what_is_no_command_on_the_very_twin_is_refused() -> None:
         streaming("subscribeForPersistedEvents", {}).decode(),
         modify(1).replace("/twin/", "/live/"),
     ):
-        (frame,) = await streamr_harness.asked("a", publish(content, stream=THING))
+        (frame,) = await streamr_harness.exchange("a", publish(content, stream=THING))
         assert error(frame)["error"] == f"Publish request failed: content is not a Ditto command for {THING}"
     assert len(streamr_harness.history()) == before
-    (frame,) = await streamr_harness.asked("a", publish(modify(1), "wrong", stream=THING))
+    (frame,) = await streamr_harness.exchange("a", publish(modify(1), "wrong", stream=THING))
     assert error(frame)["status"] == 401
 
 
@@ -287,7 +287,7 @@ async def test_case_b12_a_command_that_comes_again_is_carried_out_once() -> None
     streamr_harness = await with_lamp()
     payload = json.dumps(publish(modify(True), stream=THING)).encode()
     for _ in range(2):
-        streamr_harness.say("a", payload, correlation_id="c-1")
+        streamr_harness.send("a", payload, correlation_id="c-1")
     again = [streamr_harness.delivery(payload, "d-1", redelivered=is_again, reply_to="a") for is_again in (False, True)]
     for delivery in again:
         streamr_harness.handle(delivery)
@@ -298,8 +298,8 @@ async def test_case_b12_a_command_that_comes_again_is_carried_out_once() -> None
 async def test_a_message_and_a_command_under_the_same_name_are_two() -> None:
     streamr_harness = await with_lamp()
     for _ in range(2):
-        streamr_harness.say("a", publish(), correlation_id="c-1")
-        streamr_harness.say("a", publish(modify(True), stream=THING), correlation_id="c-1")
+        streamr_harness.send("a", publish(), correlation_id="c-1")
+        streamr_harness.send("a", publish(modify(True), stream=THING), correlation_id="c-1")
     await streamr_harness.settled(4)
     assert (streamr_harness.values(), streamr_harness.stored()) == ([True], ['{"v":1}'])
     await streamr_harness.frames("a", 0)
@@ -310,18 +310,18 @@ async def test_who_is_known_by_his_transport_speaks_for_his_own_thing_alone() ->
     enforcement = {"input": "{{ header:device-id }}", "filters": ["{{ thing:id }}"]}
     own = source("in", OPERATOR, enforcement=enforcement)
     devices = StreamrHarness(own, beside=streamr_harness)
-    devices.say("a", publish(modify(True), stream=THING), device_id="acme.site:lamp-7")
+    devices.send("a", publish(modify(True), stream=THING), device_id="acme.site:lamp-7")
     await until(streamr_harness.values)
-    assert await devices.asked("a", subscribe(stream=THING), device_id="acme.site:lamp-7") == [subscribed(THING)]
+    assert await devices.exchange("a", subscribe(stream=THING), device_id="acme.site:lamp-7") == [subscribed(THING)]
     for request in (publish(modify(False), stream=THING), subscribe(stream=THING), subscribe(stream="tank")):
-        (refused,) = await devices.asked("a", request, device_id="acme.site:lamp-8")
+        (refused,) = await devices.exchange("a", request, device_id="acme.site:lamp-8")
         assert error(refused)["code"] == "connectivity:connection.id.enforcement.failed"
     assert streamr_harness.values() == [True]
 
 
 async def test_a_publisher_without_an_address_changes_the_twin_too() -> None:
     streamr_harness = await with_lamp()
-    streamr_harness.say(None, publish(modify(True), stream=THING), publish(modify(1), "wrong", stream=THING))
+    streamr_harness.send(None, publish(modify(True), stream=THING), publish(modify(1), "wrong", stream=THING))
     await streamr_harness.settled(2)
     assert streamr_harness.values() == [True]
     assert streamr_harness.link.published == []
@@ -330,7 +330,7 @@ async def test_a_publisher_without_an_address_changes_the_twin_too() -> None:
 async def test_the_holder_of_a_key_acts_with_what_his_source_may_too() -> None:
     streamr_harness = await with_lamp(by=OPERATOR)
     assert await ditto(streamr_harness, on_policy("modify", "/entries/pump/resources", {"stream:/": ALL})) == 204
-    streamr_harness.say("a", publish(modify(True), stream=THING))
+    streamr_harness.send("a", publish(modify(True), stream=THING))
     await until(streamr_harness.values)
     assert streamr_harness.values() == [True]
 

@@ -48,10 +48,10 @@ async def beside_a_neighbour() -> AsyncIterator[tuple[TcpService, Caller]]:
 
 
 async def converses(neighbour: Caller) -> None:
-    neighbour.say(SubscribeFrame("tck/range?n=3", 1, 2))
-    await neighbour.hears("81 01 00 82 01 01 31 82 01 01 32")
-    neighbour.say(RequestFrame(1, 5))
-    await neighbour.hears("82 01 01 33 86 01")
+    neighbour.send(SubscribeFrame("tck/range?n=3", 1, 2))
+    await neighbour.expect("81 01 00 82 01 01 31 82 01 01 32")
+    neighbour.send(RequestFrame(1, 5))
+    await neighbour.expect("82 01 01 33 86 01")
 
 
 def stuck(there: TcpService) -> list[TcpPeer]:
@@ -84,7 +84,7 @@ async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscr
         deaf = await there.caller()
         deaf.pause_reading()
         with within(most):
-            deaf.say(H, asked)
+            deaf.send(H, asked)
             await wait_until(lambda: stuck(there))
             for _ in range(20):
                 await converses(neighbour)
@@ -97,10 +97,10 @@ async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_sil
     async with beside_a_neighbour() as (there, _):
         slow = await there.greeted("01 00 01 02")
         slow.pause_reading()
-        slow.say(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
+        slow.send(SubscribeFrame("tck/fixed?n=100000000&size=1000", 1, UNBOUNDED))
         await wait_until(lambda: stuck(there))
         # Nothing that it says is read meanwhile.
-        slow.say(Ping(b"1"))
+        slow.send(Ping(b"1"))
         for _ in range(4):
             there.pass_time(60)
         slow.resume_reading()
@@ -118,7 +118,7 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
 
         async def flood() -> None:
             while True:
-                deaf.say(*[encode(Ping(b"x" * 64))] * 1000)
+                deaf.send(*[encode(Ping(b"x" * 64))] * 1000)
                 await deaf.writer.drain()
 
         with within(16 * MIB):
@@ -137,7 +137,7 @@ async def test_a_peer_that_asks_on_and_on_and_never_reads_is_not_read_from_eithe
 async def test_a_peer_that_requests_ten_thousand_streams_gets_the_maximum_and_an_error() -> None:
     async with beside_a_neighbour() as (there, neighbour):
         greedy = await there.greeted()
-        greedy.say(*(SubscribeFrame("tck/never", number, 1) for number in range(1, 10_001)))
+        greedy.send(*(SubscribeFrame("tck/never", number, 1) for number in range(1, 10_001)))
         refused = 10_000 - LIMITS.subscriptions
         frames = await greedy.framed(lambda found: len(found) >= 10_000 + refused)
         assert sum(isinstance(frame, OnSubscribe) for frame in frames) == 10_000
@@ -160,10 +160,10 @@ async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, l
         endless = encode(SubscribeFrame("x" * 300, 1, 0))
         minutes = 0
         while len(there.clients) > 1:
-            slow.say(endless[minutes : minutes + 1])
+            slow.send(endless[minutes : minutes + 1])
             await wait_until(lambda sent=minutes + 1: waiting(there) == sent)  # type: ignore[misc]
             there.pass_time(60)
-            neighbour.say("13 09")
+            neighbour.send("13 09")
             minutes += 1
         assert minutes <= longest
         heard = await slow.rest()
@@ -173,10 +173,10 @@ async def test_a_peer_that_sends_one_byte_a_minute_is_disconnected(hello: str, l
 async def test_a_peer_that_sends_its_hello_byte_by_byte_has_ten_seconds_for_all_of_it() -> None:
     async with beside_a_neighbour() as (there, _):
         slow = await there.caller()
-        await slow.hears(SERVER_HELLO)
-        slow.say("01")
+        await slow.expect(SERVER_HELLO)
+        slow.send("01")
         there.pass_time(6)
-        slow.say("00")
+        slow.send("00")
         there.pass_time(6)
         await slow.goodbye("protocol error: no hello in time")
 
@@ -186,9 +186,9 @@ async def test_a_peer_that_sends_one_frame_a_minute_may_stay() -> None:
         rare = await there.greeted("01 00 01 02")
         for _ in range(30):
             there.pass_time(60)
-            rare.say("a8 00")
+            rare.send("a8 00")
             assert (await rare.take(2)) in (b"\xa8\x00", b"\xa9\x00")
-        rare.say("03 00")
+        rare.send("03 00")
         heard = await rare.rest()
         assert heard.endswith(bytes.fromhex("03 02 6f 6b"))
 
@@ -208,7 +208,7 @@ async def come_and_go(there: TcpService, neighbour: Caller, connects: int) -> No
         callers = [await Caller.at(there.port) for _ in range(100)]
         for place, caller in enumerate(callers):
             said: list[str | Frame] = ["01", f"{H} 12", H, SubscribeFrame("tck/never", 1, 1)]
-            caller.say(*said[: place % 4])
+            caller.send(*said[: place % 4])
         await asyncio.gather(*(caller.leave() for caller in callers))
         await converses(neighbour)
         assert len(there.link._sockets) <= number + 101
@@ -222,7 +222,7 @@ async def test_peers_that_stay_and_say_nothing_are_let_go_together(peers: int) -
         await converses(neighbour)
         there.pass_time(11)
         for caller in callers:
-            await caller.hears(SERVER_HELLO)
+            await caller.expect(SERVER_HELLO)
             await caller.goodbye("protocol error: no hello in time")
 
 

@@ -65,7 +65,7 @@ class AllProtocolsSetup:
             delivery.settle()
         return found
 
-    async def tell(
+    async def send(
         self, peer: str, *payloads: bytes, parting: CloseReason | None = None
     ) -> list[ConnectivityError | None]:
         publishing = self.telling(peer, *payloads, parting=parting)
@@ -218,8 +218,8 @@ async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.Mo
 async def test_bytes_are_sent_to_the_addressed_peer() -> None:
     async with opened() as pier:
         (first, first_name), (second, second_name) = await pier.met(), await pier.met()
-        assert await pier.tell(second_name, b"se", b"", b"cond") == [None] * 3
-        assert await pier.tell(first_name, b"first") == [None]
+        assert await pier.send(second_name, b"se", b"", b"cond") == [None] * 3
+        assert await pier.send(first_name, b"first") == [None]
         assert await second.take(6) == b"second"
         assert await first.take(5) == b"first"
 
@@ -230,7 +230,7 @@ async def test_a_peer_that_is_not_connected_is_reported_as_gone() -> None:
         await caller.leave()
         await wait_until(lambda: not pier.link.peers)
         told = signs_of(pier.link)
-        [error] = await pier.tell(name, b"too late")
+        [error] = await pier.send(name, b"too late")
         assert isinstance(error, PublishFailed)
         assert told == [(name, ReaderStatus.GONE)]
 
@@ -240,8 +240,8 @@ async def test_after_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts()
         caller, name = await pier.met()
         caller.writer.write(b"a")
         [first] = await pier.take(1)
-        assert await pier.tell(name, b"and that is all", parting=CloseReason.DONE) == [None]
-        assert isinstance((await pier.tell(name, b"one more"))[0], PublishFailed)
+        assert await pier.send(name, b"and that is all", parting=CloseReason.DONE) == [None]
+        assert isinstance((await pier.send(name, b"one more"))[0], PublishFailed)
         caller.writer.write(bytes(1000))
         assert await caller.rest() == b"and that is all"
         await wait_until(lambda: not pier.link._sockets)
@@ -255,22 +255,22 @@ async def test_the_last_word_reaches_a_peer_that_is_still_sending() -> None:
         caller, name = await pier.met()
         caller.writer.write(bytes(5 << 20))
         await pier.take(1)
-        await pier.tell(name, b"enough", parting=CloseReason.MALFORMED)
+        await pier.send(name, b"enough", parting=CloseReason.MALFORMED)
         assert await caller.rest() == b"enough"
 
 
 async def test_a_peer_may_be_let_go_without_a_word() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
-        assert await pier.tell(name, b"", parting=CloseReason.DONE) == [None]
+        assert await pier.send(name, b"", parting=CloseReason.DONE) == [None]
         assert await caller.rest() == b""
 
 
 async def test_who_does_not_end_it_after_the_last_word_is_cut_off() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
-        await pier.tell(name, b"bye", parting=CloseReason.DONE)
-        await caller.hears(b"bye")
+        await pier.send(name, b"bye", parting=CloseReason.DONE)
+        await caller.expect(b"bye")
         let_pass(pier.link, 4)
         assert len(pier.link.peers) == 1
         let_pass(pier.link, 2)
@@ -285,7 +285,7 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_
         peer = pier.peer(deaf_name)
         await wait_until(lambda: peer.times.stuck is not None)
         assert peer.waiting_output < HIGH_WATER + pier.link.window * MAX_PIECE
-        assert await pier.tell(other_name, b"you are served") == [None]
+        assert await pier.send(other_name, b"you are served") == [None]
         assert await other.take(14) == b"you are served"
         deaf.writer.write(b"never read")
         await wait_until(lambda: not peer.times.is_reading)
@@ -358,7 +358,7 @@ async def test_with_tls_the_listener_presents_its_certificate_and_the_protocol(a
         publishing = pier.telling(name, *[sent[start : start + MAX_PIECE] for start in range(0, len(sent), MAX_PIECE)])
         assert await caller.take(len(sent)) == sent
         assert await publishing.all_done(PATIENCE) == [None] * (len(sent) // MAX_PIECE)
-        assert await pier.tell(name, b"bye", parting=CloseReason.DONE) == [None]
+        assert await pier.send(name, b"bye", parting=CloseReason.DONE) == [None]
         assert await caller.rest() == b"bye"
         await wait_until(lambda: not pier.link._sockets)
         with pytest.raises(ssl.SSLCertVerificationError):

@@ -71,7 +71,7 @@ class ReconnectingClient:
             if await self._talk(caller):
                 return
             await caller.leave()
-            self.tell(self.endpoint.lose(time.monotonic()))
+            self.send(self.endpoint.lose(time.monotonic()))
             ticket = self.endpoint.ticket()
             assert ticket is not None, self.faults
             self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), ticket=ticket)
@@ -92,7 +92,7 @@ class ReconnectingClient:
                 return True
             heard = await caller.take_some(1 << 16 if is_lasting else inward)
             inward -= 0 if is_lasting else len(heard)
-            self.tell(self.endpoint.receive(heard, time.monotonic()))
+            self.send(self.endpoint.receive(heard, time.monotonic()))
             if inward <= 0:
                 return self._cut()
 
@@ -100,7 +100,7 @@ class ReconnectingClient:
         self.cuts += 1
         return False
 
-    def tell(self, events: list[Event]) -> None:
+    def send(self, events: list[Event]) -> None:
         for event in events:
             match event:
                 case ElementsReceived(stream, elements):

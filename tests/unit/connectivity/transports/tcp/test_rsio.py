@@ -43,8 +43,8 @@ class Case(NamedTuple):
     `hello`: said before and answered by the server's; None: nothing was said.
     """
 
-    said: str
-    heard: str = ""
+    messages: str
+    received: str = ""
     goodbye: str | None = None
     hello: str | None = H
 
@@ -101,7 +101,7 @@ async def began(there: TcpService, case: Case, **options: Any) -> Caller:
 
 
 async def ends_as_said(caller: Caller, case: Case) -> None:
-    await caller.hears(case.heard)
+    await caller.expect(case.received)
     if case.goodbye is None:
         await caller.hears_nothing_more()
     else:
@@ -113,9 +113,9 @@ async def test_cases_h_v_d_i_g_and_k_are_answered_as_specified(there: TcpService
     """In one piece, and one octet at a time."""
     case = CASES[number]
     whole, slow = await began(there, case), await began(there, case)
-    whole.say(case.said)
+    whole.send(case.messages)
     await ends_as_said(whole, case)
-    await slow.say_slowly(case.said)
+    await slow.send_slowly(case.messages)
     await ends_as_said(slow, case)
 
 
@@ -130,7 +130,7 @@ async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
     async with landing(**secret) as there:
         for case in CASES.values():
             caller = await began(there, case, ssl=context, server_hostname="localhost")
-            caller.say(case.said)
+            caller.send(case.messages)
             await ends_as_said(caller, case)
             await caller.leave()
         await there.keeps_only(0)
@@ -138,28 +138,28 @@ async def test_the_same_cases_are_answered_as_specified_over_tls() -> None:
 
 async def test_case_d14_another_subscribe_with_an_id_in_use_is_the_end(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(f"{RANGE} 33 01 00")
-    await caller.hears("81 01 00")
-    caller.say(f"{RANGE} 34 01 00")
+    caller.send(f"{RANGE} 33 01 00")
+    await caller.expect("81 01 00")
+    caller.send(f"{RANGE} 34 01 00")
     await caller.goodbye("protocol error")
 
 
 async def test_case_i01_the_complete_exchange_of_the_specification_and_the_same_id_again(there: TcpService) -> None:
     caller = await there.caller()
-    caller.say(H, f"{RANGE} 33 01 02")
-    await caller.hears(f"{SERVER_HELLO} 81 01 00 82 01 01 31 82 01 01 32")
-    caller.say("12 01 05")
-    await caller.hears("82 01 01 33 86 01")
-    caller.say(f"{RANGE} 31 01 01")
-    await caller.hears("81 01 00 82 01 01 31 86 01")
-    caller.say("03 00")
+    caller.send(H, f"{RANGE} 33 01 02")
+    await caller.expect(f"{SERVER_HELLO} 81 01 00 82 01 01 31 82 01 01 32")
+    caller.send("12 01 05")
+    await caller.expect("82 01 01 33 86 01")
+    caller.send(f"{RANGE} 31 01 01")
+    await caller.expect("81 01 00 82 01 01 31 86 01")
+    caller.send("03 00")
     assert await caller.goodbye() == "ok"
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
 async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there: TcpService) -> None:
     silent = await there.caller()
-    await silent.hears(SERVER_HELLO)
+    await silent.expect(SERVER_HELLO)
     there.pass_time(9)
     await there.greeted()
     there.pass_time(2)
@@ -168,8 +168,8 @@ async def test_case_h02_the_service_speaks_first_and_does_not_wait_forever(there
 
 async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(f"{RANGE} 33 01 00 12 01")
-    await caller.hears("81 01 00")
+    caller.send(f"{RANGE} 33 01 00 12 01")
+    await caller.expect("81 01 00")
     await caller.leave()
     await there.keeps_only(0)
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
@@ -177,9 +177,9 @@ async def test_case_v06_a_frame_that_its_connection_cuts_never_was(there: TcpSer
 
 async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(f"{RANGE} 33 01 00")
-    await caller.hears("81 01 00")
-    caller.say("03 04 64 6f 6e 65")
+    caller.send(f"{RANGE} 33 01 00")
+    await caller.expect("81 01 00")
+    caller.send("03 04 64 6f 6e 65")
     await caller.goodbye("ok")
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
     await there.keeps_only(0)
@@ -189,24 +189,24 @@ async def test_case_g01_a_goodbye_is_answered_once_and_ends_all_streams(there: T
 async def test_case_g03_goodbyes_that_cross_answer_each_other(there: TcpService) -> None:
     caller = await there.greeted()
     there.clients[0].part("ok")
-    caller.say("03 00")
+    caller.send("03 00")
     assert await caller.goodbye() == "ok"
 
 
 async def test_case_g04_after_a_goodbye_nothing_counts(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(f"03 01 78 {NEVER} 01 00")
+    caller.send(f"03 01 78 {NEVER} 01 00")
     assert await caller.goodbye() == "ok"
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
 async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(f"{RANGE} 33 01 00")
-    await caller.hears("81 01 00")
+    caller.send(f"{RANGE} 33 01 00")
+    await caller.expect("81 01 00")
     there.clients[0].part("ok")
-    await caller.hears("03 02 6f 6b")
-    caller.say("12 01 01 03 00")
+    await caller.expect("03 02 6f 6b")
+    caller.send("12 01 01 03 00")
     assert await caller.rest() == b""
     await there.keeps_only(0)
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
@@ -215,7 +215,7 @@ async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(
 async def test_an_unanswered_goodbye_of_the_service_ends_the_connection_after_five_seconds(there: TcpService) -> None:
     caller = await there.greeted()
     there.clients[0].part("ok")
-    await caller.hears("03 02 6f 6b")
+    await caller.expect("03 02 6f 6b")
     there.pass_time(4)
     assert len(there.link.peers) == 1
     there.pass_time(2)
@@ -224,8 +224,8 @@ async def test_an_unanswered_goodbye_of_the_service_ends_the_connection_after_fi
 
 async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(*(SubscribeFrame("tck/never", number, 1) for number in (1, 2, 3)))
-    await caller.hears("81 01 00 81 02 00 81 03 00")
+    caller.send(*(SubscribeFrame("tck/never", number, 1) for number in (1, 2, 3)))
+    await caller.expect("81 01 00 81 02 00 81 03 00")
     assert len(list(there.rsio_harness.streams)) == 3
     await caller.leave()
     await wait_until(lambda: not list(there.rsio_harness.streams))
@@ -236,8 +236,8 @@ async def test_case_d22_with_its_connection_all_streams_of_a_client_end(there: T
 async def test_with_keepalive_a_silent_client_is_asked_and_then_let_go(there: TcpService) -> None:
     caller = await there.greeted("01 00 01 02")
     there.pass_time(31)
-    await caller.hears("a8 00")
-    caller.say("a9 00")
+    await caller.expect("a8 00")
+    caller.send("a9 00")
     await caller.hears_nothing_more()
     there.pass_time(91)
     assert (await caller.goodbye("idle")) == "idle"
@@ -256,14 +256,14 @@ async def test_with_resume_a_client_that_fell_silent_is_hung_up_on_without_a_wor
 
 async def test_a_large_frame_in_many_pieces_is_read_whole(there: TcpService) -> None:
     caller = await there.greeted("01 00 01 02")
-    caller.say(SubscribeFrame("x" * 500_000, 1, 0), Ping(b"on"))
-    await caller.hears("a9 02 6f 6e 81 01 00 87 01")
+    caller.send(SubscribeFrame("x" * 500_000, 1, 0), Ping(b"on"))
+    await caller.expect("a9 02 6f 6e 81 01 00 87 01")
     assert b"400 rsio:publisher.invalid" in await caller.take(60)
 
 
 async def test_a_long_stream_comes_whole_and_in_order(there: TcpService) -> None:
     caller = await there.greeted()
-    caller.say(SubscribeFrame("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
+    caller.send(SubscribeFrame("tck/fixed?n=200000&size=4", 1, 2**63 - 1))
     frames = await caller.framed(lambda found: OnComplete(1) in found[-1:])
     elements = [each for frame in frames if isinstance(frame, OnNextPacked) for each in frame.elements]
     assert elements == [number.to_bytes(4, "big") for number in range(1, 200_001)]
@@ -272,8 +272,8 @@ async def test_a_long_stream_comes_whole_and_in_order(there: TcpService) -> None
 async def test_case_g02_clients_are_notified_when_the_service_stops_and_waited_for(there: TcpService) -> None:
     answering, silent = await there.greeted(), await there.greeted()
     parting = asyncio.create_task(there.rsio_harness.dispatcher.handlers.part("landing"))
-    await answering.hears("03 08 73 68 75 74 64 6f 77 6e")
-    answering.say("12 01 01 03 00")
+    await answering.expect("03 08 73 68 75 74 64 6f 77 6e")
+    answering.send("12 01 01 03 00")
     assert await answering.rest() == b""
     late = await there.caller()
     assert await late.goodbye() == "shutdown"
@@ -291,21 +291,21 @@ async def test_case_r02_a_session_continues_over_another_connection(there: TcpSe
     lost.keeps_little()
     await wait_until(lambda: there.link.peers)
     there.keeps_little()
-    lost.say("01 00 01 01", SubscribeFrame("tck/fixed?n=2000000&size=8", 1, 2**63 - 1))
+    lost.send("01 00 01 01", SubscribeFrame("tck/fixed?n=2000000&size=8", 1, 2**63 - 1))
     grant, *_ = await lost.framed(lambda found: any(isinstance(frame, OnNextPacked) for frame in found))
     assert isinstance(grant, ServerHello)
-    token = next(frame.token for frame in lost.heard if isinstance(frame, ResumeGrant))
+    token = next(frame.token for frame in lost.received if isinstance(frame, ResumeGrant))
     if not is_reading:
         lost.pause_reading()
         await wait_until(lambda: any(peer.times.stuck for peer in there.link.peers.values()))
-    tracked = sum(isinstance(frame, OnSubscribe | OnNextPacked) for frame in lost.heard)
+    tracked = sum(isinstance(frame, OnSubscribe | OnNextPacked) for frame in lost.received)
     await lost.leave()
     await wait_until(lambda: not there.link.peers)
     back = await there.greeted("01 00 01 01", sizes={1: 8})
-    back.say(Resume(token, tracked, 2))
+    back.send(Resume(token, tracked, 2))
     frames = await back.framed(lambda found: any(isinstance(frame, OnNextPacked | ResumeFail) for frame in found))
     answer = next(frame for frame in frames if isinstance(frame, ResumeOk | ResumeFail))
     assert answer == ResumeOk(1)
     first = next(frame for frame in frames if isinstance(frame, OnNextPacked))
-    elements = [each for frame in lost.heard if isinstance(frame, OnNextPacked) for each in frame.elements]
+    elements = [each for frame in lost.received if isinstance(frame, OnNextPacked) for each in frame.elements]
     assert int.from_bytes(first.elements[0]) == len(elements) + 1

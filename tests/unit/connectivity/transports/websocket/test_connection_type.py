@@ -104,8 +104,8 @@ async def test_what_a_peer_has_said_before_it_left_is_delivered(way: OpenListene
 async def test_an_answer_goes_to_the_peer_that_it_is_for(way: OpenListener) -> None:
     first, first_id = await way.met()
     second, second_id = await way.met()
-    assert await way.say(second_id, b'{"for": "second"}', content_type="application/json") == [None]
-    assert await way.say(first_id, b'{"for": "first"}', content_type="application/json") == [None]
+    assert await way.send(second_id, b'{"for": "second"}', content_type="application/json") == [None]
+    assert await way.send(first_id, b'{"for": "first"}', content_type="application/json") == [None]
     assert await second.recv() == '{"for": "second"}'
     assert await first.recv() == '{"for": "first"}'
 
@@ -126,13 +126,13 @@ async def test_json_and_text_are_sent_as_text_and_the_rest_as_bytes(
     way: OpenListener, payload: bytes, content_type: str | None, expected: str | bytes
 ) -> None:
     client, peer = await way.met()
-    await way.say(peer, payload, **({"content_type": content_type} if content_type else {}))
+    await way.send(peer, payload, **({"content_type": content_type} if content_type else {}))
     assert await client.recv() == expected
 
 
 async def test_many_messages_arrive_in_order_and_each_is_confirmed_once(way: OpenListener) -> None:
     client, peer = await way.met()
-    saying = asyncio.create_task(way.say(peer, *numbered(MANY)))
+    saying = asyncio.create_task(way.send(peer, *numbered(MANY)))
     assert [await client.recv() for _ in range(MANY)] == [payload.decode() for payload in numbered(MANY)]
     assert await saying == [None] * MANY
 
@@ -143,7 +143,7 @@ async def test_a_large_message_passes_both_ways(way: OpenListener) -> None:
     await client.send(large)
     [delivery] = await way.take(1)
     assert delivery.envelope.payload == large
-    saying = asyncio.create_task(way.say(peer, large))
+    saying = asyncio.create_task(way.send(peer, large))
     assert await client.recv() == large
     assert await saying == [None]
 
@@ -151,21 +151,21 @@ async def test_a_large_message_passes_both_ways(way: OpenListener) -> None:
 async def test_a_message_to_a_path_goes_to_all_peers_there(way: OpenListener) -> None:
     here = [(await way.met())[0] for _ in range(2)]
     elsewhere, other = await way.met("/more")
-    assert await way.say("/twins", b"to all", content_type="text/plain") == [None]
+    assert await way.send("/twins", b"to all", content_type="text/plain") == [None]
     assert [await client.recv() for client in here] == ["to all", "to all"]
-    await way.say(other, b"first")
+    await way.send(other, b"first")
     assert await elsewhere.recv() == "first"
 
 
 async def test_a_message_to_a_path_without_peers_is_confirmed(way: OpenListener) -> None:
-    assert await way.say("/nobody", b"hello?") == [None]
+    assert await way.send("/nobody", b"hello?") == [None]
 
 
 async def test_a_peer_that_is_gone_takes_no_messages(way: OpenListener) -> None:
     client, peer = await way.met()
     await client.close()
     await wait_until(lambda: "0 peers" in repr(way.link))
-    [error] = await way.say(peer, b"too late")
+    [error] = await way.send(peer, b"too late")
     assert isinstance(error, PublishFailed)
     assert error.fault.status == 404
 
@@ -173,7 +173,7 @@ async def test_a_peer_that_is_gone_takes_no_messages(way: OpenListener) -> None:
 async def test_a_message_to_a_peer_that_is_gone_fails(way: OpenListener) -> None:
     """Sessions outlive the service, and sockets do not: what is kept of one is sent to nobody."""
     told = signs_of(way.link)
-    [error] = await way.say("a-peer-of-before", b"hello?")
+    [error] = await way.send("a-peer-of-before", b"hello?")
     assert isinstance(error, PublishFailed)
     assert told == [("a-peer-of-before", ReaderStatus.GONE)]
 
@@ -185,10 +185,10 @@ async def test_compressed_messages_pass_both_ways_where_both_sides_want_them() -
         await client.send("on " * 1000)
         [delivery] = await way.take(1)
         assert delivery.envelope.payload == b"on " * 1000
-        await way.say(peer_of(delivery), b"off " * 1000)
+        await way.send(peer_of(delivery), b"off " * 1000)
         assert await client.recv() == "off " * 1000
         plain = await way.client()
-        await way.say("/twins", b"to all")
+        await way.send("/twins", b"to all")
         assert [await client.recv(), await plain.recv()] == ["to all"] * 2
 
 
@@ -225,7 +225,7 @@ async def test_a_peer_that_does_not_read_is_sent_no_more_than_a_little_and_conti
         await wait_until(lambda: publishing.given < 200 and publishing.given - len(publishing.outcomes) == 16)
         await client.send("is anybody there?")
         other, other_id = await way.met()
-        assert await way.say(other_id, b"others go on") == [None]
+        assert await way.send(other_id, b"others go on") == [None]
         assert await other.recv() == "others go on"
         assert way.taker.deliveries == [], "nothing more is read from who does not read"
         client.transport.resume_reading()

@@ -164,7 +164,7 @@ async def test_noise_is_disconnected_and_affects_no_other_peer(noise: bytes) -> 
     async with opened() as way:
         client, peer = await way.met()
         assert not (await answer(way, noise)).startswith(b"HTTP/1.1 101")
-        assert await way.say(peer, b"still here") == [None]
+        assert await way.send(peer, b"still here") == [None]
         assert await client.recv() == "still here"
 
 
@@ -229,7 +229,7 @@ async def test_a_protocol_violation_closes_only_its_own_socket() -> None:
         unmasked = await way.client()
         unmasked.transport.write(Frame(Opcode.TEXT, b"unmasked").serialize(mask=False))
         assert await ended(unmasked) == 1002
-        assert await way.say(peer, b"still here") == [None]
+        assert await way.send(peer, b"still here") == [None]
         assert await neighbour.recv() == "still here"
 
 
@@ -259,7 +259,7 @@ async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.Mo
                 await client.send("x")
         held = await way.take(10)
         await late.send("late")
-        assert await way.say(peer, b"there") == [None]
+        assert await way.send(peer, b"there") == [None]
         assert await late.recv() == "there"
         assert way.taker.deliveries == []
         for delivery in held[:5]:
@@ -283,7 +283,7 @@ async def test_a_target_does_not_wait_and_disconnects_peers_that_read_too_slowly
         payload = os.urandom(256 * 1024)
 
         async def tell() -> bool:
-            assert await way.say("/twins", payload) == [None]
+            assert await way.send("/twins", payload) == [None]
             assert await asyncio.wait_for(fast.recv(), PATIENCE) == payload
             return any(peer.times.closing is not None for peer in peers_of(way))
 
@@ -301,7 +301,7 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off() -> None:
         signs: list[tuple[str, ReaderStatus]] = []
         way.link.readers = lambda address, sign: signs.append((address, sign))
         client.transport.pause_reading()
-        saying = asyncio.create_task(way.say(peer, *[os.urandom(64 * 1024)] * 200))
+        saying = asyncio.create_task(way.send(peer, *[os.urandom(64 * 1024)] * 200))
         await wait_until(lambda: peers_of(way)[0].times.stuck is not None)
         later(way, 9)
         assert peers_of(way)
@@ -316,7 +316,7 @@ async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
         client, peer = await way.met(max_queue=1)
         client.transport.pause_reading()
         payload = os.urandom(64 * 1024)
-        saying = asyncio.create_task(way.say(peer, *[payload] * 200))
+        saying = asyncio.create_task(way.send(peer, *[payload] * 200))
         await wait_until(lambda: peers_of(way)[0].times.stuck is not None)
         later(way, 9)
         client.transport.resume_reading()
@@ -436,7 +436,7 @@ async def test_with_tls_the_listener_presents_its_certificate(authority: trustme
         await client.send(large)
         [delivery] = await way.take(1)
         assert delivery.envelope.payload == large
-        assert await way.say(peer, b"secret") == [None]
+        assert await way.send(peer, b"secret") == [None]
         assert await client.recv() == "secret"
         with pytest.raises(ssl.SSLCertVerificationError):
             await way.client(ssl=ssl.create_default_context())
