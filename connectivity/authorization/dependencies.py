@@ -28,7 +28,7 @@ class DependencyIndex(Generic[Dependent]):
         """The remaining fraction of a turn, in rounds."""
 
     def __repr__(self) -> str:
-        return f"<Dependents: {len(self._upon)} of {len(self._of)} entities>"
+        return f"<Dependencies: {len(self._upon)} of {len(self._of)} entities>"
 
     def __len__(self) -> int:
         return len(self._upon)
@@ -37,7 +37,7 @@ class DependencyIndex(Generic[Dependent]):
         return dependent in self._upon
 
     def note(self, dependent: Dependent, entities: frozenset[EntityId]) -> None:
-        """A dependent is there, or depends upon other entities from now on."""
+        """Add a dependent, or replace the entities that it depends on."""
         former = self._upon.get(dependent, frozenset())
         self._upon[dependent] = entities
         self._leave(dependent, former - entities)
@@ -45,7 +45,7 @@ class DependencyIndex(Generic[Dependent]):
             self._of.setdefault(entity, set()).add(dependent)
 
     def forget(self, dependent: Dependent) -> None:
-        """It is there no more. Nothing, if it was not."""
+        """Remove a dependent, if it is known."""
         self._leave(dependent, self._upon.pop(dependent, frozenset()))
 
     def upon(self, dependent: Dependent) -> frozenset[EntityId]:

@@ -45,29 +45,29 @@ class PolicyChangeNotifier:
         self._listeners: dict[ChangeListener, None] = {}
 
     def __repr__(self) -> str:
-        return f"<Authorities, watched by {len(self._listeners)}>"
+        return f"<PolicyChangeNotifier, listeners: {len(self._listeners)}>"
 
-    def watch(self, told: ChangeListener) -> None:
-        """Call `told` with the changed entities after each commit that has changed some."""
-        self._listeners[told] = None
+    def watch(self, listener: ChangeListener) -> None:
+        """Call `listener` with the changed entities after each commit that has changed some."""
+        self._listeners[listener] = None
 
-    def leave(self, told: ChangeListener) -> None:
-        """It is called no more."""
-        self._listeners.pop(told, None)
+    def leave(self, listener: ChangeListener) -> None:
+        """Remove a listener."""
+        self._listeners.pop(listener, None)
 
     def notify(self, changes: Iterable[Change], erased: Sequence[EntityId] = ()) -> None:
         """Notify of durable changes. An error of one receiver affects no other."""
         if not self._listeners or not (found := changed_entities(changes) | set(erased)):
             return
-        for told in list(self._listeners):
+        for listener in list(self._listeners):
             try:
-                told(found)
+                listener(found)
             except Exception:
                 log.exception("policy change not processed")
 
 
 ROUND = 60
-"""After how many sweeps everyone has been checked."""
+"""After how many sweeps all have been checked."""
 
 Judged = TypeVar("Judged", bound=Hashable)
 
@@ -93,7 +93,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
 
     @abstractmethod
     def recheck(self, found: Collection[Judged]) -> None:
-        """Judge these: each is noted again or forgotten. Raises StoreUnavailable."""
+        """Check these again: each is noted or forgotten. Raises StoreUnavailable."""
 
     def note(self, judged: Judged) -> None:
         """Add someone to check, or update the dependencies. Raises StoreUnavailable."""
@@ -103,7 +103,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         self._all.note(judged, upon)
 
     def forget(self, judged: Judged) -> None:
-        """He is there no more."""
+        """Remove a check."""
         self._all.forget(judged)
         self._owed.pop(judged, None)
         if not len(self._all):

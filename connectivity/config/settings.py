@@ -257,7 +257,7 @@ class SubscriptionSettings(Section):
         description="How long requests to an ended subscription still get its final state.",
     )
     open_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=15), description="Not used yet: how long opening a subscription may take."
+        default=timedelta(seconds=15), description="How long a search of the past waits for the lake."
     )
     max_per_connection: Positive = Field(
         default=10_000, description="Maximum number of subscriptions of one connection."

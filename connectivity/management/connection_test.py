@@ -2,7 +2,7 @@
 
 Nothing is stored, announced or dispatched, and other clients of the broker are not affected. The document is validated
 before. The test has its own client name, `<uuid>-dry-run`, so that a running connection can be tested
-(`BrokerType.examine`). A missing source address keeps the connection from opening; a missing target does not, since
+(`ConnectionType.probe`). A missing source address keeps the connection from opening; a missing target does not, since
 publishing works as soon as it exists (Ditto connections, operations and bad configuration). The sample is mapped even if the
 broker cannot be reached (`connectivity.management.dry_run`).
 """

@@ -88,10 +88,7 @@ def _is_whole(event: Event) -> bool:
 
 
 def _since_creation(store: Store, event: Event, snapshot: Snapshot) -> Snapshot:
-    """Return when an entity was created, from its present state.
-
-    None if it has been created again since then.
-    """
+    """Return the snapshot with the time of creation; unchanged if the entity has been created again since."""
     present = store.snapshot(event.entity)
     if present is None or present.created > event.timestamp:
         return snapshot

@@ -118,7 +118,7 @@ class LiveFeeds:
     def feed(self, entity: EntityId, after: int | None = None, *, may_skip: bool = False) -> LiveFeed:
         """Return a feed of the events after revision `after`, or after the newest decided one.
 
-        `may_skip` as in `FollowQuery`. Raises StoreUnavailable.
+        `may_skip`: see `LiveQuery`. Raises StoreUnavailable.
         """
         if after is None:
             after = self._store.newest_revision(entity)

@@ -72,7 +72,7 @@ class EventPublisher:
         self._positions: dict[tuple[str, str], CursorPosition] = {
             place[:2]: place for place in self._repository.positions()
         }
-        """As they are worth writing down."""
+        """The positions to store."""
         self._written = dict(self._positions)
         self._dropped: set[str] = set()
         """Connections whose positions are deleted here, but not in the journal yet."""
@@ -100,7 +100,7 @@ class EventPublisher:
         return sorted(known) == sorted(keys(connection).values())
 
     async def place(self, connection: Connection) -> None:
-        """See to it that a connection `has_positions`. Waits for the store."""
+        """Create the missing positions of a connection. Waits for the store."""
         wanted = list(keys(connection).values())
         self._joining[connection.id] += 1
         try:
@@ -154,7 +154,7 @@ class EventPublisher:
             cursor.close()
 
     def keep(self, is_wanted: Callable[[str], bool]) -> None:
-        """Only connections of which this is true may be open: others have no places any more."""
+        """Delete the positions of connections for which this is false."""
         for connection_id in {id for id, _ in self._positions if id not in self._cursors and not is_wanted(id)}:
             for key in [key for key in self._positions if key[0] == connection_id]:
                 del self._positions[key], self._written[key]

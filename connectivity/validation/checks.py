@@ -254,7 +254,7 @@ def _check_one_conversation(connection: Connection, path: str, source: Source) -
 
 
 def _check_answers(path: str, name: str, source: Source, connection: Connection) -> Iterator[Problem]:
-    """An address that comes with a message has to come somehow."""
+    """Yield problems of a source whose clients could not receive responses."""
     reply = source.reply_target
     if not reply.enabled:
         expected = f"true, since clients of {name} receive responses and events through the reply target"

@@ -57,7 +57,7 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class StreamFailed(msgspec.Struct, frozen=True):
-    """A stream that we asked for ends early; `reasons.read` takes the reason apart."""
+    """A requested stream ended early; `errors.read` parses the reason."""
 
     stream: int
     reason: str

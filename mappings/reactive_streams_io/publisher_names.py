@@ -146,7 +146,7 @@ _TEST_PUBLISHERS = {
     "fixed": {"n": "count", "size": "size"},
     "big": {"bytes": "size"},
 }
-"""A test publisher → its parameters, and the members of `Trial`."""
+"""A test publisher → its parameters, and the members of its name."""
 
 LARGEST_TEST_PAYLOAD = 1 << 26
 """The bytes of the one element of `tck/big`: enough to be too large."""

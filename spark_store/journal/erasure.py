@@ -177,5 +177,5 @@ def finish_lake(connection: sqlite3.Connection, last: int, at: str) -> None:
 
 
 def fill_holes(connection: sqlite3.Connection, boundary: int) -> bool:
-    """Forget some of the holes below `boundary` (see `Follower.oldest_known`); whether there may be more."""
+    """Forget some of the holes below `boundary`; return whether there may be more."""
     return connection.execute(_FILL_HOLES, (boundary, STEP_HOLES)).rowcount == STEP_HOLES

@@ -110,7 +110,7 @@ _LOOKED = """
 
 
 def due(connection: sqlite3.Connection, until: str, limit: int) -> list[PolicyDue]:
-    """As `Journal.due`."""
+    """Return policies that are due up to a time, the earliest first."""
     rows = connection.execute(_DUE, (until, limit)).fetchall()
     return [PolicyDue(entity_of(type, id), note) for type, id, note in rows]
 
@@ -118,7 +118,7 @@ def due(connection: sqlite3.Connection, until: str, limit: int) -> list[PolicyDu
 def look_again(
     connection: sqlite3.Connection, policy: EntityId, revision: int, at: str | None, note: bytes | None
 ) -> None:
-    """As `Journal.look_again`."""
+    """Store when a policy is due again; no effect if it has changed since `revision`."""
     named = (policy.type.value, policy.id)
     if at is None:
         connection.execute(_LOOKED, (*named, revision))

@@ -65,7 +65,7 @@ class PointLookup:
         budget: Budget,  # noqa: ARG002 - what takes a moment has no budget
         max_bytes: int = PAGE_BYTES,  # noqa: ARG002 - one thing is found however large it is
     ) -> ThingPage:
-        """As `Search.page`."""
+        """As `SqliteSearch.page`."""
         hit = self._visible_hit(question, rights) if after is None else None
         return ThingPage([] if hit is None else [hit], after, is_last=True)
 

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from tests.support.paths import TESTS
 
 CASES = {
-    44: ("service/test_operating.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
-    45: ("service/test_operating.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
-    46: ("service/test_trying_out.py", "test_case_46_a_put_on_a_fresh_id_creates"),
-    47: ("service/test_operating.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
-    48: ("service/test_trying_out.py", "test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored"),
+    44: ("service/test_operations.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
+    45: ("service/test_operations.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
+    46: ("service/test_connection_test.py", "test_case_46_a_put_on_a_fresh_id_creates"),
+    47: ("service/test_operations.py", "test_cases_44_45_47_a_connection_that_cannot_be_is_refused_with_its_code"),
+    48: (
+        "service/test_connection_test.py",
+        "test_case_48_a_broker_that_cannot_be_used_is_reported_and_nothing_is_stored",
+    ),
     49: ("service/test_monitoring.py", "test_case_49_the_log_follows_a_message_from_its_source_to_the_target"),
     50: (
         "service/test_monitoring.py",

@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 
 
 _UNANSWERABLE = frozenset({"requested-acks", "live-channel-condition"})
-"""The error for commands whose result could not be sent to the client."""
+"""Headers of a command that concern responses, which such a client could not receive."""
 
 RESPONSE_REQUIRED = "response-required"
 

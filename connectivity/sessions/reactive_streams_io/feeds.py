@@ -163,7 +163,7 @@ class SyntheticFeed(Feed):
         return Page(found, position + len(found), PageEnd.END if is_last else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
-        """There never is more."""
+        """Do nothing: such a feed gets no further events."""
 
     def close(self) -> None:
         """A feed that was not found yet needs no closing."""
@@ -191,7 +191,7 @@ class NumbersFeed(Feed):
         return Page(run, behind, PageEnd.END if behind == self._name.count else PageEnd.MORE)
 
     def wake(self, ready: Callable[[], None]) -> None:
-        """There never is more."""
+        """Do nothing: such a feed gets no further events."""
 
     def close(self) -> None:
         """Nothing is held."""

@@ -140,7 +140,7 @@ class Ingest:
         return True
 
     def done(self, element: Element) -> bool:
-        """An element is done. Whether there is something to say because of it."""
+        """Note that an element is done; return whether there is a frame to send."""
         inlet = element.inlet
         if self._is_over or inlet.stream != element.stream:
             return False
@@ -149,10 +149,7 @@ class Ingest:
         return inlet.done >= HALF and self._request_more(inlet)
 
     def acknowledge_done(self) -> bool:
-        """The session is about to end: let its client know of all that is done.
-
-        Whether there is something to say.
-        """
+        """Acknowledge all elements that are done; return whether there is a frame to send."""
         wanted = [self._request_more(inlet) for inlet in self._inlets if inlet.done]
         return any(wanted)
 

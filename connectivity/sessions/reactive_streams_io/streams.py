@@ -68,7 +68,7 @@ class SessionStreams:
         self.largest = options.limits.element
         self.ingest = Ingest(session, options.ingest, connection_id)
         """The streams that the service subscribes to in the same session."""
-        self.wake: Callable[[], None] = nobody
+        self.wake: Callable[[], None] = no_transport
         self.elements = 0
         """How many streams have begun since this was set to 0."""
         self.budget = ReadAheadBudget(connection_budget)
@@ -84,7 +84,7 @@ class SessionStreams:
 
     def leave(self) -> None:
         """No client is connected."""
-        self.wake = nobody
+        self.wake = no_transport
         self.budget.leave_alone()
 
     def entity(self, stream: int) -> EntityId | None:
@@ -232,5 +232,5 @@ def _let_go(posting: PendingPublish, error: ConnectivityError | None = None) -> 
     posting.confirm(error)
 
 
-def nobody() -> None:
-    """No transport is there."""
+def no_transport() -> None:
+    """Do nothing, while there is no transport to wake."""
