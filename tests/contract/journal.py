@@ -58,7 +58,7 @@ class JournalBehaviour:
 
     # entries
 
-    def test_what_was_appended_is_read_as_it_was(self, journal: Journal) -> None:
+    def test_an_appended_event_is_read_back_byte_for_byte(self, journal: Journal) -> None:
         """Every field of an event comes back, byte for byte."""
         events = (
             Event(LAMP, 1, timestamp(1), "created", "/", b'{"attributes":{"a":1.50}}', b'{"who":"acme:writer"}'),
@@ -119,7 +119,7 @@ class JournalBehaviour:
         assert journal.latest(LAMP) == 0
         assert journal.events(LAMP, 1, ALL, 10, MUCH) == []
 
-    def test_the_running_number_counts_all_events(self, journal: Journal) -> None:
+    def test_the_sequence_number_increases_with_each_event_of_every_entity(self, journal: Journal) -> None:
         assert journal.newest_seq() == 0
         journal.append([*history(LAMP, 3), *history(POLICY, 2)])
         assert journal.newest_seq() == 5
@@ -154,7 +154,7 @@ class JournalBehaviour:
 
     # transactions
 
-    def test_what_is_written_is_seen_after_the_commit(self, journal: Journal) -> None:
+    def test_written_changes_are_visible_after_the_commit(self, journal: Journal) -> None:
         journal.write(history(LAMP, 2))
         assert journal.snapshot(LAMP) is None
         assert journal.latest(LAMP) == 0
@@ -166,7 +166,7 @@ class JournalBehaviour:
         assert revisions(journal.events(LAMP, 1, ALL, 10, MUCH)) == [1, 2, 3]
         assert journal.answer(delivery(1)) == b"done"
 
-    def test_what_is_rolled_back_never_was(self, journal: Journal) -> None:
+    def test_rolled_back_changes_leave_no_trace(self, journal: Journal) -> None:
         journal.append([change(LAMP, 1)])
         journal.write([change(LAMP, 2, answer=answered(2)), change(POLICY, 1)])
         journal.rollback()
@@ -197,7 +197,7 @@ class JournalBehaviour:
             journal.append([change(LAMP, 1), change(LAMP, 3)])
         assert journal.latest(LAMP) == 0
 
-    def test_a_conflict_leaves_what_was_written_before_it(self, journal: Journal) -> None:
+    def test_a_revision_conflict_keeps_earlier_writes(self, journal: Journal) -> None:
         journal.write([change(LAMP, 1)])
         with pytest.raises(RevisionConflict):
             journal.write([change(POLICY, 1), change(LAMP, 1)])
@@ -238,13 +238,13 @@ class JournalBehaviour:
         ):
             assert journal.answer(other) is None
 
-    def test_the_newest_delivery_of_a_name_counts(self, journal: Journal) -> None:
+    def test_a_reused_delivery_name_returns_the_newest_answer(self, journal: Journal) -> None:
         """Packet identifiers come again."""
         journal.append([change(LAMP, 1, answer=answered(1, b"old"))])
         journal.append([change(LAMP, 2, answer=answered(1, b"new"))])
         assert journal.answer(delivery(1)) == b"new"
 
-    def test_what_was_delivered_last_under_a_name_hides_what_was_delivered_before(self, journal: Journal) -> None:
+    def test_a_newer_delivery_of_the_same_name_replaces_the_older_answer(self, journal: Journal) -> None:
         """Once a broker has used a name again, the delivery that had it before cannot come again."""
         journal.append([change(LAMP, 1, answer=answered(1, b"old"))])
         journal.append([change(LAMP, 2, answer=StoredAnswer(delivery(1, b"other bytes"), b"new"))])
@@ -326,7 +326,7 @@ class JournalBehaviour:
         journal.commit()
         assert journal.newest_up_to(1) is None
 
-    def test_what_is_young_stays_and_what_comes_after_it(self, journal: Journal) -> None:
+    def test_trimming_keeps_young_events_and_all_later_ones(self, journal: Journal) -> None:
         late = event(POLICY, 1)._replace(timestamp=timestamp(60))
         journal.append([change(LAMP, 1), Change((late,), (snapshot(POLICY, 1),)), change(LAMP, 2)])
         assert journal.trim(99, timestamp(1)) == 0
@@ -380,7 +380,7 @@ class JournalBehaviour:
             with pytest.raises(StoreUnavailable):
                 call()
 
-    def test_a_snapshot_is_nobody_elses(self, journal: Journal) -> None:
+    def test_a_snapshot_is_a_private_copy(self, journal: Journal) -> None:
         """Changing what was read, or what was stored, changes nothing in the journal."""
         state: dict[str, Any] = {"attributes": {"counter": 0}}
         journal.append([Change((event(LAMP, 1),), (snapshot(LAMP, 1, state),))])

@@ -187,7 +187,7 @@ class BrokerBehaviour:
         await world.send([b"last"])
         assert await taker.payloads(1) == [b"last"]
 
-    async def test_what_arrived_before_consuming_began_is_kept(self, world: LinkSetup, link: Link) -> None:
+    async def test_messages_that_arrive_before_consuming_starts_are_kept(self, world: LinkSetup, link: Link) -> None:
         await world.send(numbered(3))
         assert await DeliveryCollector(link).payloads(3) == numbered(3)
 
@@ -255,9 +255,7 @@ class BrokerBehaviour:
         second.settle()
         await link.close()
 
-    async def test_what_is_unsettled_when_the_link_is_cut_comes_again_marked_and_in_order(
-        self, world: LinkSetup
-    ) -> None:
+    async def test_a_lost_link_redelivers_unsettled_deliveries_marked_and_in_order(self, world: LinkSetup) -> None:
         """The link drops between receive and settle."""
         link = await world.connect()
         taker = DeliveryCollector(link)
@@ -318,9 +316,7 @@ class BrokerBehaviour:
         for link in links:
             await link.close()
 
-    async def test_what_one_client_had_not_acknowledged_comes_again_and_nothing_of_the_others(
-        self, world: LinkSetup
-    ) -> None:
+    async def test_closing_one_client_redelivers_only_its_unacknowledged_messages(self, world: LinkSetup) -> None:
         first, second = [await world.connect_client(client, 2) for client in range(2)]
         leaving, staying = DeliveryCollector(first), DeliveryCollector(second)
         await world.send(numbered(40))
@@ -392,7 +388,7 @@ class BrokerBehaviour:
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_an_examination_finds_what_is_there(self, world: LinkSetup) -> None:
+    async def test_a_connection_test_finds_existing_addresses(self, world: LinkSetup) -> None:
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
         sources = world.definition.sources
@@ -401,7 +397,7 @@ class BrokerBehaviour:
         assert [(each.address, each.error) for each in found.targets] == [(world.out, None)]
         assert [each.is_known for each in found.replies] == [False] * len(sources)
 
-    async def test_an_examination_names_what_is_missing_and_continues(self, world: LinkSetup) -> None:
+    async def test_a_connection_test_reports_missing_addresses_and_continues(self, world: LinkSetup) -> None:
         assert world.absent is not None
         [source] = world.definition.sources
         addresses = (world.absent, *source.addresses)
@@ -411,7 +407,7 @@ class BrokerBehaviour:
         assert (missing.address, missing.error.detail) == (world.absent, Detail.MISSING_ADDRESS)
         assert there.error is None
 
-    async def test_an_examination_disturbs_nobody(self, world: LinkSetup) -> None:
+    async def test_a_connection_test_does_not_disturb_a_running_connection(self, world: LinkSetup) -> None:
         """Whether the connection runs meanwhile or not: each delivery comes to it, once and unmarked."""
         first = await world.connect()
         taker = DeliveryCollector(first)

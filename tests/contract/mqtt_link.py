@@ -123,13 +123,13 @@ class MqttBehaviour(BrokerBehaviour):
 
     # ── examining ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_an_examination_names_what_is_missing_and_continues(self, world: LinkSetup) -> None:
+    async def test_a_connection_test_reports_missing_addresses_and_continues(self, world: LinkSetup) -> None:
         """Nothing is missing: a topic is there as soon as somebody says its name. Targets are told of as not known."""
         target = Target.model_validate({"address": world.out, "topics": [], "authorizationContext": ["lab:all"]})
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
         assert [(each.is_known, each.note) for each in found.targets] == [(False, CHECKED_WHEN_SENT)]
 
-    async def test_an_examination_takes_no_shared_message_from_its_group(self, world: MqttWorld) -> None:
+    async def test_a_connection_test_takes_no_message_from_a_shared_subscription(self, world: MqttWorld) -> None:
         shared = f"$share/depot/{world.source}"
         world.sources([shared])
         link = await world.connect()
@@ -140,7 +140,7 @@ class MqttBehaviour(BrokerBehaviour):
         await asyncio.gather(*looking)
         await link.close()
 
-    async def test_an_examination_has_neither_the_client_id_nor_the_last_will(self, world: MqttWorld) -> None:
+    async def test_a_connection_test_uses_neither_the_client_id_nor_the_last_will(self, world: MqttWorld) -> None:
         world.document["specificConfig"] = {"clientId": world.document["id"], "lastWillTopic": world.out}
         link = await world.connect(clientId=world.document["id"])
         await examined(world.definition)
@@ -203,7 +203,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert [(await DeliveryCollector(second, index).take(1))[0].redelivered for index in (0, 1)] == [True, True]
         await second.close()
 
-    async def test_what_no_source_wants_any_more_is_acknowledged_and_dropped(self, world: MqttWorld) -> None:
+    async def test_messages_without_a_matching_source_are_acknowledged_and_dropped(self, world: MqttWorld) -> None:
         """Left-overs of a kept session, after the sources have changed."""
         world.sources([world.source, f"{world.source}/old"])
         first = await world.connect()
@@ -243,7 +243,7 @@ class MqttBehaviour(BrokerBehaviour):
         delivery.settle()
         await link.close()
 
-    async def test_a_kept_session_brings_what_came_while_away(self, world: MqttWorld) -> None:
+    async def test_a_kept_session_delivers_messages_sent_while_the_client_was_away(self, world: MqttWorld) -> None:
         first = await world.connect()
         await first.close()
         await world.send(numbered(50))
@@ -454,7 +454,7 @@ class MqttBehaviour(BrokerBehaviour):
                 assert (await lost(link)).retry
                 await link.close()
 
-    async def test_a_restarted_broker_delivers_what_was_unsettled(self, world: MqttWorld) -> None:
+    async def test_a_restarted_broker_redelivers_unsettled_messages(self, world: MqttWorld) -> None:
         with Mosquitto.start() as own:
             world.document["uri"] = f"tcp://{own.host}:{own.port}"
             first = await world.connect()
@@ -536,7 +536,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert [envelope.payload for envelope in world.received()] == [b"after"]
         await second.close()
 
-    async def test_closing_hands_over_what_was_published_before(self, world: MqttWorld) -> None:
+    async def test_closing_a_link_sends_all_published_messages_first(self, world: MqttWorld) -> None:
         link = await world.connect()
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload), qos=0) for payload in numbered(50)))

@@ -83,7 +83,7 @@ class MapperBehaviours:
                 rows = json.loads((FOLDER / f"{_file(self.name)}.json").read_text(encoding="utf-8"))[kind]
                 metafunc.parametrize(kind, rows, ids=vectors.about)
 
-    def test_what_is_read(self, read: dict[str, Any]) -> None:
+    def test_a_payload_is_decoded_into_its_signals_or_refused(self, read: dict[str, Any]) -> None:
         codec = mapper(self.name, {**self.options, **read.get("options", {})})
         envelope = Envelope(payload_of(read), read.get("headers", {}))
         around = context(envelope.headers)
@@ -95,7 +95,7 @@ class MapperBehaviours:
             expected = [vectors.signal(row) for row in read["signals"]]
             assert list(codec.decode_with(envelope, codec.session(), around)) == expected
 
-    def test_what_is_written(self, written: dict[str, Any]) -> None:
+    def test_a_signal_is_encoded_into_its_envelopes_or_refused(self, written: dict[str, Any]) -> None:
         codec = mapper(self.name, {**self.options, **written.get("options", {})})
         signal = vectors.signal(written["signal"])
         if "refused" in written:
@@ -148,7 +148,7 @@ class MapperBehaviours:
         (problem,) = caught.value.problems
         assert (problem.steps, problem.nearest) == (("content-type-blacklist",), "content-type-blocklist")
 
-    def test_what_it_needs_is_missed_without_a_definition(self) -> None:
+    def test_a_mapper_without_its_required_options_is_refused(self) -> None:
         codec = load_codec(self.name)
         needed = {option.name for option in codec.options if option.is_required}
         assert codec.needs_definition is bool(needed)

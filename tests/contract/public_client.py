@@ -59,7 +59,7 @@ class PublicClientBehaviours:
             yield PublicClientSetup(address, wire, peer, key)
 
     @each_version
-    async def test_outcome_1_all_that_is_stored_comes_and_then_what_is_live(
+    async def test_outcome_1_stored_messages_arrive_before_live_messages(
         self, world: PublicClientSetup, version: str
     ) -> None:
         stream = world.stream()
@@ -96,7 +96,7 @@ class PublicClientBehaviours:
         assert all(gap[0] <= start <= end == gap[1] for start, end in asked), asked
 
     @pytest.mark.parametrize("version", RECONNECTING)
-    async def test_outcome_3_after_a_cut_what_was_missed_comes_once(
+    async def test_outcome_3_a_message_missed_during_a_cut_arrives_once(
         self, world: PublicClientSetup, version: str
     ) -> None:
         stream = world.stream()
@@ -171,7 +171,9 @@ class PublicClientBehaviours:
                 assert course(client, name) == course_of(version, "subscribed", *ends)
 
     @each_version
-    async def test_who_unsubscribes_receives_no_more(self, world: PublicClientSetup, version: str) -> None:
+    async def test_an_unsubscribed_stream_delivers_no_more_messages(
+        self, world: PublicClientSetup, version: str
+    ) -> None:
         stream, other = world.stream(), world.stream()
         async with PublicClient.started(version, world.wire.url) as client:
             for name, of in (("a", stream), ("b", other)):
@@ -184,7 +186,7 @@ class PublicClientBehaviours:
             await client.until(lambda: client.offsets("b") == heard)
             assert client.offsets("a") == []
 
-    async def test_a_client_with_a_key_reads_what_is_closed_to_others(self, world: PublicClientSetup) -> None:
+    async def test_a_client_with_a_key_reads_a_closed_stream(self, world: PublicClientSetup) -> None:
         stream = world.stream("closed")
         async with PublicClient.started("0.12.2", world.wire.url, apiKey=world.key) as client:
             await client.subscribe("a", stream=stream)
@@ -193,7 +195,7 @@ class PublicClientBehaviours:
             await client.until(lambda: client.offsets("a") == sent)
 
     @pytest.mark.parametrize("version", PUBLISHING)
-    async def test_what_is_refused_is_an_error_event(self, world: PublicClientSetup, version: str) -> None:
+    async def test_a_refused_subscription_causes_an_error_event(self, world: PublicClientSetup, version: str) -> None:
         stream = world.stream("closed")
         async with PublicClient.started(version, world.wire.url) as client:
             await client.subscribe("a", stream=stream)

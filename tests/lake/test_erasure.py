@@ -102,7 +102,7 @@ def rows(place: Lake) -> list[list[Any]]:
     return [DeltaTable(place.path(table)).to_pyarrow_table().to_pylist() for table in TABLES]
 
 
-def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(target: LakeWriter) -> None:
+def test_cleaning_keeps_only_the_files_of_the_newest_versions_regardless_of_their_age(target: LakeWriter) -> None:
     """Of files that nobody has committed nothing either, and no checksum of one that went."""
     place = target.lake
     needed = {table.name: set(reader.files(place, table)) for table in TABLES}
@@ -122,7 +122,7 @@ def test_only_what_the_newest_versions_need_is_left_whatever_the_clock_says(targ
     assert rows(place) == before, "twice"
 
 
-def test_a_table_whose_folder_is_a_link_is_cleaned_too(target: LakeWriter, tmp_path: Path) -> None:
+def test_a_table_behind_a_symbolic_link_is_cleaned_too(target: LakeWriter, tmp_path: Path) -> None:
     folder = Path(target.lake.path(EVENTS))
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
@@ -141,7 +141,9 @@ def test_nothing_goes_from_a_table_that_lacks_a_file(target: LakeWriter) -> None
 
 
 @pytest.mark.parametrize("call", ["scandir", "unlink"])
-def test_what_cannot_be_removed_is_reported(call: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_removed_raises_an_error(
+    call: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuses(path: Any, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 

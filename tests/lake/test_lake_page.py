@@ -81,7 +81,7 @@ def fill(site: DataFolder) -> None:
 
 
 @pytest.mark.spark
-def test_every_example_of_the_page_runs_and_finds_what_it_says(
+def test_every_example_on_the_page_returns_the_documented_result(
     spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(site)

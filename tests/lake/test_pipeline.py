@@ -94,7 +94,7 @@ def test_the_tables_are_the_journal_row_for_row_and_an_append_done_again_changes
 
 
 @pytest.mark.soak(shard="lake")
-def test_the_tables_stay_the_journal_whatever_is_lost(spark: SparkSession, site: DataFolder) -> None:
+def test_the_tables_match_the_journal_after_losses(spark: SparkSession, site: DataFolder) -> None:
     site.write(30)
     assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
     site.assert_equal()
@@ -136,7 +136,7 @@ def test_states_that_are_too_many_for_one_process_are_read_by_spark(
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: DataFolder) -> None:
+def test_a_merge_without_its_append_is_repaired_by_the_next_batch(spark: SparkSession, site: DataFolder) -> None:
     """Both run at the same time, so a crash may leave either."""
     site.write(10)
     take_all(spark, site)
@@ -149,7 +149,7 @@ def test_a_merge_whose_append_was_lost_is_no_harm(spark: SparkSession, site: Dat
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_says_how_far_it_is_and_is_done_whatever_was_said_before(spark: SparkSession, site: DataFolder) -> None:
+def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(spark: SparkSession, site: DataFolder) -> None:
     site.write(10)
     take_all(spark, site)
     target = LakeWriter.of(spark, site.folder)

@@ -181,9 +181,7 @@ def questions() -> list[ThingQuery]:
 
 
 @pytest.mark.soak(shard="lake")
-def test_an_answer_is_what_replaying_every_thing_to_that_moment_gives(
-    spark: SparkSession, site: DataFolder, address: str
-) -> None:
+def test_a_past_state_query_equals_a_replay_of_every_thing(spark: SparkSession, site: DataFolder, address: str) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
     past, target = Replays(dice("replays")), LakeWriter.of(spark, site.folder)
     newest = [0]
@@ -260,7 +258,7 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
 
 
 @pytest.mark.soak(shard="lake")
-def test_what_was_erased_is_not_found_though_the_thing_was_made_again_before_the_lake_let_go_of_it(
+def test_erased_history_is_not_found_after_the_thing_is_created_again(
     spark: SparkSession, site: DataFolder, address: str
 ) -> None:
     """In events, snapshots and moments."""

@@ -67,7 +67,7 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
 
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
-def test_what_a_killed_java_has_put_aside_is_gone_with_the_next_start(tmp_path: Path) -> None:
+def test_the_next_start_removes_scratch_files_of_a_killed_java(tmp_path: Path) -> None:
     site = DataFolder(tmp_path / "Daten für später")
     site.write(10)
     with PipelineProcess(site, "run") as process:
@@ -98,7 +98,7 @@ def test_design_8_26_a_cluster_that_may_not_see_the_journal_is_refused(
     assert "expected a master local[…], found spark://head:7077" in said(capsys)
 
 
-def test_a_machine_without_java_is_reported_with_what_is_missing(
+def test_a_machine_without_java_gets_an_error_with_the_missing_part(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(site.folder / "nowhere"))
@@ -108,7 +108,7 @@ def test_a_machine_without_java_is_reported_with_what_is_missing(
     assert "`make install`" in said(capsys)
 
 
-def test_who_finds_the_lake_taken_reports_nobody_that_the_pipeline_has_ended(
+def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(error: StoreError) -> int:
@@ -129,7 +129,7 @@ def test_who_finds_the_lake_taken_reports_nobody_that_the_pipeline_has_ended(
 
 
 @pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
-def test_a_master_that_is_invalid_is_reported_with_what_is_expected(
+def test_an_invalid_spark_master_is_refused_with_the_expected_values(
     master: str, site: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["run", "--data-dir", str(site.folder), f"--master={master}"]) == EXIT_UNUSABLE
@@ -137,7 +137,7 @@ def test_a_master_that_is_invalid_is_reported_with_what_is_expected(
 
 
 @pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
-def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
+def test_a_manual_action_checks_the_lock_before_it_starts_spark(
     action: str, site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object, **__: object) -> None:
@@ -159,7 +159,7 @@ def test_what_is_done_by_hand_looks_at_the_lock_before_spark_is_started(
 
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["retention", "--preview"], ["rebuild"]])
-def test_what_is_done_by_hand_in_a_folder_without_a_journal_says_so_and_makes_nothing(
+def test_a_manual_action_without_a_journal_fails_and_creates_no_folder(
     options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
@@ -219,9 +219,7 @@ def test_maintenance_by_hand_is_shown_in_the_status(by_hand: DataFolder) -> None
 
 
 @pytest.mark.parametrize("before", [RetentionRun("2030-01-15T00:00:00.000000Z", 3), None])
-def test_retention_by_hand_is_reported_and_the_pipeline_believes_what_it_has(
-    before: RetentionRun | None, by_hand: DataFolder
-) -> None:
+def test_a_manual_retention_run_is_recorded_in_the_watermark(before: RetentionRun | None, by_hand: DataFolder) -> None:
     publish_watermark(by_hand.lake.watermark, Watermark(3, retention=before))
     rules = """--retention={"default": {"seconds": 1}}"""
     for _ in range(2):
@@ -234,14 +232,14 @@ def test_retention_by_hand_is_reported_and_the_pipeline_believes_what_it_has(
     assert before is None or found.at == before.at
 
 
-def test_what_is_done_by_hand_leaves_a_watermark_that_cannot_be_read_to_the_pipeline(by_hand: DataFolder) -> None:
+def test_a_manual_action_leaves_an_unreadable_watermark_unchanged(by_hand: DataFolder) -> None:
     by_hand.lake.watermark.write_text("half of")
     assert main(["optimize", "--data-dir", str(by_hand.folder)]) == 0
     assert by_hand.lake.watermark.read_text() == "half of"
 
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])
-def test_anyone_who_writes_the_lake_repairs_it_first(
+def test_every_writing_action_repairs_the_lake_log_first(
     options: list[str], site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And who only looks leaves it as it is."""
@@ -292,7 +290,7 @@ def test_a_comparison_says_each_difference_and_ends_with_1(
     ]
 
 
-def test_what_ended_the_pipeline_is_in_its_status(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_pipeline_status_shows_the_last_failure(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
     site.lake.pipeline.mkdir(parents=True)
     tamper(site, "PRAGMA user_version = 99")
     assert main(["status", "--data-dir", str(site.folder)]) == EXIT_UNFIT
@@ -367,7 +365,7 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
-def test_a_cluster_whose_workers_see_the_folder_fills_the_lake(site: DataFolder, cluster: Cluster) -> None:
+def test_a_cluster_with_a_shared_folder_fills_the_lake(site: DataFolder, cluster: Cluster) -> None:
     master = cluster.start_all(workers=2)
     site.write(20_000)
     options = ["--master", master, "--shared-data-dir", "--once"]

@@ -120,7 +120,7 @@ def test_latest_is_made_again_continues_when_killed_and_is_never_half(
     assert verify(site.lake, VerifyOptions(fold_all=True)).count == 0
 
 
-def test_a_rebuild_is_numbered_after_the_last_one_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_a_rebuild_number_is_higher_than_the_last_one_regardless_of_the_clock(tmp_path: Path) -> None:
     """Or `latest` would take it for one that has been: one that goes on keeps its number for that reason."""
     place = Lake(tmp_path)
     fill(place, 1, 1)
@@ -144,7 +144,7 @@ def eventful_again(site: DataFolder) -> None:
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_events_do_not_report_rests_on_what_is_known(spark: SparkSession, site: DataFolder) -> None:
+def test_a_rebuild_uses_snapshots_and_the_journal_if_events_are_missing(spark: SparkSession, site: DataFolder) -> None:
     eventful(site)
     take_all(spark, site)
     whole = rows(site)
@@ -173,9 +173,7 @@ def test_what_events_do_not_report_rests_on_what_is_known(spark: SparkSession, s
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_was_erased_is_not_in_what_was_made_again_before_the_lake_let_go_of_it(
-    spark: SparkSession, site: DataFolder
-) -> None:
+def test_a_rebuild_omits_erased_history_of_a_recreated_thing(spark: SparkSession, site: DataFolder) -> None:
     """Neither of events, nor of a row of `latest` or `snapshots`."""
     eventful(site)
     take_all(spark, site)
@@ -232,14 +230,14 @@ def test_rows_of_one_entity_after_the_other_become_one_state_each() -> None:
     assert list(fold_rows([])) == []
 
 
-def test_a_state_has_the_number_of_what_it_has_seen_and_of_nothing_newer() -> None:
+def test_a_rebuilt_state_has_the_sequence_number_of_its_last_event() -> None:
     """Otherwise the events that are missing, of a table put back alone, would change nothing when they come again."""
     newer = known("a:1", 9, "{}")
     (row,) = fold_rows([item("a:1", 1, 10), item("a:1", 2, 13), (*newer[:4], 900, *newer[5:])])
     assert (row[3], row[6], row[7]) == (2, '{"attributes":{"n":2}}', 13)
 
 
-def test_what_is_said_about_a_thing_is_folded_with_its_values() -> None:
+def test_a_rebuilt_state_contains_the_metadata_of_its_events() -> None:
     """Metadata rests in the stored headers of an event; a rebuild that passed over them would take it from every thing."""
     *event, _, _, _ = item("a:1", 1, 10)
     said = '{"_metadata":[["/attributes/n/unit","kg"]]}'
@@ -267,9 +265,7 @@ def kill_when(site: DataFolder, seen: str, version: int) -> None:
 @pytest.mark.soak(shard="lake-kills")
 @pytest.mark.spark
 @pytest.mark.parametrize("seen", ["rebuild/progress.json", "rebuild/latest/_delta_log", "latest"])
-def test_a_rebuild_whose_process_is_killed_continues_and_ends_the_same(
-    seen: str, spark: SparkSession, site: DataFolder
-) -> None:
+def test_a_killed_rebuild_continues_and_gives_the_same_result(seen: str, spark: SparkSession, site: DataFolder) -> None:
     """Ten kills: when it has begun, amid the first part, or about when the new rows are put in their place."""
     site.write(2000, entities=50)
     take_all(spark, site)

@@ -155,7 +155,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
         ("SELECT raise_error('no')", "USER_RAISED_EXCEPTION"),
     ],
 )
-def test_what_spark_refuses_is_said_in_its_words(
+def test_a_query_that_spark_refuses_returns_the_error_of_spark(
     text: str, said: str, site: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(QueryRefused, match=said) as refused, wide(site, address).run(Sql(text), LONG) as answer:
@@ -182,7 +182,7 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Da
 
 
 @pytest.mark.soak(shard="lake")
-def test_an_export_is_the_journal_whatever_the_lake_has_of_it(
+def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
     spark: SparkSession, site: DataFolder, address: str, tmp_path: Path
 ) -> None:
     policy, other = (

@@ -48,7 +48,7 @@ def test_an_event_goes_when_nothing_keeps_it(rule: RetentionRule, expected: str)
     assert rule.expired_condition(NOW, {}) == expected
 
 
-def test_what_was_written_after_something_young_does_not_go_by_its_time() -> None:
+def test_retention_keeps_old_events_that_follow_a_young_event() -> None:
     """The clock was behind when it was written."""
     young = "ts < timestamp'2030-01-14T12:00:00+00:00' AND seq < 40"
     assert RetentionRule(DAY, 7).expired_condition(NOW, {DAY: 40}) == f"{young} AND revision <= newest - 7"
@@ -102,7 +102,7 @@ def test_folding_continues_from_a_snapshot_and_ends_where_something_is_missing()
     assert fold(None, []) is None
 
 
-def test_a_snapshot_that_represents_events_has_what_they_said_about_the_thing() -> None:
+def test_a_snapshot_that_replaces_events_keeps_their_metadata() -> None:
     said = {"headers": '{"_metadata":[["/attributes/n/unit","kg"]]}'}
     created = row(1, '{"attributes":{"n":1}}', "created", "/")
     made = fold(None, [created | said, row(2)])
@@ -117,7 +117,7 @@ def test_a_creation_needs_nothing_before_it() -> None:
     assert (made["revision"], made["state"], made["created"]) == (8, '{"attributes":{"n":1}}', timestamp(7))
 
 
-def test_a_lake_into_which_nothing_comes_keeps_what_it_has() -> None:
+def test_a_lake_without_new_events_deletes_no_events() -> None:
     newest = NOW - DAY
     assert trusted_time(newest, NOW + 400 * DAY) == newest
     assert trusted_time(NOW + DAY, NOW) == NOW
@@ -147,7 +147,7 @@ class Lamps:
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: SparkSession, site: DataFolder) -> None:
+def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(spark: SparkSession, site: DataFolder) -> None:
     """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
     lamps, target = Lamps(site), LakeWriter.of(spark, site.folder)
     old, counted, kept, both = lamp("old", "a"), lamp("counted", "b"), lamp("it's.kept", "c"), lamp("both", "d")
@@ -203,7 +203,7 @@ def test_what_is_past_its_time_goes_and_what_is_left_can_be_replayed(spark: Spar
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_what_was_written_while_the_clock_was_behind_stays(spark: SparkSession, site: DataFolder) -> None:
+def test_retention_keeps_events_written_while_the_clock_was_behind(spark: SparkSession, site: DataFolder) -> None:
     lamps, target = Lamps(site), LakeWriter.of(spark, site.folder)
     lamps.write(lamp("a", "old"), *range(1, 9))
     lamps.write(lamp("a", "behind"), 1, 2)

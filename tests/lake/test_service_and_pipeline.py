@@ -70,7 +70,9 @@ def kill_with_pipelines(service: PipelineService) -> None:
 
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
-def test_the_service_fills_the_lake_anyone_who_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_service_fills_the_lake_after_a_kill_of_either_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     site = DataFolder(tmp_path / "data")
     site.write(20)

@@ -21,7 +21,7 @@ def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> N
     assert str(prepared_classes(JARS, find_java())) in mapped
 
 
-def test_classes_are_prepared_again_after_what_they_are_of_was_installed_again(
+def test_the_class_archive_is_outdated_after_the_jars_are_installed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     classes, installed = tmp_path / "classes-17-4.2.0.jsa", tmp_path / "pyspark" / "jars"
@@ -58,13 +58,13 @@ def test_a_pipeline_that_does_not_come_to_its_maintenance_is_ended(
     assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "maintenance failed"}\n']
 
 
-def test_a_pipeline_does_not_outlive_who_has_started_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_ends_with_its_parent_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline(tmp_path, monkeypatch, 'echo "$*"')
     assert run(tmp_path / "data", tmp_path / "classes.jsa")[0].endswith(" --with-parent\n")
 
 
 @pytest.mark.parametrize(("ending", "is_made"), [("", False), ('echo "its own" >"$made";', True)])
-def test_what_another_java_wrote_at_its_end_is_not_taken_for_the_pipelines_classes(
+def test_a_class_archive_of_another_java_is_not_used_for_the_pipeline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, is_made: bool
 ) -> None:
     """Spark asks a Java of its own how the one that lasts is to be started."""
@@ -79,7 +79,7 @@ def test_what_another_java_wrote_at_its_end_is_not_taken_for_the_pipelines_class
     assert (tmp_path / "classes.jsa").exists() is is_made
 
 
-def test_what_was_prepared_before_is_away_while_java_writes_again(
+def test_the_old_class_archive_is_removed_before_java_writes_a_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It refuses to write down what it has loaded beside what it has mapped."""

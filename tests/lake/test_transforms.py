@@ -39,7 +39,7 @@ def test_an_entry_becomes_a_row_with_its_namespace_and_its_time_to_the_microseco
     assert (found[11]["value"], found[10]["value"], found[13]["value"]) == ("9007199254740993", None, '{"a": 1.50}')
 
 
-def test_a_state_becomes_a_row_and_none_is_a_deleted_entity(spark: SparkSession) -> None:
+def test_a_state_becomes_a_row_and_a_missing_state_marks_a_deleted_entity(spark: SparkSession) -> None:
     states = spark.createDataFrame(
         [
             ("thing", "acme.site:lamp", "acme.site:pol", 5, 17, AT, AT, '{"attributes":{}}'),

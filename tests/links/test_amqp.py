@@ -180,7 +180,7 @@ class TestAmqp091(BrokerBehaviour):
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_what_is_acknowledged_together_leaves_as_one_acknowledgement(
+    async def test_consecutive_acknowledgements_are_sent_as_one(
         self, world: AmqpWorld, link: AmqpLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         taker = DeliveryCollector(link)
@@ -196,7 +196,7 @@ class TestAmqp091(BrokerBehaviour):
         await wait_until(lambda: sent)
         assert len(sent) == 3
 
-    async def test_nothing_is_acknowledged_before_what_came_first(
+    async def test_a_delivery_is_acknowledged_only_after_all_earlier_ones(
         self, world: AmqpWorld, link: AmqpLink, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         taker = DeliveryCollector(link)
@@ -325,7 +325,9 @@ class TestAmqp091(BrokerBehaviour):
         assert messages_of(await publishing.all_done()) == [words, None, words]
         assert Counter(told) == {("/never-there", ReaderStatus.UNDELIVERED): 2, (world.out, ReaderStatus.HEARD): 1}
 
-    async def test_a_missing_exchange_is_named_and_harms_nobody(self, world: AmqpWorld, link: AmqpLink) -> None:
+    async def test_a_missing_exchange_is_reported_and_does_not_affect_other_messages(
+        self, world: AmqpWorld, link: AmqpLink
+    ) -> None:
         told, publishing = signs_of(link), Publishing(link)
         for payload in numbered(20):
             publishing.give(*outgoing(world.out, payload), *outgoing("not-there/key", payload))
@@ -457,7 +459,7 @@ class TestAmqp091(BrokerBehaviour):
         assert not link.lost.done()
         await link.close()
 
-    async def test_closing_hands_over_what_was_published_and_acknowledged_before(self, world: AmqpWorld) -> None:
+    async def test_closing_a_link_sends_all_messages_and_acknowledgements_first(self, world: AmqpWorld) -> None:
         link = await world.connect()
         await world.send([b"done"])
         [delivery] = await DeliveryCollector(link).take(1)
@@ -510,7 +512,7 @@ class TestFaultsOfTheBroker:
         finally:
             await asyncio.to_thread(broker.control, "eval", bound.format(134_217_728))
 
-    async def test_a_killed_broker_delivers_again_what_was_unsettled_and_keeps_what_it_confirmed(
+    async def test_a_killed_broker_redelivers_unsettled_messages_and_keeps_confirmed_ones(
         self, broker: RabbitMQ
     ) -> None:
         async with AmqpWorld.at(broker) as world:

@@ -114,7 +114,7 @@ async def test_an_exchange_that_we_may_not_write_to_refuses_the_message_and_not_
     await link.close()
 
 
-async def test_an_examination_names_a_queue_that_we_may_not_read(world: AmqpWorld) -> None:
+async def test_a_connection_test_names_a_queue_without_read_permission(world: AmqpWorld) -> None:
     """Also while messages wait there: none of them is taken, and none comes marked later."""
     await world.send([b"waits"])
     world.document["uri"] = world.broker.uri("stranger")
@@ -124,7 +124,7 @@ async def test_an_examination_names_a_queue_that_we_may_not_read(world: AmqpWorl
     assert "stranger" in found.error.text
 
 
-async def test_an_examination_looks_for_exchanges_and_for_queues_of_answers(world: AmqpWorld) -> None:
+async def test_a_connection_test_checks_exchanges_and_response_queues(world: AmqpWorld) -> None:
     made = await world.bare_client.channel.declare_exchange(f"{world.source}.ex")
     addresses = (f"{made.name}/{{{{ thing:id }}}}", "gone/key", "/gone.queue", "/{{ header:reply-to }}", world.out)
     topics = ["_/_/things/twin/events"]
@@ -141,7 +141,7 @@ async def test_an_examination_looks_for_exchanges_and_for_queues_of_answers(worl
     ]
 
 
-async def test_an_examination_that_does_not_get_in_says_why(world: AmqpWorld) -> None:
+async def test_a_connection_test_whose_login_is_refused_reports_the_reason(world: AmqpWorld) -> None:
     world.document["uri"] = f"amqp://service:wrong@{world.broker.host}:{world.broker.port}"
     with pytest.raises(ConnectionRefused) as refused:
         await examined(world.definition)
@@ -218,7 +218,7 @@ async def test_a_given_ca_is_trusted(world: AmqpWorld) -> None:
     await link.close()
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused(world: AmqpWorld) -> None:
+async def test_an_untrusted_certificate_is_refused(world: AmqpWorld) -> None:
     error = await refusal(over_tls(world))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.CERTIFICATE)
 
@@ -253,7 +253,7 @@ async def test_an_unknown_host(world: AmqpWorld) -> None:
     assert (type(error), error.detail) == (NotConnected, Detail.UNKNOWN_HOST)
 
 
-async def test_a_port_that_nobody_listens_at(world: AmqpWorld) -> None:
+async def test_a_port_without_a_listener_refuses_the_connection(world: AmqpWorld) -> None:
     port = free_port()
     error = await refusal(world, f"amqp://a:b@127.0.0.1:{port}")
     assert type(error) is NotConnected

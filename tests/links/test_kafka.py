@@ -358,7 +358,7 @@ class TestKafka(BrokerBehaviour):
 
     # ── cuts and ends ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_a_small_cut_is_repaired_and_nobody_notices(self, world: KafkaWorld) -> None:
+    async def test_a_short_network_cut_is_repaired_without_a_lost_link(self, world: KafkaWorld) -> None:
         link = await world.connect(repair_seconds=10.0)
         taker, publishing = DeliveryCollector(link), Publishing(link)
         for number in range(3):
@@ -373,9 +373,7 @@ class TestKafka(BrokerBehaviour):
         await link.close()
 
     @pytest.mark.slow(reason="Kafka ends and starts")
-    async def test_a_broker_that_was_killed_delivers_what_was_unsettled(
-        self, world: KafkaWorld, own_kafka: Kafka
-    ) -> None:
+    async def test_a_killed_broker_redelivers_unsettled_messages(self, world: KafkaWorld, own_kafka: Kafka) -> None:
         own = own_kafka
         source, out = f"{world.name}.own-in", f"{world.name}.own-out"
         await asyncio.to_thread(own.create, source, out)

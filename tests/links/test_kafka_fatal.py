@@ -50,7 +50,7 @@ async def test_an_error_of_the_producer_ends_the_link_and_refuses_no_message(cod
 
 
 @pytest.mark.broker("kafka")
-async def test_what_is_fatal_to_the_library_is_not_written_to_the_terminal(
+async def test_a_fatal_library_error_is_not_written_to_the_terminal(
     kafka: Kafka, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """There the service's log is, a JSON object in each line."""

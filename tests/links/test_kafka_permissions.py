@@ -89,7 +89,7 @@ def told(finding: AddressCheck) -> tuple[str, str] | None:
     return None if finding.error is None else (finding.error.detail.value, finding.error.text)
 
 
-async def test_where_everything_is_allowed_only_what_is_missing_is_named(kafka: Kafka, topic: str) -> None:
+async def test_with_all_permissions_a_connection_test_reports_only_missing_topics(kafka: Kafka, topic: str) -> None:
     found = await examined(connection(kafka, topic))
     assert [told(each) for each in found.sources[0]] == [None]
     by_topic, by_key, by_partition, filled_later, gone = found.targets

@@ -74,14 +74,12 @@ class TestReaching:
         assert error.detail is Detail.BAD_CREDENTIALS
         assert "wrong" not in str(error)
 
-    async def test_tls_trusts_what_the_document_brings(self, kafka: Kafka, topic: str) -> None:
+    async def test_tls_trusts_the_ca_of_the_connection_document(self, kafka: Kafka, topic: str) -> None:
         ca = kafka.certificates.ca.read_text()
         await self.passes(self.document(kafka, kafka.uri(tls=True), topic, ca=ca), topic)
         await self.passes(self.document(kafka, kafka.uri("ada", tls=True), topic, ca=ca), topic)
 
-    async def test_a_certificate_of_nobody_is_refused_unless_the_document_says_so(
-        self, kafka: Kafka, topic: str
-    ) -> None:
+    async def test_an_untrusted_certificate_is_refused_unless_validation_is_off(self, kafka: Kafka, topic: str) -> None:
         error = await self.refused(self.document(kafka, kafka.uri(tls=True), topic))
         assert isinstance(error, ConnectionRefused)
         assert error.detail is Detail.CERTIFICATE
@@ -96,7 +94,7 @@ class TestReaching:
             assert (await self.refused(document)).detail is Detail.CERTIFICATE
             await self.passes({**document, "validateCertificates": False}, topic)
 
-    async def test_nobody_there_is_a_refused_connection_at_once(self, kafka: Kafka, topic: str) -> None:
+    async def test_a_port_without_a_listener_refuses_the_connection_immediately(self, kafka: Kafka, topic: str) -> None:
         begun = asyncio.get_running_loop().time()
         error = await self.refused(self.document(kafka, f"tcp://127.0.0.1:{free_port()}", topic))
         assert (error.retry, error.detail) == (True, Detail.REFUSED)

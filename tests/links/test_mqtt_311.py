@@ -35,9 +35,7 @@ class TestMqtt(MqttBehaviour):
         several = Connection.model_validate({**world.document, "clientCount": 3})
         assert [problem.path for problem in load_connection_type("mqtt").check(several)] == ["clientCount"]
 
-    async def test_what_one_client_had_not_acknowledged_comes_again_and_nothing_of_the_others(
-        self, world: LinkSetup
-    ) -> None:
+    async def test_closing_one_client_redelivers_only_its_unacknowledged_messages(self, world: LinkSetup) -> None:
         """There are no others."""
         assert isinstance(world, MqttWorld)
         more = {**world.document["sources"][0], "consumerCount": 2}

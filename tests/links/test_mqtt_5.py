@@ -81,7 +81,7 @@ class TestMqtt5(MqttBehaviour):
             assert told == [("lab/closed", ReaderStatus.REFUSED)]
             await link.close()
 
-    async def test_an_expiry_of_zero_is_none(self, world: MqttWorld) -> None:
+    async def test_an_expiry_interval_of_zero_is_not_sent(self, world: MqttWorld) -> None:
         link = await world.connect()
         publishing = Publishing(link)
         publishing.give(OutboundMessage(world.out, Envelope(b"{}", {"mqtt.message-expiry-interval": "0"})))
@@ -117,7 +117,7 @@ class TestMqtt5(MqttBehaviour):
         assert error.fault.status == 400
         await link.close()
 
-    async def test_the_window_is_never_above_what_the_broker_takes(self, world: MqttWorld) -> None:
+    async def test_the_window_never_exceeds_the_limit_of_the_broker(self, world: MqttWorld) -> None:
         with Mosquitto.start(config_lines=("max_inflight_messages 7",)) as own:
             world.document["uri"] = f"tcp://{own.host}:{own.port}"
             link = await world.connect()

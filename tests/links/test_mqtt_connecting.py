@@ -110,7 +110,7 @@ async def test_an_unknown_host(kind: str) -> None:
     assert error.text
 
 
-async def test_a_port_that_nobody_listens_at(kind: str) -> None:
+async def test_a_port_without_a_listener_refuses_the_connection(kind: str) -> None:
     port = free_port()
     error = await refusal(document(kind, f"tcp://127.0.0.1:{port}"))
     assert type(error) is NotConnected

@@ -46,7 +46,7 @@ def test_a_message_goes_round(mosquitto: Mosquitto) -> None:
     assert received[0] == b"hello"
 
 
-def test_a_stopped_broker_has_kept_what_waits_for_a_session() -> None:
+def test_a_stopped_broker_keeps_messages_of_a_session() -> None:
     with Mosquitto.start() as broker:
         with client(broker, "keeper") as (one, _):
             subscribed: list[int] = []

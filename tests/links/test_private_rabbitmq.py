@@ -32,7 +32,7 @@ async def test_a_broker_that_was_stopped_or_killed_starts_again_at_its_port_with
         assert (await bare_client.queue("kept")).declaration_result.message_count == 2
 
 
-def test_what_the_broker_is_reported_and_does_not_understand_is_an_error(rabbitmq: RabbitMQ) -> None:
+def test_an_unknown_control_command_raises_an_error(rabbitmq: RabbitMQ) -> None:
     assert "fleet" in rabbitmq.control("list_vhosts").split()
     with pytest.raises(BrokerFailed, match="no_such_command"):
         rabbitmq.control("no_such_command")

@@ -27,7 +27,7 @@ def test_a_property_test_that_refuses_everything_fails() -> None:
         property_test(1, refuses=True)
 
 
-def test_each_property_test_counts_its_own_acceptances() -> None:
+def test_each_property_test_has_its_own_total_of_accepted_examples() -> None:
     property_test(20, refuses=False)
     with pytest.raises(AssertionError, match="20 examples were accepted, expected at least 21"):
         property_test(21, refuses=False)

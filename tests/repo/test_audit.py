@@ -59,7 +59,7 @@ def test_an_audit_that_did_not_happen_neither_passes_nor_fails(answer: str, comp
     assert complaint.rpartition("\n")[2] in decision.text or answer
 
 
-def test_what_can_be_audited_is_and_what_cannot_is_named_and_never_passes() -> None:
+def test_a_package_that_cannot_be_audited_is_named_and_prevents_a_pass() -> None:
     decision = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
     assert (decision.passed, decision.failed) == (False, False)
     assert decision.text.splitlines() == [
@@ -74,7 +74,7 @@ def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
     assert line.endswith("c9 and 2 more")
 
 
-def test_a_known_weakness_counts_also_where_something_could_not_be_audited() -> None:
+def test_a_known_vulnerability_fails_the_audit_even_if_another_package_is_unknown() -> None:
     decision = judge(said(WEAK, UNKNOWN), "")
     assert decision.failed
     assert decision.text.splitlines()[-1] == "not audited, since nothing is known there of them: c"
@@ -89,7 +89,7 @@ def test_without_the_program_nothing_is_audited(tmp_path: Path) -> None:
     assert ask([str(tmp_path / "pip-audit")], 5).text.startswith("not audited: ")
 
 
-def test_what_passed_is_asked_for_again_when_the_pins_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[list[str]] = []
 
     def answer(command: list[str], _seconds: float) -> Verdict:

@@ -52,7 +52,7 @@ def test_it_has_the_form_of_the_specification() -> None:
     assert schema_complaints(FILE) == ""
 
 
-def test_the_schema_finds_what_is_wrong(tmp_path: Path) -> None:
+def test_the_schema_rejects_an_unknown_key(tmp_path: Path) -> None:
     wrong = tmp_path / "compose.yaml"
     wrong.write_text(FILE.read_text(encoding="utf-8").replace("healthcheck:", "healthchek:"), encoding="utf-8")
     assert "healthchek" in schema_complaints(wrong)
@@ -108,13 +108,13 @@ def test_the_service_starts_when_its_brokers_serve_and_its_queues_are_made() -> 
     assert {it["condition"] for it in SERVICES["prepare"]["depends_on"].values()} == {"service_healthy"}
 
 
-def test_what_is_mounted_is_there() -> None:
+def test_every_mounted_path_or_volume_exists() -> None:
     sources = [source.partition(":")[0] for service in SERVICES for source in mounts(service).values()]
     for source in sources:
         assert (ROOT / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], source
 
 
-def test_what_runs_before_the_service_is_a_module_of_ours() -> None:
+def test_the_container_that_prepares_the_data_runs_a_module_of_this_project() -> None:
     *_, module, folder = SERVICES["prepare"]["entrypoint"]
     assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file()
     assert folder in mounts("prepare")

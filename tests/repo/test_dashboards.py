@@ -131,7 +131,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
-def test_an_alert_says_what_is_the_matter_and_leads_to_what_to_do(alert: dict[str, Any]) -> None:
+def test_an_alert_describes_the_problem_and_links_to_its_runbook_section(alert: dict[str, Any]) -> None:
     assert alert["labels"]["severity"] in ("critical", "warning")
     said = alert["annotations"]
     assert {"summary", "description", "runbook"} == set(said)

@@ -63,7 +63,7 @@ def test_the_unit_leaves_little_open(tmp_path: Path) -> None:
     assert float(level[1]) <= MOST_EXPOSED
 
 
-def test_the_unit_runs_as_nobody_and_writes_to_its_scratch_folder_alone() -> None:
+def test_the_unit_has_a_dynamic_user_and_writes_only_to_its_state_directory() -> None:
     found = unit()
     for name in ("DynamicUser", "NoNewPrivileges", "PrivateTmp", "ProtectHome", "PrivateDevices"):
         assert found[name] == ["yes"], name
@@ -134,7 +134,7 @@ def test_the_image_is_that_of_compose() -> None:
     assert CONTAINER["image"] == compose["services"]["connectivity"]["image"]
 
 
-def test_the_pod_is_nobody_and_may_do_nothing() -> None:
+def test_the_pod_runs_without_root_and_without_privileges() -> None:
     recipe = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     user = int(re.findall(r"^USER (\d+)", recipe, re.MULTILINE)[-1])
     of_pod, of_container = POD["securityContext"], CONTAINER["securityContext"]
@@ -163,7 +163,7 @@ def test_every_mount_has_its_volume_and_the_image_s_folders_are_mounted() -> Non
     assert config == of_kind("ConfigMap")["metadata"]["name"]
 
 
-def test_probes_ask_what_the_service_answers() -> None:
+def test_the_probes_request_the_health_endpoints_of_the_service() -> None:
     known = {each["name"]: each["containerPort"] for each in CONTAINER["ports"]}
     assert known == {"http": 8080}
     probes = {name: CONTAINER[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness", "readiness")}

@@ -67,7 +67,7 @@ def test_the_linter_has_no_complaints() -> None:
     [("STOPSIGNAL", "STOPSIGNL", "unexpected"), (":3.13.7-slim-bookworm\n", ":latest\n", "DL3007")],
     ids=["an unknown instruction", "an image that changes"],
 )
-def test_the_linter_finds_what_is_wrong(found: str, instead: str, complaint: str, tmp_path: Path) -> None:
+def test_the_linter_finds_errors_in_the_dockerfile(found: str, instead: str, complaint: str, tmp_path: Path) -> None:
     wrong = tmp_path / "Dockerfile"
     wrong.write_text(FILE.read_text(encoding="utf-8").replace(found, instead), encoding="utf-8")
     assert complaint in complaints(wrong)
@@ -88,7 +88,7 @@ def test_everything_that_is_fetched_is_checked_against_its_hash() -> None:
     assert "--constraints constraints.txt" in " ".join(installs)
 
 
-def test_it_runs_as_a_user_of_a_fixed_number_who_owns_the_data_alone() -> None:
+def test_the_image_runs_as_a_fixed_user_id_that_owns_only_the_data_folder() -> None:
     (user,) = of("USER")
     assert user == "10001:10001"
     made = " ".join(of("RUN"))
@@ -105,7 +105,7 @@ def test_nothing_is_after_the_user_that_needs_more_rights() -> None:
     }  # fmt: skip
 
 
-def test_it_keeps_what_it_writes_in_volumes_and_stops_in_an_orderly_way() -> None:
+def test_the_image_stores_data_in_volumes_and_stops_on_sigterm() -> None:
     assert json.loads(of("VOLUME")[0]) == ["/data", "/connections"]
     assert of("STOPSIGNAL") == ["SIGTERM"]
     assert json.loads(of("ENTRYPOINT")[0]) == ["connectivity"]
@@ -127,7 +127,7 @@ def test_there_are_no_secrets_in_it() -> None:
     assert [each for each in instructions() if each.word in ("ARG", "ADD")] == []
 
 
-def test_the_context_holds_what_is_copied_and_nothing_else() -> None:
+def test_the_build_context_contains_exactly_the_copied_files() -> None:
     """Everything is left out, and what is needed is let in again."""
     lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
     first, *rules = [line for line in lines if line and not line.startswith("#")]

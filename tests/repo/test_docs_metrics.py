@@ -25,7 +25,7 @@ RESERVED = ("_total", "_count", "_sum", "_bucket", "_created", "_info")
 """Endings that say of what type a metric is."""
 
 
-def test_openmetrics_reads_what_is_exposed() -> None:
+def test_the_openmetrics_parser_reads_every_exposed_metric() -> None:
     text: bytes = generate_latest(example().registry)  # type: ignore[no-untyped-call]
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}  # type: ignore[no-untyped-call]
     assert {f"{name}_total" if it.type == "counter" else name for name, it in families.items()} == {
@@ -48,7 +48,7 @@ class TestAMetric:
         if metric.type == "histogram":
             assert words[-1] in UNITS
 
-    def test_says_in_a_sentence_what_it_counts(self, metric: MetricDescription) -> None:
+    def test_the_description_of_a_metric_is_one_sentence(self, metric: MetricDescription) -> None:
         assert re.fullmatch(r"[A-Z01].{8,}\.", metric.meaning)
 
     def test_has_only_labels_with_few_values(self, metric: MetricDescription) -> None:
@@ -63,7 +63,7 @@ def test_every_label_that_is_explained_is_used() -> None:
     assert set(LABELS) == {label for metric in METRICS for label in metric.labels}
 
 
-def test_every_outcome_that_the_service_counts_is_explained() -> None:
+def test_every_delivery_outcome_in_the_metrics_is_documented() -> None:
     """The word stands in the code where it is counted."""
     counted = re.compile(r"\.(?:in|out)bound\(\s*\"([a-z_]+)\"")
     found = {

@@ -26,7 +26,9 @@ def test_every_row_of_the_tables_is_on_the_page() -> None:
 
 
 @each_row(("expression", "headers", "gives"), BLOCKS)
-def test_an_example_on_the_page_comes_to_what_is_below_it(expression: str, headers: str, gives: str) -> None:
+def test_a_placeholder_example_on_the_page_resolves_to_the_documented_result(
+    expression: str, headers: str, gives: str
+) -> None:
     resolution = parse(expression).resolve(PlaceholderContext(headers=json.loads(headers)))
     if resolution.state is ResolutionState.RESOLVED:
         expected = json.loads(gives)

@@ -28,7 +28,7 @@ def test_the_page_has_every_setting() -> None:
     assert {"limits.payload", "journal.historical_headers", "lake.retention", "spark.mode"} <= set(rows())
 
 
-def test_what_a_group_says_is_text_and_no_code() -> None:
+def test_the_description_of_a_group_is_text_and_not_a_code_block() -> None:
     """Markdown takes an indented line for code."""
     assert "\n\nWithout any key the service creates one" in settings_page()
     assert not re.findall(r"^ +", settings_page(), re.MULTILINE)

@@ -58,7 +58,7 @@ UNFINISHED = re.compile(r"\b(?:" + "|".join(["TO" + "DO", "FIX" + "ME", "X" * 3,
     [(MACHINE_PATH, "a path of one machine"), (UNFINISHED, "something unfinished")],
     ids=["machine paths", "unfinished work"],
 )
-def test_no_file_holds_what_belongs_to_one_machine_or_one_day(pattern: re.Pattern[str], why: str) -> None:
+def test_no_file_contains_a_path_of_one_machine_or_unfinished_work(pattern: re.Pattern[str], why: str) -> None:
     found = [
         f"{file.relative_to(ROOT)}:{number}: {why}: {line.strip()[:80]}"
         for file in project_files()

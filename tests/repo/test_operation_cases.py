@@ -23,7 +23,7 @@ CASES = {
     49: ("service/test_monitoring.py", "test_case_49_the_log_follows_a_message_from_its_source_to_the_target"),
     50: (
         "service/test_monitoring.py",
-        "test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_and_in_the_log",
+        "test_case_50_an_unreadable_message_without_a_reply_address_is_acknowledged_and_logged",
     ),
     51: ("links/test_kafka.py", "test_case_51_throttling_bounds_the_records_of_a_second"),
     52: ("service/test_cases_brokers.py", "test_case_52_things_and_headers_have_a_largest_size"),

@@ -100,7 +100,7 @@ def test_every_case_but_the_void_ones_is_a_test_and_there_are_no_others() -> Non
     assert sorted(covered()) == sorted(set(CASES) - VOID.keys())
 
 
-def test_what_a_client_can_do_is_a_test_of_the_service() -> None:
+def test_every_client_case_has_a_test_of_the_service() -> None:
     of_the_service = {
         case for case, tests in covered().items() if any(not test.startswith("unit/mappings") for test in tests)
     }

@@ -33,7 +33,7 @@ def test_it_is_cyclonedx(text: str) -> None:
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
 
 
-def test_it_reports_what_the_service_needs_from_what_its_tests_need(document: dict[str, Any]) -> None:
+def test_the_sbom_separates_service_dependencies_from_test_dependencies(document: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = {canonicalize_name(Requirement(text).name) for text in project["dependencies"]}
     scopes = {each["name"]: each["scope"] for each in document["components"]}
@@ -50,7 +50,7 @@ def test_each_package_has_version_and_package_url(document: dict[str, Any]) -> N
     assert sum("licenses" in each for each in document["components"]) > len(document["components"]) * 0.9
 
 
-def test_it_says_who_needs_whom(document: dict[str, Any]) -> None:
+def test_the_sbom_lists_the_dependencies_of_each_package(document: dict[str, Any]) -> None:
     below = {each["ref"].partition("@")[0]: each.get("dependsOn", []) for each in document["dependencies"]}
     assert any("/cryptography@" in ref for ref in below["pkg:pypi/broker-connectivity"])
     assert any("/cffi@" in ref for ref in below["pkg:pypi/cryptography"])

@@ -287,7 +287,7 @@ def test_a_storm_of_mutated_messages_harms_nothing(service: ServiceProcess, brok
     assert errors == []
 
 
-def test_what_was_bad_is_not_delivered_again(service: ServiceProcess, broker: Mosquitto) -> None:
+def test_refused_messages_are_not_delivered_again_after_a_restart(service: ServiceProcess, broker: Mosquitto) -> None:
     """Settled is settled: after a restart of the service the broker has nothing left for it."""
     with client(broker, "b/fixed") as requester:
         for payload, *_ in BAD.values():

@@ -255,7 +255,7 @@ REFUSED: dict[str, dict[str, tuple[bytes | None, dict[str, Any], int, str]]] = {
 
 
 @pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, rows in REFUSED.items() for name in rows])
-def test_what_makes_a_message_unreadable_is_answered_with_its_own_error(
+def test_an_unreadable_message_gets_its_specific_error(
     service: ServiceProcess,
     all_four: dict[str, FourSources],
     parties: Callable[[FourSources, str], BrokerClient],
@@ -354,7 +354,7 @@ def onlooking(four: FourSources) -> FourSources:
     return four
 
 
-def test_nothing_is_published_to_a_reply_address_that_is_unsafe_or_none(
+def test_an_unsafe_or_invalid_reply_address_gets_no_message(
     service: ServiceProcess, onlooking: FourSources, parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """A command and an unreadable message for each: both settled, neither answered anywhere, both told in the log."""
@@ -422,7 +422,7 @@ def test_an_answer_to_the_source_itself_comes_to_rest(
 # --- afterwards ---------------------------------------------------------------------------------------------------------
 
 
-def test_refusals_are_logged_with_what_belongs_to_them_and_without_what_was_sent(
+def test_a_refusal_is_logged_with_its_context_and_without_the_payload(
     service: ServiceProcess, four: FourSources, parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     requester = parties(four, "fixed")
@@ -458,7 +458,7 @@ def test_nothing_has_failed_inside_and_no_content_is_in_the_log(service: Service
     assert service.get("/health/ready")[0] == 200
 
 
-def test_what_was_odd_is_not_delivered_again(
+def test_refused_messages_are_not_delivered_again_by_any_broker(
     service: ServiceProcess, all_four: dict[str, FourSources], parties: Callable[[FourSources, str], BrokerClient]
 ) -> None:
     """Settled is settled: the brokers have nothing left for the service."""

@@ -229,7 +229,7 @@ def test_case_43_a_merge_says_that_it_is_one(four: FourSources, parties: Parties
         assert answer["status"] in (status, 201 if status == 204 else status)
 
 
-def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_and_counted(
+def test_case_50_an_unreadable_message_without_a_reply_address_is_acknowledged_and_counted(
     service: ServiceProcess, four: FourSources, parties: Parties
 ) -> None:
     def count(outcome: str, direction: str) -> float:

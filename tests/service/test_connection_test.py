@@ -131,7 +131,9 @@ def test_case_16_a_target_that_issues_a_label_may_be_tried_out(operator: Desk, m
     assert operator.ids() == before
 
 
-def test_case_22_what_mqtt_3_1_1_has_no_header_for_is_refused(operator: Desk, mosquitto: Mosquitto, name: str) -> None:
+def test_case_22_a_header_mapping_that_mqtt_3_1_1_cannot_send_is_refused(
+    operator: Desk, mosquitto: Mosquitto, name: str
+) -> None:
     document = mqtt(mosquitto, name)
     document["sources"][0]["headerMapping"] = {"x-line": "{{ header:line }}"}
     refused = operator.put(name, {**document, "connectionType": "mqtt"})

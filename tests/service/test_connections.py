@@ -124,7 +124,9 @@ def test_each_failure_has_its_own_words(broken: ServiceProcess, name: str) -> No
     ("name", "status"),
     [("bad-password", "misconfigured"), ("unreachable", "misconfigured"), ("wrong-host-name", "misconfigured")],
 )
-def test_what_only_an_operator_can_fix_is_misconfigured(broken: ServiceProcess, name: str, status: str) -> None:
+def test_an_error_that_only_an_operator_can_fix_is_misconfigured(
+    broken: ServiceProcess, name: str, status: str
+) -> None:
     assert broken.status(name)["status"] == status
 
 
@@ -226,7 +228,7 @@ def test_a_connection_recovers_when_its_broker_comes_back(service: ServiceProces
             assert requester.ask_for(topic("fan-1", "commands/retrieve"))["status"] == 200
 
 
-def test_what_was_sent_while_the_service_was_away_is_served_though_the_broker_starts_later(
+def test_commands_sent_while_the_service_is_down_are_processed_after_a_late_broker_start(
     service: ServiceProcess, broker: Mosquitto
 ) -> None:
     """The broker keeps the session, so a device need not know whether the service runs."""

@@ -58,7 +58,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.broker("mosquitto")
 @pytest.mark.broker("rabbitmq")
 @pytest.mark.broker("kafka")
-def test_the_demo_ends_with_0_and_reports_what_happened() -> None:
+def test_the_demo_ends_with_0_and_reports_its_results() -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "examples.demo"],
         cwd=ROOT,
@@ -127,7 +127,7 @@ def test_the_demo_ends_with_0_and_reports_what_happened() -> None:
         pytest.param({RABBITMQ, KAFKA, MOSQUITTO}, id="all of them"),
     ],
 )
-def test_the_demo_continues_without_a_broker_and_without_a_lake_and_says_what_brings_it(
+def test_the_demo_continues_without_brokers_or_lake_and_names_the_install_commands(
     wanted: set[Program], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Where brokers come from Docker, a machine may have none of the programs.
@@ -246,7 +246,7 @@ def comparable(message: Any) -> Any:
 
 
 @pytest.mark.broker("mosquitto")
-def test_the_readme_shows_what_is_said_on_the_wire(
+def test_the_readme_shows_the_actual_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mosquitto: Mosquitto
 ) -> None:
     """Each message, with its fields in their order."""
@@ -290,7 +290,7 @@ def test_a_service_that_ends_badly_is_a_failure(ending_badly: Path) -> None:
         pass
 
 
-def test_what_went_wrong_before_the_end_has_priority(ending_badly: Path) -> None:
+def test_an_error_in_the_run_has_priority_over_an_error_at_the_stop(ending_badly: Path) -> None:
     with pytest.raises(NoAnswer, match="silence"), service(ending_badly, ending_badly):
         raise NoAnswer("silence")
 

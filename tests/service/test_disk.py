@@ -115,7 +115,7 @@ def correlations(answers: list[dict[str, Any]]) -> list[str]:
     return [answer["headers"]["correlation-id"] for answer in answers]
 
 
-def test_design_8_10_a_full_disk_holds_deliveries_and_loses_none(
+def test_design_8_10_a_full_disk_holds_deliveries_and_loses_no_delivery(
     service: ServiceProcess, writer: MqttClient, lamp: str
 ) -> None:
     """Nothing is refused for want of a thing whose creation is held, and reading sees what was written before."""
@@ -170,7 +170,7 @@ def test_room_that_comes_a_little_at_a_time(service: ServiceProcess, writer: Mqt
     assert len(items) == len(sent) + 1
 
 
-def test_what_was_held_when_the_service_was_killed_comes_again(
+def test_deliveries_held_during_a_kill_are_delivered_again(
     service: ServiceProcess, writer: MqttClient, lamp: str
 ) -> None:
     """Nothing that is held was acknowledged to the broker, so the next service gets it."""

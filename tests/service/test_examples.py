@@ -139,7 +139,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path, mosquitto_alo
 
 
 @pytest.mark.parametrize("missing", [{RABBITMQ}, {KAFKA}, {RABBITMQ, KAFKA}], ids=["RabbitMQ", "Kafka", "both"])
-def test_what_is_missing_is_named_with_what_brings_it(
+def test_a_missing_broker_is_named_with_its_install_command(
     missing: set[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The others are started; here each is a program that listens and nothing more."""
@@ -202,7 +202,7 @@ def test_where_an_engine_answers_the_brokers_are_those_of_compose(tmp_path: Path
     assert down.endswith(f"down --volumes {' '.join(ports)}")
 
 
-def test_an_engine_that_fails_is_quoted_and_what_it_has_started_is_taken_down(
+def test_an_engine_failure_is_quoted_and_its_containers_are_stopped(
     tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILING", " up ")
@@ -239,7 +239,7 @@ def test_listeners_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: 
         ("kafka", {"analytics.json"}),
     ],
 )
-def test_connections_that_nobody_carries_are_left_out(service: str, files: set[str], tmp_path: Path) -> None:
+def test_connections_without_a_running_broker_are_left_out(service: str, files: set[str], tmp_path: Path) -> None:
     folder = connections_at(found_at(4711, service), tmp_path / "some")
     assert {file.name for file in folder.iterdir()} == files
 
@@ -310,7 +310,7 @@ def replayed(revisions: range) -> Replayed:
     return Replayed("AMQP: all", "acme.plant:boiler", "revision >= 1", tuple(revisions))
 
 
-def test_the_lake_has_to_have_what_was_replayed_each_once(tmp_path: Path) -> None:
+def test_the_lake_must_contain_each_replayed_event_exactly_once(tmp_path: Path) -> None:
     # The policy of the same id is none of it.
     rows = [("thing", 1), ("policy", 1), ("thing", 3), ("thing", 2)]
     types, revisions = zip(*rows, strict=True)
@@ -347,7 +347,7 @@ class StubService(Serving):
         return "connectivity_lake_lag_events 7.0\n" if path == "/metrics" else '{"lake": "stopped: found no Java"}'
 
 
-def test_a_lake_that_nobody_fills_any_more_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_lake_whose_pipeline_has_stopped_is_not_waited_for(tmp_path: Path) -> None:
     with pytest.raises(NoAnswer, match=r"\(7\); it is stopped: found no Java"):
         lake.wait_until_filled(StubService(tmp_path, tmp_path), print)
 
@@ -369,7 +369,7 @@ def counted(**levels: int) -> dict[str, Any]:
     return {level: {"PT1M": 0, "PT1H": count, "PT24H": 99} for level, count in levels.items()}
 
 
-def test_a_connection_is_looked_at_with_what_it_has_counted() -> None:
+def test_a_connection_report_contains_its_message_totals() -> None:
     inbound = {"consumed": counted(success=7, failure=0), "mapped": counted(success=6, failure=1)}
     outbound = {"published": counted(success=5), "dispatched": counted(failure=2)}
     looked = look_at(RecordingService("open", inbound, outbound), "back-end")

@@ -59,7 +59,7 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
 
 @pytest.mark.soak(shard="kills-streams")
 @pytest.mark.parametrize("kind", [AmqpKillSeriesBroker, Mqtt5KillSeriesBroker])
-def test_what_is_read_in_frames_comes_once_and_in_order_through_kills_and_cuts(
+def test_frames_arrive_once_and_in_order_through_kills_and_cuts(
     killed_broker: Start, kind: type[KillSeriesBroker], tmp_path: Path
 ) -> None:
     """One kill of each is in `test_streams_killed`."""

@@ -103,7 +103,7 @@ def test_a_hostile_script_is_answered_with_its_error_and_costs_no_one_else(
     assert attribute(parties, "text").startswith((payload, "other"))
 
 
-def test_what_a_message_does_to_prototypes_the_next_one_does_not_meet(parties: dict[str, MqttClient]) -> None:
+def test_a_prototype_change_by_one_message_does_not_affect_the_next(parties: dict[str, MqttClient]) -> None:
     parties["device"].send(b"evil")
     parties["device"].send(b"text clean")
     assert parties["device"].next()["status"] in (201, 204)

@@ -218,7 +218,7 @@ async def follows(client: Client, live: int, newest: int) -> None:
     assert client.revisions(live) == list(range(4, newest + 1))
 
 
-async def test_clients_at_every_kind_of_listener_read_one_history_and_what_follows(
+async def test_clients_at_every_kind_of_listener_read_the_same_history_and_live_events(
     doors: Doors, service: ServiceProcess
 ) -> None:
     """Cases D01, D02, D07, F01, N04 and G01 over TCP, TLS and WebSocket, from end to end."""

@@ -208,7 +208,7 @@ async def test_case_08_a_message_without_an_answer_is_reported_408(field: LiveSe
     assert answer["headers"]["correlation-id"] == correlation
 
 
-async def test_case_39_what_a_target_has_sent_it_acknowledges(field: LiveSetup, operator: MqttClient) -> None:
+async def test_case_39_a_target_acknowledges_the_messages_it_has_sent(field: LiveSetup, operator: MqttClient) -> None:
     """Together with a label that the device acknowledges itself."""
     sent, seen = f"{field.device}:sent", f"{field.device}:seen"
     correlation = operator.command(**message(more={"requested-acks": [sent, seen]}))
@@ -221,7 +221,7 @@ async def test_case_39_what_a_target_has_sent_it_acknowledges(field: LiveSetup, 
     assert answer["value"][sent]["headers"]["ditto-connection-id"] == field.device
 
 
-async def test_case_36_and_37_who_may_not_read_answers_weakly_and_whom_nobody_knows_times_out(
+async def test_case_36_and_37_a_target_without_read_permission_acks_weakly_and_an_unknown_label_times_out(
     field: LiveSetup, operator: MqttClient
 ) -> None:
     weak, nobody = f"{field.blind}:sent", "nobody:there"
@@ -240,7 +240,7 @@ async def test_case_38_an_undeclared_label_is_refused(field: LiveSetup) -> None:
     assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
 
 
-async def test_who_may_not_write_a_message_is_reported(
+async def test_a_message_without_write_permission_is_refused(
     field: LiveSetup, operator: MqttClient, mosquitto: Mosquitto
 ) -> None:
     with await asyncio.to_thread(client, mosquitto, f"{field.operator}/strange") as strange:

@@ -150,7 +150,7 @@ def revision(tag: str) -> int:
 
 
 @pytest.mark.usefixtures("service")
-def test_case_11_what_a_gateway_says_for_another_device_is_refused(
+def test_case_11_a_gateway_message_about_another_device_is_refused(
     mosquitto: Mosquitto, plain: Device, name: str
 ) -> None:
     plain.send(document(name, "create", value={"_policy": policy_for(OWNER), "attributes": {"level": 0}}))
@@ -185,7 +185,7 @@ def test_case_53_each_command_of_a_delivery_is_answered_once_in_its_own_words(mo
 
 
 @pytest.mark.usefixtures("service")
-def test_conditions_choose_what_is_read_and_what_is_answered(mosquitto: Mosquitto, name: str) -> None:
+def test_conditions_select_the_commands_to_read_and_the_responses_to_send(mosquitto: Mosquitto, name: str) -> None:
     with BareMqttClient(mosquitto.host, mosquitto.port, "maps/alarms/down", is_5=True) as bare_client:
         device = Device(bare_client, "maps/alarms/up")
         made = document(name, "create", value={"_policy": policy_for(OWNER)})

@@ -126,7 +126,7 @@ async def test_case_49_the_log_follows_a_message_from_its_source_to_the_target(o
     assert len(operator.logs("inward")) < before
 
 
-async def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_and_in_the_log(
+async def test_case_50_an_unreadable_message_without_a_reply_address_is_acknowledged_and_logged(
     operator: Operator,
 ) -> None:
     await operator.management.reset_logs("outward", "ada")
@@ -149,7 +149,7 @@ async def test_case_50_what_cannot_be_read_and_has_no_address_is_acknowledged_an
     assert operator.management.metrics("outward")["containsFailures"] is False
 
 
-async def test_a_message_counts_under_the_filter_that_it_came_by(operator: Operator) -> None:
+async def test_the_metrics_of_a_message_are_under_its_topic_filter(operator: Operator) -> None:
     with await operator.requester("wild/7") as requester:
         requester.command(topic("lamp", "commands/retrieve"))
         await wait_until(lambda: operator.counted("inward", "source", "wild/+/ask").get("acknowledged"))

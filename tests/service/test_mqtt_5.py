@@ -191,7 +191,7 @@ def test_an_unsafe_response_topic_is_never_published_to(parties: dict[str, MqttC
     assert answer["headers"]["correlation-id"] == "safe"
 
 
-def test_what_cannot_be_read_is_answered_to_the_response_topic_too(parties: dict[str, MqttClient]) -> None:
+def test_an_unreadable_message_gets_an_error_at_its_response_topic(parties: dict[str, MqttClient]) -> None:
     requester = parties["plain"]
     answer, found = exchange(requester, b"\xff", ResponseTopic=requester.answers, CorrelationData=b"c-2")
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.invalid")
@@ -298,7 +298,7 @@ def test_errors_are_published_only_where_they_are_expected(parties: dict[str, Mq
     assert answer["headers"]["correlation-id"] == "response"
 
 
-def test_case_27_events_of_subscriptions_pass_whatever_responses_are_expected(
+def test_case_27_subscription_events_pass_regardless_of_the_expected_response_types(
     parties: dict[str, MqttClient],
 ) -> None:
     """`failed` is an event and no error response: even an empty list of expected types lets it through."""
@@ -375,7 +375,7 @@ def test_streaming_is_enforced_too(parties: dict[str, MqttClient]) -> None:
     assert answer["topic"].endswith("/created")
 
 
-def test_case_14_over_mqtt_311_the_topic_says_who_speaks(service: ServiceProcess, mosquitto: Mosquitto) -> None:
+def test_case_14_over_mqtt_311_the_topic_identifies_the_sender(service: ServiceProcess, mosquitto: Mosquitto) -> None:
     """The address that the message arrived on, against the entity that it is about; the answer finds its address by it."""
     with MqttClient(mosquitto.host, mosquitto.port, ask="fleet/van-1/ask", answers="fleet/+/answers") as requester:
         create = topic("van-1", "commands/create")

@@ -81,7 +81,7 @@ def kill_while_away(trial: Trial, target: KillSeriesBroker, chances: random.Rand
 
 @pytest.mark.slow(reason="the service and a real broker end and start under load")
 @pytest.mark.broker("mosquitto")
-def test_what_was_stored_is_received_in_order_and_what_was_acknowledged_too(
+def test_stored_and_acknowledged_events_arrive_in_order(
     shared_broker: Start, killed_broker: Start, tmp_path: Path
 ) -> None:
     target = killed_broker(MqttKillSeriesBroker)

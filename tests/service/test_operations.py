@@ -115,7 +115,7 @@ def test_case_46_a_connection_is_made_by_put_serves_and_is_changed_commanded_and
     assert PASSWORD not in service.log()
 
 
-def test_what_a_file_owns_the_api_refuses_to_change_and_says_which_file(
+def test_the_api_refuses_to_change_a_connection_of_a_file_and_names_the_file(
     wim: httpx.Client, mosquitto: Mosquitto
 ) -> None:
     shown = wim.get(f"{ALL}/site?fields=_owner,_file").json()
@@ -125,7 +125,7 @@ def test_what_a_file_owns_the_api_refuses_to_change_and_says_which_file(
         assert "site.json" in answer.json()["message"]
 
 
-def test_of_many_operators_who_change_the_same_revision_one_succeeds(wim: httpx.Client, mosquitto: Mosquitto) -> None:
+def test_only_one_of_many_concurrent_changes_to_a_revision_succeeds(wim: httpx.Client, mosquitto: Mosquitto) -> None:
     document = connection(mosquitto, source("contested", OWNER), id="contested", connectionStatus="closed")
     assert wim.put(f"{ALL}/contested", json=document).status_code == 201
 
@@ -138,7 +138,9 @@ def test_of_many_operators_who_change_the_same_revision_one_succeeds(wim: httpx.
     assert wim.get(f"{ALL}/contested").headers["etag"] == '"rev:2"'
 
 
-def test_who_may_not_is_notified_so_and_nothing_happens(service: ServiceProcess, mosquitto: Mosquitto) -> None:
+def test_a_request_without_permission_is_refused_and_changes_nothing(
+    service: ServiceProcess, mosquitto: Mosquitto
+) -> None:
     document = connection(mosquitto, source("refused", OWNER), id="refused")
     with as_(service, READER) as rita:
         assert rita.get(ALL).status_code == 200
@@ -152,7 +154,7 @@ def test_who_may_not_is_notified_so_and_nothing_happens(service: ServiceProcess,
     assert {READER, WRITER, ADMIN} & set(service.log().split('"')) == set()
 
 
-def test_what_was_answered_survives_a_kill(service: ServiceProcess, wim: httpx.Client, mosquitto: Mosquitto) -> None:
+def test_confirmed_changes_survive_a_kill(service: ServiceProcess, wim: httpx.Client, mosquitto: Mosquitto) -> None:
     ids = [f"kept-{number}" for number in range(5)]
     made = [wim.post(ALL, json=connection(mosquitto, source(it, OWNER), id=it)).status_code for it in ids]
     assert made == [201] * 5

@@ -185,7 +185,7 @@ async def no_flood(service: ServiceProcess, door: str, version: str, seconds: fl
         assert 2 <= len(wire.asked("resend")) <= most
 
 
-async def test_outcome_5_what_is_gone_is_not_asked_for_again_and_again(
+async def test_outcome_5_deleted_messages_do_not_cause_endless_resend_requests(
     service: ServiceProcess, door: tuple[str, str]
 ) -> None:
     await no_flood(service, door[0], "0.12.2", 5, 12)
@@ -197,7 +197,7 @@ async def test_outcome_5_for_a_minute(service: ServiceProcess, door: tuple[str, 
     await no_flood(service, door[0], version, 60, MOST_REQUESTS - 1)
 
 
-async def test_the_version_that_a_client_names_in_its_address_is_what_it_is_sent(door: tuple[str, str]) -> None:
+async def test_a_client_receives_the_protocol_version_in_its_address(door: tuple[str, str]) -> None:
     """1.0.2 does so by itself: its usual address has the query."""
     stream = f"open-{MOST_STREAMS - 1}"
     async with Wire.to(door[0]) as wire, Peer.at(door[0]) as peer:

@@ -30,7 +30,7 @@ class TestStandIn(PublicClientBehaviours):
 
 
 @each_version
-async def test_a_server_that_names_what_it_cannot_resend_is_asked_without_end(version: str) -> None:
+async def test_a_client_repeats_resend_requests_endlessly_if_the_server_names_missing_messages(version: str) -> None:
     """What the service must never be the cause of; so the test that holds it would notice."""
     async with (
         StandIn.started() as stand_in,
@@ -53,13 +53,13 @@ def test_the_versions_that_are_fetched_are_those_that_are_tested() -> None:
     assert set(re.findall(r"/streamr-client-([0-9.]+)\.tgz$", listed, re.MULTILINE)) == set(VERSIONS)
 
 
-def test_without_node_a_test_fails_and_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_node_a_test_fails_and_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _program: None)
     with pytest.raises(ClientMissing, match="`make install` brings it"):
         node()
 
 
-def test_without_the_clients_a_test_fails_and_says_what_brings_them(
+def test_without_the_clients_a_test_fails_and_names_the_install_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda _program: "node")

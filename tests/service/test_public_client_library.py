@@ -65,7 +65,7 @@ async def test_the_library_reads_every_frame_and_writes_the_same() -> None:
         assert its == (Error(ours.text) if isinstance(ours, Error) else ours), row["case"]
 
 
-async def test_what_the_library_writes_of_a_request_is_read_as_the_same() -> None:
+async def test_a_request_written_by_the_library_is_read_as_the_same_request() -> None:
     rows = vectors.rows("requests")
     answers = await said_of([{"request": vectors.payload(row).decode()} for row in rows])
     answered = list(zip(rows, answers, strict=True))

@@ -50,7 +50,7 @@ def service(places: dict[str, Place], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("service")
-def test_two_clients_read_a_history_and_what_follows_over_each_broker(places: dict[str, Place], kind: str) -> None:
+def test_two_clients_read_a_history_and_live_events_over_each_broker(places: dict[str, Place], kind: str) -> None:
     """Cases B01, B02, B03, B04, B11, D01, D02, D07, D11, N01, N04 and G01, from end to end."""
     place = places[kind]
     name = f"lamp-{kind}"

@@ -191,7 +191,7 @@ def ground(rabbitmq: RabbitMQ, tmp_path: Path) -> Iterator[IngestingService]:
         yield made
 
 
-def test_a_device_sends_commands_in_a_stream_at_the_pace_of_the_disk_and_reads_what_comes_of_them(
+def test_a_device_streams_commands_at_the_speed_of_the_disk_and_reads_the_responses(
     ground: IngestingService,
 ) -> None:
     """Cases W01 to W04, beside a stream the other way, with answers for those who want them."""
@@ -226,7 +226,7 @@ def kill(ground: IngestingService, rounds: int) -> None:
     assert stored == list(range(1, device.sent + 1))
 
 
-def test_what_was_wanted_again_is_stored_through_a_kill_and_nothing_is_stored_twice(ground: IngestingService) -> None:
+def test_commands_sent_again_after_a_kill_are_stored_exactly_once(ground: IngestingService) -> None:
     kill(ground, 1)
 
 

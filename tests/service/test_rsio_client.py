@@ -97,7 +97,7 @@ async def test_a_history_is_read_by_several_at_once(at: str) -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_the_program_prints_what_it_reads_and_what_it_is_refused(at: str) -> None:
+def test_the_program_prints_its_elements_or_the_refusal(at: str) -> None:
     def ran(*words: str) -> subprocess.CompletedProcess[str]:
         program = [sys.executable, "-m", "examples.rsio_client", *words, "--at", at]
         return subprocess.run(program, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -163,7 +163,7 @@ async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_k
     assert await asyncio.to_thread(newest, broker) == first + count - 1
 
 
-async def test_who_follows_misses_nothing_while_broker_and_service_are_away(
+async def test_a_reader_misses_no_event_while_broker_and_service_are_down(
     broker: Mosquitto, service: ServiceProcess, at: str
 ) -> None:
     """What happens meanwhile comes in order, once: after the broker is back, and after another service has begun."""

@@ -113,9 +113,7 @@ def test_the_connection_of_the_page_is_that_of_the_examples() -> None:
 
 
 @pytest.mark.usefixtures("service")
-def test_what_the_page_says_is_said_and_received_and_what_it_runs_prints_what_it_says(
-    mosquitto: Mosquitto, door: str
-) -> None:
+def test_the_messages_and_programs_of_the_page_work_as_documented(mosquitto: Mosquitto, door: str) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""
     run_programs(mosquitto, door)
     run_script(mosquitto)

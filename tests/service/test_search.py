@@ -164,7 +164,7 @@ def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Searchers) -> N
     assert owner.found("ge(attributes/n,5)", "sort(+attributes/counter),size(200)")[-2:] == lamps(6, 5)
 
 
-def test_cases_77_to_80_85_86_and_89_what_is_wrong_is_reported(site: Searchers) -> None:
+def test_cases_77_to_80_85_86_and_89_an_invalid_search_returns_an_error(site: Searchers) -> None:
     owner = site.owner
     for filter, options, code in (
         (None, "size(300)", OPTION),
@@ -186,7 +186,7 @@ def test_cases_77_to_80_85_86_and_89_what_is_wrong_is_reported(site: Searchers) 
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.field.missing")
 
 
-def test_cases_83_and_84_nobody_finds_what_they_may_not_read(site: Searchers) -> None:
+def test_cases_83_and_84_a_search_finds_only_readable_things(site: Searchers) -> None:
     guest = site.guest
     assert guest.found() == lamps(3)
     assert guest.found("eq(attributes/secret,1)") == []

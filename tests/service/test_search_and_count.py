@@ -56,9 +56,7 @@ def get(service: ServiceProcess, path: str, token: str, **query: str) -> Any:
     return json.loads(body)
 
 
-def test_what_was_answered_over_the_broker_is_counted_measured_and_searched_at_once(
-    mosquitto: Mosquitto, tmp_path: Path
-) -> None:
+def test_a_confirmed_change_is_found_by_search_and_count_immediately(mosquitto: Mosquitto, tmp_path: Path) -> None:
     setup = MqttSetup(mosquitto)
     document = setup.connection("site", setup.source("owner", OWNER), setup.source("guest", GUEST))
     with (

@@ -235,7 +235,7 @@ async def test_case_35_amqp_requeues_and_the_command_is_not_carried_out_again(
 
 
 @pytest.mark.broker("rabbitmq")
-async def test_3_9_amqp_sends_what_is_requeued_for_good_to_the_dead_letters(
+async def test_3_9_amqp_sends_permanently_rejected_messages_to_the_dead_letter_queue(
     rabbitmq: RabbitMQ, service: ServiceProcess
 ) -> None:
     """A command that is refused, and one whose acknowledgement is negative; neither what cannot be read nor a condition."""

@@ -217,7 +217,9 @@ def test_case_25_a_policy_topic_with_a_channel_is_unknown(reader: MqttClient, ch
     assert answer["value"]["error"] == "protocoladapter:unknown.topicpath"
 
 
-def test_case_26_the_channel_none_is_answered_with_twin_and_live_is_unknown(reader: MqttClient, lamp: str) -> None:
+def test_case_26_a_subscription_without_channel_is_answered_on_twin_and_live_is_refused(
+    reader: MqttClient, lamp: str
+) -> None:
     subscription = Reader(reader, lamp, group="things/none")
     assert subscription.created["topic"] == topic(lamp, "streaming/created")
     answer = reader.ask_for(topic(lamp, "streaming/subscribeForPersistedEvents", "things/live"))
@@ -259,7 +261,7 @@ def test_case_33_34_demand_as_numbers_are_spelt(reader: MqttClient, lamp: str) -
     assert len(reader.until("complete")) == 100
 
 
-def test_case_36_what_a_filter_drops_costs_no_demand(reader: MqttClient, lamp: str) -> None:
+def test_case_36_a_filtered_event_uses_no_demand(reader: MqttClient, lamp: str) -> None:
     subscription = Reader(reader, lamp, {"filter": "gt(attributes/counter,90)"})
     subscription.request(10)
     *events, last = reader.until("complete")
@@ -365,7 +367,7 @@ def test_case_56_57_an_unknown_id_is_not_found(reader: MqttClient, lamp: str) ->
 
 
 @pytest.mark.parametrize("requester", ["stranger", "other"])
-def test_case_58_59_nobody_else_can_use_or_end_my_subscription(
+def test_case_58_59_another_subject_or_connection_cannot_use_or_cancel_a_subscription(
     parties: dict[str, MqttClient], reader: MqttClient, lamp: str, requester: str
 ) -> None:
     """Another subject on the same connection, and the same subject on another connection."""

@@ -140,7 +140,7 @@ def test_two_clients_publish_follow_and_ask_again_over_each_broker(places: dict[
         assert KEY not in str(frames)
 
 
-def test_case_b10_what_came_while_the_service_was_killed_is_sent_in_order_over_each_broker(
+def test_case_b10_messages_published_while_the_service_is_down_arrive_in_order_over_each_broker(
     places: dict[str, Place], service: ServiceProcess
 ) -> None:
     """Nobody asks for it: clients do not see a restart."""

@@ -78,7 +78,7 @@ def following(session: Client, reader: Reader, heard: Callable[[int, str], objec
     assert not thread.is_alive()
 
 
-def test_who_follows_misses_nothing_while_the_broker_is_away(broker: Mosquitto, service: ServiceProcess) -> None:
+def test_a_reader_misses_no_message_while_the_broker_is_down(broker: Mosquitto, service: ServiceProcess) -> None:
     """What others publish meanwhile through the service's store comes when the broker is back, in order, once."""
     heard: list[str] = []
     follower, writer = at(broker, "follower"), at(broker, "writer")

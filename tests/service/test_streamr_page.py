@@ -98,7 +98,7 @@ def test_the_first_connection_is_that_of_the_examples() -> None:
     assert yaml.safe_load(blocks("yaml")[0]) == example
 
 
-async def test_what_the_page_says_is_said_and_received(
+async def test_the_messages_and_programs_of_the_page_work_as_documented(
     service: ServiceProcess, mosquitto: Mosquitto, door: str
 ) -> None:
     """In one go, since each part goes on with what the ones before it have stored."""

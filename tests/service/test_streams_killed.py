@@ -36,7 +36,7 @@ def found_in(
     return findings(published, Known(got={0: list(got)}, read={0: list(read)}), {0: list(stored)})
 
 
-def test_the_checker_accepts_what_came_in_order_some_of_it_again() -> None:
+def test_the_checker_accepts_ordered_messages_with_repetitions() -> None:
     assert found_in(got=[STORED[0], STORED[2], STORED[0], STORED[1]]) == []
 
 
@@ -107,7 +107,7 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int, *readers: st
 
 @pytest.mark.slow(reason="a real broker and the service end and start under load")
 @pytest.mark.broker("mosquitto")
-def test_what_was_published_is_stored_once_and_read_in_order(killed_broker: Start, tmp_path: Path) -> None:
+def test_published_messages_are_stored_once_and_read_in_order(killed_broker: Start, tmp_path: Path) -> None:
     """By a client of Streamr, and in frames of reactive-streams-io over the broker."""
     print(kill(tmp_path, killed_broker(Mqtt5KillSeriesBroker), 1, READ, FRAMES, most=40))
 

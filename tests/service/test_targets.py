@@ -187,7 +187,7 @@ def revisions(events: list[dict[str, Any]]) -> list[int]:
     return [event["revision"] for event in events]
 
 
-def test_cases_106_107_111_114_115_116_who_receives_of_what(people: People) -> None:
+def test_cases_106_107_111_114_115_116_each_target_receives_its_topics_in_order(people: People) -> None:
     """Twenty quick changes of one thing, and one of a thing elsewhere."""
     people.make("lamp-1")
     people.make("lamp-1", "acme")
@@ -221,7 +221,7 @@ def test_cases_106_107_111_114_115_116_who_receives_of_what(people: People) -> N
     assert people.operator.next()["status"] == 201
 
 
-def test_case_112_a_viewer_receives_what_it_may_read(people: People) -> None:
+def test_case_112_a_target_receives_only_the_parts_it_can_read(people: People) -> None:
     people.make("lamp-2", acme_viewer={"thing:/attributes/open": READ})
     people.write("lamp-2", "/attributes", {"open": 1, "secret": 2})
     people.write("lamp-2", "/attributes/secret", 3)
@@ -257,7 +257,7 @@ def test_cases_98_and_103_acknowledgements_of_targets_and_subscribers(people: Pe
 
 
 @pytest.mark.slow(reason="a thousand events wait while the service is killed")
-def test_a_target_whose_broker_is_away_shows_it_holds_back_nobody_and_receives_of_everything(
+def test_a_target_with_a_lost_broker_reports_its_lag_blocks_no_other_and_receives_every_event(
     people: People, proxy: ProxyThread
 ) -> None:
     """Through a restart of the service, too. Its status and metrics say how far it is behind."""

@@ -103,7 +103,7 @@ def test_case_01_61_create_answers_with_the_thing_and_its_tag(owner: MqttClient,
     assert ask(owner, name, "retrieve", group="policies")["status"] == 200
 
 
-def test_case_02_create_of_what_exists_is_a_conflict(owner: MqttClient, box: str) -> None:
+def test_case_02_creating_an_existing_thing_is_a_conflict(owner: MqttClient, box: str) -> None:
     refused(ask(owner, box, "create", value={"policyId": f"acme.site:{box}"}), 409, "things:thing.conflict")
     (item,) = Reader(owner, box).all()
     assert item["revision"] == 1
@@ -239,7 +239,7 @@ def test_case_70_a_reader_of_a_part_sees_that_part(partial: MqttClient, box: str
     }
 
 
-def test_case_71_what_is_not_seen_is_not_found(partial: MqttClient, box: str) -> None:
+def test_case_71_an_unreadable_part_is_not_found(partial: MqttClient, box: str) -> None:
     refused(ask(partial, box, "retrieve", "/attributes/private"), 404, "things:attribute.notfound")
     refused(ask(partial, box, "retrieve", "/features/fan"), 404, "things:feature.notfound")
     assert ask(partial, box, "retrieve", "/features")["value"] == {
@@ -275,7 +275,7 @@ def test_case_50_73_writing_ends_where_it_is_revoked(partial: MqttClient, owner:
     assert ask(owner, box, "retrieve", "/features/lamp/properties")["value"] == {"on": 2, "serial": "L-1"}
 
 
-def test_case_77_a_changed_policy_counts_at_once(owner: MqttClient, stranger: MqttClient, box: str) -> None:
+def test_case_77_a_policy_change_applies_immediately(owner: MqttClient, stranger: MqttClient, box: str) -> None:
     wider = policy_for(OWNER, acme_stranger={"thing:/attributes/public": READ})
     for policy, seen in ((wider, {"public": {"hall": 7}}), (POLICY, None)):
         assert ask(owner, box, "modify", value=policy, group="policies")["status"] == 204
@@ -337,7 +337,7 @@ def test_case_83_84_conditions(owner: MqttClient, box: str) -> None:
     assert len(Reader(owner, box).all()) == 3
 
 
-def test_case_85_86_87_what_changes_nothing(owner: MqttClient, box: str) -> None:
+def test_case_85_86_87_if_equal_skips_or_minimizes_a_change_to_an_equal_value(owner: MqttClient, box: str) -> None:
     path, skip = "/attributes/maker", {"if-equal": "skip"}
     assert ask(owner, box, "modify", path, "ACME")["headers"]["entity-revision"] == 2
     refused(ask(owner, box, "modify", path, "ACME", headers=skip), 412, "things:precondition.failed")
@@ -359,7 +359,7 @@ def test_case_17_18_things_have_a_largest_size(owner: MqttClient, box: str, name
     refused(ask(owner, box, "retrieve", "/attributes/rest"), 404, "things:attribute.notfound")
 
 
-def test_case_22_what_wants_no_answer_gets_none(owner: MqttClient, box: str) -> None:
+def test_case_22_a_command_without_a_required_response_gets_no_response(owner: MqttClient, box: str) -> None:
     """Neither a response nor an error, and what was to be done is done."""
     silent = {"response-required": False}
     for verb, path, value in (
@@ -404,7 +404,9 @@ def test_case_51_52_policies_are_created_and_modified(owner: MqttClient, name: s
     assert (answer["status"], answer["topic"]) == (201, topic(f"{name}-2", "commands/create", "policies"))
 
 
-def test_case_54_55_nobody_locks_himself_out(owner: MqttClient, box: str, name: str) -> None:
+def test_case_54_55_a_policy_change_that_locks_out_its_author_is_refused(
+    owner: MqttClient, box: str, name: str
+) -> None:
     foreign = {"policyId": f"acme.site:{name}-p", **policy_for(STRANGER)}
     refused(ask(owner, f"{name}-p", "create", value=foreign, group="policies"), 403, "policies:policy.notcreatable")
     allowed = {"allow-policy-lockout": True}

@@ -43,7 +43,7 @@ def test_a_target_can_be_fuzzed(target: str, runs: int, tmp_path: Path) -> None:
     assert "DONE" in ended.stderr
 
 
-def test_what_breaks_a_promise_is_found_and_kept(tmp_path: Path) -> None:
+def test_an_input_that_crashes_a_target_is_found_and_saved(tmp_path: Path) -> None:
     ended = fuzzed(tmp_path, "-c", PLANTED)
     assert ended.returncode != 0
     (crash,) = tmp_path.glob("crash-*")

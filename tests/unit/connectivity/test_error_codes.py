@@ -83,7 +83,7 @@ def test_every_code_of_the_table_is_in_the_code() -> None:
     assert expected - codes_in_the_code() == set()
 
 
-def test_what_is_never_sent_is_not_in_the_code_and_says_why() -> None:
+def test_an_unused_error_code_is_absent_from_the_code_and_documents_its_reason() -> None:
     assert codes_in_the_code() & NEVER.keys() == set()
     assert all(row.text for row in NEVER.values())
     assert SENT.keys() & NEVER.keys() == set()

@@ -103,7 +103,7 @@ async def test_a_document_that_is_wrong_in_few_places_has_problems_or_can_be_use
 @usual
 @given(anything)
 @example({"sources": [[]], "targets": {}, "mappingContext": 7})
-def test_what_is_hardly_a_document_has_problems(document: Any) -> None:
+def test_arbitrary_input_is_reported_as_an_invalid_document(document: Any) -> None:
     assert judged(document) is None
 
 

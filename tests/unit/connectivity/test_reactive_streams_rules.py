@@ -109,7 +109,7 @@ async def test_spec_1_02_fewer_elements_than_were_requested_and_the_end(pier: Al
 
 
 @over_all
-async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(
+async def test_spec_1_03_a_subscriber_gets_its_signals_in_order_while_others_request(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
     """Three in one session and one of another; whoever asks next is drawn by lot."""
@@ -132,7 +132,7 @@ async def test_spec_1_03_signals_come_one_after_the_other_anyone_who_else_asks(
 
 
 @over_all
-async def test_spec_1_04_a_failure_is_notified_once_behind_what_came_before_it(
+async def test_spec_1_04_a_failure_is_reported_once_after_the_elements_before_it(
     pier: AllProtocolsSetup, protocol: str
 ) -> None:
     pier.fail_behind(4)
@@ -154,7 +154,7 @@ async def test_spec_1_05_the_end_is_reported_with_the_last_element(pier: AllProt
 
 
 @over_all
-async def test_spec_1_05_what_is_empty_is_complete(pier: AllProtocolsSetup, protocol: str) -> None:
+async def test_spec_1_05_an_empty_stream_completes(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=5, first=11)
     await subscriber.ended()
     await subscriber.received(*[BEGUN] * subscriber.begins_refused, COMPLETE)
@@ -203,7 +203,7 @@ async def test_spec_1_08_a_cancel_stops_the_elements(pier: AllProtocolsSetup, pr
 
 @over_all
 @pytest.mark.parametrize("demand", [0, 5])
-async def test_spec_1_09_who_is_refused_is_notified_that_it_starts_and_why_it_ends(
+async def test_spec_1_09_a_refused_subscriber_gets_the_subscription_and_then_the_error(
     pier: AllProtocolsSetup, protocol: str, demand: int
 ) -> None:
     stranger = somebody(pier, protocol, subject=STRANGER)
@@ -226,7 +226,9 @@ async def test_spec_1_09_the_beginning_is_reported_first_and_once(pier: AllProto
 
 
 @over_all
-async def test_spec_1_10_who_subscribes_again_has_a_subscription_more(pier: AllProtocolsSetup, protocol: str) -> None:
+async def test_spec_1_10_a_second_subscribe_creates_a_second_subscription(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     first = await somebody(pier, protocol).subscribe(demand=3)
     second = await somebody(pier, protocol, first).subscribe(demand=3)
     for each in (first, second):
@@ -296,7 +298,9 @@ async def test_spec_2_10_failure_comes_with_and_without_a_request(pier: AllProto
 
 
 @over_all
-async def test_spec_3_01_nobody_else_requests_and_cancels(pier: AllProtocolsSetup, protocol: str) -> None:
+async def test_spec_3_01_other_clients_cannot_request_or_cancel_a_subscription(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=3)
     await subscriber.received(BEGUN, *elements(1, 2, 3))
     stranger = somebody(pier, protocol, subject=STRANGER)
@@ -341,7 +345,9 @@ def _depth() -> int:
 
 
 @over_all
-async def test_spec_3_04_a_request_that_takes_long_holds_nobody_up(pier: AllProtocolsSetup, protocol: str) -> None:
+async def test_spec_3_04_a_slow_request_does_not_delay_other_subscribers(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     slow, quick = somebody(pier, protocol), somebody(pier, protocol)
     gate = pier.hold_next_page()
     await slow.subscribe(demand=3)
@@ -400,7 +406,7 @@ async def test_spec_3_09_a_request_for_nothing_or_less_is_a_failure(
 
 
 @where_it_is_endless
-async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: AllProtocolsSetup, protocol: str) -> None:
+async def test_spec_3_12_a_cancel_stops_an_endless_stream(pier: AllProtocolsSetup, protocol: str) -> None:
     subscriber = await somebody(pier, protocol).subscribe(demand=100, follow=True)
     await subscriber.received(BEGUN)
     await subscriber.confirmed()
@@ -417,7 +423,9 @@ async def test_spec_3_12_a_cancel_stops_what_is_endless(pier: AllProtocolsSetup,
 
 @over_all
 @pytest.mark.usefixtures("small_heap")
-async def test_spec_3_13_after_a_cancel_nobody_holds_the_subscriber(pier: AllProtocolsSetup, protocol: str) -> None:
+async def test_spec_3_13_the_references_to_a_canceled_subscriber_are_released(
+    pier: AllProtocolsSetup, protocol: str
+) -> None:
     for _ in range(20):
         subscriber = await somebody(pier, protocol).subscribe(demand=3)
         await subscriber.has(3)
@@ -451,7 +459,7 @@ def _lives(pier: AllProtocolsSetup) -> list[ActiveSubscription]:
     [(UNBOUNDED,), (UNBOUNDED - 1, 1), (UNBOUNDED, 5), (UNBOUNDED, UNBOUNDED, UNBOUNDED), (2, UNBOUNDED, 1)],
     ids=["at once", "together", "more", "much more", "in between"],
 )
-async def test_spec_3_17_demand_reaches_its_cap_and_none_is_too_much(
+async def test_spec_3_17_demand_is_capped_and_no_amount_is_refused(
     pier: AllProtocolsSetup, protocol: str, demands: tuple[int, ...]
 ) -> None:
     subscriber = await somebody(pier, protocol).subscribe()

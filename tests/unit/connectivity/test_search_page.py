@@ -105,7 +105,7 @@ def test_options_order_the_things_as_the_page_says(options: str, told: str, inde
 
 
 @each_row(("text", "told"), [row[1:] for row in REFUSED], ids=[row[1] for row in REFUSED])
-def test_what_the_page_calls_no_search_is_none(text: str, told: str) -> None:
+def test_the_invalid_searches_on_the_page_raise_the_error_shown(text: str, told: str) -> None:
     with pytest.raises(QueryError) as refused:
         read_options(text) if re.match("size|sort|limit", text) else read(text, NOW)
     assert told in str(refused.value)

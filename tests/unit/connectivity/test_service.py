@@ -92,7 +92,7 @@ async def test_a_service_without_connections_is_ready(service: Service) -> None:
     )
 
 
-async def test_a_folder_of_connections_that_cannot_be_read_is_reported_and_keeps_nobody_from_being_ready(
+async def test_an_unreadable_connections_folder_is_reported_and_the_service_stays_ready(
     service: Service,
 ) -> None:
     folder = service.settings.connections_dir
@@ -118,7 +118,7 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
             _listen("127.0.0.1", taken.getsockname()[1])
 
 
-def test_a_free_port_is_taken_where_none_is_named() -> None:
+def test_port_zero_selects_a_free_port() -> None:
     with _listen("127.0.0.1", 0) as listening:
         assert listening.getsockname()[1] > 0
 
@@ -251,7 +251,7 @@ async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: Servi
     assert (site.service.readiness()[1]["connections"], site.service.readiness()[1]["closed"]) == ({}, 1)
 
 
-async def test_a_service_whose_store_cannot_write_is_not_ready(
+async def test_the_service_is_not_ready_while_its_store_cannot_write(
     site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.opened()

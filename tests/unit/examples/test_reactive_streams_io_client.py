@@ -251,7 +251,7 @@ async def test_a_link_that_is_dead_without_a_word_is_found_and_another_one_takes
     assert sum(len(party.reported(Resumed)) for party in door.parties) >= 1
 
 
-async def test_a_session_that_nobody_knows_any_more_is_lost_and_another_one_starts() -> None:
+async def test_a_client_reports_a_lost_session_and_starts_another_one() -> None:
     async with Door(remembers=False) as door, door.client() as client:
         never = client.subscribe("tck/never")
         waiting = asyncio.ensure_future(anext(never))
@@ -267,7 +267,7 @@ async def each(elements: Iterable[bytes]) -> AsyncGenerator[bytes, None]:
         yield element
 
 
-async def test_what_the_service_asks_for_is_brought_at_its_pace() -> None:
+async def test_a_publisher_sends_elements_only_as_the_service_requests_them() -> None:
     async with Door(window=8) as door, door.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(20))))
         await wait_until(lambda: len(door.brought()) == 8)
@@ -295,7 +295,7 @@ async def test_everything_is_brought_once_and_in_order_wherever_the_link_is_cut(
     assert sum(len(party.reported(Resumed)) for party in door.parties) >= 5
 
 
-async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> None:
+async def test_unacknowledged_elements_are_sent_again_in_another_session() -> None:
     async with Door(remembers=False, window=4) as door, door.client() as client:
         bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
         await wait_until(lambda: len(door.brought()) == 4)
@@ -309,14 +309,14 @@ async def test_what_may_not_be_stored_is_brought_again_to_another_session() -> N
     assert door.brought() == [*numbers(6), *numbers(9)[2:]]
 
 
-async def test_what_nobody_brings_is_refused() -> None:
+async def test_a_request_for_an_unpublished_stream_is_refused() -> None:
     async with Door(wants="things/acme.site:lamp/events", window=4) as door, door.client():
         await wait_until(lambda: door.parties and door.parties[0].reported(StreamFailed))
     (failed,) = door.parties[0].reported(StreamFailed)
     assert failed.reason.startswith("404 ")
 
 
-async def test_who_leaves_brings_nothing_more() -> None:
+async def test_a_closed_client_publishes_no_more_elements() -> None:
     async with Door(window=4) as door:
         async with door.client() as client:
             bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
@@ -325,7 +325,7 @@ async def test_who_leaves_brings_nothing_more() -> None:
             await asyncio.wait_for(bringing, PATIENCE)
 
 
-async def test_who_follows_what_cannot_be_gone_on_with_is_notified_that_it_is_lost() -> None:
+async def test_a_subscriber_of_a_stream_that_cannot_resume_gets_a_lost_error() -> None:
     async with Door(remembers=False) as door, door.client() as client:
         numbers_ = client.follow("tck/range?n=500", 4)
         assert await anext(numbers_) == b"1"
@@ -334,7 +334,7 @@ async def test_who_follows_what_cannot_be_gone_on_with_is_notified_that_it_is_lo
             await taken(numbers_)
 
 
-async def test_who_leaves_says_goodbye_and_nothing_waits_for_him_any_more(door: Door) -> None:
+async def test_a_closing_client_sends_goodbye_and_ends_its_waiting_subscriptions(door: Door) -> None:
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
         await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
@@ -378,7 +378,7 @@ async def test_a_program_that_is_interrupted_says_goodbye(door: Door) -> None:
     assert (party.reported(Interrupted), [event.reason for event in party.reported(Closed)]) == ([], ["ok"])
 
 
-async def test_who_leaves_without_a_link_waits_for_none() -> None:
+async def test_a_client_without_a_connection_closes_at_once() -> None:
     async with Door() as door:
         client = door.client()
         await client.__aenter__()
@@ -386,7 +386,7 @@ async def test_who_leaves_without_a_link_waits_for_none() -> None:
         await client.close()
 
 
-async def test_who_is_turned_away_comes_back_less_and_less_often() -> None:
+async def test_a_refused_client_reconnects_with_growing_delays() -> None:
     turned_away: list[float] = []
 
     async def turn_away(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -405,7 +405,7 @@ async def test_who_is_turned_away_comes_back_less_and_less_often() -> None:
     assert all(pause >= least for pause, least in zip(pauses, (0.2, 0.4, 0.8), strict=False)), pauses
 
 
-async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> None:
+async def test_a_request_beyond_the_protocol_limits_ends_with_its_status(door: Door) -> None:
     limits = EndpointLimits(subscriptions=1, element=3, publisher=100)
     async with door.client(limits) as client:
         with pytest.raises(Ended, match="101") as too_long:
@@ -421,7 +421,7 @@ async def test_what_the_protocol_cannot_say_ends_with_its_reason(door: Door) -> 
         await never
 
 
-async def test_where_nobody_listens_the_first_link_cannot_be_made() -> None:
+async def test_the_first_connection_to_a_closed_port_is_refused() -> None:
     async with Door() as door:
         uri = door.uri
     with pytest.raises(ConnectionRefusedError):
@@ -453,7 +453,7 @@ MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
         ("streams/tanks/0?resend_from=2&resend_to=7", MESSAGE, None),
     ],
 )
-def test_what_is_after_an_element_can_be_asked_for(publisher: str, element: bytes, rest: str | None) -> None:
+def test_a_resumable_publisher_continues_after_an_element(publisher: str, element: bytes, rest: str | None) -> None:
     assert can_go_on(publisher)
     assert after(publisher, element) == rest
 
@@ -471,5 +471,5 @@ def test_what_is_after_an_element_can_be_asked_for(publisher: str, element: byte
         "things/acme.site:lamp/past",
     ],
 )
-def test_what_is_after_an_element_is_not_guessed(publisher: str) -> None:
+def test_a_publisher_that_cannot_resume_has_no_continuation(publisher: str) -> None:
     assert not can_go_on(publisher)

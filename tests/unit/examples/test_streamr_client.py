@@ -45,13 +45,13 @@ def course(reader: Reader, *frames: Frame) -> list[int | Request]:
     return found
 
 
-def test_who_wants_only_what_is_new_asks_for_nothing() -> None:
+def test_a_reader_of_new_messages_only_requests_no_resend() -> None:
     reader = Reader("tanks")
     assert reader.subscribe() == {"type": "subscribe", **PLACE}
     assert course(reader, SUBSCRIBED, broadcast(7, 4), broadcast(10, 7)) == [7, 10]
 
 
-def test_what_is_wanted_of_the_past_comes_before_what_is_new() -> None:
+def test_requested_past_messages_come_before_new_messages() -> None:
     reader = Reader("tanks", wanted={"resend_last": 2})
     frames = (SUBSCRIBED, end(4), unicast(4, 1), broadcast(10, 7), unicast(7, 4), end(5), broadcast(13, 10))
     assert course(reader, *frames) == [asked(resend_last=2), 4, 7, 10, 13]
@@ -64,17 +64,17 @@ def test_a_gap_is_asked_for_and_nothing_overtakes_it() -> None:
 
 
 @pytest.mark.parametrize("kind", [5, 6, 7])
-def test_what_cannot_be_had_any_more_is_asked_for_once(kind: int) -> None:
+def test_an_unavailable_gap_is_requested_once(kind: int) -> None:
     reader = Reader("tanks")
     frames = (SUBSCRIBED, broadcast(7), broadcast(16, 13), end(kind), broadcast(19, 16))
     assert course(reader, *frames) == [7, asked(resend_from=8, resend_to=13), 16, 19]
 
 
-def test_what_comes_twice_is_given_once() -> None:
+def test_a_duplicate_message_is_delivered_once() -> None:
     assert course(Reader("tanks"), SUBSCRIBED, broadcast(7), broadcast(7), broadcast(10, 7), broadcast(7)) == [7, 10]
 
 
-def test_who_subscribes_again_asks_for_what_came_since() -> None:
+def test_a_repeated_subscribe_requests_the_messages_since_the_last_one() -> None:
     reader = Reader("tanks", wanted={"resend_last": 5})
     assert course(reader, SUBSCRIBED, unicast(7), end(5)) == [asked(resend_last=5), 7]
     reader.subscribe()
@@ -95,7 +95,7 @@ def test_others_streams_partitions_and_resends_are_left_to_others() -> None:
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=30), st.data())
-def test_whatever_is_lost_of_what_is_broadcast_every_message_comes_once_and_in_order(
+def test_every_message_is_delivered_once_and_in_order_even_if_broadcasts_are_lost(
     arrives: list[bool], data: st.DataObject
 ) -> None:
     """A service answers each resend out of what is stored, while broadcasts go on; the newest message arrives."""

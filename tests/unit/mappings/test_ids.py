@@ -39,11 +39,11 @@ def test_an_id_is_split_at_its_first_colon(text: str, namespace: str, name: str)
     "text",
     ["", "lamp", "acme:", "acme.7x:y", "acme..x:y", ".acme:y", "acme:a/b", "acme:ä", "acme:a\n", "acme:\x7f", "7:x"],
 )
-def test_what_is_no_id_is_none(text: str) -> None:
+def test_parsing_an_invalid_thing_id_returns_no_entity_id(text: str) -> None:
     assert parse_entity_id(THING, text) is None
 
 
-def test_a_namespace_is_what_may_are_before_the_colon() -> None:
+def test_a_namespace_is_valid_only_in_the_id_syntax() -> None:
     assert all(map(is_namespace, ("acme", "acme.plant", "a-b.c_d", "")))
     assert not any(map(is_namespace, ("acme.*", "acme plant", "acme.7x", "acme:plant", "acme.")))
 
@@ -55,7 +55,7 @@ def test_an_id_has_at_most_256_utf_16_units() -> None:
     assert parse_entity_id(THING, "a:" + "😀" * 127 + "x") is None
 
 
-def test_a_character_outside_the_basic_plane_counts_twice() -> None:
+def test_a_character_outside_the_basic_plane_has_utf16_length_two() -> None:
     assert utf16_length("a😀") == 3
 
 
@@ -75,7 +75,7 @@ def test_the_name_of_a_partition_is_its_whole_id(name: str, namespace: str) -> N
 
 
 @each_row("text", ["", "tank", "/0", "tank/", "tank/x", "tank/00", "tank/-1", "tank/1000"])
-def test_what_names_no_partition_is_none(text: str) -> None:
+def test_parsing_an_invalid_partition_name_returns_no_entity_id(text: str) -> None:
     assert parse_entity_id(EntityType.STREAM, text) is None
 
 

@@ -41,7 +41,7 @@ def problems(**written: Any) -> list[OptionProblem]:
     return list(caught.value.problems)
 
 
-def test_what_is_not_written_has_its_default_or_is_none() -> None:
+def test_an_omitted_option_has_its_default_or_no_value() -> None:
     found = read_options(TABLE, {"id": "x"})
     assert found["headers"].apply(PlaceholderContext(headers={"b": "1"})) == {"a": "1"}
     assert (found["thing"], found["loud"], found["called"], found["kinds"]) == (None, False, "y", frozenset())
@@ -85,7 +85,7 @@ def test_a_value_that_an_option_cannot_hold_is_refused_where_it_is_valid(
     assert problems(**{"id": "x", name: value})[0].steps == steps
 
 
-def test_a_template_may_speak_of_what_a_delivery_brings() -> None:
+def test_a_template_may_use_the_placeholders_of_a_delivery() -> None:
     written = "{{ header:a }} {{ request:subjectId }} {{ time:now }} {{ connection:id }}"
     assert isinstance(read_options(TABLE, {"id": written})["id"], Template)
 

@@ -51,7 +51,7 @@ def test_an_instant_is_nanoseconds_since_1970(text: str, nanoseconds: int) -> No
         "now",
     ],
 )
-def test_everything_else_is_none(text: str) -> None:
+def test_parsing_an_invalid_timestamp_returns_no_instant(text: str) -> None:
     assert parse_instant(text) is None
 
 
@@ -60,6 +60,6 @@ def test_everything_else_is_none(text: str) -> None:
     st.datetimes(datetime(2, 1, 1), datetime(9998, 12, 31)),
     st.integers(-18 * 60, 18 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),
 )
-def test_what_the_standard_library_writes_is_read_exactly(moment: datetime, zone: timezone) -> None:
+def test_a_timestamp_from_datetime_isoformat_is_parsed_exactly(moment: datetime, zone: timezone) -> None:
     elapsed = moment.replace(tzinfo=zone) - datetime(1970, 1, 1, tzinfo=UTC)
     assert parse_instant(moment.replace(tzinfo=zone).isoformat()) == elapsed // timedelta(microseconds=1) * 1000

@@ -25,7 +25,7 @@ from spark_store.errors import (
 from tests.support.table import each_row
 
 
-def test_a_file_that_is_no_database_is_reported_with_what_to_do(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_reported_with_the_next_step(tmp_path: Path) -> None:
     file = tmp_path / "journal.db"
     file.write_bytes(b"x" * 4096)
     with pytest.raises(sqlite3.DatabaseError) as caught:
@@ -114,7 +114,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         ),
     ],
 )
-def test_what_spark_says_becomes_what_is_to_be_done(text: str, kind: type[StoreError], said: str) -> None:
+def test_a_spark_error_becomes_a_store_error_with_the_next_step(text: str, kind: type[StoreError], said: str) -> None:
     found = translate_spark_error("Py4JJavaError", text)
     assert type(found) is kind
     assert str(found).startswith(said) or said in str(found)
@@ -167,7 +167,7 @@ def no_file(table: Path) -> None:
         (no_file, "restore the table's folder from a backup"),
     ],
 )
-def test_what_deltalake_says_becomes_what_is_to_be_done(
+def test_a_delta_lake_error_becomes_a_lake_error_with_the_next_step(
     damage: Callable[[Path], None], step: str, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"

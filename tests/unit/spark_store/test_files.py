@@ -27,7 +27,7 @@ def test_a_file_that_cannot_be_put_in_its_place_leaves_nothing_behind(tmp_path: 
     assert os.listdir(tmp_path) == ["it.json"]
 
 
-def test_who_may_read_it_is_not_up_to_what_was_left_behind(tmp_path: Path) -> None:
+def test_a_leftover_partial_file_does_not_change_the_file_permissions(tmp_path: Path) -> None:
     (tmp_path / "it.part").write_bytes(b"left behind, for everybody")
     write_atomically(tmp_path / "it.json", b"secret", mode=0o600)
     assert stat.S_IMODE((tmp_path / "it.json").stat().st_mode) == 0o600

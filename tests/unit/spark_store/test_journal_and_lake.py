@@ -127,7 +127,7 @@ def test_case_35_the_last_event_of_a_cold_range_is_known_as_the_last(border: Tri
         assert not cold_page(border.cold, range, first.trimmed, last - 1, MUCH, 40).ended
 
 
-def test_case_20_what_retention_took_away_is_not_missed(border: TrimmedHistory) -> None:
+def test_case_20_events_removed_by_retention_are_not_reported_as_missing(border: TrimmedHistory) -> None:
     forget(border.lake, "revision <= 20")
     assert revisions(read(border, HistoryQuery(LAMP))) == span(21, 101)
     assert revisions(read(border, HistoryQuery(LAMP, -90), 7)) == span(21, 101)
@@ -172,7 +172,7 @@ def test_a_replay_that_has_started_is_not_disturbed_by_retention_compaction_and_
     assert 1 not in revisions(read(border, asked))
 
 
-def test_a_replay_whose_files_are_removed_fails_rather_than_to_leave_out_events(border: TrimmedHistory) -> None:
+def test_a_replay_with_removed_files_fails_instead_of_skipping_events(border: TrimmedHistory) -> None:
     border.cold.reaches()
     range = open_range(border.journal, HistoryQuery(LAMP))
     forget(border.lake, "revision <= 20")
@@ -215,7 +215,7 @@ def test_events_that_the_lake_has_lost_after_others_are_reported(
         read(border, asked, limit)
 
 
-def test_events_that_the_lake_has_lost_at_the_end_of_what_is_read_at_once_are_reported(border: TrimmedHistory) -> None:
+def test_events_lost_by_the_lake_at_the_end_of_the_read_ahead_are_reported(border: TrimmedHistory) -> None:
     """What follows them is not passed over."""
     border = border._replace(cold=LakeHistory(border.lake))
     forget(border.lake, "revision >= 9 AND revision <= 12")
@@ -243,7 +243,7 @@ def test_a_replay_that_retention_overtakes_wholly_fails_too(border: TrimmedHisto
                 cold_page(border.cold, asked, later.trimmed, 5, MUCH, 40)
 
 
-def test_a_lake_that_lacks_what_was_trimmed_is_reported(border: TrimmedHistory) -> None:
+def test_a_lake_without_the_trimmed_events_is_reported(border: TrimmedHistory) -> None:
     trim(border.journal, 70)
     with pytest.raises(HistoryUnavailable, match="up to number 70, found none after 60"):
         read(border, HistoryQuery(LAMP))
@@ -315,7 +315,7 @@ def again(tmp_path: Path) -> Iterator[Journal]:
         (HistoryQuery(LAMP, after=nanoseconds(timestamp(1)), before=nanoseconds(timestamp(4))), []),
     ],
 )
-def test_a_history_starts_behind_what_was_erased_and_no_lake_is_asked(
+def test_a_history_starts_after_the_erased_events_without_reading_the_lake(
     again: Journal, asked: HistoryQuery, expected: list[int], limit: int
 ) -> None:
     range = open_range(again, asked)
@@ -327,7 +327,7 @@ def test_a_history_starts_behind_what_was_erased_and_no_lake_is_asked(
     assert found == expected
 
 
-def test_what_was_trimmed_after_an_erasure_is_asked_for_from_there_on(again: Journal, tmp_path: Path) -> None:
+def test_events_trimmed_after_an_erasure_are_read_from_the_lake(again: Journal, tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     append_events(lake, list(enumerate(again.events(LAMP, 6, 8, 9, MUCH), 6)))
     trim(again, 8)

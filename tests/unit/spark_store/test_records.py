@@ -13,7 +13,7 @@ from tests.support.table import each_row
     ("id", "namespace", "name"),
     [("acme:lamp", "acme", "lamp"), ("acme:a:b", "acme", "a:b"), (":a", "", "a"), ("stream", "", "stream")],
 )
-def test_a_namespace_is_what_is_before_the_first_colon(id: str, namespace: str, name: str) -> None:
+def test_a_namespace_is_the_text_before_the_first_colon(id: str, namespace: str, name: str) -> None:
     assert namespace_of(id) == namespace
     assert entity_of("thing", id) == EntityId(EntityType.THING, namespace, name)
 

@@ -67,7 +67,7 @@ class TestMemory(BrokerBehaviour):
     def world(self) -> MemoryWorld:
         return MemoryWorld()
 
-    async def test_an_examination_names_what_is_missing_and_continues(self, world: LinkSetup) -> None:
+    async def test_a_connection_test_reports_missing_addresses_and_continues(self, world: LinkSetup) -> None:
         """Nothing is missing here; what is refused is named."""
         assert isinstance(world, MemoryWorld)
         world.broker.refused_addresses.add("out")
@@ -75,7 +75,7 @@ class TestMemory(BrokerBehaviour):
         found = await examined(world.definition.model_copy(update={"targets": (target,)}))
         assert [each.error and each.error.detail for each in found.targets] == [Detail.NOT_AUTHORIZED]
 
-    async def test_a_refused_connect_is_what_was_ordered(self, world: MemoryWorld) -> None:
+    async def test_a_connect_raises_the_configured_refusal(self, world: MemoryWorld) -> None:
         world.broker.refusal = ConnectionRefused(Detail.BAD_CREDENTIALS, "no")
         with pytest.raises(ConnectionRefused):
             await world.connect()

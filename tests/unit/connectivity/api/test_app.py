@@ -77,7 +77,7 @@ async def test_an_unknown_parameter_is_refused(path: str) -> None:
     assert (answer.status_code, answer.json()["error"]) == (400, "api:parameter.invalid")
 
 
-async def test_a_parameter_that_comes_twice_is_refused_whatever_it_says() -> None:
+async def test_a_repeated_parameter_is_refused_regardless_of_its_values() -> None:
     desk = furnished()
     new = {**DOCUMENT, "id": "new"}
     answer = await ask(desk, "POST", "/api/2/connections?dry-run=true&dry-run=false", json=new)
@@ -91,7 +91,7 @@ async def test_no_answer_is_for_caches(method: str, path: str) -> None:
     assert answer.headers.get_list("cache-control") == ["no-store"]
 
 
-async def test_what_there_is_nobody_for_is_not_there() -> None:
+async def test_a_route_without_a_handler_is_not_found() -> None:
     async with client_of(application(PrometheusRegistry(), lambda: (True, {"status": "ready"}))) as client:
         assert (await client.get("/health/ready")).status_code == 200
         assert (await client.get("/api/2/connections")).status_code == 404

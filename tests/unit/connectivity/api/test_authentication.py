@@ -146,7 +146,7 @@ async def test_without_a_token_nothing_is_done(method: str, path: str, more: dic
     assert (answer.status_code, answer.headers["www-authenticate"], desk.requests) == (401, "Bearer", [])
 
 
-async def test_the_name_of_a_token_is_who_asks() -> None:
+async def test_the_name_of_the_token_identifies_the_requester() -> None:
     desk = furnished()
     async with client_of(app_of(desk, tokens=TOKENS, token="shared")) as client:
         await client.delete("/api/2/connections/site", headers=WRITER)
@@ -183,7 +183,7 @@ async def test_a_token_in_the_query_is_refused_wherever_it_is_valid(name: str, p
 
 
 @pytest.mark.parametrize("query", [b"", b"fields=id", b"monkey=1", b"fields=token", b"\xff\xfe", b"&&=&"])
-def test_another_query_is_none_of_the_guards_business(query: bytes) -> None:
+def test_a_query_without_a_token_parameter_is_not_refused(query: bytes) -> None:
     assert check_query_token(query) is None
 
 
@@ -230,7 +230,7 @@ class Sleeper:
         self._wakes.set()
 
 
-async def test_an_address_that_keeps_eight_waiting_is_not_looked_at_and_nobody_else_is_locked_out() -> None:
+async def test_an_address_with_eight_pending_failures_is_refused_and_other_addresses_are_not() -> None:
     sleeper = Sleeper()
     app = app_of(furnished(), token="secret", sleep=sleeper)
     right = {"authorization": "Bearer secret"}
@@ -267,7 +267,7 @@ def test_many_addresses_that_guess_at_once_wait_all_the_same() -> None:
     assert {delays.record_failure(f"10.0.{number // 250}.{number % 250}") for number in range(1000)} == {0.1}
 
 
-async def test_of_several_tokens_none_counts() -> None:
+async def test_several_authorization_headers_are_refused() -> None:
     async with client_of(app_of(token="secret")) as client:
         several = [("authorization", "Bearer secret"), ("authorization", "Bearer secret")]
         answer = await client.get("/metrics", headers=several)
@@ -305,7 +305,7 @@ async def test_a_wrong_token_on_a_probe_waits_like_any_other() -> None:
         (("x" * 60_000, 0), ""),
     ],
 )
-def test_failures_are_counted_for_anyone_who_owns_the_address(client: Any, address: str) -> None:
+def test_authentication_failures_are_counted_per_client_address_or_network(client: Any, address: str) -> None:
     assert address_of({"client": client}) == address
 
 

@@ -104,13 +104,13 @@ async def test_a_connection_is_changed_by_put() -> None:
         ({"uri": 7}, "connectivity:connection.uri.invalid"),
     ],
 )
-async def test_a_put_that_does_not_say_what_it_must_is_refused(change: dict[str, Any], error: str) -> None:
+async def test_a_put_with_a_missing_or_invalid_field_is_refused(change: dict[str, Any], error: str) -> None:
     answer = await sends(furnished(), "PUT", ONE, {**DOCUMENT, **change})
     assert (answer.status_code, answer.json()["error"]) == (400, error)
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
-async def test_what_a_file_owns_the_api_does_not_change(method: str) -> None:
+async def test_the_api_does_not_change_a_connection_of_a_file(method: str) -> None:
     answer = await sends(furnished(by_file=True), method, ONE, DOCUMENT)
     assert (answer.status_code, answer.json()["error"]) == (409, "connectivity:connection.conflict")
     assert "site.yaml" in answer.json()["message"]
@@ -171,7 +171,7 @@ async def test_an_earlier_revision_is_retrieved(
         ({"at-historical-timestamp": "2020-01-01T00:00:00Z", "at-historical-revision": "1"}, 400, "header.invalid"),
     ],
 )
-async def test_a_past_that_is_not_known_or_none_is_refused(headers: dict[str, str], status: int, error: str) -> None:
+async def test_an_unknown_or_invalid_past_revision_is_refused(headers: dict[str, str], status: int, error: str) -> None:
     answer = await ask(furnished(), "GET", ONE, headers=headers)
     assert (answer.status_code, answer.json()["error"]) == (status, error)
 
@@ -190,13 +190,13 @@ async def test_a_connection_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-async def test_what_is_not_there_is_not_found(method: str) -> None:
+async def test_an_unknown_connection_is_not_found(method: str) -> None:
     answer = await ask(FakeManagement(), method, f"{ALL}/none")
     assert (answer.status_code, answer.json()["error"]) == (404, "connectivity:connection.notfound")
 
 
 @pytest.mark.parametrize("below", ["status", "metrics", "logs", "revisions"])
-async def test_what_a_connection_does_is_shown_by_its_id(below: str) -> None:
+async def test_status_metrics_logs_and_revisions_of_a_connection_are_shown_by_its_id(below: str) -> None:
     answer = await ask(furnished(), "GET", f"{ONE}/{below}")
     assert answer.status_code == 200
     assert below == "revisions" or answer.json()["connectionId"] == "site"
@@ -206,7 +206,7 @@ async def test_what_a_connection_does_is_shown_by_its_id(below: str) -> None:
 
 @each_row("connection_id", ["ä", "a b", "a" * 101, "a%0a", "%00"])
 @each_row(("method", "below"), [("GET", ""), ("PUT", ""), ("DELETE", ""), ("GET", "/status")])
-async def test_an_id_that_none_can_have_is_refused(connection_id: str, method: str, below: str) -> None:
+async def test_an_invalid_connection_id_is_refused(connection_id: str, method: str, below: str) -> None:
     answer = await sends(FakeManagement(), method, f"{ALL}/{connection_id}{below}", NEW)
     assert (answer.status_code, answer.json()["error"]) == (400, "connectivity:connection.id.invalid")
 
@@ -255,7 +255,7 @@ async def test_a_command_that_does_not_come_as_plain_text_is_refused() -> None:
 # --- dry run ---
 
 
-async def test_case_48_what_a_dry_run_met_is_reported_and_nothing_is_stored() -> None:
+async def test_case_48_a_failed_dry_run_returns_its_report_and_stores_nothing() -> None:
     desk = FakeManagement()
     desk.refuses["test"] = OperationRefused(
         Fault(504, "connectivity:connection.failed", "connection refused"), report={"sources": []}
@@ -318,7 +318,7 @@ async def test_a_connection_test_that_cannot_be_understood_says_where(trial: Any
 
 
 @pytest.mark.parametrize(("method", "path"), [("PUT", ONE), ("POST", ALL + "?dry-run=true")], ids=["PUT", "dry run"])
-async def test_what_is_missing_is_named_all_at_once(method: str, path: str) -> None:
+async def test_all_missing_fields_are_reported_at_once(method: str, path: str) -> None:
     """Only where POST makes a connection may it be left open whether it is to be open."""
     answer = await sends(FakeManagement(), method, path, {"sources": []})
     assert answer.status_code == 400

@@ -20,7 +20,7 @@ def test_a_fault_has_the_status_of_the_table() -> None:
     assert fault("api:path.notfound", "words").status == 404
 
 
-def test_an_error_answer_says_what_it_knows_and_nothing_else() -> None:
+def test_an_error_response_contains_only_the_known_fields() -> None:
     assert error_body(fault("api:path.notfound", "words")) == {
         "status": 404,
         "error": "api:path.notfound",

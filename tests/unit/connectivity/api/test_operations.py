@@ -40,7 +40,7 @@ async def test_a_subscription_is_ended_by_the_first_characters_of_its_id() -> No
 
 
 @pytest.mark.parametrize("prefix", ["x" * 201, "%00", "a%20b", "ä"])
-async def test_what_starts_no_id_is_not_looked_for(prefix: str) -> None:
+async def test_an_invalid_subscription_id_prefix_is_refused_without_a_lookup(prefix: str) -> None:
     desk = FakeManagement()
     assert (await ask(desk, "DELETE", f"{SUBSCRIPTIONS}/{prefix}")).status_code == 400
     assert desk.requests == []
@@ -168,7 +168,7 @@ async def test_with_a_token_erasures_want_it(content: bytes | None) -> None:
     assert answer.status_code in (200, 202)
 
 
-async def test_the_name_of_a_token_is_who_erases_whatever_the_body_says() -> None:
+async def test_the_name_of_the_token_is_recorded_for_an_erasure_regardless_of_the_body() -> None:
     kept = Erasures()
     tokens = [{"name": "anna", "token": "a" * 16, "role": "admin"}]
     async with client_of(app_of(erasures=kept, tokens=tokens)) as client:

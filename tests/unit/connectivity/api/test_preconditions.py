@@ -95,7 +95,7 @@ async def test_a_retrieve_is_answered_as_the_known_tags_say(headers: dict[str, s
         assert answer.json()["error"] == error
 
 
-async def test_of_two_operators_who_change_the_same_revision_one_is_reported_412() -> None:
+async def test_one_of_two_concurrent_changes_to_a_revision_gets_412() -> None:
     app = app_of(furnished())
     async with client_of(app) as anna, client_of(app) as bert:
         known = [(await operator.get(ONE)).headers["etag"] for operator in (anna, bert)]
@@ -117,7 +117,7 @@ async def test_a_delete_of_another_revision_deletes_nothing() -> None:
     assert (await ask(desk, "DELETE", ONE, headers={"if-match": '"rev:1"'})).status_code == 204
 
 
-async def test_who_only_wants_to_create_changes_nothing() -> None:
+async def test_a_create_only_put_does_not_change_an_existing_connection() -> None:
     headers = {**JSON, "if-none-match": "*"}
     assert (await ask(furnished(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 412
     assert (await ask(FakeManagement(), "PUT", ONE, content=json.dumps(DOCUMENT), headers=headers)).status_code == 201

@@ -123,7 +123,7 @@ async def test_an_admin_asks_in_anybodys_name_and_else_in_that_of_the_token(path
 
 
 @BOTH
-async def test_nobody_else_does_not_even_in_the_own_name(path: str) -> None:
+async def test_a_token_without_search_permission_is_refused_even_for_its_own_subject(path: str) -> None:
     for subject in ("acme:anna", "acme:bert"):
         answer, desk = await search(path, "bert", as_=subject)
         assert (answer.status_code, answer.json()["error"], desk.requests) == (403, "api:forbidden", [])
@@ -139,7 +139,7 @@ async def test_a_token_without_subjects_gets_an_error(path: str, who: str, is_to
 
 
 @BOTH
-async def test_where_no_token_is_needed_anyone_who_asks_says_in_whose_name(path: str) -> None:
+async def test_without_authentication_a_search_must_name_its_subject(path: str) -> None:
     desk = FakeManagement()
     assert (await ask(desk, "GET", f"{path}?as=acme:bert")).status_code == 200
     assert asked(desk).subjects == ("acme:bert",)
@@ -167,7 +167,7 @@ async def test_where_no_token_is_needed_anyone_who_asks_says_in_whose_name(path:
         ({"as_": [f"acme:{number}" for number in range(101)]}, "api:parameter.invalid"),
     ],
 )
-async def test_what_cannot_be_understood_is_asked_of_nobody(query: dict[str, Any], error: str) -> None:
+async def test_an_invalid_search_parameter_is_refused_before_the_search(query: dict[str, Any], error: str) -> None:
     answer, desk = await search(THINGS, "anna", **query)
     assert (answer.status_code, answer.json()["error"], desk.requests) == (400, error, [])
 
@@ -182,7 +182,7 @@ async def test_what_cannot_be_understood_is_asked_of_nobody(query: dict[str, Any
     ],
 )
 @BOTH
-async def test_what_the_search_refuses_is_reported(path: str, fault: Fault) -> None:
+async def test_an_error_of_the_search_is_returned(path: str, fault: Fault) -> None:
     desk = FakeManagement(refuses={"things": OperationRefused(fault), "count": OperationRefused(fault)})
     answer, _ = await search(path, desk=desk)
     assert (answer.status_code, answer.json()["error"]) == (fault.status, fault.error)

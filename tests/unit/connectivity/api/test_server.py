@@ -60,7 +60,7 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], byt
         return int(head[0].split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
 
 
-async def test_several_requests_come_over_one_connection_and_nobody_is_reported_with_what_serves_them() -> None:
+async def test_several_requests_share_a_connection_and_no_response_names_the_server_software() -> None:
     async with served() as port, connected(port) as (reader, writer):
         for _ in range(3):
             writer.write(GET)
@@ -92,7 +92,7 @@ async def test_a_head_that_trickles_is_not_waited_for_either() -> None:
         assert reading.done(), "it was closed"
 
 
-async def test_what_follows_a_body_with_two_lengths_is_nobodys_request() -> None:
+async def test_bytes_after_a_body_with_two_lengths_are_not_read_as_a_request() -> None:
     head = b"POST /api/2/connections HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
     async with served() as port, connected(port) as (reader, writer):
         writer.write(head + b"content-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n" + GET)
@@ -118,7 +118,7 @@ async def test_a_body_that_trickles_is_answered_with_408() -> None:
         b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
     ],
 )
-async def test_what_is_no_http_is_answered_like_every_error(garbage: bytes) -> None:
+async def test_invalid_http_gets_a_regular_error_response(garbage: bytes) -> None:
     async with served() as port, connected(port) as (reader, writer):
         writer.write(garbage + b"\r\n\r\n")
         head, _, body = (await told(reader)).partition(b"\r\n\r\n")

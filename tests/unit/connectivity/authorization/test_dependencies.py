@@ -20,14 +20,14 @@ def test_a_change_leads_to_those_that_depend_on_it() -> None:
     assert not dependents.of([C])
 
 
-def test_what_depends_on_others_from_now_on_depends_on_those_before_no_more() -> None:
+def test_new_dependencies_replace_the_former_ones() -> None:
     dependents: DependencyIndex[str] = DependencyIndex()
     dependents.note("tank", frozenset({A, B}))
     dependents.note("tank", frozenset({B, C}))
     assert [set(dependents.of([entity])) for entity in (A, B, C)] == [set(), {"tank"}, {"tank"}]
 
 
-def test_nothing_is_left_of_what_is_gone() -> None:
+def test_a_forgotten_dependent_leaves_no_entries() -> None:
     dependents: DependencyIndex[str] = DependencyIndex()
     dependents.note("tank", frozenset({A, B}))
     dependents.forget("tank")
@@ -36,7 +36,7 @@ def test_nothing_is_left_of_what_is_gone() -> None:
     assert not dependents.of([A, B])
 
 
-def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before() -> None:
+def test_every_dependent_has_exactly_one_turn_per_round() -> None:
     dependents: DependencyIndex[int] = DependencyIndex()
     for number in range(1000):
         dependents.note(number, frozenset({A}))
@@ -45,7 +45,7 @@ def test_everybody_has_a_turn_within_the_rounds_and_nobody_a_second_one_before()
     assert sorted([number for turn in turns for number in turn][:1000]) == list(range(1000))
 
 
-def test_anyone_who_comes_or_goes_in_between_does_no_harm() -> None:
+def test_dependents_added_or_removed_between_turns_do_not_disturb_the_rounds() -> None:
     random_source = dice("dependents")
     dependents: DependencyIndex[int] = DependencyIndex()
     present: set[int] = set()
@@ -72,6 +72,6 @@ def test_a_few_have_a_turn_no_more_often_than_many() -> None:
     assert sum(turns) == 3
 
 
-def test_without_anybody_nobody_has_a_turn() -> None:
+def test_an_empty_index_gives_no_turns() -> None:
     dependents: DependencyIndex[EntityId] = DependencyIndex()
     assert not dependents.turn(60)

@@ -93,7 +93,7 @@ def test_the_root_shows_its_identity_to_every_reader_of_a_part() -> None:
     assert enforcer.view(thing, "thing:/", [B]) is DROP
 
 
-def test_a_view_shares_what_may_be_read_as_a_whole() -> None:
+def test_a_view_of_a_fully_readable_value_is_not_copied() -> None:
     thing = {"attributes": {"x": {"y": 1}}}
     assert Enforcer(a_policy(([A], "thing:/", ["READ"], []))).view(thing, "thing:/", [A]) is thing
 
@@ -109,7 +109,9 @@ def test_a_view_shares_what_may_be_read_as_a_whole() -> None:
         ([([A], "policy:/", ["WRITE"], [])], "policy", False),
     ],
 )
-def test_who_may_stream(rules: Any, type: str, may: bool) -> None:
+def test_streaming_needs_read_permission_on_a_whole_thing_or_any_part_of_a_policy(
+    rules: Any, type: str, may: bool
+) -> None:
     """A thing's history needs READ without exception, a policy's READ on any part."""
     assert Enforcer(a_policy(*rules)).may_stream([A], type) == may
 
@@ -129,7 +131,7 @@ def test_expired_subjects_are_left_out_and_the_next_expiry_is_reported() -> None
     assert Enforcer(policy, "2031").expires is None
 
 
-def test_what_is_said_about_parts_of_a_thing_is_seen_with_the_parts() -> None:
+def test_metadata_is_visible_with_the_readable_parts_of_a_thing() -> None:
     enforcer = Enforcer(
         {
             "entries": {

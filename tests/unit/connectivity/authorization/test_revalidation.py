@@ -98,9 +98,7 @@ def test_everybody_is_judged_in_a_round(court: BanRegistry) -> None:
     assert set(court.judged) == set(map(str, range(90)))
 
 
-def test_what_could_not_be_judged_is_judged_with_the_next_ones(
-    authorities: PolicyChangeNotifier, court: BanRegistry
-) -> None:
+def test_a_failed_check_is_repeated_with_the_next_ones(authorities: PolicyChangeNotifier, court: BanRegistry) -> None:
     for who in ("ada", "eve", "joe"):
         court.come(who, LAMP, A)
     court.is_unreadable = True

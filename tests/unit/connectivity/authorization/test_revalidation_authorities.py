@@ -29,14 +29,14 @@ def change(entity: EntityId, action: str = "modified", path: str = "/") -> Chang
         (LAMP, "deleted", "/features", False),
     ],
 )
-def test_policies_and_what_may_have_another_one_are_found_among_changes(
+def test_changes_to_policies_or_policy_references_are_found_among_changes(
     entity: EntityId, action: str, path: str, is_one: bool
 ) -> None:
     attribute = change(thing("acme:other"), path="/attributes/a")
     assert changed_entities([attribute, change(entity, action, path)]) == ({entity} if is_one else set())
 
 
-def test_anyone_who_watches_is_reported_until_he_leaves() -> None:
+def test_a_watcher_is_notified_until_it_leaves() -> None:
     told: list[object] = []
     watched = PolicyChangeNotifier()
     watched.notify([change(A)])
@@ -52,7 +52,7 @@ def test_anyone_who_watches_is_reported_until_he_leaves() -> None:
     assert repr(watched) == "<Authorities, watched by 0>"
 
 
-def test_a_mistake_of_one_who_is_reported_costs_others_nothing() -> None:
+def test_an_error_in_one_watcher_does_not_affect_the_others() -> None:
     def fail(_: object) -> None:
         raise ValueError("a mistake")
 

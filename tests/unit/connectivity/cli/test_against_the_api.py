@@ -152,7 +152,7 @@ async def test_a_connection_from_its_plan_to_its_end(shell: Shell) -> None:
     assert "lamp: new" in (await shell("connections apply --yes lamp.yaml")).stdout, "an id may come back"
 
 
-async def test_what_a_file_owns_is_refused_with_its_name(shell: Shell) -> None:
+async def test_a_change_to_a_connection_of_a_file_is_refused_with_the_file_name(shell: Shell) -> None:
     name = str(shell.bench.folder / "owned.yaml")
     assert (await shell("connections list")).stdout.splitlines()[1].split()[3] == name
     shell.write("owned.yaml", clientCount=2)
@@ -185,7 +185,7 @@ async def test_of_two_operators_the_second_gets_a_conflict(shell: Shell, monkeyp
     assert yaml.safe_load((await shell("connections show lamp")).stdout)["name"] == "theirs"
 
 
-async def test_a_role_decides_what_a_token_may(shell: Shell) -> None:
+async def test_the_role_of_a_token_limits_the_allowed_commands(shell: Shell) -> None:
     shell.write("lamp.yaml")
     await shell("connections list", CONNECTIVITY_TOKEN=BERT)
     await shell("connections apply --plan lamp.yaml", 3, CONNECTIVITY_TOKEN=BERT)
@@ -227,7 +227,7 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
     assert "^ position 3" in (await shell("search eq(", 1, CONNECTIVITY_TOKEN=BERT)).stderr
 
 
-async def test_what_cannot_be_kept_is_refused_with_every_problem(shell: Shell) -> None:
+async def test_an_invalid_connection_is_refused_with_every_problem(shell: Shell) -> None:
     shell.write("bad.yaml", clientCount=0, nam="x")
     problems = (await shell("connections apply --yes bad.yaml", 1)).stdout
     assert ("clientCount" in problems, "nam" in problems) == (True, True)

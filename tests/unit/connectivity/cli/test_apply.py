@@ -99,7 +99,7 @@ def test_a_plan_without_changes_ends_with_0(server: Canned, tmp_path: Path) -> N
     assert changing(server) == []
 
 
-def test_what_is_applied_is_under_the_revision_it_was_compared_with(server: Canned, folder: Path) -> None:
+def test_apply_sends_the_revision_of_the_compared_connection(server: Canned, folder: Path) -> None:
     result = run("apply", folder, "--yes")
     assert (result.exit_code, result.stdout.splitlines()[-2:]) == (0, ["depot: done", "fresh: done"])
     depot, fresh = [asked for asked in server.requests if asked.line.startswith("PUT")]
@@ -111,7 +111,7 @@ def test_what_is_applied_is_under_the_revision_it_was_compared_with(server: Cann
     assert SECRET not in result.output
 
 
-def test_nobody_is_asked_where_there_is_no_terminal(server: Canned, folder: Path) -> None:
+def test_apply_asks_no_question_without_a_terminal(server: Canned, folder: Path) -> None:
     result = run("apply", folder)
     assert (result.exit_code, changing(server)) == (2, [])
     assert "Make these changes (1 new, 1 changed)? Add --yes" in result.stderr
@@ -128,14 +128,14 @@ def test_a_change_in_between_is_reported_and_the_rest_continues(server: Canned, 
     assert (result.exit_code, depot["done"], fresh["done"], "meanwhile" in depot["failure"]) == (1, False, True, True)
 
 
-def test_what_is_stored_and_cannot_be_opened_gets_an_error(server: Canned, folder: Path) -> None:
+def test_a_stored_connection_that_cannot_be_opened_causes_an_error(server: Canned, folder: Path) -> None:
     server.table["PUT /api/2/connections/fresh"] = fault(504, "connectivity:connection.failed", "timeout: h:1883")
     result = run("apply", folder, "--yes")
     assert (result.exit_code, "depot: done" in result.stdout) == (1, True)
     assert "fresh: stored, but could not be opened; the service keeps retrying" in result.stderr
 
 
-def test_what_a_file_of_the_service_owns_stops_everything_and_is_named(server: Canned, folder: Path) -> None:
+def test_a_connection_of_a_service_file_stops_apply_and_is_named(server: Canned, folder: Path) -> None:
     server.table[LIST] = Reply([owned("depot", file="connections/depot.yaml")])
     for more in (["--yes"], ["--plan"], ["--yes", "--json"]):
         result = run("apply", folder, *more)
@@ -156,7 +156,7 @@ def test_secrets_that_cannot_be_compared_are_sent_when_asked(server: Canned, tmp
     assert SECRET not in result.output
 
 
-def test_what_no_file_has_is_deleted_only_if_asked(server: Canned, folder: Path) -> None:
+def test_a_connection_without_a_file_is_deleted_only_with_prune(server: Canned, folder: Path) -> None:
     assert "site" not in run("apply", folder, "--plan").stdout
     result = run("apply", folder, "--prune", "--yes")
     assert (result.exit_code, "site: gone" in result.stdout) == (0, True)
@@ -247,7 +247,7 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_a_connection_test_shows_addresses_and_what_becomes_of_the_sample(server: Canned, folder: Path) -> None:
+def test_a_connection_test_shows_addresses_and_the_result_of_the_sample(server: Canned, folder: Path) -> None:
     server.table[TRY] = Reply(REPORT)
     (folder / "sample.json").write_text('{"on": true}')
     more = ["--sample", folder / "sample.json", "--header", "correlation-id=c-1", "--header", "a=b=c", "--source", "0"]
@@ -305,7 +305,7 @@ def test_a_sample_that_is_no_text_goes_as_base64_and_may_come_from_standard_inpu
         (fault(400, "connectivity:connection.configuration.invalid", "The connection has problems."), "problems"),
     ],
 )
-def test_a_connection_test_that_finds_a_problem_ends_with_1_and_shows_what_it_found(
+def test_a_connection_test_with_a_problem_ends_with_1_and_shows_its_result(
     found: Reply, told: str, server: Canned, folder: Path
 ) -> None:
     server.table[TRY] = found
@@ -326,7 +326,7 @@ def test_a_connection_test_that_finds_a_problem_ends_with_1_and_shows_what_it_fo
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_tried_ends_with_2(more: list[str], server: Canned, folder: Path) -> None:
+def test_a_connection_test_with_invalid_options_ends_with_2(more: list[str], server: Canned, folder: Path) -> None:
     result = run("test", folder / "depot.json", *more, input=b"x")
     assert (result.exit_code, result.stdout, server.requests) == (2, "", [])
 

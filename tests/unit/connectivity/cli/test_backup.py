@@ -24,7 +24,7 @@ def backup(data: Path, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["backup", *arguments], env={"CONNECTIVITY_DATA_DIR": str(data)})
 
 
-def test_it_says_what_it_has_copied(data: Path, tmp_path: Path) -> None:
+def test_backup_reports_the_copied_files(data: Path, tmp_path: Path) -> None:
     (data / "secrets.key").write_text("x")
     ended = backup(data, str(tmp_path / "copy"))
     assert ended.exit_code == 0

@@ -156,7 +156,7 @@ def test_a_status_shows_the_connection_and_its_resources(server: Canned) -> None
     assert row.split()[:3] == ["depot", "open", "misconfigured"]
 
 
-def test_metrics_are_a_table_of_what_was_counted(server: Canned) -> None:
+def test_metrics_are_shown_as_a_table_of_counters(server: Canned) -> None:
     heading, inbound, responses = run("metrics", "depot").stdout.splitlines()
     assert heading.split() == ["of", "address", "what", "how", "minute", "hour", "day", "last"]
     assert inbound.split() == ["inbound", "–", "consumed", "success", "3", "120", "800", "2026-02-03T10:01:07Z"]
@@ -179,13 +179,13 @@ def test_nothing_is_said_to_be_nothing(server: Canned) -> None:
     assert json.loads(run("status", "--json").stdout) == []
 
 
-def test_what_cannot_be_asked_on_a_terminal_needs_yes(server: Canned) -> None:
+def test_delete_without_a_terminal_needs_yes(server: Canned) -> None:
     result = run("delete", "depot")
     assert (result.exit_code, result.stdout, server.requests) == (2, "", [])
     assert "Delete depot? Add --yes to confirm." in result.stderr
 
 
-def test_what_belongs_to_a_file_is_refused_with_its_name(server: Canned) -> None:
+def test_deleting_a_connection_of_a_file_is_refused_with_the_file_name(server: Canned) -> None:
     result = run("delete", "depot", "owned", "--yes")
     assert (result.exit_code, result.stdout) == (1, "depot: deleted\n")
     assert "connections/owned.yaml" in result.stderr
@@ -201,7 +201,7 @@ def test_what_belongs_to_a_file_is_refused_with_its_name(server: Canned) -> None
         ("delete --yes", "DELETE", "/api/2/connections/{}", "deleted"),
     ],
 )
-def test_one_that_is_refused_keeps_nobody_from_the_others(
+def test_a_refused_connection_does_not_stop_the_others(
     command: str, method: str, path: str, done: str, server: Canned
 ) -> None:
     server.table[f"{method} {path.format('away')}"] = fault(504, "connectivity:connection.failed", "Nobody listens.")
@@ -215,7 +215,7 @@ def test_one_that_is_refused_keeps_nobody_from_the_others(
     assert missing.startswith("depto: connectivity:connection.notfound: It is not there.")
 
 
-def test_who_may_not_ask_receives_where_a_token_goes(server: Canned) -> None:
+def test_a_missing_permission_error_explains_how_to_set_a_token(server: Canned) -> None:
     server.table[LISTED] = fault(401, "api:unauthorized", "A valid bearer token is required.")
     result = run("list")
     assert (result.exit_code, result.stdout) == (4, "")
@@ -268,7 +268,7 @@ def test_address_and_token_come_from_the_nearest_place(
         ({"CONNECTIVITY_URL": ""}, ["--settings", "nope.yaml"]),
     ],
 )
-def test_what_cannot_be_used_ends_with_2(
+def test_invalid_settings_or_options_end_with_2(
     variables: Mapping[str, str], arguments: list[str], monkeypatch: pytest.MonkeyPatch, server: Canned
 ) -> None:
     for name, value in variables.items():

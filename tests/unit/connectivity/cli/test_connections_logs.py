@@ -45,7 +45,7 @@ def test_an_entry_is_new_once(answers: list[Any], expected: list[list[int]]) -> 
     assert found == expected
 
 
-def test_what_was_seen_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_log_entries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectivity.cli.connections._MAX_REMEMBERED_ENTRIES", 2)
     seen = PrintedEntries()
     assert len(seen.new(logs(1, 2, 3))) == 3
@@ -92,7 +92,7 @@ def test_a_service_that_restarts_is_waited_for(clock: Clock) -> None:
         ([Reply(logs(1)), fault(401, "api:unauthorized", "no")], NotAllowed),
     ],
 )
-def test_what_waiting_does_not_fix_ends_it(answers: list[Any], kind: type[Exception], clock: Clock) -> None:
+def test_a_permanent_error_ends_the_log_output(answers: list[Any], kind: type[Exception], clock: Clock) -> None:
     with canned({LOGS: answers}) as server, pytest.raises(kind):
         list(following(server, [], clock))
 

@@ -58,7 +58,7 @@ def test_an_entity_is_erased_and_listed_without_a_service(settings: Path) -> Non
     assert LAMP.id in run("erasures", "--settings", settings).stdout
 
 
-def test_what_was_erased_before_is_erased_again_and_said_to_have_been(settings: Path) -> None:
+def test_an_erased_thing_is_erased_again_with_a_note_about_the_earlier_erasure(settings: Path) -> None:
     """Deliberately: what has come since goes too, and what somebody has put back."""
     first = run("erase", LAMP, "--yes", "--settings", settings)
     assert (first.exit_code, "before" in first.stdout) == (0, False)
@@ -105,7 +105,7 @@ def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> Non
         ([LAMP, "--type", "", "--yes"], 2, "expected the type thing, policy or stream, found nothing\n"),
     ],
 )
-def test_what_is_not_there_is_not_erased_and_what_cannot_be_meant_ends_with_2(
+def test_erasing_an_unknown_entity_ends_with_1_and_an_invalid_id_ends_with_2(
     arguments: list[object], code: int, reason: str, settings: Path
 ) -> None:
     result = run("erase", *arguments, "--settings", settings)

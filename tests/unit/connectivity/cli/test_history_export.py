@@ -38,7 +38,7 @@ def written(self: HistoryExport, out: Path, *, force: bool, progress: Callable[[
     return {"file": str(out), "rows": 3, "bytes": 1 if force else 2, "first_revision": 1, "last_revision": 3}
 
 
-def test_what_was_written_is_shown_to_people_and_to_machines(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_reports_its_result_as_text_or_json(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HistoryExport, "run", written)
     shown = run("acme:lamp", "--out", "it.parquet", "--settings", settings)
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "it.parquet: 3 events, 2 bytes\n", "")
@@ -94,7 +94,7 @@ def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -
     assert (result.exit_code, "'--timeout'" in result.stderr) == (2, True)
 
 
-def test_without_a_pipeline_it_ends_with_4_and_says_what_to_do(settings: Path, tmp_path: Path) -> None:
+def test_an_export_without_a_pipeline_ends_with_4_and_explains_the_fix(settings: Path, tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     result = run("--out", out, "--settings", settings)
     assert (result.exit_code, result.stdout) == (4, "")

@@ -71,7 +71,7 @@ ODD = {
 
 
 @each_row(("says", "reason"), ODD.values(), ids=ODD)
-def test_what_is_no_answer_of_this_service_is_said_so(says: Reply, reason: str) -> None:
+def test_an_unexpected_response_raises_an_error_with_the_reason(says: Reply, reason: str) -> None:
     with canned({LIST: says}) as server, pytest.raises(ServiceUnreachable) as found:
         service(server).get("connections")
     assert reason in str(found.value)
@@ -123,7 +123,7 @@ def test_a_huge_answer_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
         service(server).get("connections")
 
 
-def test_nobody_there_is_said_with_the_address() -> None:
+def test_an_unreachable_service_raises_an_error_with_the_address() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(ServiceUnreachable, match="connection refused; start the service, or fix --url") as found:
         ServiceClient(parse_service_address(url)).get("connections")
@@ -203,7 +203,7 @@ def test_an_address_is_read(url: str, shown: str) -> None:
         f"http://me:{TOKEN}@h",
     ],
 )
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_service_address_is_refused(url: str) -> None:
     with pytest.raises(BadAddress) as found:
         parse_service_address(url)
     assert TOKEN not in str(found.value)

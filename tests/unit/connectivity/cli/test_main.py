@@ -45,7 +45,7 @@ def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
     assert run("validate", tmp_path).stdout == "2 connections in 2 files, no problems\n"
 
 
-def test_what_has_no_effect_is_no_problem_and_is_reported_all_the_same(tmp_path: Path) -> None:
+def test_a_setting_without_effect_is_reported_but_is_not_a_problem(tmp_path: Path) -> None:
     tunnel = {
         "enabled": True,
         "credentials": {"type": "plain", "username": "tunnel", "password": SECRET},
@@ -64,7 +64,7 @@ def test_what_has_no_effect_is_no_problem_and_is_reported_all_the_same(tmp_path:
     assert (result.exit_code, json.loads(result.stdout)) == (0, [])
 
 
-def test_what_has_no_effect_is_reported_beside_the_problems_of_other_files(tmp_path: Path) -> None:
+def test_a_setting_without_effect_is_reported_beside_problems_of_other_files(tmp_path: Path) -> None:
     written(tmp_path, targets=announced())
     written(tmp_path, "site.json", id="site", clientCount=0)
     result = run("validate", tmp_path)
@@ -201,7 +201,7 @@ HEAVY = (
     ],
     ids=" ".join,
 )
-def test_a_command_imports_what_it_uses_and_no_more(
+def test_a_command_imports_only_the_modules_it_needs(
     arguments: list[str], more: tuple[str, ...], tmp_path: Path
 ) -> None:
     script = (

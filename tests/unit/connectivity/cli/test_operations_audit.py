@@ -16,7 +16,7 @@ FOUND: list[dict[str, str | int | None]] = [
 ]
 
 
-def test_who_changed_what_is_said_with_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_lists_changes_with_the_newest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     with canned({"GET /api/2/audit?limit=2": Reply(FOUND), "GET /api/2/audit?limit=100": Reply([])}) as server:
         monkeypatch.setenv("CONNECTIVITY_URL", server.url)
         runner = CliRunner()

@@ -90,7 +90,7 @@ SILENT: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("says", SILENT.values(), ids=SILENT)
-def test_what_cannot_be_asked_completes_nothing(
+def test_completion_returns_nothing_if_the_service_does_not_answer(
     says: Reply, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(options, "COMPLETION_TIMEOUT_SECONDS", 0.3)

@@ -39,7 +39,7 @@ def test_a_complaint_goes_to_standard_error(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ("", "no\n")
 
 
-def test_what_would_work_upon_a_terminal_is_shown_as_an_escape(capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_control_characters_are_shown_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     odd = "a\x1b[2J\x9b31m\r\n\u202eb\x00ä"
     assert escape_control_characters(odd) == "a\\x1b[2J\\x9b31m\\r\\n\\u202eb\\x00ä"
     print_table([{"id": odd, "n": 1, "none": None, "many": [odd[0]]}])
@@ -50,7 +50,7 @@ def test_what_would_work_upon_a_terminal_is_shown_as_an_escape(capsys: pytest.Ca
     assert err == "first\nsecond \\x1b[2\n"
 
 
-def test_json_says_what_would_work_upon_a_terminal_in_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_escapes_terminal_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     odd = {"a\x9b": "a\x1b[2J\x9b31m\x7f\r\n\u202eb\u2028ä"}
     print_json(odd)
     print_json_line(odd)

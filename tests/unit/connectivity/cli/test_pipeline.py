@@ -65,7 +65,7 @@ def test_a_preview_that_cannot_be_had_ends_as_its_process_did(settings: Path, mo
     assert (result.exit_code, result.stderr) == (4, "expected Java 17\n")
 
 
-def test_what_is_nested_in_a_status_is_shown_as_fields_of_their_own() -> None:
+def test_nested_status_fields_are_shown_as_separate_fields() -> None:
     found = {"seq": 3, "batch": {"rows": 2}, "tables": {"events": {"files": 4, "bytes": 700}}, "failure": None}
     assert module._flat(found) == {
         "seq": 3, "batch rows": 2, "tables events files": 4, "tables events bytes": 700, "failure": None,
@@ -86,7 +86,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, *said: dict[str, Any]) -> list[list
     return called
 
 
-def test_a_compaction_ends_with_what_the_tables_consist_of(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compaction_prints_the_files_and_bytes_of_each_table(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, {"event": "optimized", "tables": {"events": {"files": 1, "bytes": 700}}})
     assert run("optimize", "--settings", settings).stdout == "table   files  bytes\nevents  1      700\n"
     assert json.loads(run("optimize", "--json", "--settings", settings).stdout)["tables"]["events"]["files"] == 1
@@ -161,7 +161,9 @@ def test_an_index_that_is_being_made_is_no_difference(settings: Path, monkeypatc
     assert shown.stdout.splitlines()[-1] == "the search index is being built: 30 entities not in it yet"
 
 
-def test_what_ends_early_says_why_and_ends_alike(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_pipeline_action_prints_its_reason_and_returns_its_exit_code(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def ended(*_: object, **__: object) -> None:
         raise pipeline_process.PipelineEnded(3, "held by another pipeline")
 

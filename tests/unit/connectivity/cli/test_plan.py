@@ -31,7 +31,7 @@ def test_each_connection_has_one_step(case: str) -> None:
     assert [(step.id, step.action, step.tag) for step in steps] == [("depot", action, there and there.tag)]
 
 
-def test_what_no_document_has_goes_only_if_asked_and_only_of_the_api() -> None:
+def test_pruning_deletes_only_api_connections_that_have_no_document() -> None:
     there = {
         "depot": StoredDocument(TAG, BASE),
         "mine": StoredDocument('"rev:1"'),

@@ -17,7 +17,7 @@ CASES: dict[str, Any] = yaml.safe_load((VECTORS / "differences" / "cases.yaml").
 
 
 @each_row("case", CASES["cases"], ids=lambda case: case["name"])
-def test_documents_are_compared_by_what_they_mean(case: dict[str, Any]) -> None:
+def test_documents_are_compared_by_meaning(case: dict[str, Any]) -> None:
     before, after = (CASES["base"] | case.get(name, {}) for name in ("before", "after"))
     found = compare(before, after)
     assert {change.path: [change.before, change.after] for change in found.changes} == case.get("changes", {})

@@ -126,7 +126,9 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
         (Reply({"items": [], "cursor": 7}), 5, "unexpected response, not from this service"),
     ],
 )
-def test_what_is_in_the_way_is_reported(monkeypatch: pytest.MonkeyPatch, answer: Reply, code: int, told: str) -> None:
+def test_a_failed_search_reports_its_error_and_exits_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, answer: Reply, code: int, told: str
+) -> None:
     table: dict[str, Answers] = {"GET /api/2/search/things?filter=eq%28&option=size%28200%29": answer}
     with canned(table) as service:
         result = run(monkeypatch, service, "eq(", code=code)

@@ -59,7 +59,7 @@ def test_stored_secrets_are_sealed_again(settings: Path) -> None:
     assert again == {"key": key_id(newest), "secrets": 0, "revisions": 0, "unneeded": [key_id(OLD)]}
 
 
-def test_what_is_in_the_way_is_reported(settings: Path) -> None:
+def test_a_rotation_that_cannot_start_reports_its_reason(settings: Path) -> None:
     folder = settings.parent / "data"
     fill(folder)
     without = run("rotate", "--settings", settings)

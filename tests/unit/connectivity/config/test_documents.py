@@ -75,7 +75,7 @@ def test_a_document_is_read(tmp_path: Path, name: str, content: str | bytes) -> 
         ("a.json", '{"\\ud800": 1}', '["\\ud800"]: a text with a lone surrogate'),
     ],
 )
-def test_what_cannot_be_read_is_one_problem(tmp_path: Path, name: str, content: str | bytes, found: str) -> None:
+def test_an_unreadable_document_is_one_problem(tmp_path: Path, name: str, content: str | bytes, found: str) -> None:
     document, problems = read(tmp_path, name, content)
     assert (document, problems) == (None, [found])
 
@@ -88,7 +88,7 @@ def test_endless_aliases_are_a_problem_and_take_no_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml"])
-def test_a_name_that_stands_twice_is_a_problem(tmp_path: Path, name: str) -> None:
+def test_a_duplicate_name_is_a_problem(tmp_path: Path, name: str) -> None:
     content = '{"a": 1, "b": [{"c": 1, "d": 1, "c": 2, "c": 3}], "a": 2}'
     document, problems = read(tmp_path, name, content)
     assert problems == ['$: the name "a" more than once'.replace("$", "a"), 'b[0].c: the name "c" more than once']
@@ -114,7 +114,7 @@ def test_merge_keys_that_multiply_are_a_problem_and_take_no_time(tmp_path: Path)
     assert read(tmp_path, "a.yaml", "\n".join(lines)) == (None, ["$: a larger document"])
 
 
-def test_several_objects_may_be_merged_and_the_first_counts(tmp_path: Path) -> None:
+def test_the_first_of_several_merged_objects_takes_precedence(tmp_path: Path) -> None:
     content = "a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nown: {<<: [*a, *b], z: 3}\n"
     document, problems = read(tmp_path, "a.yaml", content)
     assert (document["own"], problems) == ({"x": 1, "y": 1, "z": 3}, [])
@@ -128,7 +128,7 @@ def test_many_names_with_one_twice_take_no_time(tmp_path: Path) -> None:
         assert problems == ['n0: the name "n0" more than once']
 
 
-def test_a_pipe_is_a_problem_and_nobody_waits_for_its_writer(tmp_path: Path) -> None:
+def test_a_pipe_is_a_problem_and_does_not_block_the_reader(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.json")
     # Opened for both ends, so that a reader would find it empty and the test could still end.
     held = os.open(tmp_path / "a.json", os.O_RDWR | os.O_NONBLOCK)
@@ -197,12 +197,12 @@ VALUES = st.recursive(
 
 @given(VALUES)
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_was_written_is_read(tmp_path: Path, value: Any) -> None:
+def test_a_written_document_is_read_back_unchanged(tmp_path: Path, value: Any) -> None:
     assert read(tmp_path, "a.json", json.dumps(value)) == (value, [])
     assert read(tmp_path, "a.yaml", yaml.safe_dump(value)) == (value, [])
 
 
-def test_reasonable_is_what_can_be_walked() -> None:
+def test_a_cyclic_value_is_not_within_the_limits() -> None:
     cyclic: list[Any] = []
     cyclic.append(cyclic)
     assert is_within_limits({"a": [1, {"b": 2}]})
@@ -278,7 +278,7 @@ def test_libyaml_is_used_where_it_is_there() -> None:
 
 @given(st.lists(st.sampled_from(PIECES), max_size=9).map("".join))
 @settings(max_examples=examples(1_000), deadline=None)
-def test_libyaml_changes_nothing_of_what_a_text_says(text: str) -> None:
+def test_libyaml_and_the_python_loader_read_a_text_alike(text: str) -> None:
     assert_read_alike(text)
 
 

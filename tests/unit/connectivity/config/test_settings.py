@@ -95,11 +95,11 @@ def test_retention_is_set_by_default_and_by_namespace(tmp_path: Path, monkeypatc
         ("forever", RetentionSetting()),
     ],
 )
-def test_retention_counts_days_revisions_or_both(text: str, expected: RetentionSetting, tmp_path: Path) -> None:
+def test_retention_takes_days_revisions_or_both(text: str, expected: RetentionSetting, tmp_path: Path) -> None:
     assert load_settings(written(tmp_path, f"lake: {{retention: {text}}}\n")).lake.retention.default == expected
 
 
-def test_retention_by_a_variable_counts_days_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_variable_sets_retention_in_days_and_revisions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__DAYS", "30")
     monkeypatch.setenv("CONNECTIVITY_LAKE__RETENTION__ACME__REVISIONS", "7")
     assert load_settings().lake.retention.of("acme") == RetentionSetting(days=timedelta(days=30), revisions=7)
@@ -115,7 +115,7 @@ def test_retention_by_a_variable_counts_days_too(monkeypatch: pytest.MonkeyPatch
         ("{acme: soon}", "lake.retention.acme", 'found "soon", expected a duration such as 30d, forever, or an object'),
     ],
 )
-def test_a_rule_of_retention_that_is_invalid_says_what_one_is(
+def test_an_invalid_retention_rule_is_reported_with_the_expected_form(
     text: str, setting: str, problem: str, tmp_path: Path
 ) -> None:
     (found,) = problems(written(tmp_path, f"lake: {{retention: {text}}}\n"))

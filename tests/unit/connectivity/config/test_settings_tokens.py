@@ -20,7 +20,7 @@ def settings_of(folder: Path, tokens: object, **api: object) -> Path:
     return file
 
 
-def test_a_role_may_what_those_before_it_may() -> None:
+def test_a_token_role_includes_the_permissions_of_lower_roles() -> None:
     assert [[role.may(needed) for needed in TokenRole] for role in TokenRole] == [
         [True, False, False],
         [True, True, False],

@@ -38,7 +38,7 @@ def test_connecting_again_forgets_the_error() -> None:
     assert (lifecycle.status, lifecycle.error) == (Status.OPEN, None)
 
 
-def test_a_link_that_breaks_right_after_it_was_made_counts_on() -> None:
+def test_a_link_that_breaks_after_connecting_keeps_its_number_of_tries() -> None:
     lifecycle = after(
         LifecycleEvent.OPEN,
         LifecycleEvent.CONNECTED,

@@ -52,7 +52,7 @@ def test_1_1_tags_keep_their_order_and_lose_repeats() -> None:
     assert connection(tags=["b", "a", "b"]).tags == ("b", "a")
 
 
-def test_1_1_a_blank_ca_is_none() -> None:
+def test_1_1_a_blank_ca_is_treated_as_absent() -> None:
     assert connection(ca=" \n").ca is None
 
 

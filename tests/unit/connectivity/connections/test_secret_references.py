@@ -79,7 +79,7 @@ def test_a_files_content_loses_its_line_ends(tmp_path: Path) -> None:
     assert found.document == {"credentials": {"key": "a\nb", "cert": "a\nb"}}
 
 
-def test_what_came_in_is_not_searched_again() -> None:
+def test_a_resolved_value_is_not_searched_for_references() -> None:
     assert resolve({"ca": "${env:A}"}, environ={"A": "${env:B}", "B": "x"}).document == {"ca": "${env:B}"}
 
 
@@ -177,7 +177,7 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/status", "/sys/kernel/uevent_seqnum"])
-def test_what_the_system_shows_of_itself_is_no_secret_to_refer_to(path: str) -> None:
+def test_a_secret_reference_cannot_name_a_system_file(path: str) -> None:
     (problem,) = resolve({"ca": f"${{file:{path}}}"}).problems
     assert "which is in a system folder" in problem.found
 

@@ -50,11 +50,11 @@ def test_a_value_is_shown_short_and_on_one_line(value: object, shown: str) -> No
 
 
 @given(st.text())
-def test_what_is_shown_can_always_be_printed(text: str) -> None:
+def test_a_shown_text_is_always_printable_on_one_line(text: str) -> None:
     assert "\n" not in show(text).encode("utf-8").decode()
 
 
-def test_a_hint_names_the_nearest_name_or_is_none() -> None:
+def test_a_hint_names_the_nearest_name_if_there_is_one() -> None:
     assert did_you_mean("adress", ["address", "enabled"]) == "did you mean address?"
     assert did_you_mean("zzz", ["address"]) is None
     assert did_you_mean(5, ["address"]) is None
@@ -80,7 +80,7 @@ def test_5_6_the_connections_id_is_put_into_labels(text: str) -> None:
     assert with_connection_id(text, r"de\1pot") == r"de\1pot:a"
 
 
-def test_what_is_wrong_with_a_template_reads_as_one_sentence() -> None:
+def test_a_template_problem_reads_as_one_sentence() -> None:
     (problem,) = check_template("address", "alarms/{{ thing:nam }}", Scope.COMMON)
     assert "id, namespace, name, expected placeholders" in str(problem)
     assert str(problem).endswith("(did you mean name?)")

@@ -57,7 +57,7 @@ def with_value(path: str, value: object) -> dict[str, Any]:
     return document
 
 
-def test_what_is_sealed_holds_no_secret_and_opens_again() -> None:
+def test_a_sealed_document_holds_no_plain_secret_and_can_be_unsealed() -> None:
     before = copy.deepcopy(DOCUMENT)
     sealed = vault().seal(DOCUMENT)
     assert CANARY not in json.dumps(sealed)
@@ -65,7 +65,7 @@ def test_what_is_sealed_holds_no_secret_and_opens_again() -> None:
     assert vault().unseal(sealed) == DOCUMENT == before
 
 
-def test_what_is_no_secret_stays_readable() -> None:
+def test_sealing_leaves_other_fields_readable() -> None:
     sealed = vault().seal(DOCUMENT)
     assert SEALED.sub("…", sealed["uri"]) == "ssl://fleet:…@broker.acme.example:8883/v"
     assert (sealed["credentials"]["cert"], sealed["specificConfig"]["cleanSession"]) == ("CERT", "false")
@@ -186,7 +186,7 @@ def test_an_altered_text_does_not_open_and_the_error_names_the_place_and_no_secr
 
 
 @pytest.mark.parametrize("text", ["A", "AAAA", "A" * 16, "_-" * 20])
-def test_what_is_too_short_or_no_base64_is_altered(text: str) -> None:
+def test_a_sealed_text_that_is_too_short_or_not_base64_is_reported_as_altered(text: str) -> None:
     with pytest.raises(AlteredSecret):
         vault().unseal({"id": "c", "credentials": {"key": f"sealed:v1:{key_id(KEY)}:{text}"}})
 
@@ -235,7 +235,7 @@ def test_sealing_again_moves_every_secret_under_the_newest_key() -> None:
     assert (again.document, again.changed) == (resealed.document, 0)
 
 
-def test_what_cannot_be_opened_is_not_sealed_again() -> None:
+def test_a_secret_under_an_unknown_key_is_not_resealed() -> None:
     with pytest.raises(UnknownKey):
         vault(KEY).reseal(vault(OTHER).seal(DOCUMENT))
 
@@ -301,7 +301,7 @@ def test_a_kept_tunnel_password_goes_to_the_same_tunnel_only() -> None:
     [lambda it: it.update(uri=f"ssl://fleet:{MASK}@broker.acme.example:8883/w"), lambda it: it.update(tags=["b"])],
     ids=["the path", "the tags"],
 )
-def test_whatever_else_changes_the_password_is_kept(change: Callable[[dict[str, Any]], None]) -> None:
+def test_a_masked_password_is_kept_when_other_fields_change(change: Callable[[dict[str, Any]], None]) -> None:
     document = mask(DOCUMENT)
     change(document)
     assert f":{CANARY}%40@" in vault().keep(document, vault().seal(DOCUMENT))["uri"]

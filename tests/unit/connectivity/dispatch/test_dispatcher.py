@@ -313,7 +313,7 @@ async def test_the_outcomes_of_deliveries_are_counted(site: ConnectionHarness) -
     assert (site.count("in", "malformed"), site.count("in", "refused")) == (1, 1)
 
 
-async def test_answers_whose_address_does_not_resolve_are_dropped_and_the_delivery_is_acknowledged() -> None:
+async def test_responses_with_an_unresolved_address_are_dropped_and_the_delivery_is_acknowledged() -> None:
     site = ConnectionHarness(source(replyTarget={"address": "{{ header:reply-to }}"}))
     site.deliver(creation())
     await site.settled(1)

@@ -87,7 +87,7 @@ async def test_a_dropped_request_never_ends_and_is_removed_from_the_heap() -> No
     assert (requests.finished, requests.collecting._heap, requests.collecting.waiting_deliveries("site")) == ([], [], 0)
 
 
-async def test_dropping_twice_counts_once() -> None:
+async def test_a_pending_request_can_be_dropped_twice_without_effect() -> None:
     requests = RequestsWithClock()
     pending = requests.begin("a", 1.0)
     for _ in range(2):

@@ -308,7 +308,7 @@ SILENT = {
 
 @pytest.mark.parametrize("label", ["live-response", "other:sent"])
 @pytest.mark.parametrize("is_device_there", [True, False])
-async def test_case_37_a_target_whose_script_drops_the_signal_acknowledges_weakly(
+async def test_case_37_a_target_with_a_script_that_drops_the_signal_acknowledges_weakly(
     label: str, is_device_there: bool
 ) -> None:
     """The result of the script is only known later."""
@@ -418,7 +418,7 @@ async def turned_on() -> ConnectionHarness:
     return site
 
 
-async def test_a_query_whose_condition_holds_is_answered_by_the_device() -> None:
+async def test_the_device_answers_a_query_when_the_live_channel_condition_matches() -> None:
     site = await turned_on()
     other = beside(site, target(COMMANDS))
     site.deliver(query(mine="x"))
@@ -434,7 +434,7 @@ async def test_a_query_whose_condition_holds_is_answered_by_the_device() -> None
     assert (answer["headers"]["channel"], answer["headers"]["correlation-id"]) == ("live", "c-1")
 
 
-async def test_a_query_whose_condition_does_not_hold_is_answered_by_the_twin() -> None:
+async def test_the_twin_answers_a_query_when_the_live_channel_condition_does_not_match() -> None:
     site = await turned_on()
     other = beside(site, target(COMMANDS))
     answer = await site.ask(query("eq(attributes/on,false)"))

@@ -87,7 +87,7 @@ async def test_an_issued_label_is_given_when_the_broker_has_confirmed() -> None:
 
 
 @pytest.mark.parametrize("kept_by", [NOT_THESE, BLIND], ids=["filter", "permission"])
-async def test_case_103_a_connection_whose_filter_excludes_the_event_is_acknowledged_weakly(
+async def test_case_103_a_connection_with_a_filter_that_excludes_the_event_acknowledges_weakly(
     kept_by: dict[str, Any],
 ) -> None:
     site, other = await followed(kept_by)
@@ -136,7 +136,7 @@ async def test_a_label_is_waited_for_that_another_target_can_give() -> None:
     assert not is_weak(site, SEEN)
 
 
-async def test_a_target_whose_address_cannot_be_resolved_is_acknowledged_weakly() -> None:
+async def test_a_target_with_an_unresolved_address_acknowledges_weakly() -> None:
     """Its address has no value, which is only known when it is to be sent."""
     site, _other = await followed({**ISSUING, "address": "{{ header:device }}"})
     site.deliver(asking(SENT))

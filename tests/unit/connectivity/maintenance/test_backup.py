@@ -21,7 +21,7 @@ def data(tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path / "data")
 
 
-def test_what_was_copied_is_reported_as_json(data: Settings, tmp_path: Path) -> None:
+def test_a_backup_reports_the_copied_data_as_json(data: Settings, tmp_path: Path) -> None:
     made = back_up(data, tmp_path / "copy")
     assert json.loads(json.dumps(made)) == made
     assert (made["events"], made["lake"], made["key_left_out"]) == (0, None, None)

@@ -96,7 +96,7 @@ async def site(tmp_path: Path) -> AsyncIterator[DataFolder]:
     await made.close()
 
 
-async def test_the_journal_forgets_and_the_record_says_who_and_when(site: DataFolder) -> None:
+async def test_an_erasure_clears_the_journal_and_records_the_operator_and_the_time(site: DataFolder) -> None:
     for revision in range(1, 121):
         await site.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
     await site.store.submit(history(POLICY, 3))
@@ -144,7 +144,7 @@ async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
     await wait_until(lambda: holes(site.folder) == 0)
 
 
-async def test_an_erasure_reads_the_watermark_beside_the_loop_and_takes_what_is_decided_meanwhile(
+async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_concurrent_changes(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.store.submit(history(LAMP, 3))
@@ -189,7 +189,7 @@ async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_fo
     await asyncio.wait_for(site.jobs.stop(), PATIENCE)
 
 
-async def test_an_erasure_that_is_not_stored_leaves_hidden_what_another_one_hides(
+async def test_an_erasure_that_cannot_be_stored_keeps_the_entity_of_an_earlier_erasure_hidden(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await site.store.submit(history(LAMP, 3))
@@ -245,7 +245,7 @@ async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.M
     assert len(set(looks[1:])) == 1, "nothing was opened between two looks at the watermark"
 
 
-async def test_what_was_decided_before_goes_and_what_is_decided_after_starts_again(
+async def test_an_erasure_removes_earlier_changes_and_later_changes_start_a_new_history(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a turn of the loop in between: nothing of it is durable yet."""
@@ -270,7 +270,7 @@ async def test_what_was_decided_before_goes_and_what_is_decided_after_starts_aga
     assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
 
 
-async def test_a_partition_of_a_stream_starts_again_behind_what_was_erased(site: DataFolder) -> None:
+async def test_an_erased_stream_partition_continues_after_its_last_offset(site: DataFolder) -> None:
     """Its offsets go on, and nothing before them can be asked for."""
     for offset in range(1, 61):
         await site.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
@@ -318,7 +318,7 @@ async def test_subscriptions_on_the_entity_fail_and_others_continue(site: DataFo
     assert "Failed" not in replies[1].names
 
 
-async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
+async def test_an_erasure_of_an_unknown_entity_or_without_storage_fails(
     site: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnknownEntity, match=r"found no thing acme\.site:lamp-7"):
@@ -338,7 +338,7 @@ async def test_what_is_unknown_or_cannot_be_stored_is_not_erased(
     assert site.hidden == {}
 
 
-async def test_what_a_killed_service_left_is_finished_by_the_next_one(tmp_path: Path) -> None:
+async def test_a_restarted_service_finishes_the_erasure_of_a_killed_one(tmp_path: Path) -> None:
     first = DataFolder(tmp_path)
     await first.store.submit(history(LAMP, 3))
     await first.eraser.erase(LAMP, "anna")

@@ -72,7 +72,7 @@ async def test_without_a_watermark_everything_stays(both: JournalAndLake) -> Non
 
 
 @pytest.mark.parametrize("seq", [1, TRIM_EVENTS, TRIM_EVENTS + 1, EVENTS_THERE])
-async def test_what_is_above_the_watermark_stays(both: JournalAndLake, seq: int) -> None:
+async def test_the_trimmer_keeps_events_above_the_watermark(both: JournalAndLake, seq: int) -> None:
     both.publish(seq)
     assert await both.trimmer(second(10**6)).round() == seq
     assert both.left() == seq + 1
@@ -80,7 +80,7 @@ async def test_what_is_above_the_watermark_stays(both: JournalAndLake, seq: int)
     assert both.journal.snapshot(LAMP) is not None
 
 
-async def test_what_is_in_the_journal_retention_stays(both: JournalAndLake) -> None:
+async def test_the_trimmer_keeps_events_within_the_journal_retention(both: JournalAndLake) -> None:
     both.publish(EVENTS_THERE)
     assert await both.trimmer(second(100), timedelta(seconds=30)).round() == 69
     assert both.left() == 70
@@ -108,7 +108,7 @@ def other(number: int) -> Event:
 
 
 @pytest.mark.parametrize("newest", [6, 8, 10, 14])
-async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lake_has_not(
+async def test_a_journal_restored_from_an_old_backup_keeps_events_missing_in_the_lake(
     tmp_path: Path, newest: int
 ) -> None:
     """It ends at 6, and gives numbers again that the lake, up to 10, has for other events."""
@@ -141,14 +141,16 @@ async def test_a_journal_that_was_restored_from_an_old_backup_keeps_what_the_lak
         ({"value": None, "action": "deleted"}, "a different action, value"),
     ],
 )
-def test_an_event_that_is_not_the_same_says_what_differs(changed: dict[str, Any], said: str) -> None:
+def test_a_comparison_of_two_different_events_names_the_differing_fields(changed: dict[str, Any], said: str) -> None:
     mine = NumberedEvent(9, event(LAMP, 9))
     assert difference(mine, mine, None) is None
     assert said in (difference(mine, NumberedEvent(9, event(LAMP, 9)._replace(**changed)), None) or "")
     assert "with the number 8" in (difference(mine, NumberedEvent(8, event(LAMP, 9)), None) or "")
 
 
-async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_border(both: JournalAndLake) -> None:
+async def test_a_snapshot_at_the_retention_boundary_confirms_the_events_removed_by_retention(
+    both: JournalAndLake,
+) -> None:
     """Without one it has been lost."""
     both.publish(20)
     forget(both.lake, "revision <= 30")
@@ -164,7 +166,7 @@ async def test_what_retention_has_taken_is_vouched_for_by_the_snapshot_at_its_bo
     await store.close()
 
 
-async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: Path) -> None:
+async def test_the_trimmer_compares_no_event_of_an_erased_entity(tmp_path: Path) -> None:
     """The journal may still have some of these, which the lake does not show any more."""
     lake, journal = Lake(tmp_path), Journal.open(tmp_path / "journal.db")
     changes = [*history(POLICY, 3), *history(LAMP, 3)]
@@ -181,7 +183,7 @@ async def test_the_event_that_is_compared_is_none_of_an_erased_entity(tmp_path: 
     await store.close()
 
 
-async def test_what_was_trimmed_is_counted_and_notified_once_a_minute(both: JournalAndLake) -> None:
+async def test_trimmed_events_are_counted_and_logged_once_a_minute(both: JournalAndLake) -> None:
     clock = [0.0]
     steps: list[int] = []
     trimmer = JournalTrimmer(

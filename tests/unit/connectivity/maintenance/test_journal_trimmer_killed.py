@@ -37,7 +37,7 @@ def die(folder: Path, steps: int) -> tuple[bool, int]:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
-def test_a_service_that_is_killed_while_it_trims_loses_no_event_and_takes_none_too_early(
+def test_a_service_killed_while_trimming_loses_no_event_and_trims_no_event_too_early(
     tmp_path: Path, kills: int
 ) -> None:
     site, moments = DataFolder(tmp_path / "data"), dice("kills of trimming")

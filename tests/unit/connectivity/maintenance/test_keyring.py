@@ -113,7 +113,7 @@ def test_a_key_is_put_at_the_head_of_a_file(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["keys"]
 
 
-def test_what_a_crash_left_behind_does_not_stop_the_next_key(tmp_path: Path) -> None:
+def test_a_leftover_file_of_a_crash_does_not_block_the_next_key(tmp_path: Path) -> None:
     (tmp_path / ".keys.new").write_text("half a k")
     add_key(tmp_path / "keys", ONE)
     assert read_key_file(tmp_path / "keys", "x") == [ONE]

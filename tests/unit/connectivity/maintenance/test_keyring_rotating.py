@@ -53,7 +53,7 @@ def test_everything_is_under_the_newest_key_and_the_old_one_opens_nothing(folder
     )
 
 
-def test_what_is_done_is_reported_as_done_though_the_log_cannot_be_emptied(
+def test_a_rotation_succeeds_though_the_write_ahead_log_cannot_be_emptied(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_journal: Journal) -> bool:
@@ -67,7 +67,7 @@ def test_what_is_done_is_reported_as_done_though_the_log_cannot_be_emptied(
     assert opened(folder, NEW) == SECRETS
 
 
-def test_who_did_it_is_in_the_audit_log_once(folder: Path) -> None:
+def test_a_rotation_adds_its_operator_to_the_audit_log_once(folder: Path) -> None:
     settings = fill(folder)
     add_key(folder / KEY_FILE_NAME, OLD)
     add_key(folder / KEY_FILE_NAME, NEW)

@@ -196,7 +196,7 @@ async def test_output_is_cut_into_lines(chunks: list[bytes], expected: list[byte
     assert [line async for line in module.lines(Chunks(), 5)] == expected
 
 
-async def test_whatever_goes_wrong_with_one_run_the_next_one_comes(
+async def test_the_pipeline_restarts_after_any_failed_run(
     pipeline: PipelineProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script(monkeypatch, "say('following')\nsys.stdin.read()")
@@ -285,7 +285,7 @@ async def test_the_lag_is_a_metric(tmp_path: Path) -> None:
         journal.close()
 
 
-async def test_what_the_pipeline_says_of_itself_is_metrics(tmp_path: Path) -> None:
+async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path) -> None:
     made, monitor = PipelineProcess(settings(tmp_path)), PrometheusRegistry()
     monitor.look_first(made.look)
     monitor.watch_figures(made.figures)
@@ -376,7 +376,7 @@ async def test_without_a_lake_there_is_no_lag(tmp_path: Path) -> None:
     assert (off.lag(), list(off.figures())) == (None, [])
 
 
-def test_a_preview_is_what_the_process_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preview_returns_the_output_of_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "print('Java'); say('spark'); say('preview', namespaces=[{'namespace': 'acme'}])")
     assert preview(settings(tmp_path)) == [{"namespace": "acme"}]
     script(monkeypatch, "say('failed', reason='expected Java 17'); sys.exit(4)")

@@ -93,7 +93,7 @@ async def test_case_60_a_subject_goes_at_its_time_with_an_event(setup: ExpirySet
     assert (len(setup.history()), setup.reported()) == (2, [EIGHT])
 
 
-async def test_who_is_reported_ahead_is_reported_once(setup: ExpirySetup) -> None:
+async def test_a_subject_is_announced_once_before_each_expiry(setup: ExpirySetup) -> None:
     """Also when the policy changes meanwhile; another expiry is told anew."""
     await setup.write(announcement={"beforeExpiry": "20m"})
     for minute in (30, 39):
@@ -145,7 +145,7 @@ async def test_all_that_is_due_at_once_is_carried_out(setup: ExpirySetup) -> Non
     assert {setup.history(policy)[-1].action for policy in policies} == {"deleted"}
 
 
-async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path: Path) -> None:
+async def test_an_expiry_due_during_downtime_is_handled_at_the_next_start(tmp_path: Path) -> None:
     """Nothing but the journal's file knows of it; who was told is known as well."""
     first = ExpirySetup(Journal.open(tmp_path / "journal.db"))
     await first.write(announcement={"beforeExpiry": "30m", "whenDeleted": True})
@@ -164,7 +164,7 @@ async def test_what_was_due_while_nothing_ran_is_done_at_the_next_start(tmp_path
     await third.store.close()
 
 
-async def test_what_cannot_be_stored_is_due_until_it_can() -> None:
+async def test_an_expiry_that_cannot_be_stored_is_retried_when_the_store_is_available() -> None:
     setup = ExpirySetup(disk := Disk())
     await setup.write(announcement={"whenDeleted": True})
     setup.at(8, 0)
@@ -232,7 +232,7 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
 
 
 @pytest.mark.parametrize(("turn", "commits", "turns"), [(60.0, 10, 0), (0.0, 60, 20)])
-async def test_what_is_due_together_shares_its_commits_and_gives_others_their_turn(
+async def test_expiries_due_together_share_commits_and_yield_to_other_tasks(
     turn: float, commits: int, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At most so many commits, and at least so many turns for others, for twenty policies."""

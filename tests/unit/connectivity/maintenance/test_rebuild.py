@@ -153,7 +153,7 @@ def test_the_process_is_not_given_the_secrets_of_the_service(site: DataFolder, m
     assert rebuild(given, RebuildPart.LATEST).exit_code == 0
 
 
-def test_the_command_prints_what_was_changed(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rebuild_command_prints_the_number_of_changes(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     file = site.folder / "settings.yaml"
     file.write_text(f"data_dir: {site.folder}\n")
     given = ["pipeline", "rebuild", "--settings", str(file)]

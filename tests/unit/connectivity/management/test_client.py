@@ -147,7 +147,7 @@ async def test_a_link_that_dies_is_made_again_and_its_sources_continue() -> None
     assert running.up() == 1
 
 
-async def test_what_a_dead_link_had_not_confirmed_goes_out_again_first_and_in_order() -> None:
+async def test_messages_a_dead_link_has_not_confirmed_are_sent_again_first_and_in_order() -> None:
     """The broker brings the commands again too: they are answered again, and not executed again."""
     running = await Running.opened()
     running.broker.withheld_confirms = 3
@@ -250,7 +250,7 @@ async def test_without_failover_a_first_try_that_fails_is_the_only_one() -> None
     assert (running.supervisor.status, running.supervisor.clients[0].lifecycle.tries) == (Status.FAILED, 1)
 
 
-async def test_a_link_whose_publishing_fails_at_once_is_closed_and_the_next_one_made(
+async def test_a_link_that_fails_to_publish_is_closed_and_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What waits goes out as soon as there is a link, so that is where an internal error shows."""

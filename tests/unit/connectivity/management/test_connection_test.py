@@ -88,7 +88,7 @@ async def refusal(document: Any, sample: SampleMessage | None = None, **more: An
     return refused.value
 
 
-async def test_the_report_says_what_was_found_at_each_address(broker: Broker) -> None:
+async def test_the_report_shows_the_status_of_each_address(broker: Broker) -> None:
     report = await tried()
     assert report == {
         "connection": "open",
@@ -156,7 +156,7 @@ async def test_7_6_a_broker_that_says_nothing_has_ten_seconds(broker: Broker) ->
     assert broker.is_left
 
 
-async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_opening(broker: Broker) -> None:
+async def test_7_8_a_missing_source_queue_fails_the_connection_test(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no queue 'site/up'")
     broker.messages = ProbeReport([[AddressCheck("site/up", missing)]], [], [AddressCheck("out")])
     refused = await refusal(DOCUMENT)
@@ -169,7 +169,7 @@ async def test_7_8_a_source_whose_queue_is_missing_keeps_the_connection_from_ope
     assert [each["status"] for each in refused.report["targets"]] == ["open"]
 
 
-async def test_7_8_a_target_whose_exchange_is_missing_is_reported_and_keeps_nobody_waiting(broker: Broker) -> None:
+async def test_7_8_a_missing_target_exchange_is_reported_and_does_not_fail_the_connection_test(broker: Broker) -> None:
     missing = ConnectionRefused(Detail.MISSING_ADDRESS, "no exchange 'out'")
     broker.messages = ProbeReport([[AddressCheck("site/up")]], [], [AddressCheck("out", missing)])
     report = await tried()
@@ -179,7 +179,7 @@ async def test_7_8_a_target_whose_exchange_is_missing_is_reported_and_keeps_nobo
     ]
 
 
-async def test_what_this_version_does_not_have_is_not_tried(broker: Broker) -> None:
+async def test_an_unsupported_feature_is_refused_without_contacting_the_broker(broker: Broker) -> None:
     tunnel = {
         "enabled": True,
         "credentials": {"type": "plain", "username": "tunnel", "password": "x"},
@@ -191,7 +191,7 @@ async def test_what_this_version_does_not_have_is_not_tried(broker: Broker) -> N
     assert broker.requests == []
 
 
-async def test_what_a_document_says_in_vain_and_what_is_done_otherwise_is_reported(broker: Broker) -> None:
+async def test_the_report_lists_settings_without_effect_and_deviations_from_the_document(broker: Broker) -> None:
     broker.messages = ProbeReport(
         [[AddressCheck("site/up")]], [AddressCheck("a")], [AddressCheck("out")], note="no shared subscriptions"
     )
@@ -219,7 +219,9 @@ async def test_a_sample_is_mapped_whether_the_broker_answers_or_not(broker: Brok
 
 
 @pytest.mark.parametrize("give_up", [asyncio.Task.cancel, None], ids=["cancelled", "sample refused"])
-async def test_anyone_who_gives_up_leaves_the_broker(broker: Broker, give_up: Callable[..., Any] | None) -> None:
+async def test_an_abandoned_connection_test_disconnects_from_the_broker(
+    broker: Broker, give_up: Callable[..., Any] | None
+) -> None:
     broker.answers.clear()
     sample = None if give_up else SampleMessage(b"", source=7)
     trying = asyncio.create_task(tried(DOCUMENT, sample))
@@ -232,7 +234,7 @@ async def test_anyone_who_gives_up_leaves_the_broker(broker: Broker, give_up: Ca
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "mqtt-5", "amqp-091", "kafka"])
-async def test_7_6_whatever_listens_there_and_says_nothing_is_given_up_and_left(kind: str) -> None:
+async def test_7_6_a_silent_server_ends_the_connection_test_with_a_timeout(kind: str) -> None:
     """By the brokers' own files; nobody has to answer for that."""
     links: set[asyncio.StreamWriter] = set()
 

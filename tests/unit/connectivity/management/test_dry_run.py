@@ -60,7 +60,7 @@ async def rehearsed(
     return report
 
 
-async def test_a_command_shows_what_it_says_and_where_its_answers_go() -> None:
+async def test_a_dry_run_of_a_command_shows_its_signal_and_its_reply_addresses() -> None:
     shown = await rehearsed(command("modify", "/attributes/on", True, correlation_id="c-7"))
     assert (shown["source"], shown["address"], shown["subjects"]) == (0, "site/up", ["acme:north"])
     [signal] = shown["signals"]
@@ -76,7 +76,7 @@ async def test_a_command_shows_what_it_says_and_where_its_answers_go() -> None:
     assert "error" not in shown
 
 
-async def test_what_cannot_be_read_shows_its_error_and_where_that_goes() -> None:
+async def test_a_dry_run_of_an_unreadable_payload_shows_the_error_and_its_reply_address() -> None:
     shown = await rehearsed(b"{ no json", {**SENT, "correlation-id": "c-8"})
     assert shown["signals"] == []
     assert (shown["error"]["status"], shown["error"]["error"]) == (400, "json.invalid")
@@ -92,13 +92,15 @@ async def test_what_cannot_be_read_shows_its_error_and_where_that_goes() -> None
         ({"authorizationContext": ["acme:{{ header:nobody }}"]}, "placeholder:unresolved"),
     ],
 )
-async def test_what_is_not_allowed_is_refused_as_a_delivery_would_be(more: dict[str, Any], code: str) -> None:
+async def test_a_dry_run_refuses_a_forbidden_command_with_the_error_of_a_delivery(
+    more: dict[str, Any], code: str
+) -> None:
     shown = await rehearsed(command("delete"), **more)
     assert shown["signals"] == []
     assert shown["error"]["error"].endswith(code)
 
 
-async def test_what_is_too_large_is_not_read() -> None:
+async def test_a_dry_run_refuses_a_payload_that_is_too_large() -> None:
     assert (await rehearsed(b"x" * 1001))["error"]["status"] == 413
 
 
@@ -160,7 +162,7 @@ async def test_a_request_and_a_cancel_name_their_subscription() -> None:
         ("acme.site/lamp-7/things/live/events/modified", "/attributes/on", set()),
     ],
 )
-async def test_what_others_would_answer_is_rehearsed_too(topic: str, path: str, replies: set[str]) -> None:
+async def test_a_dry_run_shows_the_replies_of_live_signals(topic: str, path: str, replies: set[str]) -> None:
     [signal] = (await rehearsed(document(topic, path, 1)))["signals"]
     assert (signal["topic"], set(signal["replies"])) == (topic, replies)
 
@@ -190,7 +192,7 @@ async def test_frames_of_a_session_are_shown_as_bytes_and_answered_by_a_goodbye(
         (b"\xff\x00", "/wA="),
     ],
 )
-def test_a_payload_is_shown_as_what_json_readers_know(written: bytes, shown: object) -> None:
+def test_a_payload_is_shown_as_json_text_or_base64(written: bytes, shown: object) -> None:
     assert payload_as_json(written) == shown
 
 
@@ -213,7 +215,7 @@ async def test_a_source_that_is_not_there_is_refused() -> None:
     assert (refused.value.fault.status, refused.value.problems[0].path) == (400, "sample.source")
 
 
-async def test_a_request_of_another_protocol_shows_what_was_asked_without_its_key() -> None:
+async def test_a_dry_run_of_a_streamr_request_shows_the_request_without_its_key() -> None:
     definitions = {"tanks": {"mappingEngine": "Streamr", "options": {}}}
     request = json.dumps({"type": "resend", "stream": "tank", "sub": "a", "resend_last": 2, "authKey": "secret"})
     report = await rehearsed(request.encode(), payloadMapping=["tanks"], mappingDefinitions=definitions)

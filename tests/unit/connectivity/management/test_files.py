@@ -157,7 +157,7 @@ def test_design_8_18_a_relative_secret_starts_at_the_connection_file(tmp_path: P
     assert password.get_secret_value() == "geheim"
 
 
-def test_what_only_a_service_elsewhere_knows_needs_no_value_here(tmp_path: Path) -> None:
+def test_secret_references_need_no_value_when_files_are_checked_for_a_remote_service(tmp_path: Path) -> None:
     plain = document(targets=[], uri="amqps://u:${env:NO_SUCH_VARIABLE}@h:1")
     kept = write(tmp_path, "a.json", plain | {"id": "a", "ca": "${file:nowhere.pem}"})
     write(tmp_path, "b.json", plain | {"id": "b", "clientCount": 0})

@@ -147,7 +147,7 @@ async def test_the_type_of_a_connection_stays(bench: Bench) -> None:
     assert fault.message == "ConnectionType <mqtt> of existing connection <depot> cannot be changed!"
 
 
-async def test_a_change_whose_broker_does_not_answer_is_stored_and_reported(bench: Bench) -> None:
+async def test_a_change_is_stored_and_returns_504_when_the_broker_does_not_answer(bench: Bench) -> None:
     await put(bench, "depot")
     bench.broker = Status.MISCONFIGURED, "bad credentials: not authorized"
     fault = await refused(bench.manager.put("depot", document("other"), "ada", agree))
@@ -193,7 +193,7 @@ async def test_opening_again_tries_a_connection_without_link_at_once(bench: Benc
     assert bench.done() == ["open depot", *(["close depot", "open depot"] * 2)]
 
 
-async def test_a_deleted_connection_is_gone_and_its_id_counts_on(bench: Bench) -> None:
+async def test_a_deleted_connection_is_not_found_and_its_id_continues_its_revisions(bench: Bench) -> None:
     await put(bench, "depot")
     assert said(await refused(bench.manager.delete("depot", "ada", only(7)))) == (
         412,
@@ -242,7 +242,7 @@ async def test_the_past_of_a_connection_is_shown_by_revision_and_by_time(bench: 
         assert said(fault) == (404, "connectivity:connection.history.notfound")
 
 
-async def test_the_audit_log_says_who_did_what(bench: Bench) -> None:
+async def test_the_audit_log_records_user_action_connection_and_revision(bench: Bench) -> None:
     await put(bench, "depot")
     await bench.manager.close("depot", "eve")
     await bench.manager.reset_metrics("depot", "eve")
@@ -275,7 +275,7 @@ async def test_metrics_of_a_closed_connection_are_kept_and_can_be_reset(bench: B
         await bench.manager.reset_metrics("depot", "eve")
 
 
-async def test_a_connection_that_was_deleted_is_forgotten_with_what_it_has_counted(bench: Bench) -> None:
+async def test_deleting_a_connection_removes_its_counts(bench: Bench) -> None:
     await put(bench, "depot")
     bench.monitor.meter("depot").inbound("refused")
     await bench.manager.delete("depot", "eve", agree)
@@ -356,7 +356,7 @@ async def test_commands_on_one_connection_wait_for_each_other_and_others_do_not(
     assert bench.done() == ["open depot", "close depot", "open other", "open depot"]
 
 
-async def test_a_command_continues_to_its_end_when_nobody_waits_any_more(bench: Bench) -> None:
+async def test_a_command_finishes_after_its_caller_is_cancelled(bench: Bench) -> None:
     await put(bench, "depot")
     bench.may_close.clear()
     changing = asyncio.ensure_future(put(bench, "depot", topic="other"))
@@ -371,7 +371,7 @@ async def test_a_command_continues_to_its_end_when_nobody_waits_any_more(bench: 
 # --- files and API together ---------------------------------------------------------------------------------------------
 
 
-async def test_what_a_file_owns_is_not_changed_here(bench: Bench) -> None:
+async def test_the_manager_does_not_change_a_connection_owned_by_a_file(bench: Bench) -> None:
     bench.write("depot.json", document())
     await bench.registry.refresh()
     for asked in (
@@ -407,7 +407,7 @@ async def test_a_connection_of_a_file_is_closed_in_spite_of_it_until_the_file_ch
     assert (found.override, found.revision) == (None, 3)
 
 
-async def test_what_an_operator_wanted_in_spite_of_a_file_outlives_notes_that_are_stored_later(
+async def test_an_operator_override_of_a_file_survives_file_notes_that_are_stored_later(
     bench: Bench, make: Callable[[], Any]
 ) -> None:
     bench.write("depot.json", document())
@@ -422,7 +422,7 @@ async def test_what_an_operator_wanted_in_spite_of_a_file_outlives_notes_that_ar
     assert (await again.manager.definition("depot")).override == "closed"
 
 
-async def test_an_operator_ends_what_he_wanted_in_spite_of_a_file_himself(bench: Bench) -> None:
+async def test_an_operator_can_end_their_override_of_a_file(bench: Bench) -> None:
     bench.write("depot.json", document(connectionStatus="closed"))
     await bench.registry.refresh()
     await bench.manager.open("depot", "ada")
@@ -465,7 +465,9 @@ async def test_a_file_that_becomes_unusable_is_reported_with_its_connection(benc
 # --- trouble ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_action_that_cannot_be_written_to_the_audit_log_is_not_done(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The answer says that nothing was changed."""
     await put(bench, "depot")
     bench.monitor.meter("depot").replies.published.note(None)
@@ -493,7 +495,7 @@ async def test_what_cannot_be_noted_in_the_audit_log_is_not_done(bench: Bench, m
     assert [given[0] for given in revoked] == [live]
 
 
-async def test_what_cannot_be_stored_is_not_done(bench: Bench) -> None:
+async def test_a_command_that_cannot_be_stored_has_no_effect(bench: Bench) -> None:
     await put(bench, "depot")
     bench.done()
     await bench.store.close()
@@ -509,7 +511,7 @@ async def test_what_cannot_be_stored_is_not_done(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("is_asked", [False, True], ids=["by itself", "before the next command"])
-async def test_what_was_stored_in_spite_of_what_the_store_said_is_taken_up(
+async def test_a_change_stored_despite_a_store_error_is_applied(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, is_asked: bool
 ) -> None:
     """After a restart it would be there too."""
@@ -544,7 +546,7 @@ async def test_what_was_stored_in_spite_of_what_the_store_said_is_taken_up(
         assert sorted(bench.done()) == ["close annex", "close depot", "open depot"]
 
 
-async def test_what_was_stored_of_a_file_in_spite_of_what_the_store_said_is_taken_up(
+async def test_a_file_override_stored_despite_a_store_error_is_applied(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.write("depot.json", document())

@@ -54,7 +54,7 @@ async def test_case_16_a_target_that_issues_a_label_of_its_connection_may_be_tri
     assert await bench.manager.definitions() == []
 
 
-async def test_7_1_a_document_without_an_id_is_tried_out_under_one_that_nobody_has(bench: Bench, tried: Tried) -> None:
+async def test_7_1_a_connection_test_of_a_document_without_an_id_uses_an_unused_id(bench: Bench, tried: Tried) -> None:
     await bench.manager.test(document())
     [connection] = tried.connections
     assert connection.id.endswith("-dry-run")

@@ -49,7 +49,7 @@ class Operator:
 
 
 @pytest.mark.parametrize("kills", [1, pytest.param(20, marks=pytest.mark.soak(shard="kills-operators"))])
-def test_what_was_answered_as_stored_survives_a_kill(tmp_path: Path, kills: int) -> None:
+def test_a_change_answered_as_stored_survives_a_kill(tmp_path: Path, kills: int) -> None:
     operator = Operator(tmp_path)
     rng = dice("kills of operators", kills)
     for seed in range(kills):
@@ -71,7 +71,7 @@ def test_what_was_answered_as_stored_survives_a_kill(tmp_path: Path, kills: int)
         ),
     ],
 )
-def test_the_verdict_knows_what_an_answer_guaranteed(
+def test_the_expected_states_follow_from_the_answers_in_the_log(
     tmp_path: Path, lines: list[tuple[str, str]], wanted: list[State]
 ) -> None:
     log = tmp_path / "log"

@@ -96,7 +96,9 @@ def shown(found: FolderReading) -> tuple[int, str | None, str, datetime] | None:
         "one that is gone beside another that is broken",
     ],
 )
-def test_what_a_file_says(reading: LoadedFolder, known: FileNote | None, expected: object) -> None:
+def test_a_file_and_its_note_determine_the_desired_connection(
+    reading: LoadedFolder, known: FileNote | None, expected: object
+) -> None:
     assert shown(look(reading, known)) == expected
 
 
@@ -111,11 +113,13 @@ def test_what_a_file_says(reading: LoadedFolder, known: FileNote | None, expecte
     ],
     ids=["new", "known", "changed", "gone", "broken"],
 )
-def test_what_is_noted_of_it(reading: LoadedFolder, known: FileNote | None, expected: list[FileNote]) -> None:
+def test_a_new_changed_or_removed_file_is_noted(
+    reading: LoadedFolder, known: FileNote | None, expected: list[FileNote]
+) -> None:
     assert look(reading, known).notes == expected
 
 
-def test_a_broken_file_is_reported_with_what_continues() -> None:
+def test_a_broken_file_is_reported_with_the_connection_that_continues() -> None:
     assert look(LoadedFolder(problems=[BROKEN]), note()).desired["depot"].problems == (str(BROKEN),)
 
 
@@ -139,7 +143,7 @@ def test_an_id_of_the_api_stays_the_apis() -> None:
     ],
     ids=["nothing", "gone", "new", "the same", "another", "another name", "another, with another name"],
 )
-def test_what_has_to_be_done(
+def test_reconciliation_steps_turn_the_running_connection_into_the_desired_one(
     wanted: Connection | None, running: Connection | None, expected: tuple[ReconcileStep, ...]
 ) -> None:
     assert steps(wanted, running) == expected
@@ -155,7 +159,9 @@ def test_what_has_to_be_done(
         ("open", "closed", False),
     ],
 )
-def test_what_runs_is_what_is_to_be_open(status: str, override: str | None, is_running: bool) -> None:
+def test_a_connection_runs_when_its_status_or_override_is_open(
+    status: str, override: str | None, is_running: bool
+) -> None:
     made = document(connectionStatus=status)
     wanted = DesiredConnection("depot", Owner.FILE, made, parse(made), 1, NOW, FILE, override)
     assert (wanted.running is not None) is is_running
@@ -163,5 +169,5 @@ def test_what_runs_is_what_is_to_be_open(status: str, override: str | None, is_r
         assert wanted.running.connection_status == "open"
 
 
-def test_what_cannot_be_used_does_not_run() -> None:
+def test_a_connection_with_an_unusable_document_does_not_run() -> None:
     assert DesiredConnection("depot", Owner.API, document(), None, 1, NOW).running is None

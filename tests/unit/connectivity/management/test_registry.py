@@ -240,7 +240,7 @@ async def test_a_changed_secret_opens_the_connections_again_that_refer_to_it(ben
     assert await bench.changes() == ["close a", "ended a", "open a"]
 
 
-async def test_what_runs_continues_while_documents_are_checked(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_document_checks_do_not_block_the_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts in documents are loaded on trial, which takes its time."""
     begun, may_end = threading.Event(), threading.Event()
 

@@ -110,7 +110,7 @@ def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_not
     assert b"depot" not in generate_latest(monitor.registry)
 
 
-def test_a_connection_that_ran_keeps_what_it_has_counted() -> None:
+def test_a_stopped_connection_keeps_its_counts() -> None:
     monitor = PrometheusRegistry()
     monitor.meter("site").source(["in"]).at("in").consumed.note(None)
     monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
@@ -119,7 +119,7 @@ def test_a_connection_that_ran_keeps_what_it_has_counted() -> None:
     assert found["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]["PT1M"] == 1
 
 
-async def test_status_7_3_somebody_else_may_know_what_the_connection_is_to_be() -> None:
+async def test_status_7_3_the_caller_can_pass_the_desired_status() -> None:
     running = Running()
     assert running.supervisor.status_report("closed")["connectionStatus"] == "closed"
     assert running.supervisor.status_report()["connectionStatus"] == "open"
@@ -186,7 +186,9 @@ async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_s
         await until(lambda: running.supervisor.status_report()["liveStatus"] == "open")
 
 
-async def test_status_details_of_a_target_say_what_it_has_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_status_details_of_a_target_include_its_backlog_and_missed_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 1)
     running = await Running.opened(id="other", targets=[target(EVENTS)], pauses=Backoff(60, 60))
     (cursor,) = running.site.dispatcher.event_publisher.of("other")

@@ -73,7 +73,7 @@ async def test_no_more_are_listed_than_are_wanted_and_all_are_counted() -> None:
     assert desk.table.subscription_count() == 2
 
 
-async def test_a_row_says_whose_it_is_and_how_far_it_has_come() -> None:
+async def test_a_row_shows_the_connection_of_a_subscription_and_its_progress() -> None:
     desk = SubscriptionsSetup()
     key = desk.subscribe()
     await desk.request(key, 30)
@@ -90,7 +90,7 @@ async def test_a_row_says_whose_it_is_and_how_far_it_has_come() -> None:
     }
 
 
-async def test_what_was_requested_and_cannot_leave_is_demand() -> None:
+async def test_requested_elements_that_cannot_be_sent_are_shown_as_demand() -> None:
     desk = SubscriptionsSetup()
     desk.reply.is_stalled = True
     key = desk.subscribe()
@@ -121,7 +121,7 @@ async def test_an_id_is_never_shown_whole() -> None:
     assert [(line["subscription"], line["by"]) for line in logs] == [(key[:SHOWN], "anna")]
 
 
-async def test_what_has_ended_is_not_in_the_table() -> None:
+async def test_an_ended_subscription_is_not_in_the_table() -> None:
     desk = SubscriptionsSetup()
     await desk.request(desk.subscribe(), UNBOUNDED)
     desk.subscribe()
@@ -149,7 +149,7 @@ async def test_cancelling_ends_the_one_that_is_meant_and_its_client_is_reported(
     assert [row["id"] for row in desk.rows()] == [second[:SHOWN]]
 
 
-async def test_one_that_nobody_has_asked_yet_ends_at_once_too() -> None:
+async def test_cancelling_a_subscription_without_demand_ends_it_immediately() -> None:
     """Otherwise it would stay until its client says something."""
     desk = SubscriptionsSetup()
     key = desk.subscribe()
@@ -158,7 +158,7 @@ async def test_one_that_nobody_has_asked_yet_ends_at_once_too() -> None:
     assert desk.rows() == []
 
 
-async def test_what_the_broker_has_not_taken_of_a_cancelled_one_is_not_sent() -> None:
+async def test_cancelling_a_subscription_withdraws_unsent_elements() -> None:
     desk = SubscriptionsSetup()
     desk.reply.is_stalled = True
     key = desk.subscribe()
@@ -178,7 +178,7 @@ async def test_an_unknown_prefix_is_refused() -> None:
     assert (await desk.refusal(key[:SHOWN]))[:2] == (404, "connectivity:subscription.notfound")
 
 
-async def test_a_prefix_of_several_is_refused_and_ends_none() -> None:
+async def test_a_prefix_of_several_subscriptions_is_refused_and_ends_no_subscription() -> None:
     desk = SubscriptionsSetup()
     desk.subscribe(key="stream-1"), desk.subscribe(key="stream-2")
     assert (await desk.refusal("stream"))[:2] == (409, "connectivity:subscription.conflict")

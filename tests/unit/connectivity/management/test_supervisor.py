@@ -55,7 +55,7 @@ async def test_several_sources_share_one_link_and_answer_each_for_itself() -> No
     await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
 
 
-async def test_a_connection_whose_targets_want_events_is_opened_when_their_places_are_durable() -> None:
+async def test_a_connection_with_event_targets_opens_after_their_positions_are_durable() -> None:
     running = Running(id="other", targets=[target("_/_/things/twin/events")])
     await running.site.has_lamp()
     running.site.disk.hold()
@@ -92,7 +92,7 @@ async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened()
     assert running.broker.links == []
 
 
-async def test_status_details_say_what_a_target_has_missed_and_how_far_it_is_behind(
+async def test_status_details_show_the_missed_events_and_the_backlog_of_a_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 2)
@@ -179,7 +179,7 @@ async def test_one_dead_link_is_shown_and_the_others_do_the_work() -> None:
     assert [line["client"] for line in lines if line["event"] == "connection lost"] == [0]
 
 
-async def test_what_one_link_left_is_done_by_the_other_once() -> None:
+async def test_another_link_executes_the_deliveries_of_a_dead_link_once() -> None:
     running = await several(2, pauses=Backoff(60, 60))
     running.site.disk.hold()
     with capture_logs():
@@ -229,7 +229,7 @@ async def test_a_subscription_continues_when_the_link_that_carried_it_dies() -> 
     assert rest == list(range(1, 402))
 
 
-async def test_closing_waits_for_what_all_links_have_on_their_way() -> None:
+async def test_closing_waits_for_the_deliveries_of_all_links() -> None:
     running = await several(2)
     running.site.disk.hold()
     running.send(*numbered(*range(20)))
@@ -278,7 +278,7 @@ async def test_closing_waits_as_long_as_one_link_lives() -> None:
 # what a living link says
 
 
-async def test_what_keeps_a_living_link_from_its_work_is_shown_and_the_connection_stays_open() -> None:
+async def test_a_problem_of_a_live_link_is_shown_and_the_connection_stays_open() -> None:
     running = await several(2)
     running.broker.links[1].condition = "refused by broker: it takes nothing now"
     assert running.supervisor.status is Status.OPEN
@@ -297,7 +297,7 @@ async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_t
     assert (running.unsettled(), running.site.dispatcher.waiting_deliveries("site")) == (3, 0)
 
 
-async def test_a_running_connection_publishes_at_its_targets_what_others_send() -> None:
+async def test_a_running_connection_publishes_signals_of_other_connections_at_its_targets() -> None:
     messages = "_/_/things/live/messages"
     running = await Running.opened(id="hears", targets=[target(messages)])
     other = ConnectionHarness(beside=running.site, id="asks")

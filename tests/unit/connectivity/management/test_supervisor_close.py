@@ -33,7 +33,7 @@ async def test_a_closed_connection_has_left_the_broker() -> None:
     assert running.answers() == []
 
 
-async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() -> None:
+async def test_closing_waits_until_accepted_commands_are_durable_and_answered() -> None:
     running = await Running.opened()
     running.site.disk.hold()
     running.send(*numbered(1, 2))
@@ -51,7 +51,7 @@ async def test_closing_waits_for_what_is_decided_to_be_durable_and_answered() ->
     assert running.unsettled() == 1
 
 
-async def test_closing_waits_for_the_events_on_their_way_so_that_none_comes_again(
+async def test_closing_waits_for_unconfirmed_events_to_avoid_duplicates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
@@ -105,7 +105,7 @@ async def test_closing_does_not_wait_for_a_link_that_has_died() -> None:
     assert lines == [], "nobody wants this link to be made again"
 
 
-async def test_closing_ends_the_subscriptions_so_that_none_keeps_it_waiting() -> None:
+async def test_closing_ends_the_subscriptions_and_does_not_wait_for_their_elements() -> None:
     running = await Running.opened()
     running.send(*numbered(*range(300)))
     await running.answered(300)

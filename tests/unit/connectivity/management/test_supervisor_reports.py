@@ -70,9 +70,7 @@ async def test_case_49_after_a_reset_the_log_is_shorter() -> None:
     assert len(running.supervisor.logs_report()["connectionLogs"]) < before
 
 
-async def test_case_50_an_unreadable_payload_whose_answer_has_no_address_is_acknowledged_and_notified_in_the_log() -> (
-    None
-):
+async def test_case_50_an_unreadable_payload_without_a_reply_address_is_acknowledged_and_logged() -> None:
     running = Running(source(replyTarget={"address": "{{ header:reply-to }}"}))
     running.supervisor.open()
     await running.open_again()
@@ -148,7 +146,7 @@ async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
     assert "Message was requeued for redelivery." in said(running, "source")
 
 
-async def test_a_sender_who_may_not_speak_for_an_entity_is_not_enforced() -> None:
+async def test_a_delivery_of_a_sender_without_authority_for_the_entity_fails_enforcement() -> None:
     by_header = {"input": "{{ header:device }}", "filters": ["{{ thing:id }}"]}
     running = Running(source(enforcement=by_header))
     running.supervisor.open()
@@ -167,7 +165,7 @@ async def test_a_sender_who_may_not_speak_for_an_entity_is_not_enforced() -> Non
     assert counted(running, "source", "in", "failure") == {"enforced": 2}
 
 
-async def test_what_no_mapper_is_meant_for_is_dropped() -> None:
+async def test_a_message_without_a_matching_mapper_is_dropped() -> None:
     never = {
         "mappingEngine": "Ditto",
         "options": {},
@@ -181,7 +179,7 @@ async def test_what_no_mapper_is_meant_for_is_dropped() -> None:
     assert counted(running, "source", "in") == {"consumed": 1, "dropped": 1, "acknowledged": 1}
 
 
-async def test_a_target_whose_filter_keeps_a_signal_back_was_dispatched_it_and_no_more() -> None:
+async def test_a_signal_excluded_by_the_filter_of_a_target_is_counted_as_dispatched_and_filtered() -> None:
     topic = "_/_/things/twin/events?filter=gt(attributes/on,5)"
     running = await Running.opened(id="other", targets=[target(topic)])
     await running.site.ask(turn(1))
@@ -190,7 +188,7 @@ async def test_a_target_whose_filter_keeps_a_signal_back_was_dispatched_it_and_n
     assert counted(running, "target", "events") == {"dispatched": 2, "filtered": 1, "mapped": 1, "published": 1}
 
 
-async def test_what_nobody_at_a_target_may_read_is_not_notified_of_there() -> None:
+async def test_an_event_the_target_has_no_permission_to_read_is_not_counted() -> None:
     running = await Running.opened(
         id="other", targets=[target("_/_/things/twin/events", authorizationContext=["acme:stranger"])]
     )
@@ -199,7 +197,7 @@ async def test_what_nobody_at_a_target_may_read_is_not_notified_of_there() -> No
     assert counted(running, "target", "events") == counted(running, "target", "events", "failure") == {}
 
 
-async def test_what_a_broker_does_not_take_is_not_published() -> None:
+async def test_an_event_refused_by_the_broker_is_counted_as_a_publish_failure() -> None:
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     running.broker.refused_addresses.add("events")
     with capture_logs():

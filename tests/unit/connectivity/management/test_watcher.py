@@ -92,7 +92,7 @@ def test_a_secret_that_changes_reads_the_files_that_refer_to_it(folder: Folder) 
     assert folder.look() is None
 
 
-def test_what_is_asked_for_again_is_reported_without_reading(folder: Folder) -> None:
+def test_a_reload_reports_unchanged_files_without_reading_them(folder: Folder) -> None:
     folder.write("a.json", document())
     folder.look()
     folder.read.clear()

@@ -40,7 +40,7 @@ def command(correlation_id: str) -> Command:
     return Command(LAMP, "modify", "/attributes/on", b"true", {"correlation-id": correlation_id})
 
 
-def test_a_group_counts_like_each_of_its_counters() -> None:
+def test_a_counter_group_notes_a_signal_in_each_of_its_counters() -> None:
     made = meter()
     made.log.enable()
     made.target("out").written.note(command("c-1"))

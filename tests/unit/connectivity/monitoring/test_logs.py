@@ -104,7 +104,7 @@ def test_an_exception_passed_as_value_is_logged_with_its_traceback(
     assert "ValueError: lost" in "".join(lines(capsys))
 
 
-def test_whatever_a_value_is_the_line_is_json_and_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_line_is_one_line_of_json_for_any_value(capsys: pytest.CaptureFixture[str]) -> None:
     logs.configure(log_format="json", level="info")
     values = {"a": b"\xff", "b": {1, 2}, "c": "two\nlines", "d": object(), "e": "half \ud800", "f": float("nan")}
     structlog.get_logger("connectivity.odd").info("odd", **values)

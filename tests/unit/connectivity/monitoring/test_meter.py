@@ -50,7 +50,7 @@ def test_every_type_of_every_address_is_reported_before_the_first_count(metered:
     }
 
 
-def test_windows_have_the_counts_and_the_time_of_the_latest(metered: ClockedMeter) -> None:
+def test_a_metric_reports_counts_per_window_and_the_time_of_the_last_message(metered: ClockedMeter) -> None:
     consumed = metered.meter.source(["in"]).at("in").consumed
     consumed.note(None)
     metered.advance(100)
@@ -60,7 +60,7 @@ def test_windows_have_the_counts_and_the_time_of_the_latest(metered: ClockedMete
     assert found == {"PT1M": 2, "PT1H": 3, "PT24H": 3, "lastMessageAt": "2026-01-02T12:01:40Z"}
 
 
-def test_a_connection_counts_what_all_its_addresses_count(metered: ClockedMeter) -> None:
+def test_connection_metrics_sum_the_counts_of_all_addresses(metered: ClockedMeter) -> None:
     metered.meter.target("out").published.note(None, 9)
     metered.meter.replies.published.note(None, 2)
     report = metered.report()

@@ -112,14 +112,14 @@ def test_a_connection_without_subscriptions_has_a_sample_of_zero() -> None:
     assert found["connectivity_connection_up", "site"] == 0
 
 
-def test_a_connection_that_is_opened_again_continues_its_counts() -> None:
+def test_a_reopened_connection_continues_its_counts() -> None:
     monitor = PrometheusRegistry()
     for _ in range(2):
         monitor.meter("site").inbound("refused")
     assert samples(monitor)["connectivity_deliveries_total", "site", "in", "refused"] == 2
 
 
-def test_a_closed_connection_keeps_its_counts_at_every_step() -> None:
+def test_a_closed_connection_keeps_its_counts_of_every_step() -> None:
     """Of a signal that a filter excludes, only the dispatch is counted."""
     monitor = PrometheusRegistry()
     monitor.meter("site").target("out").dispatched.note(None, 3)

@@ -148,7 +148,7 @@ def test_status_7_3_a_report_has_all_fields_of_all_resources() -> None:
     }
 
 
-def test_status_7_3_a_connection_without_clients_is_closed_whatever_its_desired_status() -> None:
+def test_status_7_3_a_connection_without_clients_reports_live_status_closed() -> None:
     found = closed_report("depot", "open", "connectivity-0")
     assert (found["connectionStatus"], found["liveStatus"]) == ("open", "closed")
     (client,) = found["clientStatus"]

@@ -71,7 +71,7 @@ def test_a_count_that_never_grew_keeps_no_buckets(hands: Hands) -> None:
     assert count._buckets is None
 
 
-def test_the_sum_of_counts_has_the_latest_second() -> None:
+def test_a_sum_of_count_snapshots_has_the_latest_second() -> None:
     assert CountSnapshot((1, 2, 3), 10) + CountSnapshot((4, 5, 6), 12) + CountSnapshot() == CountSnapshot((5, 7, 9), 12)
 
 

@@ -177,7 +177,7 @@ POLLUTION = {
 
 
 @pytest.mark.parametrize("body", POLLUTION.values(), ids=POLLUTION)
-async def test_what_one_message_does_to_its_surroundings_the_next_one_does_not_meet(
+async def test_a_message_that_pollutes_the_script_environment_does_not_affect_the_next_one(
     host: ScriptHost, body: str
 ) -> None:
     source = f"""

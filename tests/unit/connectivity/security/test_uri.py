@@ -89,7 +89,7 @@ def test_1_2_a_password_is_masked_also_where_an_address_cannot_be_parsed(text: s
 @accepts(at_least=1)
 @settings(max_examples=examples(500), deadline=None)
 @given(st.text(), st.text() | st.from_regex(r"[a-z][a-z0-9.]{0,9}", fullmatch=True))
-def test_an_address_is_parsed_or_refused_whatever_it_is(start: str, rest: str) -> None:
+def test_any_uri_is_parsed_or_refused(start: str, rest: str) -> None:
     for text in (start, f"tcp://{rest}", f"tcp://{start}@{rest}:1"):
         mask_uri(text)
         try:

@@ -39,7 +39,9 @@ def left(retention: Any, seconds: float, namespace: str = "acme.plant", mode: Sp
         ({"default": "1d", "acme.other": "forever"}, 0, DAY),
     ],
 )
-def test_what_is_left_is_what_retention_leaves(retention: Any, seconds: float, expected: int) -> None:
+def test_the_remaining_lifetime_of_an_event_follows_from_the_retention_rules(
+    retention: Any, seconds: float, expected: int
+) -> None:
     assert left(retention, seconds) == expected
 
 

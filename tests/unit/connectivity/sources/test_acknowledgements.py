@@ -270,7 +270,7 @@ def test_3_9_an_unreadable_message_is_acknowledged_wherever_it_is_detected(error
     assert outcome_of_error(Fault(400, "header.invalid", "")) is DROP
 
 
-def test_3_9_a_condition_that_fails_as_an_acknowledgement_is_a_failure_and_as_an_error_is_none() -> None:
+def test_3_9_a_412_acknowledgement_rejects_the_message_and_a_412_error_acknowledges_it() -> None:
     assert (outcome_of_failure(412), outcome_of_error(Fault(412, "things:any", ""))) == (DROP, SETTLE)
 
 

@@ -241,7 +241,7 @@ async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_or
 
 
 @pytest.mark.parametrize("headers", [device(kind="other"), {**device(kind="reading"), "content-type": "image/png"}])
-async def test_a_script_whose_mapper_is_left_out_is_not_run(host: ScriptHost, headers: dict[str, str]) -> None:
+async def test_the_script_of_a_skipped_mapper_does_not_run(host: ScriptHost, headers: dict[str, str]) -> None:
     received = await prepared(host, b"21", headers)
     assert received.error is None
     assert [name for _, name, _ in signals_of(received)] == ["first", "status"]

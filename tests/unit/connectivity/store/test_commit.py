@@ -11,7 +11,7 @@ from spark_store.errors import StoreUnavailable
 from tests.support.journal_entries import LAMP, TANK, change, published
 
 
-async def test_who_waits_is_notified_once_and_who_has_left_is_not_missed() -> None:
+async def test_the_future_of_a_pending_commit_keeps_its_first_result() -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     submitted = PendingCommit([change(LAMP, 1), published(TANK, 1)], future)
     assert submitted.entities() == {LAMP, TANK}
@@ -21,7 +21,7 @@ async def test_who_waits_is_notified_once_and_who_has_left_is_not_missed() -> No
         await future
 
 
-async def test_a_step_is_taken_and_a_barrier_has_none() -> None:
+async def test_a_pending_commit_runs_its_step_and_a_barrier_has_no_step() -> None:
     taken: list[int] = []
     loop = asyncio.get_running_loop()
     PendingCommit((), loop.create_future(), lambda: taken.append(1)).take_step()

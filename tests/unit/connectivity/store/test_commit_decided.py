@@ -7,7 +7,7 @@ from spark_store.records import Change
 from tests.support.journal_entries import LAMP, answered, change, snapshot
 
 
-def test_what_is_durable_goes_and_what_was_decided_upon_it_stays() -> None:
+def test_removing_durable_changes_keeps_the_later_uncommitted_changes() -> None:
     decided, first, second = UncommittedState(), change(LAMP, 1, answer=answered(1)), change(LAMP, 2)
     for one in (first, second):
         decided.add(one)
@@ -24,7 +24,7 @@ def test_a_state_that_was_put_in_its_place_is_not_dropped_with_the_former_one() 
     assert decided.snapshots[LAMP] is one.snapshots[0]
 
 
-def test_nothing_is_left_of_what_never_happened() -> None:
+def test_clearing_the_uncommitted_state_removes_all_changes() -> None:
     decided = UncommittedState()
     decided.add(change(LAMP, 1, answer=answered(1)))
     decided.clear()

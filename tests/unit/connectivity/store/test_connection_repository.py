@@ -18,7 +18,9 @@ REVISION = StoredRevision("depot", 1, "{}", AT, "ada", "create")
 ENTRY = AuditEntry(AT, "ada", "create", "depot", 1)
 
 
-async def test_what_is_reported_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_repository_call_returns_after_its_changes_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "_STEP_NOTES", 2)
     journal = Journal.open(tmp_path / "journal.db")
     store = Store(journal)

@@ -51,7 +51,7 @@ def it() -> Following:
     return made
 
 
-def test_who_keeps_up_reads_nothing_and_is_woken(it: Following) -> None:
+def test_a_subscriber_that_keeps_up_is_woken_and_reads_from_memory(it: Following) -> None:
     it.commit(change(LAMP, 4), change(POLICY, 1))
     it.commit(change(LAMP, 5))
     assert (it.woken, it.tail.newest) == (2, 6)
@@ -62,7 +62,7 @@ def test_who_keeps_up_reads_nothing_and_is_woken(it: Following) -> None:
     assert it.tail.one(5) == followed(it.journal, POLICY, 1)
 
 
-def test_who_lags_reads_the_journal_up_to_what_is_reported(it: Following) -> None:
+def test_a_slow_subscriber_reads_the_journal_up_to_the_newest_reported_event(it: Following) -> None:
     it.commit(change(LAMP, 4))
     assert it.seqs(1) == [2, 3, 4]
     assert it.journal.reads == 1
@@ -73,7 +73,7 @@ def test_who_lags_reads_the_journal_up_to_what_is_reported(it: Following) -> Non
     assert it.seqs(4) == [5]
 
 
-def test_numbers_of_what_was_trimmed_are_missing(it: Following) -> None:
+def test_the_tail_skips_the_numbers_of_trimmed_events(it: Following) -> None:
     it.journal.trim(2, LATER)
     it.journal.commit()
     assert it.seqs(0) == [3]
@@ -82,7 +82,7 @@ def test_numbers_of_what_was_trimmed_are_missing(it: Following) -> None:
     assert found.seq == 3
 
 
-def test_what_is_kept_is_bounded_by_number_and_bytes() -> None:
+def test_the_events_in_memory_are_limited_by_number_and_bytes() -> None:
     for following, last in ((Following(most=8), 20), (Following(most_bytes=20), 40)):
         following.tail.follow(following.wake)
         for one in history(LAMP, last):
@@ -93,7 +93,7 @@ def test_what_is_kept_is_bounded_by_number_and_bytes() -> None:
         assert following.journal.reads == 1
 
 
-def test_what_comes_after_a_gap_is_kept_alone(it: Following) -> None:
+def test_the_tail_keeps_only_the_events_after_a_gap_in_memory(it: Following) -> None:
     """After trouble with the disk: what was committed in between is read."""
     it.commit(change(LAMP, 4))
     it.journal.append([change(LAMP, 5)])
@@ -103,7 +103,7 @@ def test_what_comes_after_a_gap_is_kept_alone(it: Following) -> None:
     assert it.journal.reads == 1
 
 
-def test_while_nobody_follows_nothing_is_kept() -> None:
+def test_the_tail_keeps_no_events_without_subscribers() -> None:
     following = Following()
     following.commit(*history(LAMP, 3))
     assert (following.tail.is_followed, following.tail.newest, following.tail._events) == (False, 0, [])
@@ -131,13 +131,13 @@ def test_several_follow_and_each_may_leave(it: Following) -> None:
     assert not it.tail.is_followed
 
 
-def test_what_was_committed_while_somebody_began_to_follow_is_reported(it: Following) -> None:
+def test_catching_up_reports_events_committed_while_a_subscriber_joined(it: Following) -> None:
     it.journal.append([change(LAMP, 4)])
     it.tail.catch_up()
     assert (it.woken, it.seqs(3)) == (1, [4])
 
 
-def test_who_has_kept_something_sees_that_the_journal_knows_better(it: Following) -> None:
+def test_forgetting_the_tail_makes_readers_use_the_journal_again(it: Following) -> None:
     it.commit(change(LAMP, 4))
     before = it.tail.forgotten
     it.commit(change(LAMP, 5))

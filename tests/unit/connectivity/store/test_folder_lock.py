@@ -48,7 +48,7 @@ def test_a_folder_that_is_made_is_for_its_owner_alone_and_one_that_is_there_is_l
         assert shared.stat().st_mode & 0o777 == 0o750
 
 
-def test_a_second_owner_is_refused_and_notified_who_the_first_one_is(tmp_path: Path) -> None:
+def test_a_second_lock_is_refused_with_the_process_id_of_the_owner(tmp_path: Path) -> None:
     child = holder(tmp_path)
     with pytest.raises(DataFolderLocked, match=f"process {child.pid}") as refused, lock_folder(tmp_path):
         pass

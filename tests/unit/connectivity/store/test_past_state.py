@@ -144,7 +144,7 @@ async def test_row_03_parts_and_fields_of_the_past(wherever: Past) -> None:
     }
 
 
-async def test_row_04_what_retention_took_away_is_not_found(lamp: Past) -> None:
+async def test_row_04_a_revision_deleted_by_retention_is_not_found(lamp: Past) -> None:
     await lamp.move(99, forgotten=3)
     assert await lamp.status(at_historical_revision=2) == HISTORY_NOT_FOUND
     # Of revision 4 there is the event, but not what it changed.
@@ -152,7 +152,7 @@ async def test_row_04_what_retention_took_away_is_not_found(lamp: Past) -> None:
     assert await lamp.on(at_historical_revision=5) == 5
 
 
-async def test_row_04_a_snapshot_represents_what_retention_took_away(lamp: Past) -> None:
+async def test_row_04_a_snapshot_replaces_the_events_deleted_by_retention(lamp: Past) -> None:
     events = lamp.site.history(LAMP)
     append_snapshots(lamp.lake, [fold(events[:3])])
     await lamp.move(99, forgotten=3)
@@ -232,13 +232,13 @@ async def test_row_14_an_instant_that_is_invalid_is_invalid(lamp: Past, text: st
     )
 
 
-async def test_row_15_who_may_not_read_now_learns_nothing_of_the_past(lamp: Past) -> None:
+async def test_row_15_a_past_state_is_not_found_without_read_permission_now(lamp: Past) -> None:
     for asked in ({"at_historical_revision": 2}, {"at_historical_revision": 99}, {"at_historical_timestamp": WHEN[3]}):
         assert await lamp.status(by=1, **asked) == NOT_FOUND
     assert await lamp.status(name="nobody", at_historical_revision=1) == NOT_FOUND
 
 
-async def test_row_15_the_present_policy_says_what_is_seen_of_the_past(lamp: Past) -> None:
+async def test_row_15_the_current_policy_decides_which_parts_of_a_past_state_are_visible(lamp: Past) -> None:
     resources = {"thing:/attributes/on": {"grant": ["READ"], "revoke": []}}
     open_now = policy(OWNER)
     open_now["entries"]["R"] = {"subjects": {READER: {"type": "t"}}, "resources": resources}
@@ -248,7 +248,7 @@ async def test_row_15_the_present_policy_says_what_is_seen_of_the_past(lamp: Pas
     assert answer["value"] == {"thingId": str(LAMP), "attributes": {"on": 3}}
 
 
-async def test_row_16_what_belongs_to_other_commands_is_left_alone_or_refused(lamp: Past) -> None:
+async def test_row_16_other_commands_ignore_or_refuse_the_headers_of_historical_retrieve(lamp: Past) -> None:
     assert (await lamp.ask(turn("now", at_historical_revision=2)))["status"] == 204
     ids = {"thingIds": [str(LAMP)]}
     several = document("acme.site/_/things/twin/commands/retrieve", value=ids, at_historical_revision=2)

@@ -82,7 +82,7 @@ TIMES = st.sampled_from([None, -(10**15), -1, 0, 1, NOW - 1, NOW, NOW + 1, 10**1
 )
 @example([None, None, None], 0, 1, NOW)
 @example([None, None, None], 3, 1, NOW)
-async def test_what_is_found_is_what_looking_at_each_message_finds(
+async def test_the_search_by_time_finds_the_same_message_as_a_full_scan(
     times: list[int | None], trimmed: int, first: int, instant: int
 ) -> None:
     wanted = [
@@ -104,7 +104,7 @@ def test_portions_grow_while_they_are_quick_and_shrink_while_they_are_not() -> N
     assert (next_size(MOST, 0.0), next_size(LEAST, 9.0)) == (MOST, LEAST)
 
 
-async def test_what_was_erased_or_forgotten_is_passed_over(tmp_path: Path) -> None:
+async def test_the_search_by_time_skips_erased_and_expired_messages(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     journal = Journal.open(lake.journal)
     journal.append(messages([9, 9, 9, 9]))
@@ -136,7 +136,7 @@ class Trims(Journal):
         return super().read_in_worker(query)
 
 
-async def test_what_is_trimmed_while_it_is_looked_at_is_looked_for_in_the_lake(tmp_path: Path) -> None:
+async def test_messages_trimmed_during_the_search_are_searched_in_the_lake(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     journal = Trims.open(lake.journal)
     journal.append(messages([1, 9, 1, 9]))
@@ -146,7 +146,7 @@ async def test_what_is_trimmed_while_it_is_looked_at_is_looked_for_in_the_lake(t
     await store.close()
 
 
-async def test_without_a_lake_what_was_trimmed_is_passed_over() -> None:
+async def test_the_search_by_time_skips_trimmed_messages_without_a_lake() -> None:
     journal = TemporaryJournal()
     journal.append(messages([9, 1, 9]))
     store = Store(journal)

@@ -53,7 +53,7 @@ async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
     await made.store.close()
 
 
-async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
+async def test_the_oldest_revision_of_a_complete_journal_needs_no_lake() -> None:
     store = Store(TemporaryJournal())
     assert store.oldest_revision(LAMP) == 1
     await store.submit([change(LAMP, 1), change(LAMP, 2)])
@@ -65,13 +65,13 @@ async def test_what_the_journal_has_from_the_beginning_needs_no_lake() -> None:
     await store.close()
 
 
-async def test_what_the_journal_has_trimmed_counts_once_it_was_seen_in_the_lake(site: TrimmedMessages) -> None:
+async def test_trimmed_revisions_are_retained_once_the_lake_lookup_has_found_them(site: TrimmedMessages) -> None:
     assert site.store.oldest_revision(TANK) == 7
     assert await site.retained_history.look(TANK) == 1
     assert site.store.oldest_revision(TANK) == 1
 
 
-async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: TrimmedMessages) -> None:
+async def test_a_requested_entity_is_looked_up_in_the_next_round(site: TrimmedMessages) -> None:
     assert site.store.oldest_revision(TANK) == 7
     assert await site.round() == 1
     site.clock.advance(CACHE_SECONDS)
@@ -79,7 +79,7 @@ async def test_who_has_been_asked_about_is_looked_for_in_the_next_round(site: Tr
     assert await site.round() == 1
 
 
-async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: TrimmedMessages) -> None:
+async def test_revisions_deleted_by_retention_disappear_with_the_next_round(site: TrimmedMessages) -> None:
     assert await site.retained_history.look(TANK) == 1
     forget(site.lake, "revision <= 4")
     assert await site.round() == 7
@@ -90,7 +90,7 @@ async def test_what_retention_has_deleted_is_gone_with_the_next_round(site: Trim
     assert site.store.oldest_revision(TANK) == 7
 
 
-async def test_where_the_lake_has_nothing_left_the_journal_counts(site: TrimmedMessages) -> None:
+async def test_the_journal_decides_the_oldest_revision_when_the_lake_is_empty(site: TrimmedMessages) -> None:
     forget(site.lake, "true")
     assert (await site.retained_history.look(TANK), site.store.oldest_revision(TANK)) == (7, 7)
     assert await site.store.trim(8, LATER) == 2
@@ -119,7 +119,7 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     await store.close()
 
 
-async def test_partitions_start_for_themselves_and_what_is_remembered_is_bounded(site: TrimmedMessages) -> None:
+async def test_each_partition_has_its_own_oldest_revision_and_the_cache_is_limited(site: TrimmedMessages) -> None:
     await site.store.submit([published(OTHER, 1)])
     assert (await site.retained_history.look(TANK), site.store.oldest_revision(OTHER)) == (1, 1)
     for number in range(MOST):

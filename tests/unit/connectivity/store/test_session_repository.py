@@ -49,7 +49,7 @@ def rows(count: int) -> Sequence[SessionRow]:
     return [row(f"r/{number:04}") for number in range(count)]
 
 
-async def test_what_is_kept_is_durable_with_what_is_stored_next(site: SessionJournal) -> None:
+async def test_a_kept_session_is_durable_with_the_next_commit(site: SessionJournal) -> None:
     """More than one step holds, too."""
     many = rows(2 * module.STEP_ROWS + 1)
     for each in many:
@@ -59,7 +59,7 @@ async def test_what_is_kept_is_durable_with_what_is_stored_next(site: SessionJou
     assert site.written() == many
 
 
-async def test_what_is_kept_while_a_commit_is_on_its_way_is_durable_with_the_next_one(site: SessionJournal) -> None:
+async def test_a_session_kept_during_a_commit_is_durable_with_the_following_commit(site: SessionJournal) -> None:
     site.sessions.keep(row("r/a"))
     first = site.store.submit(())
     site.sessions.keep(row("r/b"))
@@ -68,7 +68,7 @@ async def test_what_is_kept_while_a_commit_is_on_its_way_is_durable_with_the_nex
     assert first.done()
 
 
-async def test_what_is_forgotten_is_gone_with_what_is_stored_next(site: SessionJournal) -> None:
+async def test_a_forgotten_session_is_deleted_with_the_next_commit(site: SessionJournal) -> None:
     site.sessions.keep(row("r/a"))
     site.sessions.keep(row("r/b"))
     await site.store.submit(())
@@ -133,7 +133,7 @@ async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: Sess
     assert site.written() == [other]
 
 
-async def test_what_could_not_be_written_is_written_when_the_store_is_back(
+async def test_session_changes_are_written_when_the_store_is_available_again(
     site: SessionJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:

@@ -118,7 +118,7 @@ async def test_errors_come_through(monkeypatch: pytest.MonkeyPatch) -> None:
             await anext(wide.run(QUERY))
 
 
-async def test_with_spark_off_it_is_said_what_to_do(tmp_path: Path) -> None:
+async def test_a_spark_query_with_spark_off_raises_an_error_that_names_the_setting(tmp_path: Path) -> None:
     wide = AsyncSparkQueries(open_spark_queries(Settings(data_dir=tmp_path, spark={"mode": "off"})))
     with pytest.raises(NoSparkQueries, match="set spark"):
         await anext(wide.run(QUERY))

@@ -95,7 +95,7 @@ def fragile(tmp_path: Path) -> Journal:
 # following
 
 
-async def test_anyone_who_follows_is_woken_after_those_who_waited(store: Store, gate: Gate) -> None:
+async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Store, gate: Gate) -> None:
     await store.submit([change(LAMP, 1)])
     told: list[object] = []
     store.tail.follow(lambda: told.append(store.tail.newest))
@@ -116,9 +116,7 @@ async def test_anyone_who_follows_is_woken_after_those_who_waited(store: Store, 
     assert [found.seq for found in store.tail.after(1)] == [2, 3, 4]
 
 
-async def test_anyone_who_watches_is_notified_of_authorities_before_anybody_is_sent_what_was_committed(
-    store: Store, gate: Gate
-) -> None:
+async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribers(store: Store, gate: Gate) -> None:
     told: list[object] = []
     store.policy_changes.watch(told.append)
     store.tail.follow(lambda: told.append("followers"))
@@ -172,12 +170,12 @@ async def test_commits_run_in_a_worker_and_writes_on_the_loop(store: Store, gate
     assert threading.main_thread().name not in gate.threads
 
 
-async def test_what_is_submitted_in_one_turn_shares_a_commit(store: Store, gate: Gate) -> None:
+async def test_changes_submitted_in_one_event_loop_turn_share_a_commit(store: Store, gate: Gate) -> None:
     await asyncio.gather(*[store.submit([change(LAMP, revision)]) for revision in range(1, 6)])
     assert gate.commits == [[1, 2, 3, 4, 5]]
 
 
-async def test_what_is_submitted_during_a_commit_goes_into_the_next_one(store: Store, gate: Gate) -> None:
+async def test_changes_submitted_during_a_commit_go_into_the_next_commit(store: Store, gate: Gate) -> None:
     gate.is_open.clear()
     first = store.submit([change(LAMP, 1)])
     await wait_until(lambda: gate.threads)
@@ -224,7 +222,7 @@ async def test_each_commit_is_timed(gate: Gate) -> None:
     await store.close()
 
 
-async def test_a_waiter_who_leaves_takes_nobody_along(store: Store, gate: Gate) -> None:
+async def test_a_canceled_waiter_does_not_cancel_the_commit_of_the_others(store: Store, gate: Gate) -> None:
     gate.is_open.clear()
     first, second = store.submit([change(LAMP, 1)]), store.submit([change(LAMP, 2)])
     first.cancel()
@@ -260,7 +258,7 @@ async def test_a_barrier_passes_when_a_change_before_it_cannot_be_stored(store: 
     assert gate.latest(POLICY) == 1
 
 
-async def test_a_barrier_fails_with_what_it_waits_for(store: Store, gate: Gate) -> None:
+async def test_a_barrier_fails_when_the_commit_before_it_fails(store: Store, gate: Gate) -> None:
     gate.trouble = StoreUnavailable("disk full")
     submitted = store.submit([change(LAMP, 1)])
     with pytest.raises(StoreUnavailable):
@@ -410,7 +408,7 @@ async def test_a_probe_finds_out_when_writing_works_again(store: Store, gate: Ga
     assert gate.latest(LAMP) == 1
 
 
-async def test_what_does_not_fit_together_is_stored_in_parts(store: Store, gate: Gate) -> None:
+async def test_changes_that_do_not_fit_into_one_commit_are_stored_in_smaller_commits(store: Store, gate: Gate) -> None:
     """Whoever was told that nothing was stored comes again with all of it, until it is."""
     gate.room = 3
     first = 1
@@ -428,7 +426,7 @@ async def test_what_does_not_fit_together_is_stored_in_parts(store: Store, gate:
     assert max(map(len, gate.commits)) > 64, "as many as ever go together again"
 
 
-async def test_failures_nobody_waits_for_make_no_noise(
+async def test_a_failed_commit_without_a_waiter_logs_no_unretrieved_exception(
     store: Store, gate: Gate, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate.trouble = StoreUnavailable("disk full")
@@ -502,7 +500,7 @@ async def test_a_full_disk_is_reported_and_work_continues_when_there_is_room(tmp
 # closing
 
 
-async def test_closing_makes_durable_what_was_submitted(tmp_path: Path) -> None:
+async def test_closing_the_store_makes_the_submitted_changes_durable(tmp_path: Path) -> None:
     store = Store(Journal.open(tmp_path / "journal.db"))
     durable = [store.submit([change(LAMP, revision)]) for revision in range(1, 200)]
     await store.close()
@@ -526,7 +524,7 @@ async def test_closing_while_the_store_is_unavailable_ends(gate: Gate) -> None:
 # histories
 
 
-async def test_a_history_holds_what_was_decided_before_it_was_asked_for(store: Store, gate: Gate) -> None:
+async def test_a_history_page_waits_for_changes_submitted_before_the_query(store: Store, gate: Gate) -> None:
     """Also what is not durable yet: the page waits for it."""
     gate.is_open.clear()
     store.submit(history(LAMP, 5))
@@ -539,7 +537,7 @@ async def test_a_history_holds_what_was_decided_before_it_was_asked_for(store: S
     assert (revisions(found.events), found.ended) == ([3, 4, 5], True)
 
 
-async def test_a_history_of_what_failed_to_become_durable_is_unavailable(store: Store, gate: Gate) -> None:
+async def test_a_history_page_fails_when_the_commit_that_it_waits_for_fails(store: Store, gate: Gate) -> None:
     gate.is_open.clear()
     gate.trouble = StoreUnavailable("disk full")
     store.submit(history(LAMP, 5))

@@ -111,7 +111,7 @@ async def test_a_history_runs_across_the_border(trimmed: Store, limit: int) -> N
     assert found == [event(LAMP, revision) for revision in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)]
 
 
-async def test_what_was_trimmed_after_a_commit_that_was_waited_for_is_read_in_the_lake(trimmed: Store) -> None:
+async def test_events_trimmed_after_a_commit_are_read_from_the_lake(trimmed: Store) -> None:
     durable = trimmed.submit([change(LAMP, 11)])
     range = trimmed.open_range(HistoryQuery(LAMP, -6), NOW)
     await durable
@@ -120,7 +120,7 @@ async def test_what_was_trimmed_after_a_commit_that_was_waited_for_is_read_in_th
     assert revisions((await trimmed.page(range, 6, 100, MUCH)).events) == [7, 8, 9, 10, 11]
 
 
-async def test_without_a_lake_what_was_trimmed_fails_and_what_was_not_does_not(store: Store, disk: Disk) -> None:
+async def test_without_a_lake_only_the_pages_with_trimmed_revisions_fail(store: Store, disk: Disk) -> None:
     await store.submit(history(LAMP, 5))
     await store.trim(3, LATER)
     with pytest.raises(HistoryUnavailable, match=r"trimmed revision 1 to 3, and there is no lake.* found off"):

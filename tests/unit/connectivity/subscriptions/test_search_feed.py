@@ -72,7 +72,7 @@ async def test_case_73_pages_have_the_requested_size(site: ConnectionHarness) ->
     assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
 
 
-async def test_case_73_demand_counts_pages(site: ConnectionHarness) -> None:
+async def test_case_73_each_unit_of_demand_requests_one_page(site: ConnectionHarness) -> None:
     for number in range(7):
         await has_thing(site, f"lamp-{number}")
     searcher = Searcher(site)
@@ -107,7 +107,7 @@ async def test_complete_follows_the_last_full_page_at_once(site: ConnectionHarne
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_case_76_namespaces_are_exact_and_none_means_all(site: ConnectionHarness) -> None:
+async def test_case_76_namespaces_match_exactly_and_an_empty_list_selects_all(site: ConnectionHarness) -> None:
     await has_thing(site, "lamp-1")
     other = command("create", value={"_policy": entries()}).replace(b"acme.site/", b"acme.lab/")
     assert (await site.ask(other))["status"] == 201

@@ -27,12 +27,12 @@ def test_templates_see_the_signal_and_its_connection() -> None:
     assert found == Destination("site/bulb/4", {"path": "/features/bulb/properties/on"})
 
 
-def test_an_address_without_a_value_is_none() -> None:
+def test_an_address_template_without_a_value_returns_no_address() -> None:
     assert resolved("{{ header:no }}") is None
 
 
 @pytest.mark.parametrize("mapping", [{}, {"mqtt_topic": "x/{{ header:bad }}"}])
-def test_what_would_be_another_address_is_refused(mapping: dict[str, str]) -> None:
+def test_a_header_value_that_changes_the_address_structure_is_refused(mapping: dict[str, str]) -> None:
     with pytest.raises(UnsafeAddress):
         resolved("out/{{ header:bad }}" if not mapping else "out", **mapping)
 
@@ -44,7 +44,7 @@ def test_envelopes_that_share_headers_continue_sharing_them() -> None:
     assert messages[0].envelope.headers == {"content-type": "x", "desk": "4"}
 
 
-def test_a_path_leads_into_a_feature_or_into_none() -> None:
+def test_a_path_below_features_returns_its_feature_id() -> None:
     paths = ("/features/bulb/properties", "/features", "/attributes/features", None, "//")
     assert [feature_ids(path) for path in paths] == [("bulb",), (), (), (), ()]
 
@@ -98,7 +98,7 @@ GONE = msgspec.structs.replace(LEVEL, action="deleted", path="/", value=None, ex
         (GONE, "{{ thing:id }}{{ resource:path }}", "org.depot7:truck-19/"),
     ],
 )
-def test_5_2_what_templates_read_of_an_event(event: TwinEvent, template: str, expected: str | None) -> None:
+def test_5_2_templates_read_the_fields_of_an_event(event: TwinEvent, template: str, expected: str | None) -> None:
     """As a header and, where it can be one, as an address: without a value nothing is sent."""
     publication = DestinationTemplate("out", {"found": template}, "site", lambda: NOW)
     found = publication.resolve(publication.context(event))

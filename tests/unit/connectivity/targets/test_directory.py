@@ -27,7 +27,7 @@ def test_options_are_read_as_documents_write_them() -> None:
     )
 
 
-def test_nobody_diverts_to_itself() -> None:
+def test_a_connection_does_not_divert_to_itself() -> None:
     members = ConnectionDirectory()
     config = {"is-diversion-source": "true", "is-diversion-target": "true", "authorized-connections-as-sources": "site"}
     members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))

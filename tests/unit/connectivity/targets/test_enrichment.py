@@ -49,7 +49,7 @@ def extra(text: str, *features: str) -> dict[str, Any]:
         ("_metadata/attributes,_context", (), {}),
     ],
 )
-def test_what_a_selector_finds(text: str, features: tuple[str, ...], found: dict[str, Any]) -> None:
+def test_a_selector_returns_the_selected_fields(text: str, features: tuple[str, ...], found: dict[str, Any]) -> None:
     assert extra(text, *features) == found
 
 

@@ -24,7 +24,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SHORTEST_PAUSE", 0.001)
 
 
-async def test_cases_114_and_115_others_are_sent_every_event_in_order_and_its_own_connection_none() -> None:
+async def test_cases_114_and_115_a_target_gets_all_events_in_order_except_those_of_its_own_connection() -> None:
     site, other = await followed()
     own = await beside(other, id="third")
     await turned(site, *range(20))
@@ -46,7 +46,7 @@ async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
     assert not {"condition", "etag"} & set(event["headers"])
 
 
-async def test_a_target_that_takes_nothing_holds_back_nobody_and_gets_everything_later() -> None:
+async def test_a_blocked_target_delays_no_other_target_and_gets_all_events_later() -> None:
     """Its own window is all that waits in memory."""
     site, other = await followed()
     other.link.confirms = False
@@ -61,7 +61,7 @@ async def test_a_target_that_takes_nothing_holds_back_nobody_and_gets_everything
     assert await sent(other, module.WINDOW + 50) == list(range(2, module.WINDOW + 52))
 
 
-async def test_what_waits_is_bounded_in_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_waiting_events_of_a_target_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event of any size goes through."""
     monkeypatch.setattr(module, "WINDOW_BYTES", 100)
     site, other = await followed()
@@ -90,7 +90,7 @@ async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is
     assert await sent(other, 3) == [2, 3, 4]
 
 
-async def test_the_policy_of_the_time_of_sending_counts() -> None:
+async def test_the_policy_at_the_time_of_sending_applies() -> None:
     site, other = await followed()
     other.outbox.detach()
     await turned(site, 1)
@@ -110,7 +110,7 @@ async def test_the_policy_of_the_time_of_sending_counts() -> None:
     assert other.link.published == []
 
 
-async def test_what_the_broker_can_never_take_is_passed_over_and_counted() -> None:
+async def test_an_event_that_the_broker_rejects_permanently_is_skipped_and_counted() -> None:
     site, other = await followed()
     other.link.confirms = False
     await turned(site, 1, 2, 3)
@@ -123,7 +123,7 @@ async def test_what_the_broker_can_never_take_is_passed_over_and_counted() -> No
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_what_the_broker_may_take_later_is_sent_again_with_all_after_it_one_by_one() -> None:
+async def test_events_after_a_temporary_rejection_are_sent_again_one_by_one() -> None:
     """So the last thing that a reader hears is the newest."""
     site, other = await followed()
     other.link.confirms = False
@@ -171,7 +171,7 @@ async def test_an_event_without_an_address_is_passed() -> None:
         (NotConnected(Detail.TIMEOUT), False),
     ],
 )
-def test_what_is_never_tried_again(error: ConnectivityError, is_never: bool) -> None:
+def test_only_permanent_errors_prevent_a_retry(error: ConnectivityError, is_never: bool) -> None:
     assert is_final(error) is is_never
 
 
@@ -188,7 +188,7 @@ async def test_a_closed_cursor_says_nothing() -> None:
     assert (heard, one.seq) == ([], one.judged - 1)
 
 
-async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_receives(
+async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or a broker that hangs up about it would hear of nothing else."""
@@ -210,7 +210,7 @@ async def test_what_was_refused_is_not_the_first_thing_that_a_new_link_receives(
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_what_is_refused_within_the_call_is_not_skipped_with_an_event_of_a_policy_after_it() -> None:
+async def test_an_event_refused_during_the_publish_call_is_retried_and_not_skipped() -> None:
     site, other = await followed()
     other.link.refuses = BUSY
     site.deliver(creation("lamp-8"), creation("lamp-9"))

@@ -105,7 +105,9 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     assert await sent(other, 3) == [4, 5, 7]
 
 
-async def test_after_a_crash_what_was_not_written_down_comes_again_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_after_the_last_stored_position_are_sent_again_in_order_after_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     site, other = await followed()
     monkeypatch.setattr(module, "WRITE_SECONDS", 0.001)
     await turned(site, 1, 2)
@@ -177,14 +179,14 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
     assert await sent(anew, 1) == [len(site.history())]
 
 
-async def test_an_open_connection_keeps_its_places_whatever_is_known_of_documents() -> None:
+async def test_an_open_connection_keeps_its_positions_when_its_document_is_unknown() -> None:
     site, _other = await followed()
     site.dispatcher.event_publisher.keep(lambda _id: False)
     await turned(site, 1)
     assert len(places(site)) == 1
 
 
-async def test_what_the_journal_has_let_go_is_skipped_counted_and_shown() -> None:
+async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator() -> None:
     site, other = await followed()
     skipped: list[Any] = []
     site.dispatcher.event_publisher.on_skip = lambda *told: skipped.append(told)
@@ -368,7 +370,7 @@ async def test_places_wait_for_a_disk_that_is_full() -> None:
     assert await sent(other, 1) == [len(site.history())]
 
 
-async def test_places_wait_for_a_store_that_cannot_be_read_and_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reading_positions_waits_until_the_store_is_readable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.001)
     site = ConnectionHarness(source())
     await site.has_lamp()
@@ -382,7 +384,7 @@ async def test_places_wait_for_a_store_that_cannot_be_read_and_hold_up_nobody(mo
     assert [place[0] for place in places(site)] == ["other"]
 
 
-async def test_who_gives_up_waiting_for_places_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_canceling_the_wait_for_positions_removes_the_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "AGAIN_SECONDS", 0.001)
     site = ConnectionHarness(source())
     await site.has_lamp()

@@ -41,7 +41,7 @@ def test_no_more_than_the_window_is_unconfirmed() -> None:
     assert sent(link) == ["a", "b", "c"]
 
 
-def test_what_a_dead_link_had_not_confirmed_goes_out_again_first_and_in_order() -> None:
+def test_messages_unconfirmed_by_a_dead_link_are_sent_again_first_and_in_order() -> None:
     outbox, first, second = Outbox(), Link(window=3), Link()
     outbox.attach(first)
     outbox.post(messages("a", "b", "c", "d"))
@@ -97,7 +97,7 @@ async def test_taken_waits_until_the_link_has_room_for_the_last_message() -> Non
     await asyncio.wait_for(waiting, PATIENCE)
 
 
-async def test_a_withdrawn_posting_keeps_back_what_was_not_taken() -> None:
+async def test_a_withdrawn_posting_does_not_send_its_remaining_messages() -> None:
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
     posting = outbox.post(messages("a", "b", "c"))
@@ -171,7 +171,7 @@ def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
     assert len(outbox) == 0
 
 
-def test_what_is_behind_waits_until_the_link_has_taken_the_messages_before_it() -> None:
+def test_a_marker_is_reached_after_the_link_has_accepted_the_messages_before_it() -> None:
     outbox, link = Outbox(), Link(window=1)
     outbox.attach(link)
     ended: list[object] = []
@@ -216,7 +216,7 @@ def test_the_size_of_a_large_message_is_thought_to_be_why_a_broker_hangs_up(size
     assert [error.fault.status for error in ended] == [status]
 
 
-def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> None:
+def test_the_end_of_a_link_that_confirmed_messages_is_no_failed_attempt_of_the_rest() -> None:
     outbox = Outbox()
     ended: list[object] = []
     outbox.post(messages(*"abcdefghij"), ended.append)
@@ -228,7 +228,7 @@ def test_a_link_that_confirmed_something_says_nothing_against_what_it_left() -> 
     assert ended == []
 
 
-def test_what_a_link_left_goes_out_one_by_one_and_the_rest_as_before() -> None:
+def test_messages_left_by_a_dead_link_are_sent_one_by_one_and_the_others_as_before() -> None:
     outbox, first, second = Outbox(), Link(window=2), Link()
     outbox.attach(first)
     outbox.post(messages("a", "b", "c", "d"))
@@ -279,7 +279,7 @@ def two_links() -> tuple[Outbox, Link, Link]:
     return outbox, first, second
 
 
-def test_what_is_about_the_same_goes_over_the_same_link_and_the_rest_over_both() -> None:
+def test_messages_with_the_same_ordering_key_use_the_same_link() -> None:
     outbox, first, second = two_links()
     for number in range(20):
         for name in map(str, range(40)):
@@ -322,7 +322,7 @@ def test_the_other_link_s_own_messages_do_not_notice() -> None:
     assert sorted(sent(second)[-2:]) == ["m", "o"]
 
 
-def test_a_queue_of_whose_messages_links_die_waits_for_its_own_client() -> None:
+def test_a_queue_with_a_message_that_ends_links_waits_for_its_own_client() -> None:
     outbox, first, second = two_links()
     name, other = about(outbox, first), about(outbox, second)
     for link in (first, second):
@@ -346,7 +346,7 @@ def test_a_queue_of_whose_messages_links_die_waits_for_its_own_client() -> None:
     assert sent(third) == ["o"]
 
 
-def test_without_any_link_all_queues_wait_and_what_is_behind_waits_for_all() -> None:
+def test_without_a_link_all_queues_wait_and_a_marker_waits_for_all_queues() -> None:
     outbox = Outbox(3)
     ended: list[object] = []
     for name in map(str, range(30)):
@@ -434,7 +434,7 @@ async def test_a_held_place_that_stays_empty_ends_in_its_turn() -> None:
     assert len(outbox) == 0
 
 
-async def test_an_outbox_is_drained_when_what_was_held_is_gone() -> None:
+async def test_an_outbox_is_drained_after_its_held_message_is_sent() -> None:
     outbox, link = Outbox(), Link()
     outbox.attach(link)
     _, making = Making(outbox).hold()
@@ -455,7 +455,7 @@ async def test_a_withdrawn_place_is_not_published() -> None:
     assert len(outbox) == 0
 
 
-async def test_a_held_place_is_in_the_queue_of_what_it_is_about_and_keeps_its_place_over_links() -> None:
+async def test_a_held_message_keeps_its_position_in_its_queue_when_the_link_changes() -> None:
     outbox, first, second = two_links()
     name, other = about(outbox, first), about(outbox, second)
     first.confirm()
@@ -477,7 +477,7 @@ def said(address: str, *names: str) -> list[OutboundMessage]:
     return [OutboundMessage(address, Envelope(name.encode())) for name in names]
 
 
-def test_at_a_listener_nobody_waits_for_what_another_one_does_not_read() -> None:
+def test_a_slow_peer_of_a_listener_does_not_delay_the_other_peers() -> None:
     outbox, link = PerAddressOutbox(), Link(window=2)
     outbox.attach(link)
     outbox.post(said("slow", "a", "b", "c", "d"))
@@ -488,7 +488,7 @@ def test_at_a_listener_nobody_waits_for_what_another_one_does_not_read() -> None
     assert len(outbox) == 5
 
 
-def test_at_a_listener_what_waits_for_an_address_keeps_its_order_whatever_it_is_about() -> None:
+def test_a_listener_keeps_the_message_order_per_address_across_ordering_keys() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.post(said("peer", "a"), about="lamp-7")
     outbox.post(said("peer", "b"), about="lamp-8")
@@ -497,7 +497,7 @@ def test_at_a_listener_what_waits_for_an_address_keeps_its_order_whatever_it_is_
     assert sent(link) == ["a", "b", "c"]
 
 
-async def test_at_a_listener_what_a_party_is_still_making_holds_its_place_at_that_address_alone() -> None:
+async def test_a_held_message_of_a_listener_delays_only_the_messages_to_its_address() -> None:
     outbox, link = PerAddressOutbox(), Link()
     outbox.attach(link)
     making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
@@ -526,7 +526,7 @@ def test_at_a_listener_queues_that_are_empty_are_forgotten() -> None:
     assert int(repr(outbox).split()[1]) <= FEW_QUEUES
 
 
-async def test_what_a_closed_listener_leaves_unsaid_goes_to_the_next_one_which_ends_it() -> None:
+async def test_messages_left_by_a_closed_listener_are_completed_by_the_next_listener() -> None:
     outbox, link, second = PerAddressOutbox(), Link(), Link()
     outbox.attach(link)
     outbox.post(said("peer", "a", "b"))

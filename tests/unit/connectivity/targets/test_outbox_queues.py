@@ -82,7 +82,7 @@ def test_a_link_that_dies_while_its_queue_is_about_to_leave_leaves_nothing_behin
     assert sent(second) == ["a", "b", "c"]
 
 
-def test_a_place_that_is_marked_is_reached_behind_what_was_there() -> None:
+def test_a_marked_position_is_reached_after_the_messages_before_it() -> None:
     link, lane = Link(window=1), OrderedQueue()
     lane.use(LinkWindow(link))
     post(lane, "a", "b")

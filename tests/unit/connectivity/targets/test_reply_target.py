@@ -125,18 +125,18 @@ def test_an_answer_passes_only_if_its_kind_is_expected(expected: list[str], pass
 
 
 @pytest.mark.parametrize("signal", EVENTS, ids=lambda signal: type(signal).__name__)
-def test_case_27_events_of_subscriptions_pass_whatever_is_expected(signal: Outbound) -> None:
+def test_case_27_subscription_events_are_sent_regardless_of_the_expected_response_types(signal: Outbound) -> None:
     assert way({"address": "out", "expectedResponseTypes": []}).addresses(signal) == ["out"]
 
 
 @pytest.mark.parametrize("headers", [{"response_required": False}, {"timeout": "0"}], ids=["said so", "no time"])
-def test_case_41_anyone_who_wants_no_answer_gets_none(headers: dict[str, Any]) -> None:
+def test_case_41_a_command_that_requires_no_response_gets_no_response(headers: dict[str, Any]) -> None:
     silent = way()
     assert silent.publishes(response(**headers)) == silent.publishes(error(**headers)) == ()
     assert silent.count("not_expected") == 2
 
 
-def test_case_50_what_could_not_be_read_is_answered_though_no_answer_is_wanted() -> None:
+def test_case_50_an_unreadable_message_gets_an_error_even_if_no_response_is_required() -> None:
     assert way().addresses(error(response_required=False), unasked=True) == ["out"]
     assert way({"address": "out", "expectedResponseTypes": ["response"]}).addresses(error(), unasked=True) == []
 
@@ -178,7 +178,7 @@ def test_an_address_may_name_resource_type_feature_and_sender() -> None:
 
 
 @pytest.mark.parametrize("template", ["{{ header:reply-to }}", "answers/{{ header:desk }}"])
-def test_an_unresolved_address_drops_the_message_and_counts_it(template: str) -> None:
+def test_a_message_with_an_unresolved_address_is_dropped_and_counted(template: str) -> None:
     lost = way({"address": template})
     for signal in (response(), error(), *EVENTS):
         assert lost.publishes(signal) == ()
@@ -209,7 +209,7 @@ def test_an_unsafe_reply_address_is_refused_logged_and_never_published(value: st
     assert "cannot be part of an address" in line["error"]
 
 
-def test_what_the_operator_wrote_into_an_address_is_not_judged() -> None:
+def test_the_literal_part_of_an_address_template_is_not_checked() -> None:
     assert way({"address": "$SYS/+/{{ header:desk }}"}).addresses(response(desk="d4")) == ["$SYS/+/d4"]
 
 
@@ -296,13 +296,13 @@ def test_messages_and_elements_count_when_the_broker_has_confirmed_them() -> Non
     assert (posted.count("published"), posted.events_sent(), len(posted.outbox)) == (4, 3, 0)
 
 
-def test_elements_that_nobody_receives_are_not_counted_as_sent() -> None:
+def test_elements_without_an_address_are_not_counted_as_sent() -> None:
     lost = way({"address": "{{ header:reply-to }}"})
     lost.route.post(elements(3))
     assert (lost.events_sent(), lost.count("published"), lost.count("address_unresolved")) == (0, 0, 1)
 
 
-def test_posting_what_nobody_wants_ends_at_once() -> None:
+def test_posting_an_unexpected_response_completes_immediately() -> None:
     ended: list[object] = []
     way().route.post(response(response_required=False), ended.append)
     assert ended == [None]
@@ -348,7 +348,7 @@ _ACKS = (Acknowledgement(LAMP, "twin-persisted", 204, None, {}), Acknowledgement
     ],
     ids=lambda signal: type(signal).__name__,
 )
-def test_whatever_kind_of_answer_is_too_large_an_error_follows(signal: Outbound) -> None:
+def test_a_reply_that_is_too_large_is_followed_by_an_error(signal: Outbound) -> None:
     made, link, ended = way(), Link(), list[object]()
     made.outbox.attach(link)
     made.route.post(signal, ended.append)

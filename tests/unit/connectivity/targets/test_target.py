@@ -99,7 +99,7 @@ def test_without_an_address_nothing_is_published() -> None:
     assert (way.link.published, way.ended, way.count("address_unresolved")) == ([], [], 1)
 
 
-def test_a_target_whose_address_has_no_value_is_notified_once_and_then_for_those_who_look_closely() -> None:
+def test_a_missing_target_address_is_logged_once_as_a_warning_and_then_at_debug_level() -> None:
     way = Way(MESSAGES, address="{{ header:no }}")
     with capture_logs() as lines:
         way.route.post(BLINK, way.ended.append)
@@ -129,7 +129,7 @@ def _blink_at(desk: str) -> tuple[Any, ...]:
     return LAMP, "to", "blink", "/inbox/messages/blink", None, {"desk": desk}
 
 
-def test_a_signal_without_words_costs_nobody_else_anything() -> None:
+def test_a_signal_that_cannot_be_encoded_fails_with_status_500() -> None:
     way = Way(MESSAGES)
     with capture_logs():
         way.route.post(Request(SubscriptionKind.HISTORY, "k", 1, {}, LAMP), way.ended.append)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ def test_an_event_of_a_twin_can_be_written_too() -> None:
     assert message.address == "twin/modified"
 
 
-def test_anyone_who_waits_is_reported_once() -> None:
+def test_the_sender_of_a_signal_gets_one_result() -> None:
     way = Way(MESSAGES)
     way.route.post(BLINK, way.ended.append)
     assert way.ended == []
@@ -187,7 +187,7 @@ def test_a_full_target_loses_signals_and_says_so(monkeypatch: pytest.MonkeyPatch
     assert way.ended[1:] == [None, None]
 
 
-def test_a_closed_target_ends_what_waits_and_sends_nothing_more() -> None:
+def test_a_closed_target_fails_its_waiting_signals_and_sends_no_more() -> None:
     way = Way(MESSAGES)
     way.link.window = 1
     for _ in range(2):
@@ -237,7 +237,9 @@ async def test_scripts_make_messages_in_the_order_of_the_list_and_of_the_signals
         (b'"bad"', ["RawMessage", "lines"], "failed"),
     ],
 )
-async def test_of_what_scripts_make_nothing_nobody_waits(value: bytes, mapping: list[str], outcome: str) -> None:
+async def test_a_signal_that_scripts_turn_into_no_message_completes(
+    value: bytes, mapping: list[str], outcome: str
+) -> None:
     way = Way(MESSAGES, payloadMapping=mapping)
     way.route.post(replace(BLINK, value=value), way.ended.append)
     await wait_until(lambda: way.ended, 60)
@@ -246,7 +248,7 @@ async def test_of_what_scripts_make_nothing_nobody_waits(value: bytes, mapping: 
     assert (texts(way), way.count(outcome), way.count("published")) == ([], 1, 0)
 
 
-async def test_what_scripts_still_make_when_the_connection_is_closed_stays(scripted: Way) -> None:
+async def test_messages_that_scripts_produce_after_the_connection_is_closed_are_not_sent(scripted: Way) -> None:
     scripted.route.post(BLINK, scripted.ended.append)
     scripted.route.close()
     assert [str(error) for error in scripted.ended] == ["the connection is closed"]

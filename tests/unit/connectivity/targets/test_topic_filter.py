@@ -46,7 +46,7 @@ def test_case_106_only_events_of_the_wanted_namespaces_pass() -> None:
     assert plant.received(interest(namespaces="acme.pl,acme.plant.x,*"), events) == []
 
 
-def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_not_change() -> None:
+def test_case_107_a_filter_passes_matching_events_and_refuses_events_of_other_fields() -> None:
     plant = DecisionWorld()
     events = [plant.apply("modify", "/attributes/c", number) for number in range(1, 21)]
     assert [value_of(event) for event in plant.received(interest("le(attributes/c,10)"), events)] == list(range(1, 11))
@@ -55,7 +55,7 @@ def test_case_107_a_filter_lets_ten_of_twenty_pass_and_none_of_a_field_that_did_
     assert interest("le(attributes/c,10)").filter(others[0], plant) is SuppressionReason.FILTER
 
 
-def test_case_108_a_filter_asks_what_an_event_brings_along() -> None:
+def test_case_108_a_filter_reads_the_value_of_the_event() -> None:
     plant = DecisionWorld()
     events = [
         plant.apply("modify", "/features", {"feature1": {}, "feature2": {}}),
@@ -122,7 +122,7 @@ def test_case_112_a_reader_of_a_part_gets_that_part_and_receives_of_nothing_else
     assert value_of(ALL_EVENTS.filter(whole, plant)) == {"something": {"special": 1, "secret": 2}, "other": 3}
 
 
-def test_case_113_a_new_thing_is_reported_without_what_is_revoked() -> None:
+def test_case_113_the_event_of_a_new_thing_omits_the_revoked_fields() -> None:
     """Case 59 of connections, too."""
     plant = a_plant({"thing:/": granting("READ"), "thing:/features/Lamp": revoking("READ")})
     created = {"policyId": POLICY, "features": {"Lamp": {"properties": {"on": True}}, "Door": {}}}
@@ -224,7 +224,7 @@ _THING = {"policyId": POLICY, "features": {"burner": {"properties": {"on": True}
         ("ge(_modified,time:now-1d)", None, ("modify", "/attributes/a", 1), True),
     ],
 )
-def test_10_3_what_a_filter_lets_through(
+def test_10_3_a_filter_passes_only_matching_events(
     filter: str, extra: str | None, change: tuple[str, str, object], passes: bool
 ) -> None:
     plant = a_plant(attributes={"a": 0, "site": "N", "count": 0}, features={"burner": {"properties": {"on": True}}})
@@ -244,7 +244,7 @@ def test_a_property_that_no_signal_has_is_refused_when_the_filter_is_read(filter
 # --- what is seen -------------------------------------------------------------------------------------------------------
 
 
-def test_a_filter_sees_only_what_its_target_may_read() -> None:
+def test_a_filter_reads_only_the_fields_that_its_target_can_read() -> None:
     plant = a_plant({"thing:/": granting("READ"), "thing:/attributes/secret": revoking("READ")})
     event = plant.apply("modify", "/attributes", {"secret": 7, "open": 1})
     hidden, seen = "eq(attributes/secret,7)", "eq(attributes/open,1)"
@@ -315,7 +315,7 @@ def test_an_event_of_a_thing_that_is_gone_by_now_has_no_extra_fields() -> None:
     assert extra_of(interest(extra="attributes").filter(event, plant)) is None
 
 
-def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
+def test_an_event_newer_than_the_stored_state_gets_no_extra_fields() -> None:
     plant = a_plant(attributes={"a": 1})
     event = plant.apply("modify", "/attributes/a", 2)
     ahead = TwinEvent(event.entity, event.revision + 1, event.timestamp, "modified", "/attributes/a", b"3", {})
@@ -323,7 +323,7 @@ def test_extra_fields_of_a_state_before_the_event_are_none() -> None:
     assert interest("eq(attributes/b,1)", "attributes/a").filter(ahead, plant) is SuppressionReason.FILTER
 
 
-def test_without_a_policy_nobody_receives_of_a_thing() -> None:
+def test_the_events_of_a_thing_without_a_policy_are_forbidden() -> None:
     plant = DecisionWorld()
     event = plant.apply("modify", "/attributes/a", 1)
     stranger = TwinEvent(EntityId(EntityType.THING, "acme", "x"), 1, event.timestamp, "modified", "/", b"{}", {})
@@ -343,7 +343,7 @@ def test_a_target_without_the_topic_receives_nothing() -> None:
     assert TopicFilter([], [OWNER]).filter(event, plant) is SuppressionReason.TOPIC
 
 
-def test_anyone_who_may_read_everything_gets_the_event_itself() -> None:
+def test_a_target_with_full_read_permission_gets_the_unchanged_event() -> None:
     plant = DecisionWorld()
     event = plant.apply("modify", "/attributes/a", 1)
     assert ALL_EVENTS.filter(event, plant) is event
@@ -433,7 +433,7 @@ def test_a_live_signal_that_may_not_be_read_is_forbidden() -> None:
         (LiveEvent(thing(THING), "deleted", "/attributes/on", None, {}), None),
     ],
 )
-def test_a_filter_sees_what_a_live_signal_reports_of_the_thing(signal: Live, attributes: object) -> None:
+def test_a_filter_reads_the_thing_fields_that_a_live_signal_carries(signal: Live, attributes: object) -> None:
     happening = SignalContext(signal, DecisionWorld())
     document = happening.described_thing(happening.value)
     assert document["thingId"] == THING
@@ -489,7 +489,7 @@ def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, r
     assert len(OF_TARGETS) == 10
 
 
-def test_the_page_about_targets_shows_what_is_sent() -> None:
+def test_the_targets_page_shows_the_message_that_is_sent() -> None:
     page = (DOCS / "targets.md").read_text("utf-8")
     shown = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
     (target,) = re.findall(r'^  - "(_/_/things/twin/events.*)"$', page, re.MULTILINE)

@@ -33,7 +33,7 @@ def test_each_delivery_keeps_its_own_outcome() -> None:
     assert [outcome for _, outcome in watermark.ended(first, Outcome.DROPPED)] == [Outcome.DROPPED, Outcome.REDELIVER]
 
 
-def test_a_delivery_says_what_became_of_it() -> None:
+def test_a_delivery_reports_its_outcome() -> None:
     told: list[Outcome] = []
     delivery = Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: told.append(outcome))
     delivery.settle()

@@ -23,11 +23,11 @@ from tests.support.wait import wait_until
 BLOCKED = EgressRules(blocked=["127.0.0.0/8"])
 
 
-async def test_work_in_a_thread_hands_over_what_it_made() -> None:
+async def test_work_in_a_thread_returns_its_result() -> None:
     assert await run_in_thread("test", lambda: threading.current_thread().name, lambda _: None) == "test"
 
 
-async def test_work_in_a_thread_raises_what_it_raised() -> None:
+async def test_work_in_a_thread_raises_its_error() -> None:
     def work() -> None:
         raise ValueError("no")
 

@@ -79,7 +79,7 @@ def test_all_streams_of_a_policy_are_meant_by_the_root_and_no_thing_is() -> None
     assert not may(world, "READ", "tank-9", OWNER), "a right on things, policies and messages is none on streams"
 
 
-def test_a_policy_that_is_not_there_lets_nobody_do_anything() -> None:
+def test_a_missing_policy_grants_no_permission() -> None:
     world = a_stream_world(V=entry([VIEWER], {"stream:/": granting("READ")}))
     assert not may(world, "READ", "tank-9", VIEWER, by=OTHER)
     world.send("delete", to=P)
@@ -100,7 +100,7 @@ def test_a_policy_entry_for_namespaces_applies_to_ids_that_start_with_one_of_the
     assert [may(world, "READ", stream, VIEWER) for stream in streams] == [True, True, False, False, False, False]
 
 
-def test_a_change_of_the_policy_or_of_one_that_it_imports_counts_at_once() -> None:
+def test_a_change_of_a_policy_or_of_an_imported_policy_applies_at_once() -> None:
     world = a_stream_world()
     world.write_policy({"ROLES": entry([PUMP], {"stream:/tank-9": granting("READ")})}, to=OTHER)
     world.send("modify", f"/imports/{OTHER}", {}, to=P)
@@ -121,7 +121,7 @@ def test_a_subject_that_has_expired_may_no_more() -> None:
 # --- events of things and policies ----------------------------------------------------------------------------------------
 
 
-def test_events_of_a_thing_are_for_those_who_may_read_all_of_it() -> None:
+def test_events_of_a_thing_require_read_permission_on_the_whole_thing() -> None:
     world = a_world()
     assert may_read_events(T, [OWNER], world.world)
     assert not may_read_events(T, [VIEWER], world.world)
@@ -131,14 +131,14 @@ def test_events_of_a_thing_are_for_those_who_may_read_all_of_it() -> None:
     assert not may_read_events(T, [VIEWER], world.world)
 
 
-def test_events_of_a_policy_are_for_those_who_may_read_all_of_it() -> None:
+def test_events_of_a_policy_require_read_permission_on_the_whole_policy() -> None:
     """Unlike a history in the Ditto protocol, which asks for READ on any part."""
     world = a_stream_world(V=entry([VIEWER], {"policy:/entries/V": granting("READ")}))
     assert may_read_events(P, [OWNER], world.world)
     assert not may_read_events(P, [VIEWER], world.world)
 
 
-def test_what_never_was_is_read_by_nobody_and_what_is_deleted_by_its_last_policy() -> None:
+def test_events_of_a_deleted_thing_follow_its_last_policy_and_unknown_things_are_unreadable() -> None:
     world = a_world()
     assert not may_read_events(thing("acme.plant:none"), [OWNER], world.world)
     world.send("delete")
@@ -155,7 +155,7 @@ def test_a_thing_under_another_policy_is_judged_by_that_one() -> None:
     assert may_read_events(T, [VIEWER], world.world)
 
 
-def test_who_may_read_a_stream_depends_on_its_policy_and_on_those_that_it_imports() -> None:
+def test_read_access_to_a_stream_depends_on_its_policy_and_on_imported_policies() -> None:
     world = a_stream_world()
     assert concerning("tank", STREAMS, world.world) == {P}
     assert concerning("lost", STREAMS, world.world) == {policy(OTHER)}, "it may be made at any time"
@@ -167,7 +167,7 @@ def test_who_may_read_a_stream_depends_on_its_policy_and_on_those_that_it_import
     assert concerning("none", STREAMS, world.world) == set()
 
 
-def test_who_may_read_events_depends_on_the_thing_and_on_the_policy_that_it_has() -> None:
+def test_read_access_to_events_depends_on_the_thing_and_on_its_current_policy() -> None:
     world = a_world()
     assert concerning(f"things/{THING}", {}, world.world) == {T, P}
     world.write_policy({}, to=OTHER)

@@ -87,7 +87,7 @@ NO_ATTRIBUTES_BUT_A = {"": GRANT, "attributes": REVOKE, "attributes__a": GRANT}
         (NO_ATTRIBUTES_BUT_A, 'eq(_metadata/attributes/b/unit,"B")', False),
     ],
 )
-def test_a_predicate_counts_where_its_field_may_be_read(resources: dict[str, Any], filter: str, found: bool) -> None:
+def test_a_predicate_matches_only_readable_fields(resources: dict[str, Any], filter: str, found: bool) -> None:
     granted = access(**resources)
     assert granted is not None
     assert granted.view(THING) is not None
@@ -150,7 +150,7 @@ def test_nor_is_it_notified_by_an_order_or_a_sum(resources: dict[str, Any], plac
     assert tally.rows() == [{"own": place, "count": 1, "any": place}]
 
 
-def test_who_may_read_nothing_sees_nothing() -> None:
+def test_a_subject_without_read_permission_sees_no_thing() -> None:
     assert access() is None
     assert access(**{"": REVOKE}) is None
     assert ThingRights(OnePolicy({"thing:/": GRANT}), ("acme:stranger",)).access("acme:pol", "acme") is None
@@ -174,7 +174,7 @@ def test_a_thing_is_seen_where_something_that_is_there_may_be_read(resources: di
     assert (granted.view(THING) is not None) is is_seen
 
 
-def test_what_is_seen_is_what_may_be_read_and_what_everybody_sees() -> None:
+def test_a_view_contains_the_readable_fields_and_the_public_fields() -> None:
     granted = access(**ONLY_A)
     assert granted is not None
     assert granted.view(THING) == {
@@ -187,7 +187,7 @@ def test_what_is_seen_is_what_may_be_read_and_what_everybody_sees() -> None:
     }
 
 
-def test_who_may_read_everything_sees_the_thing_itself() -> None:
+def test_a_subject_with_full_read_permission_sees_the_thing_itself() -> None:
     granted = access(**ROOT)
     assert granted is not None
     assert granted.is_whole

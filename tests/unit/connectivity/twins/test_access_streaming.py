@@ -27,7 +27,7 @@ def code(world: TwinWorld, entity: EntityId, *subjects: str) -> str | None:
     return fault.error if fault is not None else None
 
 
-def test_what_never_was_and_what_is_not_readable_answer_alike() -> None:
+def test_an_unknown_thing_and_an_unreadable_thing_return_the_same_error() -> None:
     world = a_world()
     hidden = may_stream(T, [VIEWER], world.world)
     assert hidden == may_stream(T, [VIEWER], TwinWorld().world)

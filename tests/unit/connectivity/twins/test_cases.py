@@ -75,6 +75,6 @@ def test_every_case_is_a_test() -> None:
 
 
 @each_row("number", ELSEWHERE)
-def test_what_stands_elsewhere_is_there(number: int) -> None:
+def test_a_case_listed_as_tested_elsewhere_has_its_test(number: int) -> None:
     file, name = ELSEWHERE[number]
     assert name in names_in(ROOT / "tests" / file)

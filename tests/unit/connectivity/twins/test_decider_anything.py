@@ -142,7 +142,7 @@ COMMANDS = st.lists(USUAL | st.tuples(ACTIONS, PATHS, JSON, HEADERS), min_size=1
 @accepts(at_least=3)
 @settings(max_examples=examples(60), deadline=None)
 @given(COMMANDS)
-def test_what_is_decided_is_what_replays(commands: list[tuple[str, str, Any, dict[str, Any]]]) -> None:
+def test_a_state_equals_the_replay_of_its_events(commands: list[tuple[str, str, Any, dict[str, Any]]]) -> None:
     """The state after any conversation is the fold of its events, and revisions run without gaps.
 
     No thing outgrows its limit.
@@ -241,7 +241,7 @@ POLICY_COMMANDS = st.lists(
 @accepts(at_least=1)
 @settings(max_examples=examples(150), deadline=None)
 @given(POLICY_COMMANDS)
-def test_a_policy_is_what_its_events_replay_to_and_somebody_administers_it(commands: Any) -> None:
+def test_a_policy_equals_the_replay_of_its_events_and_always_has_an_administrator(commands: Any) -> None:
     """Whatever is done to its parts: it has its whole form, and its owner can always change it."""
     world = TwinWorld()
     world.write_policy({"A": entry([VIEWER], {})}, to=SHARED)

@@ -27,7 +27,7 @@ def test_case_80_create_only_and_update_only(action: str) -> None:
     assert world.refused(action, "/", value, if_none_match="*") == (412, "things:precondition.failed")
 
 
-def test_case_81_if_none_match_on_a_retrieve() -> None:
+def test_case_81_if_none_match_on_a_retrieve_returns_not_modified_for_a_matching_tag() -> None:
     world = a_world()
     assert world.refused("retrieve", if_none_match='"rev:1"') == (304, "things:precondition.notmodified")
     assert world.refused("retrieve", if_none_match='"rev:9", W/"rev:1"') == (304, "things:precondition.notmodified")
@@ -113,7 +113,7 @@ def test_a_condition_needs_read_on_every_field_even_before_write() -> None:
     assert world.refused("modify", "/attributes/a", 2, by=[VIEWER], condition="eq(attributes/a,5)")[0] == 403
 
 
-def test_a_condition_is_not_asked_of_what_is_created() -> None:
+def test_a_condition_does_not_apply_to_a_created_thing() -> None:
     assert TwinWorld().status("modify", "/", {}, condition="exists(attributes/none)") == 201
 
 
@@ -143,7 +143,7 @@ def test_case_86_skip_refuses_an_equal_value(path: str, value: Any) -> None:
     assert world.status("modify", path, value, if_equal="update") == 204
 
 
-def test_skip_writes_what_differs_only_in_type() -> None:
+def test_if_equal_skip_writes_a_value_that_differs_only_in_type() -> None:
     world = a_world(attributes={"a": 1})
     assert world.status("modify", "/attributes/a", True, if_equal="skip") == 204
     assert world.refused("modify", "/attributes/a", 1, if_equal="sometimes") == (400, "header.invalid")

@@ -145,7 +145,7 @@ def test_the_example_of_a_contract_that_a_viewer_may_not_see() -> None:
         assert refused == (412, "things:condition.failed")
 
 
-def test_tags_say_nothing_about_what_the_caller_may_not_read() -> None:
+def test_entity_tags_reveal_nothing_about_unreadable_parts() -> None:
     """The tag of a part is that of its readable part, so a guess about the rest is not confirmed."""
     world = a_world_for(
         {"thing:/": granting("READ", "WRITE"), "thing:/attributes/contract": revoking("READ")},

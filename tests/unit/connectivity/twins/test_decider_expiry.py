@@ -71,7 +71,7 @@ def test_an_announcement_comes_once_ahead_of_the_expiry() -> None:
     assert expire_subjects(found, AT_EIGHT, due.announced).announced == frozenset()
 
 
-def test_a_clock_that_is_set_back_makes_nobody_be_reported_twice() -> None:
+def test_a_clock_that_is_set_back_does_not_repeat_an_announcement() -> None:
     found = a_policy(viewer=expiring(beforeExpiry="20m"))
     told = expire_subjects(found, "2030-01-15T07:45:00.000000Z").announced
     back = expire_subjects(found, NOW, told)
@@ -79,7 +79,7 @@ def test_a_clock_that_is_set_back_makes_nobody_be_reported_twice() -> None:
     assert expire_subjects(found, "2030-01-15T07:45:00.000000Z", back.announced).announcements == ()
 
 
-def test_who_expires_soon_anyway_is_reported_at_once() -> None:
+def test_a_subject_that_expires_within_the_announcement_period_is_announced_at_once() -> None:
     assert len(expire_subjects(a_policy(viewer=expiring(beforeExpiry="1d")), NOW).announcements) == 1
     assert len(expire_subjects(a_policy(viewer=expiring(beforeExpiry="999999d")), NOW).announcements) == 1
 
@@ -130,7 +130,7 @@ def test_a_command_that_takes_a_subject_away_reports_him(action: str, path: str,
     assert said(decision.announcements) == [{"deleteAt": "2030-01-15T07:30:00.250Z", "subjectIds": [VIEWER]}]
 
 
-def test_a_command_that_leaves_him_reports_nobody() -> None:
+def test_a_command_that_keeps_the_subject_sends_no_announcement() -> None:
     world = TwinWorld()
     view = entry([], {"thing:/": granting("READ")})
     view["subjects"] = {VIEWER: {"type": "t", "announcement": {"whenDeleted": True}}}

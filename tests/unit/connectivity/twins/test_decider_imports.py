@@ -79,7 +79,7 @@ def test_a_change_of_the_imported_policy_applies_to_the_next_command() -> None:
     assert not may_read(world, "edge:a")
 
 
-def test_what_is_imported_is_compiled_once() -> None:
+def test_an_imported_policy_is_compiled_once() -> None:
     world = a_world_importing({}, {"A": importable("implicit", "edge:a")})
     assert world.world.enforcer(POLICY) is world.world.enforcer(POLICY)
 
@@ -155,7 +155,7 @@ def test_one_import_reaches_a_bounded_number_of_policies() -> None:
     assert found == [*(f"a:{n}" for n in range(1, 1 + policy_imports.MOST_REACHED)), "b:last"]
 
 
-def test_case_68_what_cannot_be_imported() -> None:
+def test_case_68_an_import_of_an_unreadable_missing_or_invalid_policy_is_refused() -> None:
     world = TwinWorld()
     world.write_policy({"OPEN": importable("implicit", "edge:a"), "SHUT": importable("explicit", "edge:a")}, to=ROLES)
     world.write_policy({"ADMIN": entry(ADMIN, {"policy:/": ALL})})
@@ -192,7 +192,7 @@ def test_a_creator_may_hold_his_rights_by_an_import() -> None:
     assert world.status("modify", "/attributes/a", 1) == 201
 
 
-def test_a_copy_does_not_show_what_its_owner_may_not_import() -> None:
+def test_a_policy_copy_needs_permission_to_import_the_policy() -> None:
     world = a_world_importing(
         {}, {"A": importable("implicit", "edge:a")}, ADMIN=entry(ADMIN, {"policy:/": ALL, "thing:/": ALL})
     )
@@ -230,7 +230,7 @@ def test_an_entry_shares_with_the_one_that_it_refers_to() -> None:
     ("allowed", "mine", "theirs"),
     [(None, True, True), ([], False, False), (["subjects"], True, False), (["resources"], False, True)],
 )
-def test_an_imported_entry_says_what_may_be_added_to_it(allowed: Any, mine: bool, theirs: bool) -> None:
+def test_an_imported_entry_defines_the_allowed_additions(allowed: Any, mine: bool, theirs: bool) -> None:
     additions = {} if allowed is None else {"allowedAdditions": allowed}
     shared = importable("explicit", "edge:theirs", resources={"thing:/attributes": granting("READ")}, **additions)
     own = entry(["edge:mine"], {"thing:/features": granting("READ")})
@@ -243,7 +243,7 @@ def test_an_imported_entry_says_what_may_be_added_to_it(allowed: Any, mine: bool
     assert may_read(world, "edge:theirs", path="/attributes")
 
 
-def test_a_reference_to_what_is_gone_or_never_to_be_had_gives_nothing() -> None:
+def test_a_reference_to_a_deleted_or_never_importable_entry_grants_nothing() -> None:
     own = {**entry(["edge:mine"], {}), "references": [{"import": ROLES, "entry": "OPS"}]}
     world = a_world_importing({}, {"OPS": importable("explicit", "edge:a")}, OWN=own)
     assert may_read(world, "edge:mine")
@@ -268,7 +268,7 @@ def test_a_reference_to_what_is_gone_or_never_to_be_had_gives_nothing() -> None:
         (["other", "acme.*"], "acme.plant", True),
     ],
 )
-def test_an_entry_counts_in_the_namespaces_that_it_names(patterns: list[str], namespace: str, holds: bool) -> None:
+def test_an_entry_applies_only_in_its_namespaces(patterns: list[str], namespace: str, holds: bool) -> None:
     world = TwinWorld()
     world.write_policy({"VIEW": {**entry([VIEWER], READING), "namespaces": patterns}})
     thing = f"{namespace}:lamp"
@@ -280,7 +280,7 @@ def test_an_entry_counts_in_the_namespaces_that_it_names(patterns: list[str], na
     assert world.get(to=thing, by=[OWNER])["thingId"] == thing
 
 
-def test_what_two_entries_share_holds_where_both_do() -> None:
+def test_grants_shared_by_a_reference_apply_where_the_namespaces_of_both_entries_match() -> None:
     world = TwinWorld()
     shared = [{"entry": "A"}]
     world.write_policy(
@@ -305,7 +305,7 @@ def test_what_two_entries_share_holds_where_both_do() -> None:
     ]
 
 
-def test_an_administrator_of_another_namespace_is_none_of_the_policy() -> None:
+def test_an_administrator_of_another_namespace_does_not_administer_the_policy() -> None:
     world = TwinWorld()
     own = {**OWNERS, "namespaces": ["elsewhere"]}
     assert world.refused("modify", "/", {"entries": {"A": own}}, to=P) == (403, "policies:policy.notcreatable")
@@ -316,7 +316,7 @@ def test_an_administrator_of_another_namespace_is_none_of_the_policy() -> None:
     )
 
 
-def test_nobody_is_locked_out_by_an_entry_that_another_one_refers_to() -> None:
+def test_a_referenced_entry_cannot_lock_all_administrators_out() -> None:
     """What references share is enforced like entries, so it counts where somebody has to be left who may change it."""
     revoked = entry(["edge:x"], {"policy:/": revoking("WRITE")})
     locked = {"entries": {"OWNERS": {**OWNERS, "references": [{"entry": "NO"}]}, "NO": revoked}}
@@ -334,7 +334,7 @@ def test_nobody_is_locked_out_by_an_entry_that_another_one_refers_to() -> None:
     assert world.status("modify", "/entries/A/subjects/edge:y", {"type": "t"}, to=P) == 201
 
 
-def test_a_reference_that_is_there_many_times_counts_once() -> None:
+def test_a_repeated_reference_is_resolved_once() -> None:
     """A policy may hold thousands of them; worked out one by one they would keep everybody waiting for half a minute."""
     base = entry([], {f"thing:/attributes/k{number}": granting("READ") for number in range(50)})
     many = {**entry([VIEWER], {}), "references": [{"entry": "BASE"}] * 3_000}
@@ -343,7 +343,7 @@ def test_a_reference_that_is_there_many_times_counts_once() -> None:
     assert len(found) == 4, "two of its own, and what each direction of the reference shares"
 
 
-def test_the_resolved_view_shows_nobody_what_they_may_not_read_where_it_comes_from() -> None:
+def test_the_resolved_view_hides_imported_entries_that_the_caller_cannot_read() -> None:
     reading = {"policy:/": granting("READ")}
     some = entry(["edge:some"], {"policy:/entries/A": granting("READ")})
     own = {"VIEW": entry([VIEWER, "edge:some"], reading)}

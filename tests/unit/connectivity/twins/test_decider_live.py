@@ -74,7 +74,9 @@ def grant(*permissions: str, revoke: tuple[str, ...] = ()) -> dict[str, Any]:
         ),
     ],
 )
-def test_who_may_send(signal: Live, resources: Mapping[str, Any] | None, error: str | None) -> None:
+def test_sending_a_live_signal_requires_write_permission(
+    signal: Live, resources: Mapping[str, Any] | None, error: str | None
+) -> None:
     fault = may_send(signal, ("a:user",), OneLamp(resources))
     assert (fault.error if fault is not None else None) == error
 
@@ -102,5 +104,7 @@ def test_a_deleted_thing_is_sent_nothing(world: OneLamp) -> None:
         (LiveEvent(LAMP, "modified", "/attributes/on", b"1", {}), {"thing:/": grant("READ")}, True),
     ],
 )
-def test_who_may_receive(signal: Live, resources: Mapping[str, Any] | None, may: bool) -> None:
+def test_receiving_a_live_signal_requires_read_permission(
+    signal: Live, resources: Mapping[str, Any] | None, may: bool
+) -> None:
     assert may_receive(signal, ("a:user",), OneLamp(resources)) is may

@@ -39,7 +39,7 @@ def test_case_42_a_merge_sets_and_deletes() -> None:
     assert world.get("/attributes") == {"a": 1, "c": {"e": 4}}
 
 
-def test_case_43_a_merge_creates_what_is_missing_on_its_way() -> None:
+def test_case_43_a_merge_creates_missing_parents() -> None:
     world = a_world()
     assert world.status("merge", "/features/new/properties/p", 1) == 204
     assert last(world) == ("merged", "/features/new/properties/p", 1, 2)
@@ -105,7 +105,7 @@ def test_case_47_a_pattern_with_a_value_is_a_key() -> None:
     assert world.get("/attributes") == {"{{ ~a~ }}": 1}
 
 
-def test_case_49_deleting_what_is_absent_succeeds() -> None:
+def test_case_49_deleting_a_missing_value_succeeds() -> None:
     world = a_world()
     before = world.get()
     assert world.status("merge", "/attributes/none", None) == 204
@@ -171,7 +171,7 @@ def test_merging_elsewhere_is_forbidden_without_any_write_there() -> None:
     assert world.status("merge", "/definition", "a:b:1", by=[VIEWER, OWNER]) == 204
 
 
-def test_case_87_a_minimized_merge_keeps_what_differs() -> None:
+def test_case_87_a_minimized_merge_keeps_only_the_changed_values() -> None:
     world = a_world(attributes={"a": 1, "b": {"c": 2, "d": 3}, "old": 0})
     patch = {"a": 1, "b": {"c": 2, "d": 4, "e": None}, "new": True, "{{ ~none~ }}": None, "{{ ~old~ }}": None}
     world.send("merge", "/attributes", patch, if_equal="skip-minimizing-merge")
@@ -210,7 +210,7 @@ def _power(world: TwinWorld, condition: Any, *, path: str = "features/burner/pro
     return world.status("merge", "/", patch, merge_thing_patch_conditions={path: condition})
 
 
-def test_case_48_a_part_of_a_patch_whose_condition_fails_is_left_out() -> None:
+def test_case_48_a_part_of_a_patch_whose_condition_fails_is_skipped() -> None:
     world = a_world(features={"burner": {"properties": {"power": 3}}})
     assert _power(world, "gt(features/burner/properties/power,5)") == 204
     assert last(world) == ("merged", "/", {"features": {"burner": {"properties": {"on": True}}}}, 2)
@@ -264,14 +264,14 @@ def test_conditions_of_a_patch_that_cannot_be_judged(conditions: Any, refusal: t
     assert found == refusal
 
 
-def test_conditions_of_a_patch_are_not_asked_of_what_is_created() -> None:
+def test_conditions_of_a_patch_do_not_apply_to_a_created_thing() -> None:
     conditions = {"attributes/a": "exists(attributes/none)"}
     world = TwinWorld()
     assert world.status("merge", "/", {"attributes": {"a": 1}}, merge_thing_patch_conditions=conditions) == 201
     assert world.get("/attributes/a") == 1
 
 
-def test_a_patch_of_which_nothing_is_left_is_equal_to_what_is_there() -> None:
+def test_a_patch_whose_parts_are_all_skipped_equals_the_current_state() -> None:
     world = a_world(attributes={"a": 1})
     asked = {"if_equal": "skip", "merge_thing_patch_conditions": {"a": "eq(attributes/a,7)"}}
     assert world.refused("merge", "/attributes", {"a": 2}, **asked) == (412, "things:precondition.failed")

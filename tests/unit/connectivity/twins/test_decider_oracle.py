@@ -21,7 +21,7 @@ from tests.support.twin_world import policy
 WORLDS, QUESTIONS = examples(1_500), 6
 
 
-def test_what_is_enforced_agrees_with_the_obvious_rule() -> None:
+def test_enforced_permissions_agree_with_the_reference_rule() -> None:
     """Imports, circles of them, references, namespaces, expiries and several subjects; asked at several times."""
     random_source = dice("decide")
     for _ in range(WORLDS):

@@ -55,7 +55,7 @@ def test_case_52_modify_creates_or_replaces() -> None:
     assert world.get(to=P)["policyId"] == POLICY
 
 
-def test_case_53_a_policy_that_nobody_can_change_is_not_created() -> None:
+def test_case_53_a_policy_without_an_administrator_is_not_created() -> None:
     """The creator is checked first; only where he passes, the policy itself is."""
     reading = a_policy(entry([OWNER], {"policy:/": granting("READ")}))
     assert TwinWorld().refused("create", "/", reading, to=P) == (403, "policies:policy.notcreatable")
@@ -250,7 +250,7 @@ def test_case_63_a_policy_is_copied() -> None:
     assert world.status("create", "/", value, to=other, by=[VIEWER], allow_policy_lockout=True) == 201
 
 
-def test_a_copy_that_nobody_could_change_for_good_is_refused() -> None:
+def test_a_policy_copy_without_a_permanent_administrator_is_refused() -> None:
     """In another namespace the entry of the owner does not count; who copies is somebody that expires."""
     guest = entry([], {"policy:/": ALL, "thing:/": ALL})
     guest["subjects"] = {VIEWER: {"type": "t", "expiry": "2030-01-15T09:00:00Z"}}
@@ -353,7 +353,7 @@ def test_case_66_a_thing_under_a_policy_without_write_is_not_created() -> None:
     assert world.refused("create", "/", {"policyId": POLICY}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
 
 
-def test_case_67_a_thing_whose_policy_is_gone_is_locked() -> None:
+def test_case_67_a_thing_whose_policy_is_deleted_is_locked() -> None:
     world = a_world()
     assert world.status("delete", to=P) == 204
     assert last(world) == ("deleted", "/", None, 2)
@@ -411,7 +411,7 @@ def test_entity_tags_and_if_equal_hold_for_policies_and_conditions_do_not() -> N
     assert world.status("modify", "/", a_policy(OWNERS), to=P, if_match='"rev:1"', condition="eq(") == 204
 
 
-def test_what_is_said_of_a_refused_policy_of_a_new_thing_and_of_a_key_is_all_that_may_be_wrong() -> None:
+def test_the_description_of_a_refused_policy_or_key_lists_every_possible_cause() -> None:
     description = refusal("things:thing.notcreatable", policy(THING), detail=THING).fault.description or ""
     assert "'policy:/'" in description
     assert "size" in description

@@ -109,7 +109,7 @@ def test_every_error_code_of_policies_is_returned_by_some_command() -> None:
 
 
 @each_row("code", [code for code, *_ in REFUSED])
-def test_a_code_is_reported_among_policies_whatever_the_command_was_about(code: str) -> None:
+def test_a_policy_error_code_belongs_to_the_policies_group_for_every_command(code: str) -> None:
     fault = errors.refusal(f"policies:{code}", P)
     assert fault.group == "policies"
     assert POLICY in fault.fault.message or "{" not in fault.fault.message

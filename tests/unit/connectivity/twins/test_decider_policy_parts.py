@@ -106,7 +106,7 @@ def test_a_part_is_deleted_once(path: str, value: Any, name: str) -> None:
     assert world.refused("retrieve", path, to=P) == (404, f"policies:{name}.notfound")
 
 
-def test_deleting_the_imports_leaves_none() -> None:
+def test_deleting_the_imports_removes_every_import() -> None:
     world = a_policy_world()
     world.send("modify", "/imports", {SHARED: {}}, to=P)
     assert world.get("/imports", to=P) == {SHARED: {"entries": []}}
@@ -147,7 +147,7 @@ def test_the_parts_of_an_import_are_written() -> None:
         ("modify", f"/entries/{'a' * 257}", "policies:entry.invalid"),
     ],
 )
-def test_what_no_policy_offers(action: str, path: str, code: str) -> None:
+def test_an_unsupported_action_or_path_of_a_policy_is_refused(action: str, path: str, code: str) -> None:
     assert a_policy_world().refused(action, path, {}, to=P) == (400, code)
 
 

@@ -50,7 +50,7 @@ def test_case_04_modify_of_a_missing_thing_creates_it() -> None:
     assert last(world)[:2] == ("created", "/")
 
 
-def test_case_05_modify_replaces_what_it_does_not_mention() -> None:
+def test_case_05_modify_removes_the_fields_that_it_does_not_mention() -> None:
     world = a_world(attributes={"a": 1}, features={"burner": {}})
     decision = world.send("modify", "/", {"attributes": {"b": 2}})
     whole = {"thingId": THING, "policyId": POLICY, "attributes": {"b": 2}}
@@ -76,7 +76,7 @@ def test_case_07_another_thing_id_in_the_value_is_refused(action: str) -> None:
     ("action", "path", "value"),
     [("modify", "/attributes/a", 1), ("delete", "/", ...), ("retrieve", "/", ...), ("merge", "/attributes", {"a": 1})],
 )
-def test_case_08_09_what_is_missing_is_not_found(action: str, path: str, value: Any) -> None:
+def test_case_08_09_a_command_on_a_missing_thing_returns_not_found(action: str, path: str, value: Any) -> None:
     assert TwinWorld().refused(action, path, value) == (404, "things:thing.notfound")
 
 
@@ -90,7 +90,7 @@ def test_case_10_delete() -> None:
     assert world.refused("retrieve") == (404, "things:thing.notfound")
 
 
-def test_case_11_what_is_deleted_is_not_found() -> None:
+def test_case_11_a_command_on_a_deleted_thing_returns_not_found() -> None:
     world = a_world()
     world.send("delete")
     assert world.refused("delete") == (404, "things:thing.notfound")

@@ -79,7 +79,9 @@ def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
         ),
     ],
 )
-def test_a_star_represents_what_is_written(action: str, path: str, value: Any, key: str, found: Any) -> None:
+def test_a_wildcard_in_a_metadata_key_matches_the_written_fields(
+    action: str, path: str, value: Any, key: str, found: Any
+) -> None:
     world = a_world()
     assert world.status(action, path, value, put_metadata=[said(key, 7)]) < 300
     assert metadata(world) == found
@@ -99,7 +101,7 @@ def test_metadata_stays_through_changes_of_the_value_and_through_a_whole_put() -
     assert metadata(world) is None
 
 
-def test_a_delete_pattern_takes_the_metadata_of_what_it_names_and_no_other() -> None:
+def test_a_delete_pattern_of_a_merge_removes_only_the_metadata_of_matching_fields() -> None:
     world = a_world(attributes={"a": 1}, features={})
     world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
     world.send("merge", "/", {"{{ ~f.*~ }}": None, "{{ ~_.*~ }}": None})
@@ -108,7 +110,7 @@ def test_a_delete_pattern_takes_the_metadata_of_what_it_names_and_no_other() -> 
     assert metadata(world) is None
 
 
-def test_delete_metadata_takes_back_what_was_said() -> None:
+def test_delete_metadata_removes_the_named_metadata() -> None:
     world = a_world()
     world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/k", 1), said("*/l", {"m": 2})])
     world.send("modify", "/attributes/a", 1, delete_metadata="l,none")
@@ -182,7 +184,7 @@ def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> No
     assert "_metadata" not in found
 
 
-def test_metadata_is_read_by_who_may_read_what_it_is_about() -> None:
+def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
     world = a_world(attributes={"open": 1, "shut": {"in": 2}})
     world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[said("*/k", 1)])
     world.write_policy(
@@ -211,7 +213,9 @@ def test_metadata_is_read_by_who_may_read_what_it_is_about() -> None:
         ("delete_metadata", "*/unit", 403),
     ],
 )
-def test_a_merge_says_something_only_about_what_its_sender_may_write(header: str, value: Any, expected: int) -> None:
+def test_a_merge_changes_metadata_only_of_fields_that_its_sender_can_write(
+    header: str, value: Any, expected: int
+) -> None:
     """Who may write some parts merges those parts: what he says of others is as if he wrote them."""
     world = a_world(attributes={"a": 1, "b": 2})
     world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("*/unit", "m")])

@@ -56,7 +56,7 @@ def test_parse_gives_the_connection(document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("document", [None, 5, "x", [], [{}], True, 1.5])
-def test_what_is_no_object_is_one_problem(document: object) -> None:
+def test_a_document_that_is_not_an_object_has_one_problem(document: object) -> None:
     assert only(validate(document)).path == "$"
 
 
@@ -87,7 +87,7 @@ def test_a_problem_with_a_placeholder_names_the_nearest_known_one(document: dict
     assert "{{ thig:id }}" in found.found
 
 
-def test_a_problem_with_a_condition_shows_what_its_author_wrote(document: dict[str, Any]) -> None:
+def test_a_problem_with_a_condition_quotes_the_text_of_its_author(document: dict[str, Any]) -> None:
     functions = "fn:filtre(header:kind,'eq','alarm')"
     document["mappingDefinitions"] = {
         "alarms": {"mappingEngine": "Ditto", "options": {}, "incomingConditions": {"isAlarm": functions}}
@@ -97,7 +97,7 @@ def test_a_problem_with_a_condition_shows_what_its_author_wrote(document: dict[s
     assert found.found.startswith(f'"{functions}": ')
 
 
-def test_a_problem_with_a_filter_of_labels_shows_what_its_author_wrote(document: dict[str, Any]) -> None:
+def test_a_problem_with_a_filter_of_labels_quotes_the_text_of_its_author(document: dict[str, Any]) -> None:
     functions = "fn:filtre(header:qos,'ne','0')"
     document["sources"][0]["acknowledgementRequests"] = {"includes": ["twin-persisted"], "filter": functions}
     assert only(validate(document)).found.startswith(f'"{functions}": ')
@@ -281,7 +281,7 @@ def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str
     assert (found.path, found.found) == ("uri", "${env:BROKER_URI}, which is not set")
 
 
-def test_nothing_is_said_about_what_a_missing_reference_would_stand_for(document: dict[str, Any]) -> None:
+def test_a_missing_environment_variable_is_the_only_problem_of_its_field(document: dict[str, Any]) -> None:
     document["credentials"] = {"type": "client-cert", "key": "${env:CLIENT_KEY}"}
     found = only(validate(document, environ={}))
     assert (found.path, found.found) == ("credentials.key", "${env:CLIENT_KEY}, which is not set")
@@ -329,7 +329,7 @@ def test_the_example_of_every_field_has_the_shape_of_the_field(document: dict[st
 
 
 @pytest.mark.parametrize("name", connection_types())
-def test_a_type_agrees_with_what_the_model_says_about_it(name: str) -> None:
+def test_a_connection_type_agrees_with_the_connection_model(name: str) -> None:
     broker = load_connection_type(name)
     secure = {scheme for scheme in (*broker.schemes, *broker.secure_schemes) if scheme in SECURE_SCHEMES}
     assert secure == set(broker.secure_schemes)
@@ -386,9 +386,7 @@ def test_any_document_has_problems_and_nothing_is_raised(value: Any) -> None:
 
 @given(st.dictionaries(st.sampled_from(NAMES), VALUES, min_size=1, max_size=4), st.data())
 @settings(max_examples=examples(150), deadline=None)
-def test_any_change_of_a_good_document_has_problems_or_none_and_nothing_is_raised(
-    change: dict[str, Any], data: st.DataObject
-) -> None:
+def test_validating_any_changed_document_raises_no_error(change: dict[str, Any], data: st.DataObject) -> None:
     document = base_document(data.draw(st.sampled_from(["shared", "kafka"])))
     holder = data.draw(st.sampled_from([document, document["sources"][0], document["targets"][0]]))
     holder.update(change)

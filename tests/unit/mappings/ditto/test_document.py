@@ -83,7 +83,7 @@ def test_no_value_and_null_are_two_things() -> None:
     assert parse_value(msgspec.Raw(b"")) is None
 
 
-def test_an_unreadable_message_reports_what_was_read_of_it() -> None:
+def test_a_decode_error_keeps_the_entity_and_headers_already_read() -> None:
     payload = b'{"topic":"acme.site/pol-7/policies/commands/delete","headers":{"correlation-id":"c-1"}}'
     with pytest.raises(DecodeError) as caught:
         read_message(payload)
@@ -101,7 +101,7 @@ def test_an_unreadable_message_reports_what_was_read_of_it() -> None:
         ("5", "9223372036854775808"),
     ],
 )
-def test_json_that_cannot_be_kept_is_reported_with_what_could_be(path: str, value: str) -> None:
+def test_unstorable_json_is_reported_with_the_storable_limits(path: str, value: str) -> None:
     with pytest.raises(DecodeError) as raised:
         read_message(f'{{"topic": "a/b/things/twin/commands/modify", "path": {path}, "value": {value}}}'.encode())
     assert raised.value.fault.error == "json.invalid"

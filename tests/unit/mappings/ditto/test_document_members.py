@@ -11,7 +11,7 @@ from mappings.errors import DecodeError
 
 
 @pytest.mark.parametrize("read", [text, long])
-def test_a_member_that_is_missing_or_null_is_none(read: Any) -> None:
+def test_a_missing_or_null_member_is_read_as_null(read: Any) -> None:
     assert read({}, "x") is None
     assert read({"x": None}, "x") is None
 

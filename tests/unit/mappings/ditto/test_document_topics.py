@@ -38,7 +38,7 @@ def test_a_topic_names_its_entity(text: str, entity: EntityId | None) -> None:
         (f"a/{'b' * 999}/policies/commands/modify", "policies:id.invalid"),
     ],
 )
-def test_what_is_no_id_is_refused(text: str, error: str) -> None:
+def test_a_topic_with_an_invalid_id_is_refused(text: str, error: str) -> None:
     with pytest.raises(DecodeError) as caught:
         read_topic(text)
     assert caught.value.fault.error == error

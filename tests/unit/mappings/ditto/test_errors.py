@@ -18,7 +18,7 @@ def test_the_texts_are_the_protocol_s_own() -> None:
     assert errors.not_json(b"{").message == "Failed to parse JSON string '{'!"
 
 
-def test_json_that_cannot_be_kept_is_reported_with_what_could_be() -> None:
+def test_unstorable_json_is_reported_with_the_storable_limits() -> None:
     fault = errors.not_storable(b'{"value": 9223372036854775808}')
     assert fault.message == errors.not_json(b'{"value": 9223372036854775808}').message
     assert "integers of 64 bits" in (fault.description or "")
@@ -39,7 +39,7 @@ def test_json_that_cannot_be_kept_is_reported_with_what_could_be() -> None:
     ],
     ids=lambda fault: fault.error,
 )
-def test_what_is_quoted_is_cut(fault: Fault) -> None:
+def test_a_long_quotation_in_an_error_is_truncated(fault: Fault) -> None:
     assert "…" in fault.message
     assert len(fault.message) < 300
 

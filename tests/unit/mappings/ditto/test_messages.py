@@ -28,7 +28,7 @@ ENTITIES = st.builds(EntityId, st.sampled_from(EntityType), TEXT, TEXT)
     value=JSON,
     stored=st.dictionaries(TEXT, JSON, max_size=2),
 )
-def test_an_item_says_what_the_event_is_whatever_the_texts(
+def test_an_item_represents_its_event_for_any_text(
     entity: EntityId, key: str, custom: dict[str, str], action: str, path: str, value: Any, stored: dict[str, Any]
 ) -> None:
     raw = None if action == "deleted" else json.dumps(value).encode()
@@ -65,7 +65,7 @@ def test_a_batch_keeps_its_order() -> None:
     assert [item["topic"].rpartition("/")[2] for item in items] == actions
 
 
-def test_what_the_subscribe_says_of_items_does_not_count() -> None:
+def test_headers_of_the_subscribe_do_not_override_headers_of_items() -> None:
     lamp = EntityId(EntityType.THING, "acme.site", "lamp-7")
     event = Event(lamp, 1, "2030-01-15T07:30:00.250000Z", "deleted", "/", None, b"{}")
     claimed = {"content-type": "text/plain", "entity-revision": 99, "historical-headers": {"a": 1}}

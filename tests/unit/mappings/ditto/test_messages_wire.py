@@ -39,6 +39,6 @@ def test_the_transport_gets_the_correlation_id_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), "\ud800", {1.5j: 1}], ids=["object", "surrogate", "key"])
-def test_what_is_no_json_is_an_encode_error(value: object) -> None:
+def test_a_value_that_json_cannot_represent_raises_an_encode_error(value: object) -> None:
     with pytest.raises(EncodeError):
         json_bytes({"a": value})

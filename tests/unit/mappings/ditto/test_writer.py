@@ -47,7 +47,7 @@ def test_every_ending_has_its_words(kind: SubscriptionKind, prefix: str, reason:
     assert set(error) == {"status", "error", "message"} | ({"description"} if reason is EndReason.ABORTED else set())
 
 
-def test_an_answer_does_not_repeat_what_only_the_service_reads() -> None:
+def test_a_response_omits_headers_that_only_the_service_reads() -> None:
     headers = {"correlation-id": "c-1", "if-match": "*", "condition": "exists(a)", "authorization": "secret"}
     for signal in (
         Response(LAMP, "delete", "/", 204, None, headers),
@@ -80,7 +80,7 @@ def test_every_signal_that_the_service_says_has_a_writer() -> None:
     assert set(writer._WRITERS) == set(get_args(Outbound))
 
 
-def test_what_passes_from_one_party_to_another_keeps_its_headers() -> None:
+def test_a_live_message_and_its_response_keep_their_headers() -> None:
     headers = {"correlation-id": "c-1", "response-required": True, "site": "hall"}
     path = "/features/bulb/inbox/messages/turn"
     (question,) = write(Message(LAMP, "to", "turn", path, b'"on"', headers))

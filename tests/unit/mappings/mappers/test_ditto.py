@@ -76,7 +76,7 @@ def test_a_message_is_read(row: dict[str, Any]) -> None:
 
 
 @each_row("row", vectors.load("live"), ids=vectors.about)
-def test_what_is_live_is_read(row: dict[str, Any]) -> None:
+def test_a_live_message_is_decoded(row: dict[str, Any]) -> None:
     assert list(CODEC.decode(vectors.envelope(row), None)) == [vectors.signal(signal) for signal in row["signals"]]
 
 
@@ -152,7 +152,7 @@ def test_case_16_a_revision_may_be_written_as_a_float_and_not_as_a_text() -> Non
     assert refused(subscribe.replace(b"1.0", b'"1"')).fault.error == "json.invalid"
 
 
-def test_case_34_demands_that_are_refused_keep_what_the_answer_needs() -> None:
+def test_case_34_a_refused_demand_keeps_the_headers_that_the_response_needs() -> None:
     error = refused(
         b'{"topic":"acme.site/pol-7/policies/streaming/request","headers":{"Correlation-Id":"r-2"},"path":"/",'
         b'"value":{"subscriptionId":"00","demand":"2"}}'

@@ -19,7 +19,7 @@ class TestImplicitThingCreation(MapperBehaviours):
     headers: ClassVar = {"device_id": "acme.site:lamp-7"}
 
 
-def test_what_the_first_delivery_lacks_is_there_for_the_second_one() -> None:
+def test_command_headers_are_resolved_again_for_each_delivery() -> None:
     """Headers of the command are resolved anew for each delivery."""
     codec = mapper("ImplicitThingCreation", {**SMALL, "commandHeaders": {"gateway": "{{ header:gateway }}"}})
     (first,) = read(codec, b"", {"device_id": "acme.site:lamp-7"})

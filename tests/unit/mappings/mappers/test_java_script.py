@@ -16,7 +16,7 @@ class TestJavaScript(MapperBehaviours):
     name = "JavaScript"
     options: ClassVar = {"incomingScript": "function mapToDittoProtocolMsg() {}"}
 
-    def test_what_it_needs_is_missed_without_a_definition(self) -> None:
+    def test_a_mapper_without_its_required_options_is_refused(self) -> None:
         """One script of two."""
         codec = load_codec(self.name)
         assert codec.needs_definition

@@ -55,7 +55,7 @@ def test_of_a_merge_neither_nulls_nor_empty_objects_are_left(value: Any) -> None
                 pending.append(member)
 
 
-def test_extra_fields_are_merged_in_and_what_changed_has_priority() -> None:
+def test_extra_fields_are_merged_in_and_changed_fields_take_precedence() -> None:
     extra = b'{"attributes":{"on":false,"site":"hall"},"features":{"bulb":{}}}'
     event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "modified", "/attributes/on", b"true", {}, extra)
     (envelope,) = write(mapper("Normalized", {}), event)
@@ -64,7 +64,7 @@ def test_extra_fields_are_merged_in_and_what_changed_has_priority() -> None:
     assert written["features"] == {"bulb": {}}
 
 
-def test_the_definition_on_the_page_writes_what_was_deleted() -> None:
+def test_the_documented_mapper_definition_writes_deleted_fields() -> None:
     codec = load_codec("Normalized")
     assert isinstance(codec, PayloadMapper)
     event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "deleted", "/attributes/on", None, {})

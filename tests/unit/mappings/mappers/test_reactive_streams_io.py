@@ -14,7 +14,7 @@ CODEC = load_codec("ReactiveStreamsIO")
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x01\x00\x00", b"{}", b"\xff" * 9])
-def test_a_message_is_what_was_spoken(payload: bytes) -> None:
+def test_a_payload_becomes_a_session_message_unchanged(payload: bytes) -> None:
     assert CODEC.decode(Envelope(payload, {"reply-to": "a"}), None) == (SessionMessage(payload, {}, has_parts=True),)
 
 

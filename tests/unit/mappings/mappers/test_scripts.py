@@ -105,7 +105,7 @@ def test_an_outgoing_result_that_cannot_be_sent_is_an_encode_error(results: str)
         outgoing_envelopes(results)
 
 
-def test_a_script_of_an_option_is_kept_and_a_blank_one_is_none() -> None:
+def test_a_script_option_is_kept_and_a_blank_script_is_empty() -> None:
     assert script("a" * MAX_SCRIPT) == "a" * MAX_SCRIPT
     assert script(" \n") == ""
 
@@ -119,7 +119,7 @@ def test_a_script_of_an_option_is_kept_and_a_blank_one_is_none() -> None:
         ("'\ud83d'", "text without half surrogate pairs"),
     ],
 )
-def test_what_is_no_script_is_refused(value: object, expected: str) -> None:
+def test_an_invalid_script_is_refused(value: object, expected: str) -> None:
     with pytest.raises(InvalidMapperOption) as caught:
         script(value)
     assert [problem.expected for problem in caught.value.problems] == [expected]

@@ -40,17 +40,17 @@ def written(fault: Fault, codec: Codec = CODEC, **headers: str) -> Any:
     return json.loads(envelope.payload)
 
 
-def test_a_request_is_what_was_spoken() -> None:
+def test_a_request_becomes_a_session_message() -> None:
     assert read({"type": "subscribe", "stream": "tank"}) == SessionMessage(SubscribeRequest("tank"), {})
 
 
 @pytest.mark.parametrize("payload", [b"not json", b"null", b"[]", b"7", b""])
-def test_case_x01_what_is_no_object_is_refused_in_the_words_of_the_protocol(payload: bytes) -> None:
+def test_case_x01_a_request_that_is_not_an_object_is_refused_with_the_text_of_the_protocol(payload: bytes) -> None:
     fault = refused(payload).fault
     assert (fault.status, fault.message) == (400, "Request is not a JSON object")
 
 
-def test_an_error_says_what_it_is_about() -> None:
+def test_an_error_names_its_stream_partition_and_subscription() -> None:
     error = refused({"type": "resend", "stream": "tank", "partition": 2, "sub": 7})
     assert error.fault.extra == {"stream": "tank", "partition": 2, "sub": 7}
     layer, type, sub, said = written(error.fault, correlation_id="c-1")
@@ -103,7 +103,7 @@ def test_options_that_cannot_be_used_are_refused() -> None:
     ]
 
 
-def test_what_a_session_is_sent_is_not_for_the_codec_to_write() -> None:
+def test_the_codec_refuses_to_encode_a_session_reply() -> None:
     lamp = EntityId(EntityType.THING, "acme", "lamp")
     with pytest.raises(EncodeError):
         CODEC.encode(Created(SubscriptionKind.HISTORY, "k", lamp, {}), None)

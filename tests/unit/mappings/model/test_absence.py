@@ -18,7 +18,7 @@ from mappings.model.absence import AbsenceDetector
         pytest.param((0, 10, None, 20, 31, 50), True, id="long enough since one was heard"),
     ],
 )
-def test_nobody_is_there_after_three_messages_over_half_a_minute(
+def test_a_reader_is_absent_after_three_undelivered_messages_over_half_a_minute(
     times: tuple[float | None, ...], is_gone: bool
 ) -> None:
     undelivered = AbsenceDetector()

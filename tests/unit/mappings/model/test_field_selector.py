@@ -44,11 +44,11 @@ THING: dict[str, Any] = {
         (" thingId , features/n", {"thingId": "a:b", "features": {"n": None}}),
     ],
 )
-def test_fields_choose_what_is_there(fields: str, chosen: dict[str, Any]) -> None:
+def test_fields_select_existing_values(fields: str, chosen: dict[str, Any]) -> None:
     assert select(THING, parse_fields(fields)) == chosen
 
 
-def test_a_wildcard_counts_from_the_place_in_the_thing() -> None:
+def test_a_wildcard_is_resolved_relative_to_the_position_in_the_thing() -> None:
     features = THING["features"]
     assert select(features, parse_fields("*/properties/x"), ("features",)) == {"f": {"properties": {"x": 1}}}
     assert select(features, parse_fields("*/properties/x"), ("attributes",)) == {}
@@ -57,7 +57,7 @@ def test_a_wildcard_counts_from_the_place_in_the_thing() -> None:
 @each_row(
     "fields", ["", ",", "a,", ",a", "a(", "a(b", "a)", "(a)", "a()", "a(b)c", "a//b", "a(b),", "a((b))", "/", "a(,b)"]
 )
-def test_what_is_no_selector_is_refused(fields: str) -> None:
+def test_an_invalid_selector_is_refused(fields: str) -> None:
     with pytest.raises(InvalidSelector):
         parse_fields(fields)
 

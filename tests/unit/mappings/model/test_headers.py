@@ -48,7 +48,7 @@ def test_names_of_the_table_are_in_lower_case_and_others_as_they_were_sent() -> 
 
 
 @each_row("name", [*INTERNAL, *WRITE_ONLY, "ditto-pre-defined-extra-fields-object"])
-def test_what_a_client_may_not_send_is_dropped(name: str) -> None:
+def test_a_header_that_clients_cannot_set_is_dropped(name: str) -> None:
     assert normalize({name: "x", name.upper(): "y", "a": "1"}) == {"a": "1"}
 
 
@@ -142,7 +142,7 @@ def test_a_malformed_or_negative_timeout_is_never_header_invalid(value: object) 
     assert refused("timeout", value).fault.error == "timeout.invalid"
 
 
-def test_what_can_be_read_comes_along_with_the_error() -> None:
+def test_a_header_error_keeps_the_readable_headers() -> None:
     """So that the answer carries the correlation id and finds the reply address."""
     with pytest.raises(DecodeError) as raised:
         normalize({"timeout": "x", "Correlation-Id": "c-1", "version": "z", "reply-to": "a/b"})
@@ -154,7 +154,7 @@ def test_the_readable_ones_are_those_of_their_type() -> None:
     assert readable({"version": "z", "correlation-id": "c-1", "X": "1"}) == {"correlation-id": "c-1", "X": "1"}
 
 
-def test_of_two_spellings_the_later_counts() -> None:
+def test_the_later_of_two_spellings_of_a_header_wins() -> None:
     assert normalize({"X-a": "1", "x-A": "2"}) == {"x-A": "2"}
     assert normalize({"X-a": "1", "x-A": "2", "X-a ": "3"}) == {"x-A": "2", "X-a ": "3"}
     assert normalize({"Version": 1, "version": 2}) == {"version": 2}
@@ -177,13 +177,13 @@ def test_the_size_is_that_of_names_and_values_together() -> None:
 
 
 @pytest.mark.parametrize(("value", "size"), [("é", 2), ("𝄞", 3), (True, 5), (["a"], 6), (10, 3)])
-def test_the_size_counts_utf_16_units_and_json(value: object, size: int) -> None:
+def test_the_size_of_headers_is_measured_in_utf_16_units_and_json(value: object, size: int) -> None:
     require_size({"a": value}, size)
     with pytest.raises(DecodeError):
         require_size({"a": value}, size - 1)
 
 
-def test_headers_that_are_too_large_keep_what_an_answer_needs() -> None:
+def test_headers_that_are_too_large_keep_the_correlation_id_for_the_response() -> None:
     with pytest.raises(DecodeError) as raised:
         require_size({"correlation-id": "c-1", "x": "y" * MAX_SIZE})
     assert raised.value.headers == {"correlation-id": "c-1"}
@@ -223,12 +223,12 @@ def test_an_answer_is_wanted_unless_a_header_says_otherwise(headers: dict[str, o
 
 
 @each_row("name", [*READ_ONLY, *INTERNAL])
-def test_what_is_not_written_stays_inside(name: str) -> None:
+def test_an_internal_header_is_not_written(name: str) -> None:
     assert name not in outgoing({name: "x"})
 
 
 @each_row("name", [*WRITE_ONLY, "X-Custom", "correlation-id", "reply-to", "timeout"])
-def test_what_is_written_and_custom_headers_travel_unchanged(name: str) -> None:
+def test_outgoing_headers_and_custom_headers_are_written_unchanged(name: str) -> None:
     assert outgoing({name: "x"})[name] == "x"
 
 
@@ -269,7 +269,7 @@ def test_any_headers_are_normalised_or_refused(headers: dict[str, object], mappe
 # --- mapping ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_mapping_fills_headers_and_leaves_out_what_has_no_value() -> None:
+def test_a_mapping_fills_headers_and_omits_headers_without_a_value() -> None:
     mapping = HeaderMapping(
         {
             "content-type": "application/json",
@@ -293,7 +293,7 @@ def test_names_of_mapped_headers_stay_as_they_are_configured() -> None:
     assert HeaderMapping({"Content-Type": "x"}).apply(PlaceholderContext()) == {"Content-Type": "x"}
 
 
-def test_what_a_mapping_gave_is_a_copy() -> None:
+def test_the_result_of_a_mapping_is_a_copy() -> None:
     mapping = HeaderMapping({"a": "1"})
     mapping.apply(PlaceholderContext())["b"] = "2"
     assert mapping.apply(PlaceholderContext()) == {"a": "1"}
@@ -304,7 +304,7 @@ def test_a_mapping_knows_the_placeholders_that_it_uses() -> None:
     assert mapping.names == {"header:mqtt.topic", "thing:id", "header:x"}
 
 
-def test_an_empty_mapping_is_false_and_a_full_one_says_what_it_is() -> None:
+def test_an_empty_mapping_is_false_and_a_filled_mapping_shows_its_headers() -> None:
     assert not HeaderMapping({})
     assert HeaderMapping({"a": "1"})
     assert re.fullmatch(r"HeaderMapping\(\{'a': '1'\}\)", repr(HeaderMapping({"a": "1"})))

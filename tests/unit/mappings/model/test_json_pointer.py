@@ -51,7 +51,7 @@ def test_two_slashes_in_a_row_are_an_invalid_pointer(text: str) -> None:
 
 
 @given(PATHS)
-def test_what_is_written_is_read_as_it_was(segments: tuple[str, ...]) -> None:
+def test_a_formatted_pointer_is_parsed_to_the_same_segments(segments: tuple[str, ...]) -> None:
     assert parse_pointer(format_pointer(segments)) == segments
 
 
@@ -93,7 +93,7 @@ def test_a_change_shares_everything_off_its_path() -> None:
     assert changed["attributes"]["a"] is document["attributes"]["a"]
 
 
-def test_removing_what_is_not_there_returns_the_same_document() -> None:
+def test_removing_a_missing_value_returns_the_same_document() -> None:
     document = {"attributes": {"a": 1}}
     assert remove(document, ("attributes", "b")) is document
     assert remove(document, ("features", "lamp")) is document

@@ -24,7 +24,7 @@ DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
         ({}, {"note": "mine"}),
     ],
 )
-def test_what_is_said_goes_away_with_what_it_is_about(after: Any, left: Any) -> None:
+def test_metadata_is_removed_with_the_field_that_it_describes(after: Any, left: Any) -> None:
     assert evolve_metadata(SAID, DATA, after, ()) == left
 
 
@@ -44,7 +44,7 @@ def test_changes_are_made_in_order(changes: Any, found: Any) -> None:
     assert evolve_metadata(None, {}, {}, changes) == found
 
 
-def test_what_was_said_before_is_not_changed() -> None:
+def test_a_change_of_metadata_does_not_modify_the_previous_metadata() -> None:
     before = msgspec.json.decode(msgspec.json.encode(SAID))
     value = {"x": 1}
     evolve_metadata(SAID, DATA, DATA, [("/attributes/a/unit", 1), ("/attributes/a/v", value), ("/attributes/a/v/y", 2)])

@@ -89,7 +89,7 @@ def test_segments_after_the_action_of_streaming_and_search_are_ignored() -> None
         ("_/c/connections/streaming/request", "Check if the topic path is correct."),
     ],
 )
-def test_a_topic_outside_the_grammar_says_what_is_wrong(text: str, description: str) -> None:
+def test_an_invalid_topic_reports_its_error(text: str, description: str) -> None:
     with pytest.raises(UnknownTopic) as caught:
         parse_topic(text)
     fault = caught.value.fault

@@ -69,17 +69,17 @@ def test_a_path_of_a_signal_starts_with_a_slash_in_an_address_too(path: str, fou
 
 
 @pytest.mark.parametrize("path", ["/attributes/#", "//a", "/attributes/+/b", "/$SYS", "/attributes/"])
-def test_what_a_client_wrote_in_a_path_is_judged_all_the_same(path: str) -> None:
+def test_a_resource_path_from_a_client_is_checked_before_use_in_an_address(path: str) -> None:
     with pytest.raises(UnsafeAddress):
         resolve_address(parse("out{{ resource:path }}"), PlaceholderContext(resource_path=path))
 
 
-def test_the_first_of_several_values_counts() -> None:
+def test_an_address_uses_the_first_of_several_values() -> None:
     assert address("{{ header:to }}/{{ header:or }}", to=["a", "b#"], **{"or": ["1", "2"]}) == "a/1"
 
 
 @pytest.mark.parametrize("template", ["{{ header:nope }}", "a/{{ header:nope }}", "{{ fn:delete() }}"])
-def test_an_address_that_is_unresolved_or_deleted_is_none(template: str) -> None:
+def test_an_unresolved_or_deleted_placeholder_gives_no_address(template: str) -> None:
     assert address(template) is None
 
 
@@ -90,7 +90,7 @@ def test_deleted_parts_are_left_out() -> None:
 @accepts(at_least=1)
 @settings(max_examples=examples(500), deadline=None)
 @given(st.text(st.sampled_from("+#$/.\x00\n\ud800ab"), max_size=6) | st.text("a$.", max_size=3))
-def test_what_is_fit_has_none_of_the_dangers(value: str) -> None:
+def test_a_value_accepted_for_an_address_has_no_unsafe_part(value: str) -> None:
     if unsafe_in_address(value) is None:
         accepted()
         assert not set(value) & set("+#\x00\n\ud800")

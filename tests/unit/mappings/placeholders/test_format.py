@@ -41,12 +41,12 @@ PORTS = {"id": "sw-1", "ports": [{"n": 1, "tags": ["a", "b"]}, {"n": 2}], "plain
         ("{}", ["{}"]),
     ],
 )
-def test_a_template_says_what_becomes_of_an_object(template: str, results: list[str]) -> None:
+def test_a_template_formats_an_object(template: str, results: list[str]) -> None:
     assert parse_format(template)(json.dumps(PORTS)) == results
 
 
 @each_row("text", ["", "x", "1", "[1]", "null", '"a"', "{", '{"a":1}x', "[" * 5000])
-def test_what_is_no_object_has_no_result(text: str) -> None:
+def test_a_text_that_is_not_an_object_has_no_result(text: str) -> None:
     assert parse_format("x{id}")(text) == []
 
 

@@ -32,7 +32,7 @@ def test_the_table_holds_every_function() -> None:
 
 
 @each_row("row", FUNCTIONS.values(), ids=lambda row: row.name)
-def test_the_example_of_a_function_comes_to_what_it_says(row: Function) -> None:
+def test_the_example_of_a_function_has_the_documented_result(row: Function) -> None:
     example = row.example
     resolution = parse(example.expression).resolve(PlaceholderContext(headers=example.headers))
     if isinstance(example.result, ResolutionState):

@@ -72,7 +72,7 @@ def test_a_repetition_gives_nothing_back() -> None:
         *("\\", "[a--b]", "[a&&b]", "a" * 199 + ".*"),
     ],
 )
-def test_what_could_run_away_or_is_not_understood_is_refused(separator: str) -> None:
+def test_an_unsafe_or_unsupported_separator_is_refused(separator: str) -> None:
     with pytest.raises(ValueError, match="found"):
         splitter(separator)
 

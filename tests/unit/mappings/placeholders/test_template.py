@@ -124,7 +124,7 @@ def expected(vector: Vector) -> Resolution | str:
 
 
 @each_row("vector", list(vectors()), ids=str)
-def test_an_expression_comes_to_what_its_line_says(vector: Vector) -> None:
+def test_an_expression_resolves_to_the_result_in_its_vector(vector: Vector) -> None:
     assert outcome(vector) == expected(vector)
 
 
@@ -132,7 +132,7 @@ def test_a_template_is_parsed_once() -> None:
     assert parse("{{ thing:id }}") is parse("{{ thing:id }}")
 
 
-def test_the_first_value_applies_to_those_who_need_one() -> None:
+def test_a_resolution_offers_its_first_value() -> None:
     assert parse("{{ request:subjectId }}").resolve(context()).first == "acme:reader"
     assert UNRESOLVED.first is None
 
@@ -207,7 +207,7 @@ def test_an_operand_is_an_expression_without_braces() -> None:
         parse_operand("connection:id")
 
 
-def test_a_template_says_in_a_log_line_what_it_is() -> None:
+def test_the_representation_of_a_template_shows_its_text() -> None:
     assert "'{{ thing:id }}'" in repr(parse("{{ thing:id }}"))
 
 

@@ -82,7 +82,7 @@ def test_a_month_further_the_clock_on_the_wall_shows_the_same() -> None:
     "text",
     ["", "Now", "now-", "now-1", "now-h", "now-1x", "now 1h", "now[q]", "now[h", "now-1h-1h", "now-1.5h", "then"],
 )
-def test_other_names_are_none(text: str) -> None:
+def test_an_invalid_time_name_is_not_parsed(text: str) -> None:
     assert parse_time(text) is None
 
 

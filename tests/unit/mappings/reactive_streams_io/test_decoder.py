@@ -86,7 +86,7 @@ def test_the_element_size_is_remembered_until_the_next_on_subscribe_of_that_id()
     ]
 
 
-def test_what_may_come_next_is_decided_between_two_frames() -> None:
+def test_the_allowed_frame_codes_can_change_between_two_frames() -> None:
     reader = decoder()
     reader.allowed = {0x01}
     reader.expected_hello = 0x01
@@ -141,7 +141,7 @@ def test_another_version_is_seen_before_the_rest_of_its_hello() -> None:
         list(decoder().feed(raw("01 01")))
 
 
-def test_a_length_beyond_its_limit_makes_nobody_keep_anything() -> None:
+def test_a_length_beyond_its_limit_allocates_no_memory() -> None:
     tracemalloc.start()
     try:
         for text in ("11 ff ff ff ff 07", "82 05 ff ff ff ff 07", "83 06 ff ff ff ff 07", "84 05 00 ff ff ff ff 07"):
@@ -152,7 +152,7 @@ def test_a_length_beyond_its_limit_makes_nobody_keep_anything() -> None:
         tracemalloc.stop()
 
 
-def test_a_large_frame_in_pieces_of_one_byte_costs_what_it_costs_in_one() -> None:
+def test_a_large_frame_in_pieces_of_one_byte_is_decoded_in_linear_time() -> None:
     element = bytes(300_000)
     written = (
         encode(OnNext(5, element)) + encode(SubscribeFrame("x" * 200_000, 1, 2**63 - 1)) + encode(RequestFrame(1, 2))

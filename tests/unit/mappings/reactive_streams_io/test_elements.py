@@ -28,7 +28,7 @@ def test_an_event_is_an_object_without_white_space() -> None:
     assert sorted(gone) == ["path", "revision", "timestamp", "topic"]
 
 
-def test_what_was_asked_for_besides_is_after_the_value() -> None:
+def test_extra_fields_follow_the_value() -> None:
     event = Event(LAMP, 3, "2030-01-15T07:31:42.250000Z", "deleted", "/attributes/n", None, b"{}")
     found = json.loads(EventWriter(LAMP)(event, b'{"attributes":{"m":1}}'))
     assert list(found) == ["topic", "path", "extra", "revision", "timestamp"]
@@ -59,5 +59,7 @@ def test_a_policys_event_has_a_topic_without_a_channel() -> None:
         ("f64", None, None),
     ],
 )
-def test_a_number_is_packed_and_what_is_none_is_left_out(pack: str, number: Any, expected: bytes | None) -> None:
+def test_a_valid_number_is_packed_and_an_invalid_number_is_omitted(
+    pack: str, number: Any, expected: bytes | None
+) -> None:
     assert packer(Projection("/x", pack))(number) == expected

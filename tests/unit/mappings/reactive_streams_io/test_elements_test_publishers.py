@@ -16,7 +16,7 @@ def test_range_and_fail_count_in_decimal_digits() -> None:
     assert ending(SyntheticName("fail", 2)) is FAILURE
 
 
-def test_fixed_counts_in_whole_numbers_of_its_size() -> None:
+def test_fixed_counts_in_integers_of_its_size_and_wraps_around() -> None:
     assert list(numbers(1, 3, 2)) == [b"\x00\x01", b"\x00\x02", b"\x00\x03"]
     assert list(numbers(255, 3, 1)) == [b"\xff", b"\x00", b"\x01"]
     assert list(numbers(65_535, 3, 2)) == [b"\xff\xff", b"\x00\x00", b"\x00\x01"]
@@ -35,10 +35,10 @@ def test_only_fixed_has_a_size_of_elements() -> None:
     assert element_size(SyntheticName("range", 3)) == 0
 
 
-def test_endless_counts_are_made_as_they_are_asked_for() -> None:
+def test_an_endless_range_is_generated_on_demand() -> None:
     assert list(islice(elements(SyntheticName("range", 2**63 - 1)), 2)) == [b"1", b"2"]
 
 
-def test_big_is_one_element_and_never_none() -> None:
+def test_the_big_publisher_has_one_element_and_the_never_publisher_is_empty() -> None:
     assert list(elements(SyntheticName("big", size=5))) == [b"xxxxx"]
     assert list(elements(SyntheticName("never"))) == []

@@ -77,7 +77,7 @@ def test_case_g03_two_goodbyes_that_cross_are_each_others_answers() -> None:
     assert client.endpoint.is_closed
 
 
-def test_case_g04_nothing_counts_after_a_goodbye() -> None:
+def test_case_g04_frames_after_a_goodbye_are_ignored() -> None:
     party = greeted()
     assert party.expect(f"03 01 78 {NEVER} 01 00") == raw("03 02 6f 6b")
     assert not party.feeds
@@ -130,7 +130,7 @@ def test_cases_w01_to_w04_both_sides_subscribe_with_the_same_id() -> None:
     assert party.sends() == raw("12 01 80 01")
 
 
-def test_elements_that_nobody_asked_for_cancel_the_stream() -> None:
+def test_elements_beyond_the_demand_cancel_the_stream() -> None:
     party = greeted()
     stream = party.endpoint.subscribe("ingest/telemetry", 256)
     party.expect("81 01 00")

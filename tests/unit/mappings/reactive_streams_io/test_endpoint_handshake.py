@@ -19,7 +19,7 @@ def closed(party: EndpointClient) -> bool:
     return party.endpoint.is_closed and isinstance(party.events[-1], Closed)
 
 
-def test_case_h01_the_hello_lists_what_is_configured() -> None:
+def test_case_h01_the_hello_lists_the_configured_extensions() -> None:
     party = EndpointClient(resumables=Resumables(), extensions=())
     assert party.expect(H) == raw("02 00 00")
     assert EndpointClient(resumables=Resumables()).expect(H) == raw("02 00 03 01 02 03")
@@ -58,7 +58,7 @@ def test_case_h05_another_version_is_refused() -> None:
     assert closed(party)
 
 
-def test_case_h06_what_was_sent_to_another_version_was_never_sent() -> None:
+def test_case_h06_a_subscription_sent_to_an_unsupported_version_fails() -> None:
     party = EndpointClient(EndpointRole.CLIENT, extensions=())
     stream = party.endpoint.subscribe("tck/never", 0)
     assert party.sends() == raw("01 00 00 11 09 74 63 6b 2f 6e 65 76 65 72 01 00")
@@ -144,7 +144,7 @@ def test_a_frame_that_does_not_end_in_time_ends_the_connection() -> None:
     assert is_goodbye(party.waits(2), "idle")
 
 
-def test_a_goodbye_before_the_hello_says_why_there_is_none() -> None:
+def test_a_goodbye_before_the_hello_closes_with_its_reason() -> None:
     party, _ = EndpointClient(EndpointRole.CLIENT, extensions=()), None
     party.sends()
     assert party.expect("03 04 62 75 73 79") == raw("03 02 6f 6b")
@@ -158,6 +158,6 @@ def test_a_server_without_a_place_for_sessions_offers_no_resume() -> None:
     assert party.reported(Interrupted) == []
 
 
-def test_what_a_client_knows_after_the_hello() -> None:
+def test_a_client_opens_its_session_after_the_hello() -> None:
     party, _ = subscriber()
     assert party.events == [SessionOpened(frozenset())]

@@ -44,7 +44,7 @@ def test_case_b04_a_message_that_ends_inside_a_frame_is_fatal() -> None:
     assert party.endpoint.is_closed
 
 
-def test_case_b06_a_message_that_comes_twice_counts_once() -> None:
+def test_case_b06_a_duplicate_message_is_processed_once() -> None:
     party = numbered()
     assert party.expect("b0 01 12 01 01") == b""
     assert party.expect("b0 01 12 01 01") == b""
@@ -73,7 +73,7 @@ def test_case_b08_the_server_has_to_number_all_that_follows_its_hello() -> None:
     assert is_goodbye(party.expect("13 01"))
 
 
-def test_what_a_client_sends_before_it_knows_the_server_has_no_number_yet() -> None:
+def test_frames_that_a_client_sends_before_the_server_hello_have_no_sequence_number() -> None:
     party = numbered()
     assert party.expect(f"{NEVER} 02 00") == raw("b0 01 81 02 00")
     assert party.expect(f"b0 01 {NEVER} 03 00") == raw("b0 02 81 03 00")
@@ -162,7 +162,9 @@ def test_a_gap_interrupts_a_client_that_can_resume() -> None:
 
 
 @pytest.mark.parametrize(("hello", "can_resume"), [("02 00 01 03", False), ("02 00 02 01 03", True)])
-def test_a_goodbye_without_a_number_is_of_one_who_does_not_know_the_session(hello: str, can_resume: bool) -> None:
+def test_a_goodbye_without_a_sequence_number_means_that_the_peer_does_not_know_the_session(
+    hello: str, can_resume: bool
+) -> None:
     client = EndpointClient(EndpointRole.CLIENT, has_messages=True)
     client.sends()
     client.expect(hello)

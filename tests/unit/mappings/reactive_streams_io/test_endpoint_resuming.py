@@ -111,7 +111,7 @@ def test_case_r01_the_server_grants_a_token() -> None:
     assert len(granted(encode(grant))) == 16
 
 
-def test_case_r02_what_did_not_arrive_is_sent_again() -> None:
+def test_case_r02_frames_that_did_not_arrive_are_sent_again() -> None:
     server = Server()
     old, token = begun(server)
     lost(server, old)
@@ -123,7 +123,7 @@ def test_case_r02_what_did_not_arrive_is_sent_again() -> None:
     assert server.expect(party, "12 01 02") == raw("82 01 01 35 82 01 01 36")
 
 
-def test_case_r03_what_the_server_never_got_the_client_sends_again() -> None:
+def test_case_r03_the_client_sends_frames_again_that_the_server_did_not_receive() -> None:
     server = Server()
     old = server.connect()
     token = granted(server.expect(old, HELLO))
@@ -153,7 +153,7 @@ def test_case_r05_the_token_of_another_subject_is_refused_and_stays_good() -> No
     assert not is_refused(resume(server, token, 3, 1)[1])
 
 
-def test_case_r06_a_token_counts_once() -> None:
+def test_case_r06_a_token_is_valid_once() -> None:
     server = Server()
     old, token = begun(server)
     lost(server, old)
@@ -164,7 +164,7 @@ def test_case_r06_a_token_counts_once() -> None:
     assert is_refused(resume(server, token, 3, 1)[1])
 
 
-def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
+def test_case_r06_a_token_is_valid_again_if_its_reply_was_lost() -> None:
     server = Server()
     old, token = begun(server)
     lost(server, old)
@@ -181,7 +181,7 @@ def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
         assert not each.cancelled
 
 
-def test_the_token_that_was_granted_last_counts_before_it_was_acknowledged() -> None:
+def test_the_newest_token_is_valid_before_its_acknowledgement() -> None:
     server = Server()
     old, token = begun(server)
     lost(server, old)
@@ -329,7 +329,7 @@ def test_case_r11_acknowledged_frames_are_forgotten() -> None:
     assert is_refused(resume(server, token, 2, 1)[1])
 
 
-def test_what_was_never_sent_cannot_be_acknowledged() -> None:
+def test_an_acknowledgement_of_unsent_frames_is_a_protocol_error() -> None:
     server = Server()
     old, _ = begun(server)
     assert is_goodbye(server.expect(old, "a4 06"), "protocol error: an acknowledgement of frames")
@@ -396,7 +396,7 @@ def test_frames_that_the_client_has_lost_cannot_be_resumed() -> None:
     assert is_refused(resume(server, token, 3, 3)[1])
 
 
-def test_a_client_whose_session_is_gone_starts_again() -> None:
+def test_a_client_whose_session_has_expired_starts_a_new_session() -> None:
     server = Server()
     old, _, stream = interrupted(server)
     server.clock.advance(61)
@@ -442,7 +442,7 @@ def test_a_client_that_is_cut_off_while_it_waits_tries_again() -> None:
     assert client.elements(stream) == [b"3", b"4"]
 
 
-def test_what_the_server_asks_for_before_it_knows_of_a_resume_applies_only_if_there_is_none() -> None:
+def test_a_server_subscription_sent_before_a_resume_applies_only_without_the_resume() -> None:
     server = Server()
     for is_known in (True, False):
         old, _, _ = interrupted(server)
@@ -465,7 +465,7 @@ def test_what_the_server_asks_for_before_it_knows_of_a_resume_applies_only_if_th
 @pytest.mark.parametrize(
     "said", [encode(SubscribeFrame("x" * 100, 1, 0)) * 20, encode(CancelFrame(1)) * 100, encode(OnComplete(1))], ids=len
 )
-def test_what_comes_before_the_answer_to_a_resume_is_bounded(said: bytes) -> None:
+def test_input_before_the_reply_to_a_resume_is_bounded(said: bytes) -> None:
     server = Server(backlog=2000)
     old, _, stream = interrupted(server)
     client, _ = reconnect(server, old)
@@ -507,7 +507,7 @@ def test_lost_sessions_are_bounded_in_bytes() -> None:
 
 @pytest.mark.parametrize(("hello", "lifetime"), [(HELLO, 60), ("01 00 02 01 02", 150)], ids=["", "keepalive"])
 @pytest.mark.parametrize("late", [False, True])
-def test_over_messages_the_lifetime_counts_from_the_last_frame(hello: str, lifetime: int, late: bool) -> None:
+def test_the_lifetime_of_a_message_session_starts_at_its_last_frame(hello: str, lifetime: int, late: bool) -> None:
     server = Server()
     old = server.connect(has_messages=True)
     said = server.expect(old, hello)
@@ -522,7 +522,7 @@ def test_over_messages_the_lifetime_counts_from_the_last_frame(hello: str, lifet
     assert is_refused(server.expect(party, encode(Resume(grant.token, 0, 1)))) is late
 
 
-def test_where_a_loss_is_noticed_the_lifetime_of_messages_counts_from_it_too() -> None:
+def test_the_lifetime_of_a_message_session_restarts_at_a_noticed_loss() -> None:
     for late in (False, True):
         server = Server()
         old = server.connect(has_messages=True, is_connected=True)
@@ -535,7 +535,7 @@ def test_where_a_loss_is_noticed_the_lifetime_of_messages_counts_from_it_too() -
         assert is_refused(server.expect(party, encode(Resume(token, 0, 1)))) is late
 
 
-def test_what_the_old_transport_still_brings_is_nobodys_business_any_more() -> None:
+def test_input_from_the_old_transport_is_ignored_after_a_resume() -> None:
     server = Server()
     old, token = begun(server)
     party, _ = resume(server, token, 5, 1)

@@ -120,7 +120,7 @@ def test_case_d11_nothing_after_a_cancel() -> None:
     assert not party.feeds
 
 
-def test_case_d12_requests_and_cancels_for_nobody_are_ignored() -> None:
+def test_case_d12_requests_and_cancels_for_an_unknown_stream_are_ignored() -> None:
     party = greeted()
     assert party.expect("13 09") == b""
     assert party.expect("12 09 01") == b""
@@ -197,7 +197,7 @@ def test_case_d19_elements_before_the_beginning_are_fatal() -> None:
     assert party.failure(stream) is not None
 
 
-def test_case_d20_a_beginning_that_nobody_asked_for_is_fatal() -> None:
+def test_case_d20_an_unrequested_on_subscribe_frame_is_fatal() -> None:
     party, _ = subscriber("a")
     assert is_goodbye(party.expect("81 04 00"))
 
@@ -377,7 +377,7 @@ def test_case_p08_seventeen_open_elements_are_too_many() -> None:
     assert party.endpoint.session.subscribing.open_bytes == 0
 
 
-def test_case_p09_an_element_that_is_too_large_frees_what_was_kept() -> None:
+def test_case_p09_an_element_that_is_too_large_frees_its_buffered_parts() -> None:
     party, (stream,) = subscriber("a")
     party.expect("81 01 00")
     part = encode(OnNextPart(1, 0, bytes(65_535)))
@@ -398,7 +398,7 @@ def test_all_streams_together_keep_no_more_of_open_elements_than_a_connection_ma
     assert party.endpoint.session.subscribing.open_bytes == 80
 
 
-def test_case_p10_a_large_element_leaves_in_parts_and_counts_once() -> None:
+def test_case_p10_a_large_element_is_sent_in_parts_and_uses_one_request() -> None:
     party = greeted()
     said = frames(party.expect(BIG))
     assert said[0] == OnSubscribe(5, 0)

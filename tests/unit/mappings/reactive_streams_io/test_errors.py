@@ -93,7 +93,7 @@ def test_every_row_of_the_table_has_its_example() -> None:
     assert set(ROWS) == set(ProtocolViolation) - {ProtocolViolation.TEXT}
 
 
-def test_what_holds_no_bytes_ends_the_connection_like_bytes_that_are_wrong() -> None:
+def test_a_text_message_ends_the_connection_like_invalid_bytes() -> None:
     party = EndpointClient(has_messages=True, is_connected=True)
     party.expect("01 00 00")
     party.react(party.endpoint.reject(ProtocolViolation.TEXT))
@@ -136,7 +136,7 @@ def test_a_mistake_has_its_consequence(mistake: ProtocolViolation) -> None:
         assert said in (raw("13 01"), b"")
 
 
-def test_a_fatal_mistake_says_what_was_found_as_a_reason_to_part() -> None:
+def test_a_fatal_protocol_error_states_its_cause_in_the_goodbye() -> None:
     assert broken(ProtocolViolation.UNKNOWN_CODE, "code 0x55").fault.message == (
         "protocol error: an unknown frame code: found code 0x55"
     )

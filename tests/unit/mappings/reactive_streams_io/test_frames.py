@@ -57,6 +57,6 @@ def test_positions_count_the_frames_of_subscriptions_alone() -> None:
         (RequestFrame(1, 2**63), 0),
     ],
 )
-def test_what_the_protocol_cannot_say_is_a_mistake_of_ours(frame: Frame, size: int) -> None:
+def test_a_frame_that_the_protocol_cannot_encode_raises_a_value_error(frame: Frame, size: int) -> None:
     with pytest.raises(ValueError, match="found"):
         encode(frame, size)

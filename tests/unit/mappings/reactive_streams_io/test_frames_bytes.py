@@ -28,7 +28,7 @@ def test_a_varint_is_written_and_read_as_the_table_has_it(value: int, text: str)
 
 
 @given(longs, st.binary(max_size=3))
-def test_what_is_written_is_read_again_whatever_follows(value: int, behind: bytes) -> None:
+def test_a_written_varint_is_read_back_with_any_following_bytes(value: int, behind: bytes) -> None:
     written = varint(value)
     assert read_varint(written + behind, 0) == (value, len(written))
     for cut in range(len(written)):
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_again_whatever_follows(value: int, behind: byte
 
 
 @pytest.mark.parametrize("value", [-1, 2**63])
-def test_what_has_no_varint_is_a_mistake_of_ours(value: int) -> None:
+def test_a_number_outside_the_varint_range_raises_a_value_error(value: int) -> None:
     with pytest.raises(ValueError, match="expected 0 to"):
         varint(value)
 
@@ -52,6 +52,6 @@ def test_what_has_no_varint_is_a_mistake_of_ours(value: int) -> None:
         ("ff ff ff ff ff ff ff ff ff", "more than 9 bytes"),
     ],
 )
-def test_a_varint_that_nobody_may_write_is_refused(text: str, said: str) -> None:
+def test_an_invalid_varint_is_refused(text: str, said: str) -> None:
     with pytest.raises(ProtocolError, match=said):
         read_varint(raw(text), 0)

@@ -7,7 +7,7 @@ import pytest
 from mappings.reactive_streams_io.frames import SESSION, begins_session, envelope, is_parting, is_session
 
 
-def test_a_message_says_what_it_is_and_whose() -> None:
+def test_an_envelope_carries_the_content_type_and_the_session() -> None:
     assert envelope(b"\x03\x00").headers == {"content-type": "application/vnd.rsio.v0"}
     assert envelope(b"\x03\x00", "ab" * 8).headers[SESSION] == "ab" * 8
 

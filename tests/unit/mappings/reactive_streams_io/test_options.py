@@ -13,7 +13,7 @@ from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
 from tests.support.table import each_row
 
 
-def test_nothing_written_is_what_the_protocol_has() -> None:
+def test_empty_options_give_the_protocol_defaults() -> None:
     assert read_rsio({}) == RsioOptions()
     assert read_rsio({}).limits == EndpointLimits()
 

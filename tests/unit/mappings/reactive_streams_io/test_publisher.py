@@ -58,7 +58,7 @@ def test_elements_come_out_as_they_went_in(offered: list[list[bytes]]) -> None:
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=20), st.integers(0, 200))
-def test_what_is_said_together_is_what_would_be_said_frame_by_frame(elements: list[bytes], room: int) -> None:
+def test_batched_frames_equal_the_frames_sent_one_by_one(elements: list[bytes], room: int) -> None:
     one, other = publishing(), publishing()
     one.offer(elements)
     other.offer(elements)

@@ -194,7 +194,7 @@ names = st.one_of(
 
 
 @given(names)
-def test_what_is_written_is_read_again(name: Name) -> None:
+def test_a_written_name_parses_to_the_same_name(name: Name) -> None:
     written = write(name)
     assert written.isascii()
     assert parse(written) == name

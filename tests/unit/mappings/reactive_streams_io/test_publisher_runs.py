@@ -18,7 +18,7 @@ def test_a_run_is_the_sequence_of_its_elements() -> None:
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 2), (1, 3), (2, 9), (3, 1), (4, 9), (None, -1)])
-def test_what_is_cut_out_of_a_run_is_a_run(start: int | None, stop: int) -> None:
+def test_a_slice_of_packed_elements_is_packed_elements(start: int | None, stop: int) -> None:
     part = RUN[start:stop]
     assert isinstance(part, PackedElements)
     assert list(part) == list(RUN)[start:stop]

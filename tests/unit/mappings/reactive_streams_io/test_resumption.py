@@ -53,7 +53,7 @@ def test_a_new_token_voids_the_one_before(resumables: Resumables) -> None:
     assert not resumables.has_session(connection.session)
 
 
-def test_the_token_before_counts_until_the_last_one_is_known_to_have_come(resumables: Resumables) -> None:
+def test_the_previous_token_is_valid_until_the_latest_one_is_used(resumables: Resumables) -> None:
     connection = Connection()
     first = resumables.grant(connection)
     second = resumables.grant(connection, first)
@@ -105,7 +105,7 @@ def test_those_without_streams_are_given_up_first(resumables: Resumables) -> Non
     assert [session for session, _ in resumables.expire(0)] == [connections[1].session, connections[3].session]
 
 
-def test_who_has_come_back_or_was_given_up_makes_room_for_others(resumables: Resumables) -> None:
+def test_a_resumed_or_expired_session_frees_its_slot(resumables: Resumables) -> None:
     connections = [Connection() for _ in range(4)]
     tokens = [resumables.grant(connection) for connection in connections]
     for connection in connections[:2]:
@@ -140,7 +140,7 @@ def test_a_session_that_is_lost_with_thousands_of_others_is_measured_a_few_times
     assert len(measured) <= 2 * (len(connections) + kept)
 
 
-def test_what_a_lost_session_still_gathers_counts() -> None:
+def test_elements_offered_to_a_lost_session_count_toward_the_byte_limit() -> None:
     resumables = Resumables(EndpointLimits(resumable_bytes=100))
     connections = [Connection() for _ in range(2)]
     for connection in connections:

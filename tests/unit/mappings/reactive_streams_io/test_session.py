@@ -52,7 +52,7 @@ def test_streams_have_their_turn_one_frame_each() -> None:
     assert drained(one) == raw("82 01 01 61 82 02 01 78 82 01 01 62 86 02 82 01 01 63")
 
 
-def test_a_stream_that_is_alone_says_what_there_is_room_for_at_once() -> None:
+def test_a_single_stream_sends_as_many_frames_at_once_as_fit() -> None:
     one = session()
     stream = opened(one)
     one.offer(stream, [b"a", b"b", b"c"])
@@ -99,7 +99,7 @@ def test_a_stream_that_has_ended_takes_no_more_demand() -> None:
     assert drained(one) == encode(OnSubscribe(1, 0)) + encode(OnError(1, "500 x"))
 
 
-def test_a_request_for_nothing_drops_what_waits() -> None:
+def test_a_request_for_zero_elements_drops_the_waiting_elements() -> None:
     one = session()
     stream = opened(one)
     one.offer(stream, [b"a"])
@@ -128,7 +128,7 @@ def test_a_string_that_no_peer_would_take_is_not_sent() -> None:
         session().subscribe("x" * 8193, 0)
 
 
-def test_what_belongs_to_no_stream_is_a_mistake_of_ours() -> None:
+def test_receiving_a_frame_without_a_stream_raises_a_type_error() -> None:
     with pytest.raises(TypeError, match="Goodbye"):
         session().receive(Goodbye(""))
 
@@ -169,7 +169,7 @@ def test_copies_are_bounded_in_number_and_in_bytes() -> None:
         assert one.first_available == 501 + 1 - 10
 
 
-def test_nothing_is_kept_where_nobody_may_come_back() -> None:
+def test_a_session_that_cannot_resume_keeps_no_copies_of_sent_frames() -> None:
     one = session(keeps_copies=False)
     stream = opened(one)
     one.offer(stream, [b"a"])

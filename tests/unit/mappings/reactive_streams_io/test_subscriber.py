@@ -46,7 +46,7 @@ def test_no_more_than_the_limit_live_at_a_time() -> None:
     assert streams.subscribe(3, 0).subscriber == 1
 
 
-def test_request_and_cancel_of_what_is_over_do_nothing() -> None:
+def test_request_and_cancel_on_a_finished_stream_do_nothing() -> None:
     streams = subscribing()
     assert streams.cancel(1) is not None
     assert streams.cancel(1) is None

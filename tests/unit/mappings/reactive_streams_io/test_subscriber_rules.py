@@ -48,7 +48,7 @@ def is_over(party: EndpointClient) -> bool:
     return not subscribing.streams and not subscribing.open_bytes
 
 
-def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
+def test_spec_2_01_the_subscriber_rejects_elements_beyond_its_demand() -> None:
     party, (stream,) = subscriber("a", demand=0)
     assert party.expect("81 01 00") == b""
     assert party.endpoint.session.request(stream, 2)
@@ -119,7 +119,7 @@ def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
     assert is_over(party)
 
 
-def test_spec_2_06_what_is_not_needed_any_longer_is_cancelled_once() -> None:
+def test_spec_2_06_the_subscriber_cancels_a_stream_only_once() -> None:
     party, (first, second) = subscriber("a", "b")
     party.expect("81 01 00")
     for stream, said in ((first, "13 01"), (second, "13 02")):

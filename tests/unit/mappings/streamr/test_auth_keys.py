@@ -37,5 +37,5 @@ def test_case_s21_without_a_key_one_is_anonymous() -> None:
 
 
 @pytest.mark.parametrize("key", ["k", "", "pump", fingerprint("K")])
-def test_case_s19_an_unknown_key_makes_nobody(key: str) -> None:
+def test_case_s19_an_unknown_key_gives_no_subjects(key: str) -> None:
     assert subjects_of(key, KEYS, ["mqtt:plant"]) is None

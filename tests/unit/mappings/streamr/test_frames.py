@@ -65,7 +65,7 @@ def test_a_frame_is_written_as_the_protocol_has_it(row: dict[str, Any]) -> None:
 
 
 @each_row("row", FRAMES, ids=vectors.case)
-def test_a_written_frame_is_read_as_what_it_says(row: dict[str, Any]) -> None:
+def test_an_encoded_frame_decodes_to_its_contents(row: dict[str, Any]) -> None:
     assert read_frame(json.dumps(row["wire"]).encode()) == vectors.frame(row)
 
 
@@ -86,7 +86,7 @@ def test_case_x05_the_text_of_an_error_is_read_from_each_shape(text: str, shape:
     assert frame.text == f"Oh {text}"
 
 
-def test_case_s05_what_goes_to_many_is_written_once() -> None:
+def test_case_s05_a_message_is_encoded_once_for_all_subscribers() -> None:
     message = StreamEntry("tank", 0, 1, 0, 7, None, encode_content("{}"))
     array = encode_entry(message)
     assert broadcast(array) == write_frame(Broadcast(message))
@@ -132,7 +132,7 @@ def test_another_control_layer_is_reported(layer: bytes) -> None:
         '[0,0,"",[]]',
     ],
 )
-def test_what_is_no_frame_is_refused(wire: str) -> None:
+def test_an_invalid_frame_is_refused(wire: str) -> None:
     with pytest.raises(FrameRefused):
         read_frame(wire.encode())
 
@@ -155,7 +155,7 @@ def test_a_mutilated_frame_is_a_frame_or_refused(row: dict[str, Any], data: st.D
     assert status == 400
 
 
-def test_an_answer_carries_its_correlation_id_and_a_broadcast_none() -> None:
+def test_a_response_carries_its_correlation_id_and_a_broadcast_does_not() -> None:
     answer = envelope(b"x", FrameType.SUBSCRIBED, session="r/a", correlation_id="c-1")
     assert answer.headers == {
         "content-type": "application/json",

@@ -25,7 +25,7 @@ from tests.support.table import each_row
         ("%%%=&&", 28),
     ],
 )
-def test_a_peer_gets_what_it_asks_for(query: str, version: int) -> None:
+def test_the_query_string_selects_the_message_version(query: str, version: int) -> None:
     assert message_version(dict(parse_qsl(query))) == version
 
 

@@ -33,7 +33,7 @@ MEMBERS = (
 
 
 @each_row("row", REQUESTS, ids=vectors.case)
-def test_a_request_is_read_as_what_it_asks_for(row: dict[str, Any]) -> None:
+def test_a_request_payload_decodes_to_its_request(row: dict[str, Any]) -> None:
     assert read_request(vectors.payload(row)) == vectors.request(row)
 
 
@@ -79,7 +79,7 @@ def test_a_content_is_kept_to_the_letter() -> None:
     assert found.content == content
 
 
-def test_of_a_member_written_twice_the_last_one_counts() -> None:
+def test_the_last_value_of_a_duplicate_member_applies() -> None:
     found = read_request(b'{"type":"dance","stream":"tank","sub":1,"resend_from":1,"type":"resend","resend_from":2}')
     assert found == Resend("tank", 0, 1, OffsetRange(2))
 
@@ -97,7 +97,7 @@ def test_of_a_member_written_twice_the_last_one_counts() -> None:
     )
 )
 @example({"type": "resend", "stream": "s", "sub": 1.5, "resend_from": 2.0**60})
-def test_whatever_the_members_hold_there_is_a_request_or_a_refusal(members: dict[str, Any]) -> None:
+def test_any_payload_members_give_a_request_or_a_4xx_error(members: dict[str, Any]) -> None:
     payload = json.dumps(members).encode()
     try:
         read_request(payload)

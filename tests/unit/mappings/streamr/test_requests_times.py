@@ -28,7 +28,7 @@ def test_a_timestamp_has_six_digits() -> None:
 
 
 @each_row("value", [True, [], {}, "soon", " ", "1e3", "NaN", EARLIEST - 1, LATEST + 1, 1e300, "9" * 5000])
-def test_what_is_no_time_is_refused(value: object) -> None:
+def test_an_invalid_time_is_refused(value: object) -> None:
     with pytest.raises(NoInstant):
         read_instant(value)
 
@@ -40,7 +40,7 @@ def test_what_is_no_time_is_refused(value: object) -> None:
     | st.text(max_size=40)
     | st.from_regex(r"[0-9]{4}-[0-9T:.+Z\-]{0,30}", fullmatch=True)
 )
-def test_any_text_is_a_time_or_none(text: str) -> None:
+def test_any_text_gives_a_time_in_range_or_is_refused(text: str) -> None:
     try:
         found = read_instant(text)
     except NoInstant:

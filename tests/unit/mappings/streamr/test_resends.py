@@ -59,7 +59,7 @@ PLACE = {"stream": "tank", "partition": 0, "sub": "a"}
         ("R13", {"resend_last": 1, "resend_from": 7}, [7, 10, 13, 16]),
     ],
 )
-def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(
+def test_cases_r01_to_r13_a_resend_returns_the_messages_its_option_selects(
     case: str, options: dict[str, Any], offsets: list[int]
 ) -> None:
     frames = resent(options)
@@ -238,7 +238,7 @@ def test_a_client_that_asks_for_another_hole_each_time_is_held_to_the_rate() -> 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["ask", "begin", "finish", "wait"]), st.integers(0, 3)), max_size=60))
-def test_whatever_comes_every_resend_that_was_taken_starts_once_and_in_order(steps: list[tuple[str, int]]) -> None:
+def test_every_accepted_resend_starts_once_and_in_order(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     resends = Resends(ResendLimits(per_second=3, running=2, waiting=4))
     asked: list[ResendTicket] = []

@@ -83,7 +83,7 @@ def test_case_s09_only_ones_own_subscription_can_be_ended() -> None:
     assert list(session.subscriptions) == [TANK]
 
 
-def test_case_s10_where_nobody_follows_nobody_can_leave() -> None:
+def test_case_s10_unsubscribing_without_a_subscription_returns_not_subscribed() -> None:
     assert unsubscribe(SessionTable()) == not_subscribed(A)
     assert unsubscribe(SessionTable(), A, 3) == not_subscribed(A, 3)
 
@@ -143,7 +143,7 @@ def test_an_address_that_is_shared_by_client_ids_is_followed_until_the_last_has_
     assert unsubscribe(sessions, client="y") == [LeaveStream(A, TANK), SendFrame(A, Unsubscribed("tank", 0))]
 
 
-def test_case_x06_anyone_who_may_not_read_any_longer_is_reported_and_sent_no_more() -> None:
+def test_case_x06_a_subscriber_that_lost_read_permission_gets_an_error_and_leaves_the_stream() -> None:
     sessions = SessionTable()
     subscribe(sessions, A)
     subscribe(sessions, A, 1)
@@ -166,7 +166,7 @@ def test_case_x06_anyone_who_may_not_read_any_longer_is_reported_and_sent_no_mor
     assert sessions.recheck({"tank"}, may_read) == []
 
 
-def test_the_latest_subscribe_says_who_follows() -> None:
+def test_the_latest_subscribe_request_sets_the_subjects_of_the_subscription() -> None:
     sessions = SessionTable()
     subscribe(sessions)
     sessions.subscribe(SubscribeRequest("tank"), A, PLANT, PLANT, 0)
@@ -217,7 +217,7 @@ def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_case_b06_nobody_else_touches_a_session(request_: Request) -> None:
+def test_case_b06_a_request_of_another_subject_does_not_refresh_a_session(request_: Request) -> None:
     clock = Clock()
     sessions = SessionTable()
     subscribe(sessions, now=clock.now())
@@ -269,7 +269,7 @@ def test_case_b09_any_request_keeps_a_session_alive() -> None:
     assert [sessions.get(address) is not None for address in (A, B)] == [True, False]
 
 
-def test_a_session_that_nobody_receives_for_half_a_minute_ends() -> None:
+def test_a_session_with_undelivered_messages_for_30_seconds_ends() -> None:
     clock = Clock()
     sessions = SessionTable()
     subscribe(sessions, now=clock.now())
@@ -278,7 +278,7 @@ def test_a_session_that_nobody_receives_for_half_a_minute_ends() -> None:
     assert sessions.undelivered(A, clock.now()) == []
 
 
-def test_three_messages_have_to_be_unheard_and_none_received_between() -> None:
+def test_a_session_ends_only_after_three_undelivered_messages_in_a_row() -> None:
     clock = Clock()
     sessions = SessionTable()
     subscribe(sessions, now=clock.now())
@@ -292,7 +292,7 @@ def test_three_messages_have_to_be_unheard_and_none_received_between() -> None:
 # --- restarts -----------------------------------------------------------------------------------------------------------
 
 
-def test_case_b10_after_a_restart_every_session_follows_what_it_followed() -> None:
+def test_case_b10_sessions_keep_their_subscriptions_after_a_restart() -> None:
     before = SessionTable()
     subscribe(before, A, 0, client="x")
     subscribe(before, A, 2)

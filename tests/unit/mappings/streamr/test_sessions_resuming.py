@@ -11,7 +11,7 @@ from mappings.streamr.sessions import resumed_from
     ("last", "missed", "most", "after"),
     [(7, 3, 1000, 7), (7, 1000, 1000, 7), (7, 1001, 1000, None), (7, 0, 0, 7), (None, 0, 1000, None)],
 )
-def test_case_b10_a_subscription_catches_up_on_what_it_missed_unless_that_is_too_much(
+def test_case_b10_a_subscription_catches_up_on_missed_messages_up_to_the_limit(
     last: int | None, missed: int, most: int, after: int | None
 ) -> None:
     assert resumed_from(last, missed, most) == after

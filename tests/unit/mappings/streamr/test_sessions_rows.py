@@ -21,7 +21,7 @@ OWNERS = frozenset({"acme:yard"})
         PersistedResend("tank-9", 255, 1.5, OWNERS, {}, ""),
     ],
 )
-def test_what_is_packed_comes_back_with_its_types(kept: PersistedItem) -> None:
+def test_packing_and_unpacking_a_row_keeps_its_value_and_types(kept: PersistedItem) -> None:
     found = unpack(pack(kept))
     assert found == kept
     assert type(found) is type(kept)

@@ -78,7 +78,7 @@ def test_an_item_of_another_type_is_refused(index: int, value: Any) -> None:
 
 
 @pytest.mark.parametrize("items", [None, {}, "x", 28, []])
-def test_what_is_no_array_is_refused(items: Any) -> None:
+def test_an_entry_that_is_not_a_filled_array_is_refused(items: Any) -> None:
     with pytest.raises(FrameRefused):
         read_message(items)
 
@@ -97,5 +97,5 @@ def test_case_r24_only_a_predecessor_that_a_resend_would_bring_is_named(
     ("retention", "now", "left"),
     [(None, 5_000, 0), (60, 1_000, 60), (60, 31_000, 30), (60, 31_999, 29), (60, 60_500, 1), (60, 99_000, 1)],
 )
-def test_the_time_to_live_is_what_is_left_of_the_retention(retention: float | None, now: int, left: int) -> None:
+def test_the_time_to_live_is_the_remaining_retention(retention: float | None, now: int, left: int) -> None:
     assert time_to_live(1_000, retention, now) == left

@@ -22,7 +22,7 @@ NOW = "2023-11-14T22:13:20.123456Z"
 
 @settings(max_examples=examples(100), deadline=None)
 @given(TEXT, TEXT, st.integers(0, 255), st.integers(EARLIEST, LATEST))
-def test_case_p06_what_was_published_comes_back_to_the_letter_and_with_its_time(
+def test_case_p06_a_published_message_keeps_its_exact_content_and_time(
     stream: str, content: str, partition: int, instant: int
 ) -> None:
     event = published_event(stream, partition, 10, NOW, content, instant)
@@ -49,7 +49,7 @@ def test_case_p09_without_a_time_of_its_own_a_message_has_the_services() -> None
         {"headers": b'{"ts":"soon"}'},
     ],
 )
-def test_what_is_no_message_of_a_stream_is_refused(wrong: dict[str, Any]) -> None:
+def test_an_event_that_is_not_a_stream_entry_is_refused(wrong: dict[str, Any]) -> None:
     event = published_event("tank", 0, 1, NOW, "1")._replace(**wrong)
     with pytest.raises(DecodeError, match="Not an entry of a stream"):
         entry_of(event, previous=None)

@@ -53,7 +53,7 @@ def test_the_name_of_a_partition_is_read_back(stream: str, partition: int) -> No
 
 
 @each_row("name", ["", "tank", "/0", "tank/", "tank/x", "tank/256", "tank/00", "tank/-1", "tank/٣", "t/9999"])
-def test_what_names_no_partition_is_none(name: str) -> None:
+def test_parsing_an_invalid_partition_name_returns_no_partition(name: str) -> None:
     assert parse_partition_name(name) is None
 
 

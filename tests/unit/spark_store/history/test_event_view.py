@@ -53,7 +53,7 @@ def event(action: str, path: str, value: bytes | None = None) -> Event:
         ("deleted", "/", None, {}),
     ],
 )
-def test_an_event_reports_the_ids_and_what_it_changed(
+def test_an_event_view_has_the_ids_and_the_changed_values(
     action: str, path: str, value: bytes | None, expected: dict[str, Any]
 ) -> None:
     assert partial_thing(event(action, path, value)) == {**IDS, **expected}

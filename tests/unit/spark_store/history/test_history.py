@@ -159,7 +159,7 @@ def test_case_10_from_minus_fifty_is_the_last_fifty(journal: Journal) -> None:
     ("first", "last", "found"),
     [(0, 0, span(1, 101)), (0, -1, span(1, 100)), (-10, -5, span(92, 96)), (-10, 95, span(92, 95))],
 )
-def test_case_11_to_zero_and_below_counts_from_the_newest(
+def test_case_11_a_last_revision_of_zero_or_below_is_relative_to_the_newest(
     journal: Journal, first: int, last: int, found: list[int]
 ) -> None:
     assert read(journal, query(first, last)) == found
@@ -208,7 +208,7 @@ def test_no_to_revision_is_up_to_the_newest(journal: Journal) -> None:
     assert read(journal, query(100)) == [100, 101]
 
 
-def test_a_page_of_what_was_trimmed_says_so(journal: Journal, trim: Callable[[int], None]) -> None:
+def test_a_page_of_trimmed_events_returns_the_trimmed_range(journal: Journal, trim: Callable[[int], None]) -> None:
     trim(41)
     assert page(journal, open_range(journal, query()), 0, 10, MUCH) == HistoryPage(
         [], 0, False, TrimmedRange(1, 40, False, 1)
@@ -269,7 +269,7 @@ def test_case_35_with_a_filter_the_end_is_known_although_others_follow(journal: 
     assert (revisions(found.events), found.ended) == (span(1, 10), True)
 
 
-def test_case_36_what_a_filter_drops_costs_no_demand(journal: Journal) -> None:
+def test_case_36_filtered_out_events_use_no_demand(journal: Journal) -> None:
     found = page(journal, open_range(journal, query(filter='like(attributes/counter,"*0")')), 0, 11, MUCH)
     assert (revisions(found.events), found.ended) == ([1, 11, 21, 31, 41, 51, 61, 71, 81, 91, 101], True)
 
@@ -283,7 +283,7 @@ def test_an_entity_without_events_is_empty(journal: Journal) -> None:
         assert page(journal, open_range(journal, HistoryQuery(nobody, first, last)), 0, 5, MUCH).ended
 
 
-def test_what_comes_after_opening_does_not_belong_to_the_range(journal: Journal) -> None:
+def test_events_appended_after_opening_are_not_in_the_range(journal: Journal) -> None:
     range = open_range(journal, query(100))
     journal.append([change(LAMP, 102)])
     assert revisions(page(journal, range, 0, 10, MUCH).events) == [100, 101]
@@ -423,7 +423,7 @@ def test_a_limit_of_nothing_looks_whether_more_follows(journal: Journal) -> None
     limit=st.integers(1, 45),
     size=st.integers(1, 60),
 )
-def test_pages_together_are_exactly_what_the_words_of_the_query_say(
+def test_all_pages_together_hold_exactly_the_events_the_query_selects(
     first: int, last: int | None, after: int | None, before: int | None, divisor: int | None, limit: int, size: int
 ) -> None:
     """Compared with a walk over all events that takes the definition word by word."""

@@ -210,7 +210,7 @@ def test_merging_twice_is_merging_once(target: Any, patch: Any) -> None:
 
 @settings(max_examples=examples(100), deadline=None)
 @given(PLACES, STATES)
-def test_what_is_set_is_there(path: str, value: Any) -> None:
+def test_a_replayed_state_has_the_modified_value(path: str, value: Any) -> None:
     after: Any = replayed(CREATED, ("modified", path, value)).state
     for key in state_path(EntityType.THING, path):
         after = after[key]

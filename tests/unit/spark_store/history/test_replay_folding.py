@@ -58,7 +58,7 @@ def keys(folding: StateFold) -> list[str]:
         ((), FoldBase.NOTHING, None),
     ],
 )
-def test_a_state_rests_on_events_or_on_what_is_known(
+def test_a_state_is_based_on_events_or_on_a_known_snapshot(
     items: tuple[Event | Snapshot, ...], ground: FoldBase, expected: list[str] | None
 ) -> None:
     folding = folded(*items)
@@ -80,7 +80,7 @@ def test_a_state_rests_on_events_or_on_what_is_known(
         (None, 0, False),
     ],
 )
-def test_json_values_are_the_same_whatever_their_order_and_spelling(one: Any, other: Any, expected: bool) -> None:
+def test_json_equality_ignores_member_order_and_number_spelling(one: Any, other: Any, expected: bool) -> None:
     assert is_same(one, other) is expected
     assert is_same(other, one) is expected
 
@@ -97,7 +97,7 @@ def created(revision: int) -> Event:
     return event(revision)._replace(action="created", path="/", value=b'{"attributes":{"n":0},"policyId":"acme:pol"}')
 
 
-def test_a_creation_is_a_ground_whatever_came_before_it() -> None:
+def test_a_creation_event_is_a_fold_base_after_any_earlier_event() -> None:
     """As after an erasure: revisions go on counting, and the events before are gone."""
     for before in ((), (event(1),), (known(2),)):
         folding = folded(*before, created(7), event(8))

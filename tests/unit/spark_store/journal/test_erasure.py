@@ -177,7 +177,7 @@ def test_a_follower_knows_the_holes_for_as_long_as_a_new_lake_could_be_filled(tm
         assert (follower.oldest(), follower.oldest_known()) == (None, None)
 
 
-def test_a_journal_whose_every_event_was_erased_still_fills_a_new_lake(tmp_path: Path) -> None:
+def test_a_journal_with_all_events_erased_can_fill_a_new_lake(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.open(path)
     journal.append(history(LAMP, 3))
@@ -205,7 +205,7 @@ def test_an_answer_of_an_earlier_version_is_recognized_by_its_content(tmp_path: 
     journal.close()
 
 
-def test_the_answers_of_other_entities_stay_whatever_they_name(tmp_path: Path) -> None:
+def test_an_erasure_keeps_the_responses_of_other_entities(tmp_path: Path) -> None:
     """Another id that begins alike, a policy of the same id. What was made together with another entity is of both."""
     path = tmp_path / "journal.db"
     journal = Journal.open(path)

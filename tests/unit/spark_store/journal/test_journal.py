@@ -53,7 +53,7 @@ def fragile(tmp_path: Path) -> Iterator[Journal]:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
-def test_an_append_whose_nth_operation_fails_is_stored_as_a_whole_or_not_at_all(fragile: Journal, late: bool) -> None:
+def test_an_append_with_a_failing_operation_is_stored_completely_or_not_at_all(fragile: Journal, late: bool) -> None:
     """For each n; and the journal goes on afterwards as if nothing had been. Only a commit whose answer is lost lands."""
 
     def batch() -> list[Change]:
@@ -286,7 +286,7 @@ while True:
 """
 
 
-def test_what_was_reported_durable_survives_a_kill_and_is_there_once(tmp_path: Path) -> None:
+def test_a_durable_commit_survives_a_kill_and_is_stored_once(tmp_path: Path) -> None:
     """A child writes and reports each commit; it is killed at some moment, several times over the same file."""
     path = tmp_path / "journal.db"
     reported = 0

@@ -47,7 +47,7 @@ def test_by_entity_they_are_the_same_and_those_of_an_entity_lie_together(site: D
         assert [(it.entity, it.revision) for it in found] == sorted((it.entity, it.revision) for it in found)
 
 
-def test_what_is_committed_meanwhile_is_seen(site: DataFolder) -> None:
+def test_a_journal_reader_sees_new_commits(site: DataFolder) -> None:
     with JournalReader.open(site.lake.journal) as follower:
         assert follower.newest() == 0
         site.write(3)

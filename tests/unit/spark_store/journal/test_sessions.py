@@ -31,7 +31,7 @@ def test_a_row_is_kept_as_it_was_given(file: sqlite3.Connection) -> None:
     assert sessions.of_protocol(file, "another") == []
 
 
-def test_what_is_kept_under_a_key_again_takes_its_place(file: sqlite3.Connection) -> None:
+def test_a_row_stored_under_an_existing_key_replaces_the_old_row(file: sqlite3.Connection) -> None:
     sessions.keep(file, "streamr", [row("r/a")])
     sessions.keep(file, "streamr", [again := row("r/a", last=2)._replace(source=0, row=b"")])
     assert sessions.of_protocol(file, "streamr") == [again]
@@ -43,7 +43,7 @@ def test_a_session_that_has_come_further_never_goes_back(file: sqlite3.Connectio
     assert [each.last for each in sessions.of_protocol(file, "streamr")] == [9, 7, None]
 
 
-def test_what_is_forgotten_is_gone_and_is_not_made_again_by_a_move(file: sqlite3.Connection) -> None:
+def test_a_deleted_row_is_not_created_again_by_a_move(file: sqlite3.Connection) -> None:
     sessions.keep(file, "streamr", [row("r/a"), other := row("r/b")])
     sessions.forget(file, "streamr", [row("r/a").at, row("r/z").at])
     sessions.move(file, "streamr", [(row("r/a").at, 9)])

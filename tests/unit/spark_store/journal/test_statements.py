@@ -64,7 +64,7 @@ def test_headers_that_are_no_json_cost_their_change_alone(tmp_path: Path) -> Non
     journal.close()
 
 
-def test_all_events_are_followed_in_order_with_what_caused_them(journal: Journal) -> None:
+def test_the_journal_returns_all_events_in_order_with_their_causes(journal: Journal) -> None:
     cause = EventCause("conn-1", {"correlation-id": "c-1", "requested-acks": ["conn-2:x"], "größe": 1.5})
     journal.append([change(LAMP, 1), Change((event(POLICY, 1),), (snapshot(POLICY, 1),), None, cause)])
     journal.append([change(LAMP, 2)])

@@ -44,7 +44,7 @@ def test_nothing_is_left_of_whom_a_policy_was_going_to_report(tmp_path: Path) ->
     assert SUBJECT not in b"".join(each.read_bytes() for each in tmp_path.iterdir())
 
 
-def test_anyone_who_writes_a_state_makes_it_due(tmp_path: Path) -> None:
+def test_every_write_of_a_policy_state_makes_the_policy_due(tmp_path: Path) -> None:
     """A rebuild writes states by itself."""
     journal = Journal.open(tmp_path / "journal.db")
     entity = "INSERT INTO entities (type, id, revision, created, modified, state) VALUES ('policy', ?, 1, '', '', ?)"

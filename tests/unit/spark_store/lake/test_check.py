@@ -49,7 +49,7 @@ def fault_of(site: DataFolder, *, every_page: bool = False) -> str:
     return ""
 
 
-def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: DataFolder) -> None:
+def test_a_complete_lake_passes_the_check_after_any_trim(site: DataFolder) -> None:
     assert fault_of(site, every_page=True) == ""
     trim(site, 7)
     assert fault_of(site, every_page=True) == ""
@@ -57,7 +57,7 @@ def test_a_whole_lake_is_whole_whatever_has_been_trimmed(site: DataFolder) -> No
     assert fault_of(site, every_page=True) == ""
 
 
-def test_what_is_neither_in_the_journal_nor_in_the_lake_is_reported(site: DataFolder) -> None:
+def test_events_missing_from_both_journal_and_lake_are_reported(site: DataFolder) -> None:
     trim(site, 7)
     shutil.rmtree(site.lake.folder)
     with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
@@ -81,7 +81,7 @@ def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
     assert fault_of(site) == ""
 
 
-def test_what_was_erased_is_not_missed(tmp_path: Path) -> None:
+def test_erased_events_are_not_reported_as_missing(tmp_path: Path) -> None:
     site = DataFolder(tmp_path)
     site.write(3, entities=1)
     with contextlib.closing(Journal.open(site.lake.journal)) as journal:
@@ -140,7 +140,7 @@ def half_a_file(table: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
-def test_what_is_missing_of_a_table_is_reported_with_its_place_and_the_next_step(
+def test_a_damaged_table_is_reported_with_its_path_and_the_next_step(
     site: DataFolder, table: Table, damage: Callable[[Path], None], said: str
 ) -> None:
     folder = Path(site.lake.path(table))
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_is_made_meanwhile_is_found(site: DataFolder, monkeypa
     assert len(looks) > len(set(looks))
 
 
-def test_a_page_that_is_not_what_was_written_is_found_where_every_page_is_looked_at(site: DataFolder) -> None:
+def test_a_corrupt_page_is_found_when_every_page_is_checked(site: DataFolder) -> None:
     trim(site, 10)
     file = spoil_page(Path(site.lake.path(EVENTS)))
     assert fault_of(site) == ""

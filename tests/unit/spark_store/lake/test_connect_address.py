@@ -32,7 +32,7 @@ def test_the_address_of_a_later_one_is_left_alone(tmp_path: Path) -> None:
     assert read_address(file).pid == 3
 
 
-def test_no_address_and_a_spoilt_one_say_what_to_do(tmp_path: Path) -> None:
+def test_a_missing_or_corrupt_address_file_raises_an_error_with_the_next_step(tmp_path: Path) -> None:
     file = tmp_path / "connect.json"
     with pytest.raises(NoPipeline, match="start the service"):
         read_address(file)

@@ -70,7 +70,7 @@ def test_pages_follow_each_other_over_files_and_row_groups(lake: Lake) -> None:
     assert found == span(1, 88)
 
 
-def test_what_was_decoded_beyond_a_page_serves_the_next_one(lake: Lake) -> None:
+def test_events_decoded_beyond_a_page_are_used_for_the_next_page(lake: Lake) -> None:
     fill(lake, 1, 90)
     opened = LakeHistory(lake, clock=lambda: 0.0)
     assert read(opened, 1, 90, limit=40) == span(1, 40)
@@ -82,7 +82,7 @@ def test_what_was_decoded_beyond_a_page_serves_the_next_one(lake: Lake) -> None:
         read(opened, 81, 90, limit=40)
 
 
-def test_what_waits_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_read_ahead_for_next_pages_is_bounded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history_reader, "WAITING_BYTES", 1)
     fill(lake, 1, 90)
     opened = LakeHistory(lake)
@@ -145,14 +145,14 @@ def test_times_are_exclusive(lake: Lake, times: Times, expected: list[int]) -> N
     assert opened.events(LAMP, 1, 20, max(1, len(expected)), MUCH, times=times).is_all
 
 
-def test_what_is_missing_in_the_midst_is_reported(lake: Lake) -> None:
+def test_a_missing_revision_in_the_middle_is_reported(lake: Lake) -> None:
     fill(lake, 1, 20)
     forget(lake, "revision = 7")
     with pytest.raises(HistoryUnavailable, match="expected every revision from 1 to 20 in the lake once, found 19"):
         LakeHistory(lake).events(LAMP, 1, 20, 100, MUCH)
 
 
-def test_what_is_there_twice_is_reported(lake: Lake) -> None:
+def test_a_duplicate_revision_is_reported(lake: Lake) -> None:
     fill(lake, 1, 20)
     fill(lake, 20, 20)
     with pytest.raises(HistoryUnavailable, match="once, found 21"):

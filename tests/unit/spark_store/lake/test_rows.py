@@ -76,7 +76,7 @@ def test_more_than_may_be_held_is_refused(site: DataFolder) -> None:
             lake_rows.events_of(site.lake, of, bound)
 
 
-def test_sizes_are_reported_in_the_order_of_ids_whatever_their_types_are(site: DataFolder) -> None:
+def test_entity_sizes_are_ordered_by_id_across_types(site: DataFolder) -> None:
     with JournalReader.open(site.lake.journal) as follower:
         rows = sorted(follower.states(1, 0), key=lambda row: row.entity)
         assert list(follower.sizes("")) == [(row.entity, row.revision, len(row.state or b"")) for row in rows]

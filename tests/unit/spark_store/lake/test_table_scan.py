@@ -23,7 +23,7 @@ def lake(tmp_path: Path) -> Lake:
     return Lake(tmp_path)
 
 
-def test_what_is_new_is_read_when_it_is_needed_and_else_after_a_moment(lake: Lake) -> None:
+def test_new_events_are_read_when_needed_or_after_the_refresh_interval(lake: Lake) -> None:
     fill(lake, 1, 10)
     clock = Clock()
     opened = LakeHistory(lake, clock=clock)
@@ -44,7 +44,7 @@ def test_a_table_that_does_not_reach_so_far_is_reported(lake: Lake) -> None:
         read(opened, 1, 30, reaching=21)
 
 
-def test_a_version_whose_files_were_removed_does_not_disturb(lake: Lake) -> None:
+def test_a_table_version_with_removed_files_is_still_readable(lake: Lake) -> None:
     for first in range(1, 41, 4):
         fill(lake, first, first + 3)
     clock = Clock()
@@ -89,7 +89,7 @@ def test_how_far_another_table_reaches_that_was_put_in_place_is_reported_at_once
 
 @pytest.mark.parametrize("folder", ["", "_delta_log"], ids=["table", "log"])
 @pytest.mark.parametrize("is_empty", [False, True], ids=["no folder", "empty folder"])
-def test_a_table_whose_folder_has_gone_reaches_nowhere(folder: str, is_empty: bool, lake: Lake) -> None:
+def test_a_table_with_a_missing_folder_raises_history_unavailable(folder: str, is_empty: bool, lake: Lake) -> None:
     fill(lake, 1, 10)
     opened = LakeHistory(lake)
     assert opened.reaches() == 20
@@ -119,7 +119,7 @@ def test_a_half_written_file_is_reported_and_the_rest_continues(lake: Lake) -> N
         read(opened, 11, 20)
 
 
-def test_a_page_that_is_not_what_was_written_is_no_history(lake: Lake) -> None:
+def test_a_corrupt_page_raises_history_unavailable(lake: Lake) -> None:
     fill(lake, 1, 10)
     assert read(LakeHistory(lake), 1, 10) == span(1, 10)
     spoil_page(Path(lake.path(EVENTS)))
@@ -127,7 +127,7 @@ def test_a_page_that_is_not_what_was_written_is_no_history(lake: Lake) -> None:
         read(LakeHistory(lake), 1, 10)
 
 
-def test_a_file_whose_newest_time_the_log_has_cut_is_looked_into() -> None:
+def test_a_file_with_a_truncated_newest_time_in_the_log_is_scanned() -> None:
     """Spark's log has times in whole milliseconds."""
     cut = datetime(2030, 1, 15, 7, 30, 0, 250_000, tzinfo=UTC)
     file = _File("a.parquet", _Bounds(None, None, 1, 9), cut, cut)

@@ -10,7 +10,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.lake.watermark import Batch, TableSize, Watermark, publish_watermark, read_watermark
 
 
-def test_what_was_published_is_read(tmp_path: Path) -> None:
+def test_a_published_watermark_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     assert read_watermark(file) == Watermark(seq=0)
     for seq in (5, 9):
@@ -27,14 +27,14 @@ def test_a_publication_that_was_cut_short_leaves_the_old_one(tmp_path: Path) -> 
     assert read_watermark(file) == Watermark(5)
 
 
-def test_what_a_later_version_adds_is_passed_over(tmp_path: Path) -> None:
+def test_unknown_members_of_a_later_version_are_ignored(tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     file.write_text('{"seq": 7, "weather": {"sun": true}}')
     assert read_watermark(file) == Watermark(7)
 
 
 @pytest.mark.parametrize("content", [b"", b'{"seq": "7"}', b"[7]", b"\xff"])
-def test_a_spoilt_watermark_says_what_to_do(content: bytes, tmp_path: Path) -> None:
+def test_a_corrupt_watermark_raises_an_error_with_the_next_step(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     file.write_bytes(content)
     with pytest.raises(StoreUnavailable, match=r"expected a watermark.* delete it"):

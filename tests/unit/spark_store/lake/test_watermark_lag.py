@@ -17,7 +17,7 @@ from tests.support.lake.twin_changes import trim
 NOW = datetime(2030, 1, 15, 0, 1, 0, 250_000, tzinfo=UTC)
 
 
-def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path) -> None:
+def test_the_lag_gives_the_event_count_and_the_age_of_the_oldest_event(tmp_path: Path) -> None:
     site = DataFolder(tmp_path)
     site.write(10, entities=1)
     with JournalReader.open(site.lake.journal) as follower:
@@ -27,7 +27,7 @@ def test_the_lag_counts_events_and_how_long_the_oldest_has_waited(tmp_path: Path
         assert measure_lag(follower, 4, datetime(2000, 1, 1, tzinfo=UTC)) == LakeLag(6, 0.0), "a clock that jumped back"
 
 
-def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
+def test_the_status_shows_the_last_batch(tmp_path: Path) -> None:
     site = DataFolder(tmp_path)
     site.write(10, entities=1)
     assert read_status(site.lake, NOW)["lag_events"] == 10
@@ -38,7 +38,7 @@ def test_the_status_says_what_the_last_batch_was(tmp_path: Path) -> None:
     assert (found["watermark_failure"], found["lake_failure"]) == (None, None)
 
 
-def test_the_status_says_what_neither_journal_nor_lake_has(tmp_path: Path) -> None:
+def test_the_status_reports_events_missing_from_both_journal_and_lake(tmp_path: Path) -> None:
     site = DataFolder(tmp_path)
     site.write(10)
     trim(site, 10)

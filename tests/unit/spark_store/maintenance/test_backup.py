@@ -61,7 +61,7 @@ def once(work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def test_a_copy_has_what_journal_and_lake_have(site: DataFolder, tmp_path: Path) -> None:
+def test_a_backup_has_the_same_events_and_states_as_journal_and_lake(site: DataFolder, tmp_path: Path) -> None:
     made = back_up(site.lake, tmp_path / "copy")
     assert (made.trimmed, made.lake, made.linked) == (10, 30, 0)
     assert json.loads((tmp_path / "copy" / MANIFEST).read_text())["events"] == made.events
@@ -89,7 +89,9 @@ def test_a_journal_without_a_lake_is_copied_too(tmp_path: Path) -> None:
     assert states(DataFolder(tmp_path / "copy")) == states(site)
 
 
-def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_continues(site: DataFolder, tmp_path: Path) -> None:
+def test_a_backup_has_all_events_stored_before_it_began_and_does_not_stop_writes(
+    site: DataFolder, tmp_path: Path
+) -> None:
     stop = threading.Event()
     written: list[int] = []
 
@@ -117,7 +119,7 @@ def test_what_was_stored_before_the_copy_began_is_in_it_and_writing_continues(si
         writer.join()
 
 
-def test_what_the_journal_trims_meanwhile_is_looked_for_in_the_lake_again(
+def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
     site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a second look the copy would lack the events 31 to 35: neither the journal nor the lake would have them."""
@@ -140,7 +142,7 @@ def test_what_the_journal_trims_meanwhile_is_looked_for_in_the_lake_again(
     assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == made.events
 
 
-def test_a_table_whose_files_go_away_meanwhile_is_copied_again(
+def test_a_table_with_files_removed_during_a_backup_is_copied_again(
     site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an erasure has it: rows are written anew, and the files that held them are removed at once."""
@@ -206,7 +208,7 @@ def test_where_links_are_not_to_be_had_files_are_copied(
     assert same(tmp_path / "second") == []
 
 
-def test_what_is_on_its_way_or_written_again_all_the_time_stays_behind(site: DataFolder, tmp_path: Path) -> None:
+def test_a_backup_leaves_out_temporary_files_and_scratch_folders(site: DataFolder, tmp_path: Path) -> None:
     log = Path(site.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")
@@ -218,7 +220,7 @@ def test_what_is_on_its_way_or_written_again_all_the_time_stays_behind(site: Dat
 
 
 @pytest.mark.parametrize("place", ["data", "data/backups", "."])
-def test_a_copy_lies_apart_from_what_it_copies(site: DataFolder, tmp_path: Path, place: str) -> None:
+def test_a_backup_folder_must_be_outside_the_data_folder(site: DataFolder, tmp_path: Path, place: str) -> None:
     with pytest.raises(OutputUnusable, match="expected a folder outside the data folder"):
         back_up(site.lake, tmp_path / place)
 
@@ -239,7 +241,7 @@ def test_an_earlier_copy_has_to_be_whole(site: DataFolder, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_what_fails_leaves_nothing_behind(
+def test_a_failed_backup_leaves_no_files(
     site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     def full(source: Path) -> None:
@@ -255,7 +257,7 @@ def test_what_fails_leaves_nothing_behind(
     assert not is_there or list((tmp_path / "copy").iterdir()) == []
 
 
-def test_a_copy_that_is_damaged_is_none(site: DataFolder, tmp_path: Path) -> None:
+def test_a_backup_of_a_damaged_journal_fails_and_leaves_no_folder(site: DataFolder, tmp_path: Path) -> None:
     content = bytearray(site.lake.journal.read_bytes())
     content[4096 * 3 : 4096 * 5] = b"\xff" * 8192
     site.lake.journal.write_bytes(content)

@@ -129,7 +129,9 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
         ),
     ],
 )
-def test_whatever_differs_is_reported(file: Path, statement: str, found: list[IndexDifference]) -> None:
+def test_every_difference_between_index_and_states_is_reported(
+    file: Path, statement: str, found: list[IndexDifference]
+) -> None:
     tamper(file, statement)
     compared = compare(file)
     assert [
@@ -138,7 +140,7 @@ def test_whatever_differs_is_reported(file: Path, statement: str, found: list[In
     assert compared.differing == len({it.entity for it in found})
 
 
-def test_what_the_index_has_not_reached_is_counted_and_not_missed(file: Path) -> None:
+def test_unindexed_entities_are_counted_as_waiting_and_not_as_missing(file: Path) -> None:
     tamper(file, "UPDATE search_progress SET indexed = 1")
     tamper(file, "DELETE FROM search_values WHERE thing > 1")
     tamper(file, "DELETE FROM search_large")
@@ -190,6 +192,6 @@ def test_index_and_states_are_of_one_mind_wherever_the_writer_is_killed(tmp_path
     assert compare(path)[1:] == (0, 0, [])
 
 
-def test_what_is_no_journal_is_reported(tmp_path: Path) -> None:
+def test_a_missing_journal_raises_store_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="unable to open"):
         compare(tmp_path / "journal.db")

@@ -51,7 +51,7 @@ def test_states_are_made_again_from_the_journals_own_events_byte_for_byte(site: 
     assert states(site) == before
 
 
-def test_the_search_index_says_what_the_states_say_however_wrong_both_were(site: DataFolder) -> None:
+def test_a_rebuild_makes_the_search_index_match_the_states_after_any_damage(site: DataFolder) -> None:
     damage(site)
     tamper(site, "DELETE FROM search_values WHERE path = (SELECT max(path) FROM search_values)")
     tamper(site, "INSERT INTO search_values SELECT path, rank, 'nobody', thing FROM search_values LIMIT 1")
@@ -69,7 +69,7 @@ def test_the_search_index_says_what_the_states_say_however_wrong_both_were(site:
         rebuild_index(Lake(site.folder / "nowhere"))
 
 
-def test_what_was_trimmed_is_made_from_the_lake_and_the_events_after_it(site: DataFolder) -> None:
+def test_a_rebuild_restores_trimmed_states_from_the_lake_and_later_events(site: DataFolder) -> None:
     before = states(site)
     write_lake(site.folder, 30)
     trim(site, 25)
@@ -92,7 +92,7 @@ def test_an_entity_that_only_the_lake_knows_is_added(site: DataFolder) -> None:
     assert states(site) == before
 
 
-def test_what_nothing_reports_is_kept_and_counted(site: DataFolder) -> None:
+def test_a_state_without_events_or_lake_row_is_kept_and_counted(site: DataFolder) -> None:
     trim(site, 7)
     before = states(site)
     assert rebuild_journal(site.lake)[:4] == (ENTITIES, 0, 0, 2), "no lake"
@@ -104,7 +104,7 @@ def test_what_nothing_reports_is_kept_and_counted(site: DataFolder) -> None:
     assert states(site) == before
 
 
-def test_what_was_erased_reports_nothing_of_what_was_made_again_though_the_lake_still_has_it(site: DataFolder) -> None:
+def test_erased_events_in_the_lake_do_not_affect_a_thing_created_again(site: DataFolder) -> None:
     """Neither when the thing was created, nor what was said about a place that it has again."""
     write_lake(site.folder)
     made_anew(site, lamp(3))

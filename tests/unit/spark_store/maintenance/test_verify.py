@@ -91,14 +91,14 @@ def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     assert verify(site.lake, ALL) == VerifyReport(1, 0, 0, indexed=3, waiting=3)
 
 
-def test_a_lake_that_is_gone_with_what_was_trimmed_is_not_the_same(site: DataFolder) -> None:
+def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(site: DataFolder) -> None:
     trim(site, read_watermark(site.lake.watermark).seq)
     shutil.rmtree(site.lake.folder)
     with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
         verify(site.lake, VerifyOptions())
 
 
-def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
+def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> None:
     other = DataFolder(tmp_path / "data")
     eventful(other)
     write_lake(other.folder, 20)
@@ -133,7 +133,7 @@ def test_what_is_on_its_way_is_no_difference(tmp_path: Path) -> None:
     ids=["loss", "gap", "repeat", "change", "headers"],
 )
 @pytest.mark.parametrize("range", [1000, 10])
-def test_what_is_planted_in_events_is_reported_with_its_number(
+def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
     plant: Callable[[Rows], Rows], said: str, range: int, site: DataFolder
 ) -> None:
     write_events(site.folder, plant(events(site)))
@@ -157,7 +157,7 @@ def test_what_is_planted_in_events_is_reported_with_its_number(
     ids=["one", "a beginning", "two", "an end", "everything", "what the journal has"],
 )  # fmt: skip
 @pytest.mark.parametrize("options", [VerifyOptions(), ALL])
-def test_what_is_missing_of_the_trimmed_events_is_reported(
+def test_missing_trimmed_events_are_reported(
     lost: set[int], said: list[str], options: VerifyOptions, site: DataFolder
 ) -> None:
     trim(site, 30)
@@ -166,7 +166,7 @@ def test_what_is_missing_of_the_trimmed_events_is_reported(
     assert differences(site, options) == said
 
 
-def test_what_was_erased_before_is_not_missed_and_what_came_after_it_is(site: DataFolder) -> None:
+def test_only_events_after_an_erasure_are_reported_as_missing(site: DataFolder) -> None:
     """Whether the journal knows up to which revision it was, or only that it was."""
     trim(site, 30)
     write_events(
@@ -194,7 +194,7 @@ def erase_and_make_anew(site: DataFolder) -> None:
     publish_watermark(site.lake.watermark, Watermark(48, erased=1))
 
 
-def test_what_was_erased_and_made_again_above_the_watermark_is_not_missed_in_latest(site: DataFolder) -> None:
+def test_an_entity_created_again_above_the_watermark_is_not_missing_in_latest(site: DataFolder) -> None:
     rows = latest(site)
     row = rows.pop("acme.site:lamp-3")
     write_events(site.folder, [it for it in events(site) if it["entity"] != "acme.site:lamp-3"])
@@ -224,7 +224,7 @@ def test_what_was_erased_and_made_again_above_the_watermark_is_not_missed_in_lat
         (0, None, False, [], 0),
     ],
 )
-def test_events_may_be_missing_up_to_what_retention_or_an_erasure_has_left(
+def test_events_may_be_missing_up_to_the_retention_or_erasure_boundary(
     erased: int, first: int | None, is_expired: bool, snapshots: list[int], expected: int
 ) -> None:
     assert boundary(erased, first, is_expired, snapshots) == expected
@@ -235,7 +235,7 @@ def test_an_event_that_the_journal_lost_is_reported(site: DataFolder) -> None:
     assert differences(site) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
 
 
-def test_what_is_trimmed_meanwhile_is_not_missed(site: DataFolder) -> None:
+def test_events_trimmed_during_a_verify_are_not_reported_as_missing(site: DataFolder) -> None:
     with pytest.raises(Interrupted):
         verify(site.lake, VerifyOptions(range=10), stop(1))
     trim(site, 25)
@@ -243,7 +243,7 @@ def test_what_is_trimmed_meanwhile_is_not_missed(site: DataFolder) -> None:
     assert (found.first, found.compared, found.count) == (1, 48, 0)
 
 
-def test_what_is_planted_in_latest_is_reported(site: DataFolder) -> None:
+def test_a_fault_in_the_latest_table_is_reported(site: DataFolder) -> None:
     rows = latest(site)
     row = rows["acme.site:lamp-3"]
 
@@ -266,7 +266,7 @@ def test_what_is_planted_in_latest_is_reported(site: DataFolder) -> None:
     assert said(*others, {**row, "state": f" {row['state']}"}) == []
 
 
-def test_an_index_that_does_not_say_what_the_states_say_is_reported_and_one_that_is_being_made_is_not(
+def test_verify_reports_a_wrong_search_index_but_not_an_unfinished_one(
     site: DataFolder,
 ) -> None:
     tamper(site, "DELETE FROM search_values WHERE value = 'acme.site:other'")
@@ -320,7 +320,7 @@ def test_an_interrupted_comparison_continues_and_says_the_same(site: DataFolder)
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
-def test_what_is_reported_is_the_same_however_few_events_are_read_at_once(
+def test_the_number_of_events_read_at_once_does_not_change_the_report(
     site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
@@ -356,7 +356,7 @@ def test_what_is_reported_is_the_same_however_few_events_are_read_at_once(
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
-def test_what_is_reported_is_the_same_however_few_bytes_are_held_at_once(
+def test_the_memory_limit_does_not_change_the_report(
     site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_events(site.folder, [row for row in events(site) if row["seq"] not in (9, 10)])
@@ -429,7 +429,7 @@ def test_a_part_ends_where_it_has_enough(sizes: list[tuple[str, int, int]], expe
     assert end_of_part(sizes, MemoryBound(10, 100)) == expected
 
 
-def test_what_has_been_seen_is_kept_in_no_memory_and_no_folder(tmp_path: Path) -> None:
+def test_seen_keys_use_little_memory_and_leave_no_file_in_the_folder(tmp_path: Path) -> None:
     tracemalloc.start()
     with contextlib.closing(SeenKeys(tmp_path)) as seen:
         assert all(seen.add("thing", f"acme.site:{number:0100}") for number in range(50_000))

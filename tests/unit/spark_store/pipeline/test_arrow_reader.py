@@ -46,7 +46,7 @@ def expected(site: DataFolder, first: int, last: int) -> pa.Table:
         return pa.Table.from_batches(arrow(follower.entries_by_entity(first, last), JournalEntry), arrow_reader.EVENTS)
 
 
-def test_they_are_what_python_reads_byte_for_byte(site: DataFolder) -> None:
+def test_arrow_events_equal_the_events_python_reads_byte_for_byte(site: DataFolder) -> None:
     site.append([event(ODD, 1, b'{"big":9007199254740993,"same":1.50}'), event(ODD, 2, '"😀\\u0000"'.encode())])
     site.append([event(ODD, 3, None), change(POLICY, 1), change(LAMP, 1), event(ODD, 4, b"null")])
     site.write(60)

@@ -54,7 +54,7 @@ def test_in_the_middle_of_a_batch_the_lake_is_the_journals_beginning(site: DataF
     ids=["loss", "gap", "repeat", "change"],
 )
 @pytest.mark.parametrize("amid", [False, True])
-def test_what_is_planted_in_events_is_caught(
+def test_the_checker_finds_a_fault_in_the_events_table(
     plant: Callable[[Rows], Rows], said: str, amid: bool, site: DataFolder
 ) -> None:
     write_lake(site.folder)
@@ -65,14 +65,14 @@ def test_what_is_planted_in_events_is_caught(
     assert any(line.startswith(said) for line in found), found
 
 
-def test_the_process_prints_what_the_checker_finds_and_fails(site: DataFolder) -> None:
+def test_a_lake_with_a_missing_event_fails_with_the_checker_findings(site: DataFolder) -> None:
     write_lake(site.folder)
     write_events(site.folder, [row for row in site.table(EVENTS) if row["seq"] != 9])
     with pytest.raises(AssertionError, match="events: missing: number 9"):
         assert_whole(site.folder, amid=True)
 
 
-def test_what_is_planted_in_latest_is_caught(site: DataFolder) -> None:
+def test_the_checker_finds_a_fault_in_the_latest_table(site: DataFolder) -> None:
     write_lake(site.folder)
     rows = sorted(site.table(LATEST), key=lambda row: row["entity"])
     write_latest(site.folder, rows[1:])

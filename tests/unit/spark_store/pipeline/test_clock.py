@@ -147,13 +147,13 @@ def test_a_day_is_believed_once_for_each_time_that_a_machine_was_off() -> None:
         machine.wait(MINUTE)
 
 
-def test_a_machine_that_was_put_back_to_what_it_had_been_is_as_one_that_was_off() -> None:
+def test_a_machine_restored_from_a_snapshot_is_treated_like_one_that_was_off() -> None:
     """What was measured since then is not known: the start of the machine is the same, and fewer seconds ago."""
     last = look(None, NOW, Uptime("same", 5000.0))
     assert look(last, NOW + JUMPED, Uptime("same", 4000.0)).believed == NOW + DAY
 
 
-def test_a_lake_on_which_nobody_has_looked_yet_believes_the_clock() -> None:
+def test_the_first_look_at_a_lake_believes_the_clock() -> None:
     assert look(None, NOW, Uptime("first", 5.0)).believed == NOW
 
 

@@ -62,13 +62,17 @@ def test_a_java_is_known_by_its_build(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("said", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
-def test_an_old_java_is_refused_with_what_it_says(said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_java_is_refused_with_its_version_output(
+    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
     with pytest.raises(SparkMissing, match=r"expected Java 17 or later, found .*java, which says"):
         find_java()
 
 
-def test_no_java_at_all_is_said_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_raises_an_error_with_the_installation_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SparkMissing, match="found none; install one"):
@@ -144,7 +148,7 @@ def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pyt
     assert "org.apache" not in str(caught.value)
 
 
-def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
+def test_missing_jars_raise_an_error_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     (tmp_path / "delta-storage-4.4.0.jar").touch()
     with pytest.raises(SparkMissing, match=r"found delta-storage-4\.4\.0\.jar; `make install`"):
         find_jars(tmp_path)
@@ -152,7 +156,7 @@ def test_missing_jars_are_said_with_what_fetches_them(tmp_path: Path) -> None:
     assert len(find_jars(tmp_path)) == 2
 
 
-def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
+def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> None:
     options = SessionOptions(settings={"spark.sql.shuffle.partitions": "8"}, connect=ConnectOptions(15002, "s3cret"))
     found = _settings(options, [])
     assert found["spark.sql.shuffle.partitions"] == "8"
@@ -161,7 +165,7 @@ def test_what_is_set_by_hand_counts_most_and_a_token_is_never_shown() -> None:
     assert "spark.driver.host" not in _settings(SessionOptions(master="spark://head:7077"), [])
 
 
-def test_what_spark_puts_aside_lies_in_its_folder_whatever_that_is_called(
+def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "dätä 'of mine'"
@@ -256,7 +260,7 @@ exit 1
 """A Java that greets, says what matters, and does not run."""
 
 
-def test_at_a_terminal_the_pipeline_shows_what_java_says_but_its_greeting(tmp_path: Path) -> None:
+def test_at_a_terminal_the_pipeline_shows_java_output_without_its_startup_lines(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "java"
     program.parent.mkdir()
     program.write_text(SPEAKING)
@@ -311,13 +315,13 @@ def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_was_put_aside_is_gone_once_java_has_looked(aside: Path) -> None:
+def test_shuffle_files_are_removed_after_a_java_garbage_collection(aside: Path) -> None:
     spark: Any = Collected(aside)
     assert drop_shuffles(spark) == 0
     assert spark.looks == 2
     assert sorted(it.name for it in aside.rglob("*_*")) == ["rdd_7_0", "shuffle_9_1_0.data", "shuffle_9_2_0.data"]
 
 
-def test_what_is_needed_still_is_not_waited_for_forever(aside: Path) -> None:
+def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(aside: Path) -> None:
     spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark, looks=3) == 1

@@ -22,7 +22,7 @@ def folders(lake: Lake) -> list[Path]:
     return [it for it in lake.scratch.iterdir() if it.is_dir()]
 
 
-def test_a_folder_is_there_for_as_long_as_it_is_needed_and_nobody_else_may_read_it(lake: Lake) -> None:
+def test_a_scratch_folder_is_private_and_is_removed_after_use(lake: Lake) -> None:
     with scratch_folder(lake) as mine, scratch_folder(lake) as another:
         assert mine != another
         assert mine.is_absolute()
@@ -40,7 +40,7 @@ def test_a_folder_that_is_used_stays_when_others_are_swept_away(lake: Lake) -> N
         assert mine.is_dir()
 
 
-def test_what_a_killed_process_left_is_swept_away(lake: Lake) -> None:
+def test_a_sweep_removes_the_scratch_folder_of_a_killed_process(lake: Lake) -> None:
     program = (
         "import sys; from pathlib import Path; from spark_store.lake.tables import Lake\n"
         "from spark_store.pipeline.session import scratch_folder\n"
@@ -61,7 +61,7 @@ def test_what_a_killed_process_left_is_swept_away(lake: Lake) -> None:
     assert folders(lake) == []
 
 
-def test_what_was_left_half_made_or_half_removed_is_swept_away(lake: Lake) -> None:
+def test_a_sweep_removes_a_scratch_folder_without_a_lock(lake: Lake) -> None:
     (lake.scratch / "without-lock").mkdir(parents=True)
     sweep(lake)
     assert folders(lake) == []

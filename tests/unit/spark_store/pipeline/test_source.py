@@ -111,7 +111,7 @@ def test_json_becomes_text_byte_for_byte_and_nothing_stays_nothing() -> None:
     assert (states.column("state").to_pylist(), states.column("policy").to_pylist()) == ([None], [None])
 
 
-def test_times_are_times_and_what_is_none_is_an_error() -> None:
+def test_timestamps_become_arrow_times_and_an_invalid_one_raises_an_error() -> None:
     (batch,) = arrow([entry(1)], JournalEntry)
     assert batch.column("timestamp").to_pylist() == [datetime(2030, 1, 15, 7, 30, 0, 250_000, UTC)]
     with pytest.raises(pa.ArrowInvalid, match="soon"):
@@ -166,7 +166,7 @@ def test_a_hole_in_the_journal_stops_the_batch(site: DataFolder) -> None:
         list(reader(site).read(EventRange(1, 9)))
 
 
-def test_what_is_available_now_does_not_grow(site: DataFolder) -> None:
+def test_the_available_now_limit_excludes_later_events(site: DataFolder) -> None:
     site.write(15)
     events = reader(site)
     events.prepareForTriggerAvailableNow()

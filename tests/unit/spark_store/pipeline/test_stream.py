@@ -91,7 +91,7 @@ def test_a_lake_that_is_not_durable_moves_no_watermark(target: LakeWriter, monke
     assert not target.lake.watermark.exists()
 
 
-def test_nothing_is_removed_before_what_replaces_it_is_durable(
+def test_files_are_removed_only_after_their_replacement_is_durable(
     target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = len(TABLES)
@@ -107,7 +107,7 @@ def test_nothing_is_removed_before_what_replaces_it_is_durable(
 
 
 @pytest.mark.parametrize("older", [*TABLES, None])
-def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
+def test_an_erasure_that_a_table_lacks_is_repeated(
     older: Table | None, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
@@ -132,7 +132,7 @@ def test_what_a_table_does_not_know_to_be_erased_is_erased_again(
     assert (kept.seq, kept.erased, kept.erased_at) == ((45, 3, "t") if older is None else (45, 2, None))
 
 
-def test_what_was_trimmed_before_a_table_put_back_is_known_of_is_merged_all_the_same(
+def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""

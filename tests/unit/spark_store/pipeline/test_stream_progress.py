@@ -51,6 +51,6 @@ def test_a_journal_that_ends_before_the_lake_is_refused() -> None:
 
 
 @pytest.mark.parametrize("oldest", [302, None])
-def test_a_lake_that_lacks_what_the_journal_has_trimmed_is_refused(oldest: int | None) -> None:
+def test_a_lake_without_the_trimmed_events_is_refused(oldest: int | None) -> None:
     with pytest.raises(LakeUnfit, match="found none after 300"):
         plan(found(oldest, 500, appended=300, merged=300, watermark=300))

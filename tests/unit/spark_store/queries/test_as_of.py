@@ -69,7 +69,7 @@ def ids(found: list[CandidateAccess], access: Access | None, text: str | None, o
     return [it.entity.partition(":")[2] for _, it in sorted(matching(found, {POLICY: access}, question))]
 
 
-def test_what_spark_says_applies_to_anyone_who_may_read_everything_and_for_nobody_else() -> None:
+def test_the_spark_match_applies_only_to_readers_with_full_permission() -> None:
     both = '{"attributes":{"a":1,"b":2}}'
     found = [lamp("yes", both, matches=True), lamp("no", both, matches=False), lamp("bare", "{}", matches=True)]
     whole, part = AttributeReader(is_whole=True), AttributeReader(is_whole=False)
@@ -81,7 +81,7 @@ def test_what_spark_says_applies_to_anyone_who_may_read_everything_and_for_nobod
     assert ids(found, part, None) == ["no", "yes"], "nothing of a bare thing is there for him"
 
 
-def test_things_stand_by_what_somebody_may_read_of_them() -> None:
+def test_things_are_sorted_by_the_values_the_reader_can_read() -> None:
     states = [(name, f'{{"attributes":{{"a":{a},"b":{b}}}}}') for name, a, b in (("x", 1, 9), ("y", 2, 8), ("z", 2, 7))]
     found = [lamp(name, state, matches=True) for name, state in states]
     assert ids(found, AttributeReader(is_whole=True), None, "sort(+attributes/b)") == ["z", "y", "x"]
@@ -133,7 +133,7 @@ def make_anew(path: Path, entity: EntityId, revision: int) -> None:
     journal.close()
 
 
-def test_what_a_thing_was_before_it_was_erased_is_nobodys_though_it_was_made_again(journal: Path) -> None:
+def test_states_before_an_erasure_stay_hidden_after_the_thing_is_created_again(journal: Path) -> None:
     """What was found before the erasure, too: each page asks again."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
     with JournalReader.open(journal) as follower:
@@ -172,7 +172,7 @@ class _Frame:
         return lambda *_: self
 
 
-def test_no_row_of_what_was_erased_is_looked_at_while_the_lake_still_has_it(journal: Path) -> None:
+def test_a_query_skips_erased_rows_that_the_lake_still_has(journal: Path) -> None:
     lake = Lake(journal.parent)
     write_lake(lake.data_dir)
     states = [latest_row(it) for it in _states(journal)]

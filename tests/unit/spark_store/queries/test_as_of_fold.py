@@ -60,7 +60,7 @@ def assert_was(rows: Sequence[FoldRow], expected: Snapshot) -> None:
 
 
 @given(HISTORIES, st.data())
-def test_a_thing_is_what_replaying_it_gives_from_whatever_states_are_known(
+def test_a_folded_thing_equals_its_replay_from_any_known_states(
     happenings: list[RandomChange], data: st.DataObject
 ) -> None:
     """States may stand anywhere among the events, also ones whose events are there too."""
@@ -72,7 +72,7 @@ def test_a_thing_is_what_replaying_it_gives_from_whatever_states_are_known(
     assert_was(sorted(rows, key=lambda row: (row.revision, (row.action == KNOWN) is either)), past[-1][1])
 
 
-def test_what_is_not_known_is_no_thing() -> None:
+def test_a_thing_with_missing_events_or_without_state_is_not_found() -> None:
     past = lived(LAMP, [RandomChange("created", "/", {"attributes": {"n": n}}) for n in range(5)], range(1, 99))
     rows = [event_row(event) for event, _ in past]
     changed = [row._replace(action="modified", path="/attributes/n", value="1") for row in rows]
@@ -84,7 +84,7 @@ def test_what_is_not_known_is_no_thing() -> None:
     assert was([state_row(gone)]) is None
 
 
-def test_what_is_said_about_a_thing_goes_with_what_it_is_about_and_stays_with_the_rest() -> None:
+def test_metadata_is_removed_with_its_value_and_kept_for_other_values() -> None:
     said = b'{"_metadata":[["/attributes/a/unit","W"],["/attributes/n/unit","kg"]]}'
     past = lived(
         LAMP,
@@ -111,7 +111,9 @@ PREDICATES = (
 @accepts(at_least=1)
 @settings(max_examples=examples(500), deadline=None)
 @given(PREDICATES, things(), rights())
-def test_what_is_weakened_holds_wherever_anybody_finds_the_thing(predicate: Predicate, thing: Any, may: May) -> None:
+def test_a_weakened_predicate_holds_for_every_thing_any_reader_can_find(
+    predicate: Predicate, thing: Any, may: May
+) -> None:
     weak = weaken(predicate)
     if weak is not None and (holds(predicate, thing, may) or holds(predicate, thing)):
         accepted()
@@ -129,7 +131,7 @@ def test_only_below_a_not_is_anything_left_open() -> None:
         assert weaken(parse(text)) == (None if left is None else parse(left)), text
 
 
-def test_things_that_lie_across_batches_are_whole_and_only_what_can_match_goes_out() -> None:
+def test_things_across_batches_are_complete_and_only_possible_matches_are_returned() -> None:
     rows: list[FoldRow] = []
     for number in range(40):
         entity = EntityId(EntityType.THING, "acme.site", f"lamp-{number:02}")

@@ -110,7 +110,7 @@ def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
         assert keys(merge_ordered(tables, events(*new) if new else None)) == everything
 
 
-def test_the_journal_gives_what_the_lake_does_not_have(lake: Lake) -> None:
+def test_the_journal_provides_the_events_that_the_lake_lacks(lake: Lake) -> None:
     position, rows = newest(lake, EventSelection())
     assert position == Position(0, 4)
     assert keys(iter([rows])) == [
@@ -157,7 +157,7 @@ def test_of_waiting_events_only_those_that_the_filter_takes_are_kept(
     assert keys(iter([rows])) == [("acme.site:lamp-6", "thing", 3)]
 
 
-def test_whether_to_stop_is_looked_at_after_each_slice_of_the_journal_whatever_is_selected(
+def test_an_export_checks_for_cancellation_after_each_journal_slice(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_ROWS", 1)
@@ -272,7 +272,7 @@ def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
     assert not list(tmp_path.glob("*.parquet"))
 
 
-def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
+def test_an_export_that_times_out_while_reading_the_journal_writes_no_file(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     export, answers = exporting(lake, monkeypatch, limits=QueryLimits(0.0))
@@ -281,7 +281,7 @@ def test_an_export_whose_time_is_up_while_it_reads_the_journal_writes_nothing(
     assert (answers.ranges, list(tmp_path.glob("*.parquet"))) == ([], [])
 
 
-def test_the_limit_that_is_reported_is_the_one_that_was_given_whatever_was_left_for_a_query(
+def test_a_timeout_error_names_the_configured_limit_and_not_the_time_left(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
@@ -309,7 +309,7 @@ def test_the_limit_that_is_reported_is_the_one_that_was_given_whatever_was_left_
         )
 
 
-def test_an_export_is_without_what_was_erased_though_lake_and_journal_still_have_it(
+def test_an_export_leaves_out_erased_events_that_lake_and_journal_still_have(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def ask(_self: Export, text: str, version: int, _deadline: float) -> Iterator[pa.Table]:
@@ -348,7 +348,7 @@ def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path
     assert not out.exists()
 
 
-def test_an_empty_lake_gives_what_the_journal_has(tmp_path: Path) -> None:
+def test_an_export_with_an_empty_lake_returns_the_journal_events(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
     journal = Journal.open(lake.journal)

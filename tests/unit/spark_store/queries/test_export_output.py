@@ -35,7 +35,7 @@ def test_a_file_is_put_in_its_place_at_the_end(tmp_path: Path) -> None:
     assert [it.name for it in tmp_path.iterdir()] == ["it.parquet"]
 
 
-def test_what_was_not_finished_is_removed_and_what_was_there_stays(tmp_path: Path) -> None:
+def test_an_unfinished_output_is_removed_and_the_existing_file_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     out.write_text("old")
     with Output.open(out, TABLE.schema, force=True) as output:

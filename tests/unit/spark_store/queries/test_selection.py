@@ -51,7 +51,7 @@ def test_a_condition_names_every_bound() -> None:
         ('gt(_modified,"0000-01-01T00:00:00Z")', []),
     ],
 )
-def test_a_filter_implies_what_a_column_can_say(filter: str, expected: list[str]) -> None:
+def test_a_filter_gives_the_column_conditions_that_it_implies(filter: str, expected: list[str]) -> None:
     assert implied_conditions(rql.parse(filter)) == expected
 
 
@@ -83,7 +83,7 @@ def test_one_event_is_asked_the_same(selection: EventSelection, expected: bool) 
     assert selects(selection, "thing", "acme:a", 5, TEXT) is expected
 
 
-def test_a_filter_sees_what_the_event_reports() -> None:
+def test_a_filter_matches_only_the_values_in_the_event() -> None:
     row = ("acme:a", 5, NOON, "modified", "/attributes/x", "7")
     assert matches(rql.parse("and(gt(attributes/x,6),eq(_revision,5))"), row)
     assert matches(rql.parse(f'and(eq(thingId,"acme:a"),ge(_modified,"{TEXT}"))'), row)

@@ -34,7 +34,7 @@ from spark_store.queries.spark_query import (
 from tests.support.table import each_row
 
 
-def test_an_outside_address_counts_before_the_pipelines_own(tmp_path: Path) -> None:
+def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.pipeline.mkdir(parents=True)
     with publish_address(lake.connect, ConnectAddress("sc://localhost:1", 1)):

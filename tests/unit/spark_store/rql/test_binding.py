@@ -64,7 +64,7 @@ def test_a_property_that_holds_values_is_known_to_every_operator(name: str, oper
 
 
 @pytest.mark.parametrize("name", PRESENCE_ONLY)
-def test_what_is_always_an_object_is_known_to_exists_and_empty_only(name: str) -> None:
+def test_a_property_that_is_always_an_object_supports_only_exists_and_empty(name: str) -> None:
     assert (
         bind(name, Operator.EXISTS) == bind(name, Operator.EMPTY) == Field(FieldKind.DOCUMENT, tuple(name.split("/")))
     )
@@ -158,7 +158,7 @@ def test_times_are_resolved_at_any_depth_and_beside_instants_in_fixed_width() ->
 
 
 @pytest.mark.parametrize("expression", ["soon", "now-1", "now+999999999999y", "now-999999999999d", "now[x]"])
-def test_what_names_no_time_stays_a_time(expression: str) -> None:
+def test_an_invalid_time_expression_stays_an_unresolved_time_literal(expression: str) -> None:
     predicate = parse(f"eq(attributes/t,time:{expression})")
     assert resolve_times(predicate, NOW) == predicate
     assert isinstance(predicate, Compare)

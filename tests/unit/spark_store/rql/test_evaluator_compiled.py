@@ -54,7 +54,7 @@ LITERALS = [
 OPERATORS = ["eq", "ne", "gt", "ge", "lt", "le", "like"]
 
 
-def test_every_case_of_the_filter_language_is_compiled_to_what_it_evaluates_to() -> None:
+def test_a_compiled_filter_gives_the_expected_result_in_every_language_case() -> None:
     filters = [case for case in CASES if isinstance(case["history"], bool)]
     assert len(filters) > 150
     differing = []
@@ -98,7 +98,7 @@ def test_parts_are_joined_as_they_are_evaluated() -> None:
             assert test(thing) is evaluate(predicate, thing)
 
 
-def test_what_is_beside_the_document_is_left_to_the_evaluation() -> None:
+def test_a_compiled_filter_on_fields_outside_the_document_equals_the_evaluation() -> None:
     thing = {"thingId": "acme.site:lamp-7", "_modified": "2030-01-15T07:30:00.25Z", "_revision": 7}
     for text in ('eq(_modified,"2030-01-15T07:30:00.250000Z")', "gt(_revision,6)", 'eq(_namespace,"acme.site")'):
         predicate = parse(text)

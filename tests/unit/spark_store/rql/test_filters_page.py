@@ -46,7 +46,7 @@ def test_a_filter_finds_the_revisions_that_the_page_names(filter: str, revisions
 
 
 @pytest.mark.parametrize(("filter", "expected"), ERRORS, ids=[filter for filter, _ in ERRORS])
-def test_what_the_page_calls_no_filter_is_none(filter: str, expected: str) -> None:
+def test_every_filter_that_the_page_calls_invalid_is_refused(filter: str, expected: str) -> None:
     with pytest.raises(RqlSyntaxError) as caught:
         parse(filter)
     assert caught.value.expected.startswith(expected)
@@ -56,7 +56,7 @@ def test_the_subscribe_of_the_page_carries_a_filter_of_the_page() -> None:
     assert found(BLOCKS[1]["value"]["filter"]) == [2, 4]
 
 
-def test_the_page_shows_what_a_filter_sees() -> None:
+def test_the_page_shows_the_event_view_that_a_filter_evaluates() -> None:
     assert partial_thing(HISTORY[1]) == BLOCKS[2]
 
 

@@ -59,7 +59,7 @@ def test_a_text_asks_for_a_size_and_an_order(text: str | None, options: QueryOpt
         "features/lamp/desiredProperties/power/kw",
     ],
 )
-def test_what_has_a_value_orders(name: str) -> None:
+def test_a_property_with_a_value_can_be_a_sort_field(name: str) -> None:
     (sorting, last) = read_options(f"sort(+{name})").order
     assert sorting.field.path == tuple(name.split("/"))
     assert last == BY_ID
@@ -126,7 +126,7 @@ def test_a_size_out_of_its_range_is_refused(number: str) -> None:
         (",", 0),
     ],
 )
-def test_what_is_no_option_is_refused_with_its_place(text: str, position: int) -> None:
+def test_an_invalid_option_is_refused_with_its_position(text: str, position: int) -> None:
     with pytest.raises(InvalidOption) as caught:
         read_options(text)
     message = caught.value.fault.message

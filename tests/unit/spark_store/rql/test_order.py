@@ -42,7 +42,7 @@ def test_set(case: dict[str, Any]) -> None:
     assert found(case["things"], case["filter"], case["options"]) == case["matches"]
 
 
-def test_what_somebody_may_not_read_is_missing_for_him() -> None:
+def test_an_unreadable_value_is_sorted_as_a_missing_value() -> None:
     """L16: the order tells nothing about values that cannot be seen."""
     things: list[dict[str, Any]] = [{"attributes": {"x": 3}}, {"attributes": {}}, {"attributes": {"x": 1}}]
     assert found(things, None, "sort(+attributes/x)") == [2, 3, 1]
@@ -50,7 +50,7 @@ def test_what_somebody_may_not_read_is_missing_for_him() -> None:
     assert found(things, None, "sort(-thingId)", lambda path: False) == [3, 2, 1]
 
 
-def test_an_instant_stands_by_its_time_however_it_is_written() -> None:
+def test_timestamps_are_sorted_by_time_in_any_notation() -> None:
     things: list[dict[str, Any]] = [
         {"_modified": "2030-01-15T07:30:00.5Z"},
         {"_modified": "2030-01-15T08:30:00+01:00"},
@@ -85,7 +85,7 @@ def test_descending_is_the_exact_reverse(values: list[Any], is_descending: bool)
 
 
 @given(st.lists(searches.SCALARS, min_size=1), st.booleans())
-def test_an_array_stands_by_its_first_element_in_the_order(values: list[Any], is_descending: bool) -> None:
+def test_an_array_is_sorted_by_its_element_that_sorts_first(values: list[Any], is_descending: bool) -> None:
     order = (SortField(X, is_descending),)
     alone = [sort_key({"attributes": {"x": value}}, order) for value in values]
     assert sort_key({"attributes": {"x": values}}, order) == sorted(alone, key=key_of(order))[0]

@@ -316,6 +316,6 @@ FILTERS = st.recursive(
 
 
 @given(FILTERS)
-def test_whatever_the_grammar_writes_is_read_as_it_was_meant(written: tuple[str, Predicate]) -> None:
+def test_text_generated_from_the_grammar_parses_to_its_tree(written: tuple[str, Predicate]) -> None:
     text, tree = written
     assert parse(text) == tree

@@ -35,13 +35,13 @@ def test_a_property_ends_where_the_grammar_says(text: str, name: str, rest: str)
 @pytest.mark.parametrize(
     ("text", "position"), [("", 0), (",", 0), (r"a\q", 1), (r"a\u12", 1), (r"a\ud800", 1), ("a\\", 1)]
 )
-def test_an_error_points_at_what_is_wrong(text: str, position: int) -> None:
+def test_a_syntax_error_has_the_position_of_the_fault(text: str, position: int) -> None:
     with pytest.raises(RqlSyntaxError) as caught:
         Words(text).property()
     assert caught.value.position == position
 
 
-def test_what_is_not_there_leaves_the_position() -> None:
+def test_reading_absent_text_keeps_the_position() -> None:
     words = Words("abc")
     assert words.run(re.compile("[0-9]+")) == ""
     assert words.take("b") is False

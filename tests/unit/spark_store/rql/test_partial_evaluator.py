@@ -38,7 +38,7 @@ def is_open(field: Field) -> bool:
         ("and(exists(attributes/a))", True),
     ],
 )
-def test_what_is_certain(filter: str, certain: bool | None) -> None:
+def test_partial_evaluation_returns_a_result_only_when_it_is_certain(filter: str, certain: bool | None) -> None:
     assert partial_evaluate(parse(filter), DOCUMENT, is_open) is certain
 
 
@@ -55,7 +55,7 @@ def a_filter(dice: random.Random, depth: int) -> str:
     return f"{operator}({','.join(parts)})"
 
 
-def test_what_is_certain_comes_true_whatever_the_open_fields_turn_out_to_be() -> None:
+def test_a_certain_result_holds_for_all_values_of_the_open_fields() -> None:
     random_source = dice("foresee")
     worlds = [
         {

@@ -38,7 +38,7 @@ def test_a_filter_and_an_order_see_all_that_they_look_at(
     assert sort_key(seen, order, may) == sort_key(whole, order, may)
 
 
-def test_what_nobody_looks_at_is_not_read() -> None:
+def test_a_projection_decodes_only_the_requested_fields() -> None:
     text = b'{"thingId":"acme:a","attributes":{"a":{"b":1,"c":2},"d":3},"features":{"f":{"properties":{"x":1,"y":2}}}}'
     assert reader([field("attributes", "a", "b")])(text) == {"attributes": {"a": {"b": 1}}}
     assert reader([field("features", "*", "properties", "y")])(text) == {"features": {"f": {"properties": {"y": 2}}}}
@@ -46,7 +46,7 @@ def test_what_nobody_looks_at_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b'{"a":', b"7"])
-def test_what_is_no_object_is_refused(text: bytes) -> None:
+def test_text_that_is_not_a_json_object_is_refused(text: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         reader([field("attributes", "a", "b")])(text)
 
@@ -61,7 +61,7 @@ def test_fields_may_lie_within_each_other(wanted: list[Field], thing: dict[str, 
 
 
 @given(searches.things(), searches.filters())
-def test_what_matches_has_all_needles_in_its_text(thing: dict[str, Any], predicate: Predicate) -> None:
+def test_a_matching_thing_has_all_needles_in_its_text(thing: dict[str, Any], predicate: Predicate) -> None:
     text = msgspec.json.encode(thing)
     assert all(needle in text for needle in needles(predicate)) or not holds(predicate, thing)
 

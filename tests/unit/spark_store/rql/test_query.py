@@ -22,7 +22,7 @@ def test_a_hit_of_a_text_is_the_thing_that_the_text_says() -> None:
     assert hit != SearchHit("acme:a", {"thingId": "acme:a"})
 
 
-def test_a_budget_has_left_what_was_not_spent() -> None:
+def test_a_budget_returns_the_unspent_time() -> None:
     budget = Budget(seconds=1.0)
     budget.spend(time.perf_counter() - 2.0)
     assert budget.left() < -0.9

@@ -83,7 +83,7 @@ def test_no_right_makes_a_single_predicate_true(predicate: Predicate, thing: dic
 @accepts(at_least=1)
 @settings(max_examples=examples(250), deadline=None)
 @given(searches.filters(max_leaves=3), searches.things())
-def test_who_may_read_nothing_is_reported_only_what_everybody_who_sees_the_thing_knows(
+def test_a_reader_without_permission_gets_the_same_result_as_for_a_bare_thing(
     predicate: Predicate, thing: dict[str, Any]
 ) -> None:
     """The answer is the same as for any thing of that id, but for whether it has a feature at all."""
@@ -105,7 +105,7 @@ def test_in_is_one_eq_after_another(field: Field, literals: list[Literal], thing
 
 
 @given(searches.VALUE_FIELDS, searches.LITERALS, searches.things(), searches.rights())
-def test_ne_holds_for_what_is_there_and_does_not_equal(
+def test_ne_holds_for_an_existing_value_that_is_not_equal(
     field: Field, literal: Literal, thing: dict[str, Any], may: May
 ) -> None:
     different = holds(Compare(Operator.NE, field, literal), thing, may)
@@ -335,7 +335,7 @@ def test_a_value_of_any_feature_is_empty_if_some_feature_has_it_empty(features: 
         (["", 1], "l", True),
     ],
 )
-def test_what_is_absent_on_the_way_through_an_array_is_empty(value: Any, path: str, matches: bool) -> None:
+def test_an_absent_value_on_a_path_through_an_array_is_empty(value: Any, path: str, matches: bool) -> None:
     """L29, and an object in the array that lacks the field."""
     assert answer(f"empty(attributes/{path})", {"attributes": {"l": value}}) is matches
 
@@ -452,7 +452,7 @@ def test_times_are_those_of_the_moment_of_asking() -> None:
     ],
     ids=lambda text: text[:24],
 )
-def test_what_is_no_filter_is_refused_with_a_mark_and_in_no_time(text: str) -> None:
+def test_an_invalid_filter_is_refused_quickly_with_the_error_position(text: str) -> None:
     with (
         at_most(0.5),
         pytest.raises(RqlSyntaxError, match=r"Invalid filter expression: (?s:.*)\^ position \d+: expected ") as caught,

@@ -98,7 +98,7 @@ def test_a_path_of_places_through_arrays_in_objects_takes_no_long_time() -> None
 
 
 @given(searches.things(), searches.FIELDS)
-def test_what_a_path_without_arrays_finds_is_one_value(thing: dict[str, Any], field: Field) -> None:
+def test_a_path_without_arrays_finds_exactly_one_value(thing: dict[str, Any], field: Field) -> None:
     found = find(thing, field)
     assert len(found) == 1 or any(
         isinstance(value, list) for end in range(len(field.path)) for value in walk(thing, field.path[:end])

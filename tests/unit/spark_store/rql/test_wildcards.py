@@ -150,7 +150,7 @@ def plainly(text: str, pattern: str) -> bool:
 
 
 @given(st.text("ab\n", max_size=8), st.text("ab\n*?", max_size=6))
-def test_a_search_pattern_covers_what_its_definition_says(text: str, pattern: str) -> None:
+def test_a_search_pattern_covers_the_text_that_its_definition_covers(text: str, pattern: str) -> None:
     assert covers(text, pattern) is plainly(text, pattern)
 
 

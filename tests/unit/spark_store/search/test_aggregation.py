@@ -60,7 +60,7 @@ def test_nothing_but_an_object_is_needed_to_count() -> None:
         ({"measures": {f"m{n}": {"max": "attributes/a"} for n in range(17)}}, "found 17 names, expected at most 16"),
     ],
 )
-def test_a_specification_that_cannot_be_understood_is_refused_with_what_was_found(given: Any, told: str) -> None:
+def test_an_invalid_aggregation_is_refused_with_the_found_value(given: Any, told: str) -> None:
     with pytest.raises(AggregationInvalid) as refused:
         read_aggregation(given)
     assert told in refused.value.fault.message
@@ -86,7 +86,7 @@ def test_without_groups_there_is_one_row_even_for_nothing() -> None:
     ]
 
 
-def test_with_groups_there_is_none_for_nothing() -> None:
+def test_a_grouped_aggregation_of_no_things_returns_no_rows() -> None:
     assert rows({"groupBy": ROOM}, []) == []
 
 
@@ -123,7 +123,7 @@ def test_paths_lead_through_arrays_of_objects_and_to_an_element_by_its_number() 
     assert [row["k"] for row in rows({"groupBy": {"k": "attributes/l/99999999999/k"}}, things)] == [None]
 
 
-def test_what_is_whole_is_shown_so_and_what_no_json_holds_is_nothing() -> None:
+def test_whole_numbers_are_shown_as_integers_and_too_large_ones_as_null() -> None:
     values = [1.0, 2.0**63, 1e300, 10**400, -0.0, 2**53 + 1]
     found = rows({"groupBy": {"v": "attributes/v"}}, [lamp(n, v=it) for n, it in enumerate(values)])
     assert [repr(row["v"]) for row in found] == [
@@ -165,7 +165,7 @@ def test_more_groups_than_allowed_are_refused() -> None:
     assert (refused.value.fault.status, refused.value.fault.error) == (413, "thing-search:aggregation.toolarge")
 
 
-def test_groups_whose_values_are_too_long_together_are_refused() -> None:
+def test_groups_with_values_above_the_byte_limit_are_refused() -> None:
     tally = GroupAccumulator(read_aggregation({"groupBy": ROOM}), most_bytes=100)
     tally.add(lamp(1, room="x" * 60))
     tally.add(lamp(2, room="x" * 60))
@@ -241,7 +241,7 @@ def test_the_largest_of_a_whole_number_and_a_double_is_found_exactly() -> None:
 
 
 @given(st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.floats(-1e300, 1e300)), min_size=1))
-def test_sums_are_rounded_once_whatever_the_order(numbers: list[int | float]) -> None:
+def test_sums_are_rounded_once_in_any_order(numbers: list[int | float]) -> None:
     measures = {name: {name: "attributes/n"} for name in ("sum", "avg", "min", "max")}
     (row,) = rows({"measures": measures}, [lamp(1, n=it) for it in numbers])
     assert repr(rows({"measures": measures}, [lamp(1, n=it) for it in reversed(numbers)])) == repr([row])
@@ -275,7 +275,7 @@ def test_of_a_wildcard_each_feature_is_asked_for() -> None:
     assert asked == [("features", name, "properties", "t") for name in ("x", "y")]
 
 
-def test_id_and_namespace_belong_to_anyone_who_sees_the_thing() -> None:
+def test_every_reader_of_a_thing_can_group_by_its_id_and_namespace() -> None:
     for path, value in (("thingId", "acme.site:lamp-1"), ("namespace", "acme.site")):
         assert rows({"groupBy": {"x": path}}, [lamp(1)], lambda _path: False) == [{"x": value, "count": 1}]
 

@@ -74,13 +74,15 @@ def test_large_things_are_always_candidates(database: StateDatabase) -> None:
     assert reach(database, "eq(attributes/a,1)").few() == frozenset({1, 2})
 
 
-def test_anyone_who_is_named_nowhere_reaches_nothing(database: StateDatabase) -> None:
+def test_a_subject_in_no_policy_reaches_no_things(database: StateDatabase) -> None:
     put(database, {"a": 1}, {"a": "x" * LARGE})
     assert reach(database, "exists(attributes/a)", "nobody").policies == []
     assert reach(database, "exists(attributes/a)", "nobody").tree == reach(database, "in(attributes/a,time:soon)").tree
 
 
-def test_what_very_many_match_is_not_known_but_can_be(database: StateDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_condition_with_many_matches_is_resolved_only_on_request(
+    database: StateDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("spark_store.search.candidates.bound_of", lambda things, page: 1)
     monkeypatch.setattr("spark_store.search.candidates.FEW_OF_POLICIES", 1)
     put(database, {"a": 1, "b": 1}, {"a": 1}, {"a": 1})
@@ -111,7 +113,7 @@ def test_while_the_index_is_being_built_nothing_is_known(database: StateDatabase
         ("not(eq(attributes/a,1))", None),
     ],
 )
-def test_a_value_at_a_declared_path_counts_where_every_answer_has_it(
+def test_a_declared_value_is_used_only_if_every_match_has_it(
     database: StateDatabase, text: str, value: int | None
 ) -> None:
     database.declare("attributes/a")

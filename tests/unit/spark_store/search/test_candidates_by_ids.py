@@ -70,7 +70,7 @@ def test_of_some_namespaces_large_things_of_others_may_come_along(database: Stat
     assert [id for id in in_the_hall(database, "a") if id.startswith("a:")] == ["a:a", "a:b", "a:bb", "a:c", "a:d"]
 
 
-def test_an_index_that_is_not_complete_is_none(database: StateDatabase) -> None:
+def test_an_incomplete_index_of_a_path_is_not_used(database: StateDatabase) -> None:
     picture, _ = by_ids(database)
     database.connection.execute("UPDATE search_paths SET declared = 1 WHERE path = 'attributes/room'")
     assert picture.declared_path("attributes/room") is None

@@ -144,7 +144,7 @@ LONG_ENOUGH = {"attributes": {"k" * (LONGEST - len("attributes/")): 1, "b": 1}}
 
 
 @given(st.lists(st.none() | THINGS | st.sampled_from([BULK, LONG, LONG_ENOUGH]), min_size=1, max_size=6))
-def test_after_any_changes_the_index_says_what_the_state_says(states: list[dict[str, Any] | None]) -> None:
+def test_the_index_matches_the_state_after_any_changes(states: list[dict[str, Any] | None]) -> None:
     """Creations, changes of every kind, deletions, re-creations, and things that grow large and small again."""
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal.open(Path(folder) / "journal.db")
@@ -202,7 +202,7 @@ def test_long_keys_within_each_other_take_no_room_in_the_index(journal: Journal)
     assert length < 200
 
 
-def test_a_policy_says_whom_it_names_and_what_it_imports(journal: Journal) -> None:
+def test_the_index_has_the_subjects_and_imports_of_a_policy(journal: Journal) -> None:
     def state(subjects: list[str], imports: list[str]) -> dict[str, Any]:
         entries = {"E": {"subjects": {one: {} for one in subjects}}, "F": {"subjects": {}}}
         return {"entries": entries, "imports": {one: {} for one in imports}}
@@ -219,7 +219,7 @@ def test_a_policy_says_whom_it_names_and_what_it_imports(journal: Journal) -> No
     assert not is_true(journal)
 
 
-def test_what_is_not_stored_is_not_in_the_index(journal: Journal) -> None:
+def test_a_change_that_is_not_stored_is_not_in_the_index(journal: Journal) -> None:
     journal.append([change(LAMP, 1, {"attributes": {"a": 1}})])
     before = journal.read(found)
     with pytest.raises(RevisionConflict):
@@ -233,7 +233,7 @@ def test_what_is_not_stored_is_not_in_the_index(journal: Journal) -> None:
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["not carried out", "carried out"])
-def test_a_change_whose_nth_operation_fails_leaves_index_and_state_of_one_mind(tmp_path: Path, late: bool) -> None:
+def test_a_change_with_a_failing_operation_leaves_index_and_state_consistent(tmp_path: Path, late: bool) -> None:
     journal = Journal.open(tmp_path / "journal.db", factory=Fragile)
     revision, number, failures = 1, 0, 0
     journal.append([change(LAMP, 1, {"attributes": {"n": 1}})])
@@ -278,7 +278,7 @@ def test_a_state_that_is_damaged_can_be_replaced(journal: Journal) -> None:
     assert journal.read(found).values > journal.read(expected).values
 
 
-def test_entities_of_an_earlier_journal_are_not_in_the_index_whatever_happens_to_them(tmp_path: Path) -> None:
+def test_changes_do_not_add_entities_of_an_earlier_journal_to_the_index(tmp_path: Path) -> None:
     """They come into it in the order of their keys; until then nobody counts on it."""
     path = tmp_path / "journal.db"
     journal = Journal.open(path)

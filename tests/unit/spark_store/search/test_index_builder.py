@@ -241,7 +241,7 @@ def test_a_path_that_is_declared_no_more_goes_and_may_come_again_in_the_middle_o
     is_true(journal)
 
 
-def test_what_an_erased_thing_had_at_a_declared_path_goes_and_the_path_stays(journal: Journal) -> None:
+def test_an_erasure_removes_values_at_a_declared_path_and_keeps_the_path(journal: Journal) -> None:
     EntityWriter(journal).fill()
     journal.within(lambda it: declare(it, ("attributes/a", "attributes/nobody")))
     while take_step(journal):
@@ -275,7 +275,7 @@ def test_a_damaged_state_has_no_rows_and_stops_nothing(journal: Journal) -> None
     assert journal.read(progress).is_complete
 
 
-def test_an_erasure_takes_away_the_names_of_places_that_nobody_has(journal: Journal) -> None:
+def test_an_erasure_removes_the_paths_that_no_other_thing_has(journal: Journal) -> None:
     """A place may have been named after somebody. One that another thing has stays."""
     for number, attributes in enumerate([{"anna": 1, "room": 1}, {"room": 2}]):
         entity = EntityId(EntityType.THING, "acme.site", str(number))

@@ -58,13 +58,15 @@ def is_candidate(database: StateDatabase, thing: dict[str, Any], tree: Candidate
 
 
 @given(searches.filters(), searches.things())
-def test_whatever_matches_is_a_candidate(database: StateDatabase, predicate: Predicate, thing: dict[str, Any]) -> None:
+def test_every_matching_thing_is_a_candidate(
+    database: StateDatabase, predicate: Predicate, thing: dict[str, Any]
+) -> None:
     database.clear()
     database.put(thing)
     assert is_candidate(database, thing, candidates(predicate)) or not holds(predicate, thing)
 
 
-def test_what_matches_in_a_numbered_case_is_a_candidate(database: StateDatabase) -> None:
+def test_every_matching_thing_of_a_numbered_case_is_a_candidate(database: StateDatabase) -> None:
     matching = [case for case in CASES if case["search"] is True]
     assert len(matching) > 100
     missed = []
@@ -108,7 +110,7 @@ def test_nothing_that_a_filter_says_is_part_of_a_statement(database: StateDataba
 
 
 @pytest.mark.parametrize("text", ["eq(attributes/a,time:soon)", "gt(attributes/a,null)", "in(thingId,1,null)"])
-def test_what_can_never_match_has_no_rows(text: str) -> None:
+def test_a_filter_that_can_never_match_has_no_candidates(text: str) -> None:
     assert candidates(read(text, NOW)) == NOTHING
 
 
@@ -116,11 +118,11 @@ def test_what_can_never_match_has_no_rows(text: str) -> None:
     "text",
     ["not(eq(attributes/a,1))", "empty(attributes/a)", "gt(_revision,3)", "or(eq(attributes/a,1),empty(attributes/b))"],
 )
-def test_what_the_index_cannot_know_may_be_any_thing(text: str) -> None:
+def test_a_filter_that_the_index_cannot_answer_has_all_things_as_candidates(text: str) -> None:
     assert candidates(read(text, NOW)) == AllThings()
 
 
-def test_what_the_index_cannot_know_does_not_hide_what_it_does() -> None:
+def test_the_index_uses_the_parts_of_a_filter_that_it_can_answer() -> None:
     tree = candidates(read("and(eq(attributes/a,1),not(eq(attributes/b,2)))", NOW))
     assert isinstance(tree, RowSelect)
     assert tree.description == "eq(attributes/a,1)"

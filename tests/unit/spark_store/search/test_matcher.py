@@ -40,7 +40,7 @@ def judge(
     return Matcher(picture, question, Given({"acme:p": access}), question.order, CachedCandidates())
 
 
-def test_what_matches_comes_with_its_place_and_its_text(database: StateDatabase) -> None:
+def test_a_matching_row_has_its_sort_position_and_its_text(database: StateDatabase) -> None:
     found = judge(database, 'eq(attributes/room,"hall")', WHOLE).match_row(ROW)
     assert found is not None
     assert found.hit is not None
@@ -50,18 +50,18 @@ def test_what_matches_comes_with_its_place_and_its_text(database: StateDatabase)
 
 
 @pytest.mark.parametrize("text", ['eq(attributes/room,"attic")', "gt(_revision,7)", "not(exists(attributes/level))"])
-def test_what_does_not_match_is_no_answer(database: StateDatabase, text: str) -> None:
+def test_a_row_that_does_not_match_gives_no_hit(database: StateDatabase, text: str) -> None:
     assert judge(database, text, WHOLE).match_row(ROW) is None
 
 
-def test_what_may_not_be_read_neither_matches_nor_orders(database: StateDatabase) -> None:
+def test_an_unreadable_value_is_used_neither_to_match_nor_to_sort(database: StateDatabase) -> None:
     assert judge(database, 'eq(attributes/room,"hall")', LEVEL_ONLY).match_row(ROW) is None
     found = judge(database, "eq(attributes/level,3)", LEVEL_ONLY).match_row(ROW)
     assert found is not None
     assert found.place[0].value is None
 
 
-def test_what_nobody_allows_and_what_lies_elsewhere_is_no_answer(database: StateDatabase) -> None:
+def test_a_row_without_a_readable_policy_or_in_another_namespace_gives_no_hit(database: StateDatabase) -> None:
     assert judge(database, None, WHOLE, "sort(+thingId)", "acme").match_row(ROW) is not None
     assert judge(database, None, WHOLE, "sort(+thingId)", "acme.lab").match_row(ROW) is None
     assert judge(database, None, WHOLE).match_row((*ROW[:5], "acme:other", ROW[6])) is None

@@ -93,7 +93,7 @@ def test_the_thing_is_found_once_if_it_matches() -> None:
     assert search(asked('eq(thingId,"acme:none")')) == []
 
 
-def test_it_is_the_thing_with_what_stands_beside_its_document() -> None:
+def test_a_point_lookup_returns_the_thing_with_its_metadata_fields() -> None:
     entity = EntityId(EntityType.THING, "acme", "a")
     question = asked('eq(thingId,"acme:a")')
     (hit,) = PointLookup(entity, THINGS.get).page(question, Everything(), None, 1, Budget()).hits

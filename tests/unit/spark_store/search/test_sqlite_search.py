@@ -143,7 +143,7 @@ def test_a_thing_that_may_be_seen_whole_comes_as_its_text(search: SqliteSearch, 
     assert hit.thing["attributes"]["n"] == 3
 
 
-def test_what_is_said_about_a_thing_is_no_part_of_its_text(database: StateDatabase, search: SqliteSearch) -> None:
+def test_metadata_of_a_thing_is_not_part_of_its_text(database: StateDatabase, search: SqliteSearch) -> None:
     database.clear()
     database.put({"thingId": "acme:a", "policyId": POLICY, "_metadata": {"attributes": {"a": {"unit": "K"}}}, **BESIDE})
     hit = search.page(asking(None), with_rights({POLICY: WHOLE}, database), None, 5, Budget()).hits[0]
@@ -166,7 +166,7 @@ def test_everything_that_matches_can_be_gone_through_and_counted(search: SqliteS
     assert search.count(asking(None), Given({}), Budget()) == 0
 
 
-def test_anyone_who_is_named_in_few_policies_is_not_answered_by_looking_at_all_things(
+def test_a_search_by_a_subject_in_few_policies_does_not_scan_all_things(
     database: StateDatabase, search: SqliteSearch, many: Given
 ) -> None:
     database.put(*({"thingId": f"acme:own-{n}", "policyId": "acme:own", **BESIDE} for n in range(3)))
@@ -219,7 +219,7 @@ def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, m
         assert found(search, asking("eq(attributes/n,3)"), many) == ["acme:0757"]
 
 
-def test_what_was_found_gives_a_search_its_time_back(search: SqliteSearch, many: Given) -> None:
+def test_a_page_with_hits_resets_the_time_budget_of_the_search(search: SqliteSearch, many: Given) -> None:
     budget = Budget(seconds=60.0, spent=1.0)
     search.page(asking(None), many, None, 5, budget)
     assert budget.spent == 0.0

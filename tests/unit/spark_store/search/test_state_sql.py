@@ -55,7 +55,7 @@ PREDICATES = (
 @accepts(at_least=1)
 @settings(max_examples=examples(500), deadline=None)
 @given(PREDICATES, searches.things())
-def test_what_matches_is_possible_and_what_is_certain_matches(
+def test_every_match_meets_the_possible_condition_and_every_certain_thing_matches(
     database: StateDatabase, predicate: Predicate, thing: dict[str, Any]
 ) -> None:
     matched = holds(predicate, thing)
@@ -93,7 +93,7 @@ def test_what_matches_is_possible_and_what_is_certain_matches(
         ('like(features/*/properties/t,"é*x*é")', True),
     ],
 )
-def test_what_is_plain_is_distinguished(database: StateDatabase, text: str, met: bool) -> None:
+def test_the_possible_condition_of_a_simple_filter_is_exact(database: StateDatabase, text: str, met: bool) -> None:
     thing = {
         "thingId": "acme:a",
         "policyId": "acme:p",
@@ -119,5 +119,5 @@ def test_what_is_plain_is_distinguished(database: StateDatabase, text: str, met:
         "gt(_revision,null)",
     ],
 )
-def test_what_is_not_plain_is_always_possible(text: str) -> None:
+def test_a_filter_that_is_not_simple_has_no_possible_condition(text: str) -> None:
     assert possible(read(text, NOW)) is None

@@ -133,7 +133,7 @@ async def test_cases_n03_d07_and_d08_a_name_that_means_nothing_is_refused_and_th
     await rsio_harness.framed("a", 7)
 
 
-async def test_case_d09_what_somebody_may_not_read_is_not_found() -> None:
+async def test_case_d09_a_thing_without_read_permission_is_not_found() -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:stranger"), revisions=1)
     rsio_harness.send("a", H, subscribe(HISTORY, 1, 1))
     *_, error = await rsio_harness.framed("a", 3)
@@ -166,7 +166,7 @@ async def test_cases_d03_and_d04_demand_adds_up() -> None:
     await rsio_harness.received("a", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32")
 
 
-async def test_case_d05_what_is_empty_is_complete_without_demand() -> None:
+async def test_case_d05_an_empty_stream_completes_without_demand() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", H, trial("range?n=0"))
     await rsio_harness.received("a", f"{SERVER} 81 01 00 86 01")
@@ -198,7 +198,7 @@ async def test_case_d10_a_stream_that_fails_says_so_after_its_elements() -> None
     assert error.error.startswith("500 ")
 
 
-async def test_cases_d11_to_d13_what_crosses_an_end_is_ignored() -> None:
+async def test_cases_d11_to_d13_frames_for_an_ended_subscription_are_ignored() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send(
         "a", H, trial("range?n=3"), "13 01 12 01 03 13 09 12 09 01", trial("range?n=3"), trial("range?n=3")

@@ -41,7 +41,7 @@ ENDLESS = "ff ff ff ff ff ff ff ff 7f"
         pytest.param(["01 00 01 02", "a8 02 ab cd"], "a9 02 ab cd", id="K01"),
     ],
 )
-async def test_cases_h01_to_k01_what_is_said_rightly_is_answered(said: list[str], answered: str) -> None:
+async def test_cases_h01_to_k01_valid_bytes_are_answered(said: list[str], answered: str) -> None:
     rsio_harness = await RsioHarness.filled()
     for number, message in enumerate(said, 1):
         rsio_harness.send("a", message)
@@ -72,7 +72,7 @@ async def test_cases_h01_to_k01_what_is_said_rightly_is_answered(said: list[str]
         pytest.param(["01 00 01 02", f"a8 41 {'00' * 65}"], "protocol error", id="K02"),
     ],
 )
-async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(said: list[str], reason: str) -> None:
+async def test_cases_h05_to_k02_invalid_bytes_are_answered_with_a_goodbye(said: list[str], reason: str) -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("other", H, f"{RANGE} 32 01 00")
     for message in said:
@@ -93,7 +93,7 @@ async def test_cases_h05_to_k02_what_is_said_wrongly_is_answered_with_a_goodbye(
     await rsio_harness.received("other", f"{SERVER} 81 01 00 82 01 01 31 82 01 01 32 86 01")
 
 
-async def test_case_h09_anyone_who_has_said_no_hello_has_no_session() -> None:
+async def test_case_h09_a_client_without_a_hello_has_no_session() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", "12 05 0a")
     await until(lambda: rsio_harness.frames("a"))

@@ -102,7 +102,7 @@ async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
         "tck/big?bytes=9&enc=cbor",
     ],
 )
-async def test_what_is_bytes_already_has_no_other_encoding(publisher: str) -> None:
+async def test_a_publisher_of_bytes_refuses_another_encoding(publisher: str) -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
     rsio_harness.send("a", H, subscribe(publisher, 1, 9))
     *_, error = await rsio_harness.framed("a", 3)

@@ -49,7 +49,7 @@ async def test_the_fields_that_were_asked_for_stand_beside_the_event_as_they_are
     assert found[1]["extra"]["attributes"] == {"hall": "N", "serial": 8}
 
 
-async def test_fields_may_depend_on_what_the_event_says() -> None:
+async def test_extra_fields_can_depend_on_the_content_of_the_event() -> None:
     rsio_harness = await following(f"{EVENTS}?extra-fields={quote('features/{{ feature:id }}/properties/unit')}")
     features = {name: {"properties": {"unit": name * 2, "n": 1}} for name in "ab"}
     await rsio_harness.dispatch(command("modify", "/features", features))
@@ -73,7 +73,7 @@ async def test_a_filter_sees_the_fields_too() -> None:
     assert (found["value"], found["extra"]) == (5, {"attributes": {"hall": "S"}})
 
 
-async def test_what_the_reader_may_not_see_is_left_out() -> None:
+async def test_extra_fields_without_read_permission_are_left_out() -> None:
     rsio_harness = await following(f"{EVENTS}?extra-fields=attributes/hall,_policy", source())
     entry = {"subjects": {READER: {"type": "test"}}, "resources": {"thing:/": {"grant": ["READ"], "revoke": []}}}
     changed = await rsio_harness.dispatch(
@@ -140,7 +140,7 @@ async def test_fields_that_cannot_be_had_are_refused(publisher: str, said: str) 
     assert said.casefold() in error.error.casefold()
 
 
-async def test_an_event_is_left_out_whose_fields_cannot_be_had_as_they_are_after_it() -> None:
+async def test_an_event_is_left_out_when_the_state_after_it_is_not_available() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
     write = enriched_encoder(LAMP, "attributes", None, (OWNER,), ClockedState(rsio_harness.decider.world, lambda: NOW))
     event = Event(LAMP, 2, "2030-01-15T07:30:00.000000Z", "modified", "/attributes/on", b"2", b"{}")

@@ -81,7 +81,7 @@ def requests(rsio_harness: RsioHarness, address: str = "a") -> list[Frame]:
     return [frame for frame in rsio_harness.frames(address) if isinstance(frame, RequestFrame)]
 
 
-async def test_cases_w01_to_w04_what_is_ingested_is_carried_out_beside_what_the_client_reads() -> None:
+async def test_cases_w01_to_w04_ingested_commands_are_executed_while_the_client_reads() -> None:
     rsio_harness = await RsioHarness.filled(options={"ingest": ["telemetry"]})
     assert (await rsio_harness.dispatch(document("a/b/things/twin/commands/create", value={"_policy": policy(OWNER)})))[
         "status"
@@ -175,7 +175,7 @@ async def test_a_store_that_cannot_be_read_in_the_middle_of_a_message_takes_it_u
     assert rsio_harness.values() == [1, 2, 3, 4, 5]
 
 
-async def test_commands_whose_delivery_was_given_up_are_carried_out_when_it_comes_again() -> None:
+async def test_commands_of_an_abandoned_delivery_are_executed_on_redelivery() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.full = True
     message = turns(1, 128)
@@ -190,7 +190,7 @@ async def test_commands_whose_delivery_was_given_up_are_carried_out_when_it_come
     assert await rsio_harness.settled(1)
 
 
-async def test_a_message_that_comes_again_while_it_is_being_stored_counts_once_and_waits_for_the_disk() -> None:
+async def test_a_message_redelivered_while_it_is_stored_is_executed_once_and_waits_for_the_disk() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.hold()
     message = turns(1, 128)
@@ -294,7 +294,7 @@ async def taking_as(device: str, enforced: dict[str, Any]) -> RsioHarness:
     return rsio_harness
 
 
-async def test_who_may_not_write_changes_nothing() -> None:
+async def test_a_client_without_write_permission_changes_nothing() -> None:
     rsio_harness = await taking(source("in", "acme:stranger"))
     rsio_harness.send("a", turns(1, 3))
     assert await rsio_harness.settled(1)
@@ -344,7 +344,7 @@ async def test_a_key_that_a_client_has_chosen_holds_for_a_later_session_and_for_
         pytest.param({}, [], id="nowhere"),
     ],
 )
-async def test_answers_go_where_the_operator_says_to_those_who_want_them(
+async def test_required_responses_go_to_the_configured_reply_address(
     options: dict[str, Any], places: list[str]
 ) -> None:
     rsio_harness = await taking(options=options)
@@ -366,7 +366,7 @@ async def test_answers_go_where_the_operator_says_to_those_who_want_them(
     assert told == [("c-2", 204), ("c-4", 404), ("c-5", 400)][: len(places)]
 
 
-async def test_nobody_waits_for_acknowledgements_or_devices_that_a_command_asks_for() -> None:
+async def test_ingested_commands_do_not_wait_for_requested_acknowledgements_or_devices() -> None:
     rsio_harness = await taking(options={"ingestReplyAddress": "answers"})
     wanted = {"response_required": True, "requested_acks": ["twin-persisted", "site:stored"], "timeout": "60s"}
     asked = command("retrieve", live_channel_condition="eq(attributes/on,1)", response_required=True)
@@ -436,7 +436,7 @@ async def test_a_stream_that_is_complete_or_refused_is_not_asked_for_again(end: 
     await rsio_harness.received("b", f"{SERVER} {WANTED}")
 
 
-async def test_what_comes_with_a_goodbye_is_carried_out_even_when_the_store_is_away() -> None:
+async def test_commands_sent_with_a_goodbye_are_executed_even_when_the_store_is_unavailable() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.full = True
     rsio_harness.send("a", turns(1, 3), Goodbye("bye"))
@@ -466,7 +466,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
     assert rsio_harness.values() == list(range(1, 104))
 
 
-async def test_more_than_was_wanted_ends_the_stream_and_what_was_wanted_counts() -> None:
+async def test_excess_elements_end_the_stream_and_requested_elements_are_executed() -> None:
     rsio_harness = await taking()
     rsio_harness.disk.hold()
     rsio_harness.send("a", turns(1, 257))
@@ -509,7 +509,7 @@ async def test_several_names_are_streams_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3 if THOROUGH else 1))
-async def test_whatever_a_client_brings_harms_nobody_else(seed: int) -> None:
+async def test_mutated_bytes_of_a_client_do_not_affect_other_sessions(seed: int) -> None:
     """Octets of frames and of the commands in them are changed, left out or put in."""
     random = dice("changed commands", seed)
     rsio_harness = await taking(options={"ingestReplyAddress": "answers"})

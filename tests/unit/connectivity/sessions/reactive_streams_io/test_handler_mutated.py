@@ -51,7 +51,7 @@ def test_a_hundred_thousand_conversations_with_the_handler_over_bad_wires() -> N
     series(examples(100_000))
 
 
-def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_conversation_check_detects_a_faulty_session_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(frozenset(Extension), [Step(0, "subscribe", NAMES.index("tck/never"), 0)], QUIET, QUIET)
     with ConversationService() as conversation_service:
         conversation_service.hold(plan)
@@ -63,7 +63,7 @@ def test_what_is_not_as_it_must_be_is_found(monkeypatch: pytest.MonkeyPatch) -> 
         conversation_service.hold(plan)
 
 
-def test_who_has_left_is_kept_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_departed_client_leaves_no_reference_to_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody holds on to a client of which the desk knows nothing any more."""
     made: weakref.WeakSet[PeerSession] = weakref.WeakSet()
     build = PeerSession.__init__

@@ -43,7 +43,7 @@ async def told(rsio_harness: RsioHarness, *publishers: str, demand: int = 100, n
 # live
 
 
-async def test_what_happens_to_a_thing_is_reported_from_now_on() -> None:
+async def test_a_subscriber_receives_the_events_of_a_thing_from_now_on() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
     await told(
         rsio_harness, EVENTS, f"{EVENTS}?filter=gt(attributes/on,3)", f"{EVENTS}?fields=revision,value", number=3
@@ -60,7 +60,7 @@ async def test_what_happens_to_a_thing_is_reported_from_now_on() -> None:
     assert by_stream[3] == [{"revision": 3, "value": 3}, {"revision": 4, "value": 4}]
 
 
-async def test_what_a_filter_leaves_out_takes_no_demand() -> None:
+async def test_events_excluded_by_a_filter_use_no_demand() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
     await told(rsio_harness, f"{EVENTS}?filter=eq(attributes/on,9)", demand=1, number=1)
     for number in range(2, 10):
@@ -80,7 +80,7 @@ async def test_case_n12_a_projection_is_a_number_of_fixed_size() -> None:
     assert list(packed.elements) == [struct.pack(">d", each) for each in (2, 3, 7.5)]  # type: ignore[attr-defined]
 
 
-async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
+async def test_case_n12_a_projection_of_events_can_be_packed_as_numbers() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
     await told(rsio_harness, f"{EVENTS}?project=/features/t/properties/value&pack=f64", number=1)
     await rsio_harness.dispatch(command("modify", "/features", {"t": {"properties": {"value": 21.5, "unit": "C"}}}))
@@ -94,7 +94,7 @@ async def test_case_n12_a_projection_of_what_happens_is_a_number_too() -> None:
 # permissions
 
 
-async def test_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
+async def test_a_subscriber_that_loses_read_permission_gets_an_error_and_no_more_events() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
     rsio_harness.send("a", H, subscribe(EVENTS, 1, 100), subscribe(HISTORY, 2, 0))
     await rsio_harness.framed("a", 3)
@@ -110,7 +110,7 @@ async def test_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> 
     await until(lambda: list(rsio_harness.streams) == [])
 
 
-async def test_what_is_erased_is_over() -> None:
+async def test_an_erased_thing_ends_its_subscriptions_with_an_error() -> None:
     rsio_harness = await RsioHarness.filled(revisions=1)
     await told(rsio_harness, EVENTS, number=1)
     fault = Fault(404, "things:thing.notfound", "gone")
@@ -120,7 +120,9 @@ async def test_what_is_erased_is_over() -> None:
     assert error.error == "404 things:thing.notfound gone"
 
 
-async def test_case_n13_what_is_retained_no_longer_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_case_n13_a_history_from_before_the_oldest_retained_revision_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rsio_harness = await RsioHarness.filled(revisions=5)
     monkeypatch.setattr(rsio_harness.store, "oldest_revision", lambda _: 3)
     frames = await told(rsio_harness, f"{HISTORY}?from=2", f"{HISTORY}?from=3", HISTORY, number=2 + 5 + 7)
@@ -150,7 +152,7 @@ async def test_case_n05_a_search_brings_pages_or_things() -> None:
     assert OnComplete(2) in frames
 
 
-async def test_case_n05_a_search_finds_what_its_filter_says() -> None:
+async def test_case_n05_a_search_returns_the_things_that_match_its_filter() -> None:
     rsio_harness = await RsioHarness.filled()
     for number in range(5):
         assert (await rsio_harness.dispatch(creation(f"lamp-{number}")))["status"] == 201
@@ -282,7 +284,7 @@ async def test_a_feed_continues_with_the_one_after_it() -> None:
         await all_of(ConcatenatedFeed(NOTHING, lambda: Fault(404, "x:y", "gone")))
 
 
-async def test_who_leaves_while_the_first_feed_ends_opens_no_second_one() -> None:
+async def test_closing_a_concatenated_feed_during_its_first_feed_opens_no_second_feed() -> None:
     both: ConcatenatedFeed
 
     class Left(Listed):
@@ -301,7 +303,7 @@ async def test_who_leaves_while_the_first_feed_ends_opens_no_second_one() -> Non
     assert opened == []
 
 
-async def test_elements_come_apart_and_none_is_lost_at_the_end_of_a_page() -> None:
+async def test_a_flattened_feed_splits_pages_into_elements_and_loses_no_element() -> None:
     assert await all_of(FlattenedFeed(Listed(["abc"], [], ["de"]), list), limit=2) == list("abcde")
     assert await all_of(EncodedFeed(Listed([1, 2], [3]), lambda each: b"%d" % each if each != 2 else None)) == [
         b"1",

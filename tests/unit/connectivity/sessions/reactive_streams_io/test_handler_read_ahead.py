@@ -104,7 +104,7 @@ async def test_streams_have_their_turns_one_after_the_other() -> None:
     assert [order.count(name) for name in feeds] == [5] * 20
 
 
-async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_the_bound() -> None:
+async def test_a_read_larger_than_the_bound_is_allowed_when_no_other_feed_waits() -> None:
     gate = ReadAheadBudget(ConnectionBudget())
     large, other = BudgetedFeed(Store(), gate), BudgetedFeed(Store(), gate)
     assert read_ahead.size_of((await large.page(0, 1, 3 * MOST)).elements) == 3 * MOST
@@ -115,7 +115,7 @@ async def test_where_nothing_waits_somebody_may_read_even_what_is_larger_than_th
     assert await task == read_ahead.PAGE
 
 
-async def test_anyone_who_is_cancelled_or_closed_while_it_waits_keeps_nobody_from_reading() -> None:
+async def test_a_feed_cancelled_or_closed_while_it_waits_does_not_block_other_feeds() -> None:
     hall = ConnectionBudget()
     gate = ReadAheadBudget(hall)
     stores = [Store() for _ in range(11)]
@@ -136,7 +136,7 @@ async def test_anyone_who_is_cancelled_or_closed_while_it_waits_keeps_nobody_fro
     assert "0 bytes held, 0 reading, 0 waiting" in repr(gate)
 
 
-async def test_anyone_who_is_cancelled_just_as_its_turn_comes_gives_it_to_the_next() -> None:
+async def test_a_feed_cancelled_as_its_turn_comes_passes_the_turn_to_the_next_feed() -> None:
     gate = ReadAheadBudget(ConnectionBudget())
     feeds = [BudgetedFeed(Store(), gate) for _ in range(10)]
     tasks = [asyncio.create_task(read(feed)) for feed in feeds]
@@ -147,7 +147,7 @@ async def test_anyone_who_is_cancelled_just_as_its_turn_comes_gives_it_to_the_ne
     assert tasks[8].cancelled()
 
 
-async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
+async def test_a_feed_that_is_closed_or_fails_during_a_read_holds_no_budget() -> None:
     hall = ConnectionBudget()
     gate, store = ReadAheadBudget(hall), Store()
     store.ready.clear()
@@ -164,7 +164,7 @@ async def test_what_is_closed_or_fails_while_it_is_read_holds_nothing() -> None:
     assert "0 bytes held, 0 reading" in repr(gate)
 
 
-async def test_a_crowd_of_sessions_reads_little_at_a_time_and_none_waits_for_another(
+async def test_many_sessions_read_small_pages_and_do_not_wait_for_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(read_ahead, "MOST_TOGETHER", 3 << 20)
@@ -234,7 +234,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
     await until(lambda: hall(rsio_harness).used_bytes == 0)
 
 
-async def test_what_is_cancelled_at_once_is_forgotten_at_once() -> None:
+async def test_a_subscription_cancelled_immediately_leaves_no_state() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", H)
     for _ in range(3):

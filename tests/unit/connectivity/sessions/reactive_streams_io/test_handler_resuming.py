@@ -61,7 +61,7 @@ async def test_case_r02_a_session_continues_at_another_address_without_a_gap() -
     assert goodbye(await rsio_harness.framed("a", 8)) == "resumed elsewhere"
 
 
-async def test_who_has_gone_comes_back_at_another_address_and_continues() -> None:
+async def test_a_disconnected_client_resumes_at_another_address() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     rsio_harness.send("a", HELLO, subscribe(HISTORY, 1, 1))
     token = granted(await rsio_harness.framed("a", 4))
@@ -87,7 +87,7 @@ async def test_a_stream_continues_with_the_session_that_took_it_over() -> None:
 
 
 @pytest.mark.parametrize("how", ["unknown", "used", "another subject", "after a goodbye", "too late"])
-async def test_cases_r04_to_r06_and_r09_a_token_counts_once_for_one_and_for_a_while(how: str) -> None:
+async def test_cases_r04_to_r06_and_r09_a_token_is_valid_once_for_one_subject_and_a_limited_time(how: str) -> None:
     rsio_harness = await RsioHarness.filled(source("in", "acme:x"), source("in2", "acme:y"))
     rsio_harness.send("a", HELLO, trial("range?n=3"))
     token = granted(await rsio_harness.framed("a", 3))
@@ -110,7 +110,7 @@ async def test_cases_r04_to_r06_and_r09_a_token_counts_once_for_one_and_for_a_wh
     await until(lambda: elements(rsio_harness.frames("c")) == [b"1"])
 
 
-async def test_what_nobody_comes_back_for_is_let_go() -> None:
+async def test_a_session_that_is_never_resumed_is_released() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", "01 00 02 01 02", trial("never"))
     await rsio_harness.framed("a", 3)
@@ -120,7 +120,7 @@ async def test_what_nobody_comes_back_for_is_let_go() -> None:
     await until(lambda: list(rsio_harness.streams) == [])
 
 
-async def test_case_r06_a_token_whose_answer_was_lost_applies_again() -> None:
+async def test_case_r06_a_token_can_be_used_again_when_its_answer_was_lost() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
@@ -175,7 +175,7 @@ async def test_case_r01_a_client_that_resumes_is_granted_a_token() -> None:
     assert len(granted([grant])) == 16
 
 
-async def test_case_r03_what_the_service_never_got_is_said_again() -> None:
+async def test_case_r03_a_client_resends_frames_the_service_never_received() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", HELLO)
     token = granted(await rsio_harness.framed("a", 2))
@@ -217,7 +217,7 @@ async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
     await until(lambda: list(rsio_harness.streams) == [])
 
 
-async def test_case_r11_what_was_acknowledged_is_forgotten() -> None:
+async def test_case_r11_a_client_cannot_resume_before_its_acknowledged_position() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
@@ -227,7 +227,7 @@ async def test_case_r11_what_was_acknowledged_is_forgotten() -> None:
     await refused(rsio_harness, "b")
 
 
-async def test_case_r12_anyone_who_still_reads_the_old_address_is_reported() -> None:
+async def test_case_r12_a_client_at_the_old_address_gets_a_goodbye() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", HELLO, trial("range?n=9", 1, 4))
     token = granted(await rsio_harness.framed("a", 7))
@@ -268,7 +268,7 @@ async def test_case_r14_a_split_element_continues_with_its_next_part() -> None:
     assert sum(len(frame.data) for frame in sent) == 200_000
 
 
-async def test_what_waited_for_a_client_leaves_with_the_answer_to_its_resume_and_the_rest_follows() -> None:
+async def test_elements_buffered_for_a_client_follow_the_answer_to_its_resume_in_order() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", HELLO)
     token = granted(await rsio_harness.framed("a", 2))

@@ -55,7 +55,7 @@ async def test_case_b02_two_addresses_are_two_sessions() -> None:
         await rsio_harness.received(address, f"{SERVER} 81 01 00 82 01 01 31 86 01")
 
 
-async def test_who_shares_an_address_has_a_session_by_name() -> None:
+async def test_clients_that_share_an_address_have_sessions_by_name() -> None:
     rsio_harness = await RsioHarness.filled()
     for name in (TOKEN, TOKEN[::-1]):
         rsio_harness.send("r", H, trial("range?n=1", 1, 1), rsio_session=name)
@@ -97,7 +97,7 @@ async def test_case_b05_a_second_hello_starts_again_without_a_goodbye() -> None:
 
 
 @pytest.mark.parametrize("extensions", [(), (3,)], ids=["without numbers", "B06, numbered"])
-async def test_case_b06_a_message_that_the_broker_brings_again_counts_once(extensions: tuple[int, ...]) -> None:
+async def test_case_b06_a_redelivered_message_is_processed_once(extensions: tuple[int, ...]) -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", ClientHello(0, extensions), trial("range?n=9"))
     number = raw(Seq(1)) if extensions else b""
@@ -152,7 +152,7 @@ async def test_case_b10_where_messages_can_be_lost_there_are_no_sessions(allowed
     assert said == (HELLO if allowed else Goodbye("400 transport not reliable"))
 
 
-async def test_case_b11_what_is_there_at_the_same_time_leaves_together() -> None:
+async def test_case_b11_elements_available_at_the_same_time_are_sent_together() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", H, trial("range?n=100", 1, 100))
     await until(lambda: len(elements(rsio_harness.frames("a"))) == 100)
@@ -201,7 +201,7 @@ async def test_a_stream_that_cannot_be_judged_now_fails_alone() -> None:
 
 
 @pytest.mark.parametrize("seconds", [50, 400])
-async def test_who_is_not_received_while_the_store_is_away_is_not_taken_for_silent(seconds: float) -> None:
+async def test_a_client_is_not_considered_idle_while_the_store_is_unavailable(seconds: float) -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", "01 00 01 02", trial("never"))
     await rsio_harness.framed("a", 2)
@@ -221,7 +221,7 @@ async def test_who_is_not_received_while_the_store_is_away_is_not_taken_for_sile
     assert goodbye(rsio_harness.frames("a")).startswith("idle")
 
 
-async def test_what_is_due_is_done_also_while_nobody_can_be_judged() -> None:
+async def test_an_idle_session_ends_even_while_the_store_cannot_be_read() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     rsio_harness.send("a", H, subscribe(f"{HISTORY}?follow=true", 1, 1))
     await rsio_harness.framed("a", 3)
@@ -253,7 +253,7 @@ async def test_case_g01_a_goodbye_is_answered_by_one_and_ends_everything() -> No
 
 
 @pytest.mark.parametrize("answer", ["03 00", "12 01 01 03 02 6f 6b", "gone", H])
-async def test_case_g02_who_is_there_when_the_service_stops_is_reported_and_waited_for(answer: str) -> None:
+async def test_case_g02_a_stopping_service_sends_a_goodbye_to_its_clients_and_waits_for_them(answer: str) -> None:
     rsio_harness = await RsioHarness.filled()
     for address in ("a", "b"):
         rsio_harness.send(address, H, trial("never"))
@@ -285,7 +285,7 @@ async def test_a_closed_connection_has_no_sessions() -> None:
     await rsio_harness.framed("a", 2)
 
 
-async def test_who_has_gone_has_no_session_and_is_sent_nothing() -> None:
+async def test_a_client_that_is_gone_has_no_session_and_is_sent_nothing() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", H, trial("never"))
     rsio_harness.send("a", H, trial("never"), rsio_session=TOKEN)
@@ -325,7 +325,7 @@ FINDS_GAPS = "01 00 02 01 03"
         pytest.param((ReaderStatus.GONE,), False, id="gone"),
     ],
 )
-async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
+async def test_a_session_waits_for_its_client_when_its_reader_is_gone(
     signs: tuple[ReaderStatus, ...], goes_on: bool
 ) -> None:
     rsio_harness = await RsioHarness.filled()
@@ -346,7 +346,7 @@ async def test_where_nobody_reads_any_more_a_session_waits_for_its_client(
 
 
 @pytest.mark.parametrize("hello", [H, "01 00 01 01", "01 00 01 03"], ids=["", "resume", "sequence"])
-async def test_a_message_that_nobody_received_ends_a_session_that_would_not_miss_it(hello: str) -> None:
+async def test_an_undelivered_message_ends_a_session_that_cannot_detect_its_loss(hello: str) -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", hello, trial("never"))
     await until(lambda: list(rsio_harness.streams) != [])
@@ -390,7 +390,7 @@ async def test_a_message_that_the_broker_refuses_leaves_no_silent_gap() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_whatever_comes_costs_its_own_session_at_most_a_goodbye(seed: int) -> None:
+async def test_a_mutated_message_ends_at_most_its_own_session(seed: int) -> None:
     """Messages of a conversation, octets of which were changed, left out, doubled or put in."""
     random = dice("changed messages", seed)
     rsio_harness = await RsioHarness.filled(revisions=3)

@@ -76,7 +76,7 @@ async def holds(rsio_harness: RsioHarness, messages: int, *values: int) -> None:
     assert rsio_harness.values() == list(values)
 
 
-async def test_spec_2_01_what_was_not_requested_is_not_taken() -> None:
+async def test_spec_2_01_elements_that_were_not_requested_are_not_accepted() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.disk.hold()
     rsio_harness.send("a", turns(*range(256)))
@@ -123,7 +123,7 @@ async def test_spec_2_05_a_second_beginning_is_not_taken() -> None:
     await holds(rsio_harness, 1, 1)
 
 
-async def test_spec_2_06_what_cannot_be_used_is_cancelled() -> None:
+async def test_spec_2_06_a_stream_of_unusable_elements_is_cancelled() -> None:
     """Parts of more elements than may be open at a time."""
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.send("a", turns(1), *(f"84 01 {element:02x} 01 7b" for element in range(17)), turns(2))
@@ -166,7 +166,7 @@ async def test_spec_2_11_elements_are_carried_out_in_the_order_in_which_they_cam
     await holds(rsio_harness, 18, *range(126))
 
 
-async def test_spec_2_12_a_beginning_counts_once_for_each_subscribe() -> None:
+async def test_spec_2_12_on_subscribe_is_accepted_once_for_each_subscribe() -> None:
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.send("a", turns(1), OnError(1, "500 gone"))
     rsio_harness.clock.advance(1.1)

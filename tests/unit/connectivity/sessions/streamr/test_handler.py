@@ -36,7 +36,7 @@ CONSTANT = source(replyTarget={"address": "everybody", "headerMapping": {}})
 
 
 @pytest.mark.parametrize("payload", [b"not json", b"null", b"[]", b"7", b"", b"\xff", b'{"type":"subscribe"'])
-async def test_case_x01_what_is_no_object_is_refused_and_the_session_continues(payload: bytes) -> None:
+async def test_case_x01_a_payload_that_is_not_an_object_is_refused_and_the_session_continues(payload: bytes) -> None:
     streamr_harness = await StreamrHarness.filled()
     (refused,) = await streamr_harness.exchange("a", payload)
     said = error(refused)
@@ -45,7 +45,7 @@ async def test_case_x01_what_is_no_object_is_refused_and_the_session_continues(p
     assert await streamr_harness.settled(2)
 
 
-async def test_answers_of_a_session_come_in_the_order_of_its_requests_whatever_is_wrong_with_these() -> None:
+async def test_responses_of_a_session_keep_the_order_of_its_requests_even_for_invalid_requests() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("a", b"7", subscribe(key="O"), publish(), {"type": "dance"}, subscribe(), b"[]", unsubscribe())
     frames = await streamr_harness.frames("a", 6)
@@ -88,7 +88,7 @@ async def test_a_request_that_is_too_large_is_refused_in_the_words_of_the_protoc
     assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
 
 
-async def test_case_x06_who_may_not_read_any_longer_is_notified_so_and_sent_no_more() -> None:
+async def test_case_x06_a_subscriber_that_loses_read_permission_gets_an_error_and_no_more_messages() -> None:
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe())
     await streamr_harness.exchange("b", subscribe(None, stream="commons"))
@@ -132,7 +132,7 @@ async def test_case_b01_each_address_gets_its_own_frames() -> None:
     assert offsets(streamr_harness.received("r/a")) == []
 
 
-async def test_case_b02_who_shares_an_address_is_sent_everything_once() -> None:
+async def test_case_b02_clients_that_share_an_address_are_sent_each_message_once() -> None:
     streamr_harness = await StreamrHarness.filled(CONSTANT)
     streamr_harness.send(None, subscribe(), client_id="one")
     streamr_harness.send(None, subscribe(), client_id="two")
@@ -150,7 +150,7 @@ async def test_case_b02_who_shares_an_address_is_sent_everything_once() -> None:
 
 
 @pytest.mark.parametrize("request_", [subscribe(), unsubscribe(), resend(resend_all=True), {"type": "disconnect"}])
-async def test_case_b04_what_cannot_be_answered_is_dropped(request_: dict[str, Any]) -> None:
+async def test_case_b04_a_request_without_a_reply_address_is_dropped(request_: dict[str, Any]) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     with capture_logs() as logs:
         streamr_harness.send(None, request_)
@@ -175,14 +175,14 @@ async def test_case_b05_nothing_is_sent_where_nothing_is_meant_to_go(
     assert await streamr_harness.exchange("streamr/a/res", subscribe()) == [subscribed()]
 
 
-async def test_case_b05_without_a_pattern_the_beginning_of_the_reply_target_counts() -> None:
+async def test_case_b05_without_a_pattern_replies_use_the_prefix_of_the_reply_target() -> None:
     target = {"address": "streamr/{{ header:reply-to }}"}
     streamr_harness = await StreamrHarness.filled(source(replyTarget=target))
     streamr_harness.send("a", subscribe())
     assert await streamr_harness.frames("streamr/a", 1) == [subscribed()]
 
 
-async def test_case_b05_an_address_that_is_longer_than_any_is_none() -> None:
+async def test_case_b05_an_address_that_is_too_long_is_not_used() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("a" * 1025, subscribe())
     await streamr_harness.settled(1)
@@ -239,7 +239,7 @@ async def test_a_closed_connection_has_no_sessions() -> None:
 # headers
 
 
-async def test_frames_carry_the_headers_of_what_they_answer_and_broadcasts_none_of_it() -> None:
+async def test_responses_carry_the_headers_of_their_request_and_broadcasts_do_not() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     streamr_harness.send("a", subscribe(), correlation_id="c-1")
     streamr_harness.send("a", resend(resend_all=True), correlation_id="c-2")

@@ -34,7 +34,7 @@ from tests.support.wait import wait_until
 pytestmark = pytest.mark.usefixtures("sites")
 
 
-async def test_cases_s01_to_s04_a_subscriber_is_notified_so_and_sent_what_is_published() -> None:
+async def test_cases_s01_to_s04_a_subscriber_gets_a_confirmation_and_the_published_messages() -> None:
     streamr_harness = await StreamrHarness.filled()
     assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     (first,) = await streamr_harness.exchange("a", publish('{"v":1}'))
@@ -55,7 +55,7 @@ async def test_case_s05_each_of_two_subscribers_gets_one_frame_of_the_same_bytes
     assert one == other
 
 
-async def test_case_s06_what_nobody_follows_is_stored_and_sent_to_nobody() -> None:
+async def test_case_s06_a_message_without_subscribers_is_stored_and_not_sent() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("b", publish('{"v":1}'))
     await streamr_harness.settled(1)
@@ -64,7 +64,7 @@ async def test_case_s06_what_nobody_follows_is_stored_and_sent_to_nobody() -> No
     assert streamr_harness.stored() == ['{"v":1}']
 
 
-async def test_case_s07_who_subscribes_twice_is_notified_so_twice_and_sent_everything_once() -> None:
+async def test_case_s07_a_client_that_subscribes_twice_gets_two_confirmations_and_each_message_once() -> None:
     streamr_harness = await StreamrHarness.filled()
     assert (
         await streamr_harness.exchange("a", subscribe())
@@ -74,14 +74,14 @@ async def test_case_s07_who_subscribes_twice_is_notified_so_twice_and_sent_every
     assert offsets(await streamr_harness.exchange("a", publish())) == [1]
 
 
-async def test_case_s08_one_unsubscribe_ends_what_was_subscribed_twice() -> None:
+async def test_case_s08_one_unsubscribe_ends_a_repeated_subscription() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("a", subscribe(), subscribe(), unsubscribe(), publish())
     assert await streamr_harness.frames("a", 3) == [subscribed(), subscribed(), unsubscribed()]
 
 
 @pytest.mark.parametrize("others", [["b"], []], ids=["S09, another one follows", "S10, nobody follows"])
-async def test_cases_s09_and_s10_who_does_not_follow_cannot_leave(others: list[str]) -> None:
+async def test_cases_s09_and_s10_unsubscribe_without_a_subscription_returns_404(others: list[str]) -> None:
     streamr_harness = await StreamrHarness.filled()
     for other in others:
         await streamr_harness.exchange(other, subscribe())
@@ -163,7 +163,7 @@ async def test_case_s18_a_subscribe_needs_a_stream() -> None:
         pytest.param("things/", "K", id="S20, nobody's name"),
     ],
 )
-async def test_cases_s19_and_s20_who_may_not_read_is_not_notified_whether_there_is_a_stream(
+async def test_cases_s19_and_s20_subscribe_without_permission_does_not_reveal_whether_the_stream_exists(
     stream: str, key: str | None
 ) -> None:
     streamr_harness = await StreamrHarness.filled()
@@ -188,7 +188,7 @@ async def test_case_s22_members_that_no_subscribe_has_mean_nothing() -> None:
     assert await streamr_harness.exchange("a", subscribe(resend_all=True, foo={"bar": 1})) == [subscribed()]
 
 
-async def test_a_subscriber_starts_behind_what_was_published_before_it_in_the_same_batch() -> None:
+async def test_a_subscriber_does_not_get_messages_published_earlier_in_the_same_batch() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("a", publish('"before"'), subscribe(), publish('"after"'))
     frames = await streamr_harness.frames("a", 2)
@@ -196,7 +196,7 @@ async def test_a_subscriber_starts_behind_what_was_published_before_it_in_the_sa
     assert frames[1][3][5:] == [2, 1, 27, '"after"']
 
 
-async def test_what_is_not_durable_is_broadcast_to_nobody() -> None:
+async def test_a_message_is_broadcast_only_after_it_is_durable() -> None:
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe())
     streamr_harness.disk.hold()
@@ -223,7 +223,7 @@ async def test_a_session_has_no_more_on_its_way_than_its_window() -> None:
     assert offsets(await streamr_harness.frames("a", 3 * WINDOW + 1)) == list(range(1, 3 * WINDOW + 1))
 
 
-async def test_case_b11_who_does_not_keep_up_is_left_out_and_notified_so_by_the_next_message() -> None:
+async def test_case_b11_a_slow_session_skips_messages_and_the_next_message_shows_the_gap() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.following.leeway = LagTolerance(events=3, seconds=2)
     streamr_harness.link.window = 10_000
@@ -254,7 +254,7 @@ async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
     assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
-async def test_an_operator_ends_what_a_session_follows_which_it_is_reported() -> None:
+async def test_a_session_gets_an_error_when_an_operator_cancels_its_subscription() -> None:
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe())
     (live,) = streamr_harness.streams

@@ -62,7 +62,7 @@ async def test_case_r19_the_first_message_from_the_lake_names_its_predecessor_th
     assert places(frames)[:2] == [(1, None), (2, 1)]
 
 
-async def test_case_r24_what_has_expired_is_not_resent_and_the_oldest_message_names_no_predecessor(
+async def test_case_r24_expired_messages_are_not_resent_and_the_oldest_message_has_no_predecessor(
     history: TrimmedHistory,
 ) -> None:
     streamr_harness = await history.filled(6)

@@ -82,7 +82,9 @@ def said(stream: str, partition: int = 0) -> str:
 
 
 @pytest.mark.parametrize(("stream", "key"), [("tank", "wrong"), ("tank", OTHER), ("tank", None), ("none", KEY)])
-async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_started(stream: str, key: str) -> None:
+async def test_cases_s19_s20_r23_requests_without_read_permission_are_refused_and_start_no_stream(
+    stream: str, key: str
+) -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS, messages=3)
     (refused,) = await streamr_harness.exchange("a", subscribe(key, stream=stream))
     assert (error(refused)["error"], error(refused)["status"]) == (said(stream), 403)
@@ -93,7 +95,7 @@ async def test_cases_s19_s20_r23_who_may_not_read_learns_nothing_and_nothing_is_
     assert streamr_harness.following.followers(partition_id(stream, 0)) == 0
 
 
-async def test_case_s21_anybody_may_read_what_is_public() -> None:
+async def test_case_s21_a_client_without_a_key_can_read_a_public_stream() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     assert await streamr_harness.exchange("a", subscribe(None, stream=PUBLIC)) == [subscribed(PUBLIC)]
     (refused,) = await streamr_harness.exchange("a", publish(key=None, stream=PUBLIC))
@@ -113,7 +115,7 @@ async def test_case_s21_anybody_may_read_what_is_public() -> None:
         ("none", "wrong", 401, "Authentication failed while trying to publish to stream none"),
     ],
 )
-async def test_cases_p10_p11_p12_what_may_not_be_published_is_not_stored(
+async def test_cases_p10_p11_p12_a_message_published_without_permission_is_not_stored(
     stream: str, key: str | None, status: int, words: str
 ) -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
@@ -123,7 +125,7 @@ async def test_cases_p10_p11_p12_what_may_not_be_published_is_not_stored(
     assert streamr_harness.journal.newest_seq() == newest
 
 
-async def test_case_p17_who_may_write_alone_publishes_and_reads_nothing() -> None:
+async def test_case_p17_a_client_with_write_permission_only_can_publish_but_not_subscribe() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     streamr_harness.send("a", publish(key=WRITER))
     await streamr_harness.settled(1)
@@ -132,7 +134,7 @@ async def test_case_p17_who_may_write_alone_publishes_and_reads_nothing() -> Non
     assert error(refused)["error"] == said("tank")
 
 
-async def test_what_the_source_may_its_clients_may() -> None:
+async def test_clients_without_a_key_have_the_permissions_of_the_source() -> None:
     streamr_harness = await StreamrHarness.filled(source("in", "streamr:gauge"))
     streamr_harness.send("a", publish(key=None))
     await streamr_harness.settled(1)
@@ -153,7 +155,7 @@ async def test_a_change_of_the_policy_applies_to_the_next_request_of_the_same_ba
 # --- later --------------------------------------------------------------------------------------------------------------
 
 
-async def test_case_x06_anyone_who_loses_read_is_notified_so_and_sent_no_more() -> None:
+async def test_case_x06_a_session_that_loses_read_permission_gets_an_error_and_no_more_messages() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     for address, request in (("a", subscribe()), ("b", subscribe()), ("c", subscribe(stream="pair", partition=1))):
         await streamr_harness.exchange(address, request)
@@ -177,7 +179,7 @@ async def test_case_x06_anyone_who_loses_read_is_notified_so_and_sent_no_more() 
     assert streamr_harness.following.followers(partition_id("tank", 0)) == 1
 
 
-async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadcast() -> None:
+async def test_case_x06_messages_committed_with_the_policy_change_are_not_broadcast() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await streamr_harness.exchange("a", subscribe())
     last = len(streamr_harness.readers) - 1
@@ -188,7 +190,7 @@ async def test_case_x06_what_is_committed_together_with_the_change_is_not_broadc
     assert error(refused)["error"] == said("tank")
 
 
-async def test_case_x06_who_loses_read_in_the_batch_of_his_subscribe_is_reported_both_in_order() -> None:
+async def test_case_x06_losing_read_in_the_batch_of_the_subscribe_sends_the_reply_and_then_the_error() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     streamr_harness.send("a", subscribe())
     streamr_harness.deliver(on_policy("modify", PUMP, {}), source=len(streamr_harness.readers) - 1)
@@ -210,7 +212,7 @@ async def test_case_x06_a_change_of_an_imported_policy_is_treated_as_well() -> N
     assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
 
 
-async def test_case_x06_a_deleted_policy_lets_nobody_read() -> None:
+async def test_case_x06_deleting_the_policy_ends_the_subscriptions() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await streamr_harness.exchange("a", subscribe(stream="tanks", partition=3))
     await ditto(streamr_harness, on_policy("delete", "/"))
@@ -246,7 +248,7 @@ async def test_case_x06_a_thing_under_another_policy_is_followed_by_its_readers_
     assert streamr_harness.following.followers(LAMP) == 0
 
 
-async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() -> None:
+async def test_the_subscription_of_an_expired_subject_ends_within_a_minute() -> None:
     """The service deletes such a subject about a second later; should that not happen, everybody is looked at in turn."""
     now = [NOW]
     streamr_harness = await StreamrHarness.filled(CLIENTS, decider=lambda store: Decider(store, now=lambda: now[0]))
@@ -263,7 +265,7 @@ async def test_a_subject_whose_time_is_over_follows_a_minute_longer_at_most() ->
 
 
 @pytest.mark.parametrize("seed", range(4 if THOROUGH else 1))
-async def test_case_x06_at_any_time_those_follow_who_have_asked_to_and_may(seed: int) -> None:
+async def test_case_x06_only_permitted_sessions_stay_subscribed_while_policies_change_at_random(seed: int) -> None:
     """Policies, one of them imported, change at random, while clients come and go."""
     random_source = dice("streamr rights", seed)
     streamr_harness = await StreamrHarness.filled(CLIENTS)
@@ -328,7 +330,7 @@ async def test_a_thing_that_is_replaced_as_a_whole_gives_no_reason_to_judge_anyb
     assert judged == [LAMP_STREAM]
 
 
-async def test_who_may_still_read_notices_nothing_of_a_change() -> None:
+async def test_a_policy_change_that_keeps_read_permission_leaves_the_subscription_open() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     await streamr_harness.exchange("a", subscribe())
     for resources in ({"stream:/": granting("READ")}, {"stream:/tank": ALL}, {"stream:/": ALL, "thing:/": ALL}):
@@ -338,7 +340,7 @@ async def test_who_may_still_read_notices_nothing_of_a_change() -> None:
     assert offsets(await streamr_harness.frames("a", 2)) == [1]
 
 
-async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None:
+async def test_policy_changes_are_watched_only_while_a_session_is_subscribed() -> None:
     streamr_harness = await StreamrHarness.filled(CLIENTS)
     assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
     for _ in range(2):
@@ -353,7 +355,7 @@ async def test_while_nobody_follows_changes_of_policies_concern_nobody() -> None
     assert repr(streamr_harness.store.policy_changes) == "<Authorities, watched by 0>"
 
 
-async def test_a_policy_that_is_erased_lets_nobody_read(tmp_path: Path) -> None:
+async def test_erasing_the_policy_ends_the_subscriptions(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     streamr_harness = await StreamrHarness.filled(CLIENTS, journal=journal)
     await streamr_harness.exchange("a", subscribe())

@@ -52,7 +52,7 @@ MILLISECONDS = int(NOW.timestamp() * 1000)
         pytest.param(publish(pkey=5), "Publish request failed: pkey must be a string", 400, id="P16"),
     ],
 )
-async def test_cases_p01_to_p16_what_cannot_be_published_is_refused_and_not_stored(
+async def test_cases_p01_to_p16_an_invalid_publish_request_is_refused_and_not_stored(
     request_: dict[str, Any], words: str, status: int
 ) -> None:
     streamr_harness = await StreamrHarness.filled()
@@ -149,7 +149,7 @@ async def test_a_clock_that_goes_back_leaves_histories_in_order() -> None:
     assert times == sorted(times)
 
 
-async def test_case_b03_who_says_nowhere_to_answer_can_publish_and_nothing_else() -> None:
+async def test_case_b03_a_client_without_a_reply_address_can_only_publish() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     streamr_harness.send(None, publish("2"), publish("{nope"), subscribe(), resend(resend_all=True), {"type": "dance"})
     assert len(await streamr_harness.settled(5)) == 5
@@ -192,7 +192,7 @@ async def test_a_correlation_id_represents_a_message_for_five_minutes() -> None:
     assert streamr_harness.stored() == ["0", str(CHOSEN_NAME_SECONDS)]
 
 
-async def test_an_idempotency_key_represents_a_message_though_nobody_can_be_answered() -> None:
+async def test_an_idempotency_key_prevents_duplicates_without_a_reply_address() -> None:
     streamr_harness = await StreamrHarness.filled()
     for _ in range(2):
         streamr_harness.send(None, publish(), idempotency_key="k-1")
@@ -200,7 +200,7 @@ async def test_an_idempotency_key_represents_a_message_though_nobody_can_be_answ
     assert len(streamr_harness.stored()) == 1
 
 
-async def test_what_the_broker_brings_again_is_stored_once() -> None:
+async def test_a_redelivered_message_is_stored_once() -> None:
     streamr_harness = await StreamrHarness.filled()
     payload = json.dumps(publish()).encode()
     for redelivered in (False, True):
@@ -242,7 +242,7 @@ async def test_while_the_disk_is_full_messages_wait_and_are_stored_once_in_their
     assert offsets(await streamr_harness.frames("a", 2)) == [1, 2]
 
 
-async def test_a_commit_whose_answer_was_lost_stores_nothing_twice() -> None:
+async def test_a_message_is_stored_once_when_the_result_of_its_commit_is_lost() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.loses_answers = True
     streamr_harness.send("a", publish("1"))
@@ -254,7 +254,7 @@ async def test_a_commit_whose_answer_was_lost_stores_nothing_twice() -> None:
     assert streamr_harness.stored() == ["1"]
 
 
-async def test_a_message_that_cannot_be_stored_costs_its_publisher_an_error_and_nobody_else_anything() -> None:
+async def test_a_message_that_cannot_be_stored_returns_an_error_and_the_other_messages_are_stored() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.rejected.add(b"poison")
     streamr_harness.send("a", publish("1"), publish('"poison"'), publish("3"))

@@ -75,7 +75,9 @@ def shown(frames: list[Frame]) -> list[tuple[int, Any]]:
         pytest.param({"resend_last": 1, "resend_from": 1}, [1, 2, 3, 4], id="R13"),
     ],
 )
-async def test_cases_r01_to_r13_a_resend_brings_what_its_option_says(options: dict[str, Any], found: list[int]) -> None:
+async def test_cases_r01_to_r13_a_resend_sends_the_messages_that_its_options_select(
+    options: dict[str, Any], found: list[int]
+) -> None:
     streamr_harness = await StreamrHarness.filled(messages=4)
     frames = await streamr_harness.exchange("a", resend(**options), len(resent(found)))
     assert shown(frames) == resent(found)
@@ -140,7 +142,7 @@ async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
     await streamr_harness.frames("a", 0)
 
 
-async def test_a_session_that_ends_is_sent_no_more_of_what_it_has_asked_for_again() -> None:
+async def test_a_disconnect_stops_the_resends_of_the_session() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
     streamr_harness.link.confirms = False
     streamr_harness.send("a", resend(resend_all=True))
@@ -187,7 +189,7 @@ async def test_case_r17_an_id_that_is_a_number_stays_one() -> None:
     assert frames[1][2] == 0
 
 
-async def test_case_r18_a_resend_needs_no_subscription_and_makes_none() -> None:
+async def test_case_r18_a_resend_neither_needs_nor_creates_a_subscription() -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)
     await streamr_harness.exchange("a", resend(resend_all=True), 3)
     await streamr_harness.publish(1)
@@ -211,7 +213,7 @@ async def test_case_r20_two_resends_at_once_are_each_complete_and_in_order() -> 
         assert shown(own) == resent(list(range(first, 451)), sub)
 
 
-async def test_case_r21_what_is_published_meanwhile_is_broadcast_and_makes_no_resend_longer() -> None:
+async def test_case_r21_messages_published_during_a_resend_are_broadcast_and_not_part_of_it() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3 * WINDOW)
     await streamr_harness.exchange("a", subscribe())
     streamr_harness.link.confirms = False
@@ -228,7 +230,7 @@ async def test_case_r21_what_is_published_meanwhile_is_broadcast_and_makes_no_re
     assert shown([frame for frame in frames if frame[1] in (1, 4, 5)]) == resent(list(range(1, 3 * WINDOW + 1)))
 
 
-async def test_case_r22_a_resend_whose_messages_cannot_be_read_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_case_r22_a_resend_fails_when_its_messages_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2 * WINDOW)
     pages = streamr_harness.store.page
 
@@ -247,7 +249,7 @@ async def test_case_r22_a_resend_whose_messages_cannot_be_read_fails(monkeypatch
 
 
 @pytest.mark.parametrize("key", ["not a key", OTHER, None])
-async def test_case_r23_who_may_not_read_a_stream_is_sent_nothing_of_it(key: str | None) -> None:
+async def test_case_r23_a_resend_without_read_permission_is_refused(key: str | None) -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
     (refused,) = await streamr_harness.exchange("a", resend(key=key, resend_all=True))
     said = error(refused)
@@ -350,7 +352,7 @@ async def test_a_resend_of_which_the_broker_refuses_a_message_fails_and_continue
     assert (5, place()) not in shown(frames)
 
 
-async def test_a_resend_continues_while_its_session_leaves_what_it_follows() -> None:
+async def test_a_resend_continues_after_its_session_unsubscribes() -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
     streamr_harness.send("a", subscribe(), resend(resend_all=True), unsubscribe())
     frames = await streamr_harness.frames("a", 6)
@@ -358,7 +360,7 @@ async def test_a_resend_continues_while_its_session_leaves_what_it_follows() -> 
     assert offsets(frames, 1) == [1, 2]
 
 
-async def test_a_resend_of_a_batch_brings_what_was_published_before_it_in_the_same_batch() -> None:
+async def test_a_resend_includes_messages_published_earlier_in_the_same_batch() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("a", publish("1"), resend(resend_all=True), publish("2"))
     assert shown(await streamr_harness.frames("a", 3)) == resent([1])
@@ -370,7 +372,7 @@ async def test_a_public_stream_is_sent_again_without_a_key() -> None:
     assert offsets(await streamr_harness.exchange("a", resend(key=None, stream=PUBLIC, resend_all=True), 3), 1) == [1]
 
 
-async def test_case_r24_a_message_names_no_predecessor_that_nobody_can_have_any_longer(
+async def test_case_r24_a_message_names_no_predecessor_that_has_expired(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=4)
@@ -395,7 +397,7 @@ async def test_a_message_that_was_written_before_is_written_again_when_its_prede
     assert json.loads(frames.broadcast(event, PLAIN))[3][6] is None
 
 
-async def test_who_asks_where_there_is_no_room_for_a_session_is_notified_how_many_there_are(
+async def test_a_request_beyond_the_session_limit_returns_an_error_that_names_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     streamr_harness = await StreamrHarness.filled(messages=1)

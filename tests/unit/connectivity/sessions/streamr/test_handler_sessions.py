@@ -73,7 +73,7 @@ async def is_over(streamr_harness: StreamrHarness) -> bool:
 # what ends a session
 
 
-async def test_case_b08_who_is_silent_for_too_long_follows_no_longer() -> None:
+async def test_case_b08_a_session_ends_after_its_idle_timeout() -> None:
     streamr_harness = await following()
     ended: list[Any] = []
     streamr_harness.following.on_deleted = lambda entity, followers: ended.append((entity, followers))
@@ -86,7 +86,7 @@ async def test_case_b08_who_is_silent_for_too_long_follows_no_longer() -> None:
     assert await is_over(streamr_harness)
 
 
-async def test_case_b09_who_subscribes_again_in_time_lives_on() -> None:
+async def test_case_b09_a_repeated_subscribe_restarts_the_idle_timeout() -> None:
     streamr_harness = await following(options={"sessionIdleTimeout": "10m"})
     for _ in range(3):
         streamr_harness.clock.advance(599)
@@ -99,7 +99,7 @@ async def test_case_b09_who_subscribes_again_in_time_lives_on() -> None:
     assert await is_over(streamr_harness)
 
 
-async def test_who_receives_nothing_three_times_in_half_a_minute_is_gone() -> None:
+async def test_a_session_ends_after_three_undelivered_messages_within_30_seconds() -> None:
     streamr_harness = await following()
 
     def undelivered(after: float) -> None:
@@ -119,7 +119,7 @@ async def test_who_receives_nothing_three_times_in_half_a_minute_is_gone() -> No
 
 
 @pytest.mark.parametrize("sign", [ReaderStatus.REFUSED, ReaderStatus.GONE])
-async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: ReaderStatus) -> None:
+async def test_a_session_ends_at_once_when_its_reader_is_refused_or_gone(sign: ReaderStatus) -> None:
     streamr_harness = await following()
     streamr_harness.send("a", resend(resend_all=True))
     await streamr_harness.frames("a", 1)
@@ -127,7 +127,7 @@ async def test_who_may_not_be_sent_anything_or_has_left_is_gone_at_once(sign: Re
     assert await is_over(streamr_harness)
 
 
-async def test_an_operator_who_closes_the_connection_ends_its_sessions() -> None:
+async def test_closing_the_connection_ends_its_sessions() -> None:
     streamr_harness = await following()
     streamr_harness.dispatcher.close_connection("site")
     streamr_harness.dispatcher.handlers.keep_only(lambda connection_id: connection_id != "site")
@@ -150,7 +150,7 @@ async def test_a_connection_that_is_opened_again_continues_with_its_sessions() -
 # what outlives the service
 
 
-async def test_case_b10_after_a_restart_a_session_gets_what_came_meanwhile_without_asking() -> None:
+async def test_case_b10_a_session_gets_the_missed_messages_automatically_after_a_restart() -> None:
     streamr_harness = await following(messages=3)
     await streamr_harness.exchange("b", subscribe(stream="pair", partition=1))
     await streamr_harness.publish(1)
@@ -167,7 +167,7 @@ async def test_case_b10_after_a_restart_a_session_gets_what_came_meanwhile_witho
     assert {row.at.address for row in streamr_harness.kept.rows("site")} == {"b"}
 
 
-async def test_case_b10_who_has_missed_too_much_continues_from_now_and_sees_what_is_missing() -> None:
+async def test_case_b10_a_session_beyond_the_catch_up_limit_skips_to_new_messages_and_sees_the_gap() -> None:
     few = {"sessionCatchUpMax": 2}
     streamr_harness = await following(messages=3, options=few)
     streamr_harness.dispatcher.close_connection("site")
@@ -183,7 +183,7 @@ async def test_case_b10_who_has_missed_too_much_continues_from_now_and_sees_what
     assert frame[3][5:7] == [7, 6]
 
 
-async def test_after_a_crash_some_may_come_again_and_none_is_missing() -> None:
+async def test_messages_may_be_repeated_but_are_not_lost_after_a_crash() -> None:
     """What the broker has is written down once a second."""
     streamr_harness = await following()
     await streamr_harness.publish(2)
@@ -195,7 +195,7 @@ async def test_after_a_crash_some_may_come_again_and_none_is_missing() -> None:
     assert offsets(await streamr_harness.frames("a", 2)) == [3, 4]
 
 
-async def test_what_the_broker_has_not_confirmed_is_sent_again() -> None:
+async def test_unconfirmed_messages_are_sent_again_after_a_crash() -> None:
     streamr_harness = await following()
     streamr_harness.link.confirms = False
     streamr_harness.send("b", publish(), publish())
@@ -205,7 +205,7 @@ async def test_what_the_broker_has_not_confirmed_is_sent_again() -> None:
     assert offsets(await streamr_harness.frames("a", 2)) == [1, 2]
 
 
-async def test_who_is_notified_that_he_follows_does_so_after_any_crash() -> None:
+async def test_a_confirmed_subscription_survives_a_crash() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
     streamr_harness.disk.hold()
     streamr_harness.send("a", subscribe())
@@ -218,7 +218,7 @@ async def test_who_is_notified_that_he_follows_does_so_after_any_crash() -> None
     assert offsets(await streamr_harness.frames("a", 1)) == [4]
 
 
-async def test_case_s14_of_requests_in_one_batch_the_last_one_counts_after_a_restart() -> None:
+async def test_case_s14_the_last_request_of_a_batch_applies_after_a_restart() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.send("a", subscribe(), unsubscribe(), subscribe())
     streamr_harness.send("b", subscribe(), unsubscribe())
@@ -300,7 +300,7 @@ async def test_two_resends_of_one_id_are_kept_until_both_have_ended() -> None:
     assert streamr_harness.kept.written == {}
 
 
-async def test_who_may_not_read_any_longer_is_notified_so_when_the_service_is_there_again() -> None:
+async def test_a_session_that_lost_read_permission_while_closed_gets_an_error_after_the_restart() -> None:
     streamr_harness = await following()
     kept = streamr_harness.kept.crashed()
     streamr_harness.dispatcher.close_connection("site")
@@ -320,7 +320,7 @@ async def test_who_may_not_read_any_longer_is_notified_so_when_the_service_is_th
         pytest.param([], {"replyAddressPattern": "r/*"}, id="another pattern"),
     ],
 )
-async def test_what_the_document_does_not_mean_any_longer_goes_nowhere(
+async def test_sessions_that_no_longer_match_the_connection_document_are_deleted(
     sources: list[dict[str, Any]], mapping: dict[str, Any]
 ) -> None:
     streamr_harness = await following()
@@ -329,7 +329,7 @@ async def test_what_the_document_does_not_mean_any_longer_goes_nowhere(
     assert streamr_harness.link.published == []
 
 
-async def test_case_x06_who_may_not_read_any_longer_after_a_restart_is_sent_no_more() -> None:
+async def test_case_x06_a_restored_session_that_loses_read_permission_gets_an_error_and_ends() -> None:
     streamr_harness = again(await following())
     delete = b'{"topic":"acme.site/tanks/policies/commands/delete","path":"/entries/pump","headers":{}}'
     changed = await streamr_harness.ask_ditto(delete)
@@ -346,7 +346,7 @@ async def test_case_x06_who_may_not_read_any_longer_after_a_restart_is_sent_no_m
         pytest.param([source("in", "streamr:pump")], {}, id="a source that speaks for others"),
     ],
 )
-async def test_who_is_not_known_any_longer_follows_nothing(
+async def test_a_restored_session_with_an_unknown_subject_gets_an_error_and_ends(
     sources: list[dict[str, Any]], mapping: dict[str, Any]
 ) -> None:
     streamr_harness = await following()
@@ -356,7 +356,7 @@ async def test_who_is_not_known_any_longer_follows_nothing(
     assert streamr_harness.following.followers(TANK) == 0
 
 
-async def test_who_is_distinguished_by_his_messages_continues_whatever_the_source_says() -> None:
+async def test_a_session_whose_subject_comes_from_message_headers_continues_after_a_restart() -> None:
     by_header = source("in", "acme:{{ header:device-id }}")
     streamr_harness = await StreamrHarness.filled(by_header)
     assert await streamr_harness.exchange("a", subscribe(), device_id="d-7") == [subscribed()]
@@ -409,7 +409,7 @@ async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_r
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
 
-async def test_a_disconnect_that_is_taken_up_again_ends_what_its_batch_has_started_before_it() -> None:
+async def test_a_retried_disconnect_ends_the_subscriptions_that_its_batch_started() -> None:
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.disk.full = True
     streamr_harness.send("a", subscribe(), {"type": "disconnect"})

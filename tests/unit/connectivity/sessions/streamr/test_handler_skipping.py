@@ -41,7 +41,9 @@ def message(revision: int, size: int = 1, entity: EntityId = TANK) -> Event:
     return Event(entity, revision, STAMP, "published", "/", b'"%b"' % (b"x" * size), b"{}")
 
 
-async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_case_b11_a_resend_sends_exactly_the_messages_that_a_slow_session_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(live_subscription, "WINDOW", 2)
     streamr_harness = await StreamrHarness.filled()
     streamr_harness.following.leeway, streamr_harness.following.clock = (
@@ -66,7 +68,7 @@ async def test_case_b11_what_a_session_was_not_sent_is_what_its_resend_brings(mo
     assert offsets(await streamr_harness.exchange("a", publish())) == [10]
 
 
-async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and_a_resend_makes_none() -> None:
+async def test_cases_h01_to_h03_only_the_first_and_the_last_subscriber_of_a_stream_are_reported() -> None:
     streamr_harness = await StreamrHarness.filled(messages=2)
     told: list[tuple[str, str, int]] = []
     streamr_harness.following.on_created = lambda entity, followers: told.append(("created", entity.name, followers))
@@ -85,7 +87,7 @@ async def test_cases_h01_to_h03_a_stream_has_its_first_and_its_last_follower_and
     assert told[1:] == [("deleted", "tank/0", 0)]
 
 
-async def test_a_frame_is_written_once_for_all_who_want_it_in_the_same_style() -> None:
+async def test_subscribers_with_the_same_frame_style_share_one_encoded_frame() -> None:
     journal = TemporaryJournal()
     events = [message(revision) for revision in range(1, 4)]
     journal.append([Change(tuple(events), (Snapshot(TANK, 3, STAMP, STAMP, {}, None),))])

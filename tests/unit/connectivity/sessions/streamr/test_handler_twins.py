@@ -83,7 +83,7 @@ def event(frame: Frame) -> Event:
 # --- reading ------------------------------------------------------------------------------------------------------------
 
 
-async def test_anyone_who_follows_a_thing_is_sent_its_events_as_items_of_a_history() -> None:
+async def test_a_subscriber_of_a_thing_gets_its_events_in_the_format_of_the_history() -> None:
     streamr_harness = await with_lamp(True)
     assert await streamr_harness.exchange("a", subscribe(stream=THING)) == [subscribed(THING)]
     await turn(streamr_harness, False)
@@ -103,7 +103,7 @@ async def test_anyone_who_follows_a_thing_is_sent_its_events_as_items_of_a_histo
     assert event(frame) == streamr_harness.history()[-1]
 
 
-async def test_anyone_who_follows_a_policy_is_sent_its_events() -> None:
+async def test_a_subscriber_of_a_policy_gets_its_events() -> None:
     streamr_harness = await with_lamp()
     assert await streamr_harness.exchange("a", subscribe(stream=POLICY)) == [subscribed(POLICY)]
     assert await ditto(streamr_harness, on_policy("modify", "/entries/more", {"subjects": {}, "resources": {}})) == 201
@@ -199,7 +199,7 @@ async def test_a_twin_has_one_partition_and_needs_no_definition_of_streams() -> 
     assert offsets(await other.frames("a", 3)) == [2]
 
 
-async def test_who_may_not_read_all_of_a_thing_follows_nothing_of_it() -> None:
+async def test_subscribing_to_a_thing_requires_read_permission_on_all_of_it() -> None:
     streamr_harness = await with_lamp()
     resources = {"thing:/": granting("READ"), "thing:/attributes/pin": {"grant": [], "revoke": ["READ"]}}
     assert await ditto(streamr_harness, on_policy("modify", "/entries/pump/resources", resources)) == 204
@@ -219,7 +219,7 @@ def modify(value: Any, path: str = "/attributes/on", **headers: Any) -> str:
     return command("modify", path, value, **headers).decode()
 
 
-async def test_a_command_is_published_and_its_event_is_what_followers_see() -> None:
+async def test_a_published_command_sends_its_event_to_the_subscribers() -> None:
     streamr_harness = await with_lamp()
     await streamr_harness.exchange("a", subscribe(stream=THING))
     streamr_harness.send("b", publish(modify(True), stream=THING))
@@ -228,7 +228,7 @@ async def test_a_command_is_published_and_its_event_is_what_followers_see() -> N
     assert event(frame) == streamr_harness.history()[-1]
 
 
-async def test_success_is_silent_whatever_the_command_asks_for() -> None:
+async def test_a_successful_command_returns_no_reply_even_when_it_requests_one() -> None:
     streamr_harness = await with_lamp()
     asking = modify(True, correlation_id="mine", requested_acks=["twin-persisted", "other"], response_required=True)
     streamr_harness.send("a", publish(asking, stream=THING), publish(modify(False), stream=THING, ts="soon", pkey=5))
@@ -266,7 +266,7 @@ async def test_a_command_that_fails_is_answered_with_its_own_error() -> None:
     assert len(streamr_harness.history()) == before
 
 
-async def test_what_is_no_command_on_the_very_twin_is_refused() -> None:
+async def test_content_that_is_no_twin_command_for_the_same_thing_is_refused() -> None:
     streamr_harness = await with_lamp()
     before = len(streamr_harness.history())
     for content in (
@@ -305,7 +305,7 @@ async def test_a_message_and_a_command_under_the_same_name_are_two() -> None:
     await streamr_harness.frames("a", 0)
 
 
-async def test_who_is_known_by_his_transport_speaks_for_his_own_thing_alone() -> None:
+async def test_a_device_can_only_use_the_thing_that_its_source_enforces() -> None:
     streamr_harness = await with_lamp()
     enforcement = {"input": "{{ header:device-id }}", "filters": ["{{ thing:id }}"]}
     own = source("in", OPERATOR, enforcement=enforcement)
@@ -327,7 +327,7 @@ async def test_a_publisher_without_an_address_changes_the_twin_too() -> None:
     assert streamr_harness.link.published == []
 
 
-async def test_the_holder_of_a_key_acts_with_what_his_source_may_too() -> None:
+async def test_a_client_with_a_key_also_has_the_permissions_of_its_source() -> None:
     streamr_harness = await with_lamp(by=OPERATOR)
     assert await ditto(streamr_harness, on_policy("modify", "/entries/pump/resources", {"stream:/": ALL})) == 204
     streamr_harness.send("a", publish(modify(True), stream=THING))

@@ -73,7 +73,7 @@ def requests(stream: str, key: str | None = KEY) -> tuple[Publish, SubscribeRequ
     )
 
 
-def test_what_is_allowed_is_reported_with_the_subjects_it_is_allowed_to() -> None:
+def test_a_permitted_request_returns_the_stream_and_the_permitted_subjects() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ", "WRITE")})
     for request in requests("tank"):
         assert authorized(request, world) == StreamPermission(ConfiguredStream("tank"), 4, (*SOURCE, PUMP))
@@ -87,7 +87,7 @@ def test_case_s19_p10_r23_a_key_without_the_permission_is_refused_in_the_words_o
     assert resend == errors.resend_forbidden("tank", 0)
 
 
-def test_case_s19_p12_r23_an_unknown_key_is_refused_anyone_who_may_do_it_without_one() -> None:
+def test_case_s19_p12_r23_an_unknown_key_is_refused_even_if_requests_without_a_key_are_allowed() -> None:
     world = a_keyed_world()
     world.write_policy({"ALL": entry([ANYBODY, *SOURCE], {"stream:/": granting("READ", "WRITE")})})
     publish, subscribe, resend = (authorized(request, world) for request in requests("tank", WRONG_KEY))
@@ -105,11 +105,11 @@ def test_case_s20_p11_a_missing_stream_is_reported_to_publishers_alone() -> None
         assert resend == errors.resend_forbidden(stream, 0)
 
 
-def test_a_stream_whose_policy_is_not_there_is_for_nobody() -> None:
+def test_a_stream_without_its_policy_refuses_every_request() -> None:
     assert authorized(Publish("lost", "{}"), a_keyed_world()) == errors.publish_forbidden("lost")
 
 
-def test_case_s21_without_a_key_one_is_anybody_and_what_the_source_is() -> None:
+def test_case_s21_a_request_without_a_key_has_the_subjects_of_the_public_and_of_the_source() -> None:
     world = a_keyed_world()
     world.write_policy({"A": entry([ANYBODY], {"stream:/tank": granting("READ")})})
     assert isinstance(authorized(SubscribeRequest("tank"), world), StreamPermission)
@@ -121,14 +121,14 @@ def test_case_s21_without_a_key_one_is_anybody_and_what_the_source_is() -> None:
     assert isinstance(authorized(SubscribeRequest("tank", 0, KEY), world), StreamPermission)
 
 
-def test_case_p17_who_may_write_need_not_read() -> None:
+def test_case_p17_publishing_requires_no_read_permission() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("WRITE")})
     publish, subscribe, _ = (authorized(request, world) for request in requests("tank"))
     assert isinstance(publish, StreamPermission)
     assert subscribe == errors.not_authorized("tank", 0)
 
 
-def test_case_s16_partitions_are_notified_to_those_who_may_read() -> None:
+def test_case_s16_an_invalid_partition_is_reported_only_with_read_permission() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ")})
     assert isinstance(authorized(SubscribeRequest("tank", 3, KEY), world), StreamPermission)
     assert authorized(SubscribeRequest("tank", 4, KEY), world) == errors.invalid_partition("tank", 4)
@@ -152,7 +152,7 @@ def test_events_of_twins_need_no_list_of_streams() -> None:
     )
 
 
-def test_a_command_is_left_to_those_who_decide_commands() -> None:
+def test_publishing_a_command_to_a_thing_stream_requires_no_stream_permission() -> None:
     """Also on a thing that is not there: the command may be the one that creates it."""
     world = a_keyed_world()
     for stream in (f"things/{THING}", "things/acme.plant:new"):
@@ -160,7 +160,7 @@ def test_a_command_is_left_to_those_who_decide_commands() -> None:
         assert authorized(Publish(stream, "{}", auth_key=WRONG_KEY), world) == errors.publish_unauthenticated(stream)
 
 
-def test_case_x06_what_was_allowed_once_can_be_asked_again() -> None:
+def test_case_x06_a_subscription_permission_is_checked_again_after_a_policy_change() -> None:
     world = a_keyed_world(**{"stream:/tank": granting("READ")})
     pump = (*SOURCE, PUMP)
 
@@ -174,7 +174,7 @@ def test_case_x06_what_was_allowed_once_can_be_asked_again() -> None:
     assert not may_follow("tank", NOTHING, pump, world.world)
 
 
-def test_cases_p10_p11_p12_a_publisher_is_reported_with_what_it_lacks() -> None:
+def test_cases_p10_p11_p12_a_publish_error_names_the_missing_permission_stream_or_key() -> None:
     assert forbidden(PUBLISH).message == "You are not allowed to write to stream tank"
     assert unknown_stream(PUBLISH).message == "Stream tank not found."
     assert unknown_key(PUBLISH).status == 401

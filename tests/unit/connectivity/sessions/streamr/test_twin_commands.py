@@ -78,7 +78,7 @@ def test_an_event_comes_back_as_it_was(
     assert twin_event_of(entry_of(event, previous=None)) == event
 
 
-def test_what_no_event_says_cannot_be_said() -> None:
+def test_an_unknown_event_action_raises_an_encode_error() -> None:
     with pytest.raises(EncodeError, match="'migrated'"):
         entry_of(EVENT._replace(action="migrated"), previous=None)
 

@@ -161,7 +161,7 @@ async def test_a_busy_link_is_alive_for_the_library_too(
     assert await passed(traffic, len(HEARTBEAT_FRAME)) == HEARTBEAT_FRAME
 
 
-async def test_a_link_that_the_broker_has_ended_is_known_as_such_before_what_came_over_it_is_read() -> None:
+async def test_a_link_closed_by_the_broker_is_detected_before_its_data_is_read() -> None:
     ours, theirs = socket.socketpair()
     traffic = FrameDemultiplexer(channel_max=0, frame_max=0)
     assert not traffic.peer_has_closed

@@ -120,7 +120,7 @@ def test_every_other_property_is_stepped_over() -> None:
     }
 
 
-def test_what_names_a_message_is_its_id() -> None:
+def test_the_name_of_a_message_is_its_message_id() -> None:
     assert read_properties(pack_properties({"message-id": "m", "correlation-id": "c"})).name == "m"
     assert read_properties(pack_properties({"correlation-id": "c"})).name is None
     assert read_properties(pack_properties({"x": "y"})).name is None
@@ -136,7 +136,7 @@ def test_what_names_a_message_is_its_id() -> None:
         pytest.param(b"A" + b"".join(pack(">I", 5 * n) + b"A" for n in range(DEEPEST + 5, 0, -1)), id="too deep"),
     ],
 )
-def test_what_was_read_before_a_field_that_cannot_be_read_counts(broken: bytes) -> None:
+def test_fields_before_an_unreadable_field_are_kept(broken: bytes) -> None:
     """The properties behind the table too: its length says where they are."""
     packed = pack(">H", HEADERS | 0x0400) + table((b"first", b"t\x01"), (b"x", broken)) + short(b"c-7")
     assert read_properties(packed).headers == {"first": "true", "correlation-id": "c-7"}
@@ -162,7 +162,7 @@ def test_no_table_is_an_error(flags: int, fields: bytes) -> None:
 
 # The lowest flag says that more flags follow.
 @given(st.integers(0, HEADERS // 2 - 1).map(lambda flags: 2 * flags), st.binary(max_size=100))
-def test_no_value_in_a_table_takes_away_what_was_read_before_it(flags: int, value: bytes) -> None:
+def test_a_malformed_table_value_keeps_the_headers_read_before_it(flags: int, value: bytes) -> None:
     packed = pack(">H", flags | HEADERS) + table((b"first", b"t\x01"), (b"x", value))
     assert read_properties(packed).headers["first"] == "true"
 

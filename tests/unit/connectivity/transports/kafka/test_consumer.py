@@ -25,7 +25,7 @@ def test_case_51_a_second_has_so_many_records_and_no_more(clock: Clock) -> None:
     assert (throttle.pause(), throttle.remaining) == (0, 10)
 
 
-def test_case_51_what_is_counted_of_it_are_minutes(clock: Clock) -> None:
+def test_case_51_a_throttle_counts_the_minutes_with_pauses(clock: Clock) -> None:
     throttle = Throttle(10)
     throttle.pause()
     assert throttle.minutes == 0

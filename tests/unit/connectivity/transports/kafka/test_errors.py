@@ -29,7 +29,7 @@ async def test_a_refused_connection_says_more_than_one_that_was_cut(errors: tupl
 
 
 @pytest.mark.parametrize("errors", [*permutations([DISCONNECTED, LOGIN, REFUSED])])
-async def test_a_refused_login_says_more_than_what_follows_from_it(errors: tuple[KafkaError, ...]) -> None:
+async def test_a_refused_login_takes_precedence_over_the_errors_that_follow_it(errors: tuple[KafkaError, ...]) -> None:
     link = KafkaLink([])
     for error in errors:
         link.failed(error, "")

@@ -48,7 +48,7 @@ def read(headers: Any, **more: Any) -> Envelope:
 
 
 @pytest.mark.parametrize("failure", [SystemError("returned a result with an exception set"), ValueError()])
-def test_headers_that_the_library_cannot_hand_over_are_none_and_said(failure: Exception) -> None:
+def test_headers_that_the_library_cannot_decode_are_omitted_and_logged(failure: Exception) -> None:
     """A name that is no UTF-8 is an exception there."""
     if isinstance(failure, ValueError):
         failure = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
@@ -85,5 +85,5 @@ def test_texts_that_are_no_utf_8_are_replaced() -> None:
         ("nan", "inf", False),
     ],
 )
-def test_a_time_to_live_is_any_whole_number_or_none(created: str, ttl: str, expected: bool) -> None:
+def test_a_message_expires_only_if_its_time_to_live_is_a_whole_number(created: str, ttl: str, expected: bool) -> None:
     assert is_expired(Envelope(b"", {"creation-time": created, "ttl": ttl}), now=1.5) is expected

@@ -36,7 +36,9 @@ OPEN = SocketTimes(made=0, last_received=100, spoke=50, is_open=True)
         (replace(OPEN, closing=100), 101 + CLOSING, TimeoutDecision.STUCK),
     ],
 )
-def test_times_decide_what_is_to_be_done(times: SocketTimes, now: float, expected: TimeoutDecision) -> None:
+def test_the_times_of_a_socket_decide_its_next_timeout(
+    times: SocketTimes, now: float, expected: TimeoutDecision
+) -> None:
     assert next_timeout(times, BOUNDS, now) is expected
 
 

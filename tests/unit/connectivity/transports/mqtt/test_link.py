@@ -54,7 +54,7 @@ async def test_more_than_can_be_held_is_left_to_the_next_link_in_order() -> None
     await made.close()
 
 
-async def test_after_a_message_that_is_not_taken_none_is_taken_whatever_qos_0_brings_between() -> None:
+async def test_the_link_delivers_no_message_after_a_refused_message_even_if_qos_0_arrives_between() -> None:
     """Otherwise the next link would deliver the refused message behind a later one."""
     made, client = link()
     taker = DeliveryCollector(made)

@@ -64,7 +64,7 @@ def packets(*publications: Publication) -> bytes:
     return b"".join(sender.unsent)
 
 
-def test_the_library_still_calls_what_is_overridden() -> None:
+def test_the_library_still_calls_the_overridden_methods() -> None:
     """A new version of it that does otherwise must not go unnoticed."""
     source = inspect.getsource(Client)
     for name in OVERRIDDEN:
@@ -75,7 +75,7 @@ def test_the_library_still_calls_what_is_overridden() -> None:
 
 
 @each_row("name", USED)
-def test_the_library_still_has_what_is_used(name: str) -> None:
+def test_the_library_still_has_the_attributes_that_the_client_uses(name: str) -> None:
     assert hasattr(client()[0], name)
 
 
@@ -124,7 +124,7 @@ def test_no_bytes_do_worse_than_end_the_link(content: bytes, protocol: MQTTProto
         b"\xf0\x00",  # a packet that MQTT 3.1.1 does not know
     ],
 )
-def test_what_breaks_the_protocol_ends_the_link(content: bytes) -> None:
+def test_a_protocol_violation_ends_the_link(content: bytes) -> None:
     receiver, arrived, confirmed = client()
     receiver.feed(content)
     receiver.feed(packets(Publication(b"a", b"", 0, False, b"")))
@@ -140,7 +140,7 @@ def test_qos_2_is_confirmed_by_the_last_of_its_packets() -> None:
     assert confirmed == [(5, 0)]
 
 
-def test_qos_2_is_confirmed_with_what_the_broker_said_when_it_took_the_message() -> None:
+def test_a_qos_2_message_is_confirmed_with_the_reason_code_of_the_first_broker_reply() -> None:
     """That nobody has subscribed is said there alone; the last packet is the end of every exchange."""
     sender, _, confirmed = client(V5)
     sender.feed(b"\x50\x03\x00\x05\x10\x70\x02\x00\x05")

@@ -20,7 +20,7 @@ TEXTS = st.text(max_size=50).filter(lambda text: text_fault(text) is None)
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), max_size=4), TEXTS, TEXTS, st.binary(max_size=40), st.integers(0, 2**32 - 1))
-def test_the_library_reads_what_we_pack(
+def test_the_library_reads_the_properties_that_we_pack(
     users: list[tuple[str, str]], kind: str, topic: str, correlation: bytes, expiry: int
 ) -> None:
     content = b"".join(
@@ -40,7 +40,7 @@ def test_the_library_reads_what_we_pack(
     assert packed.unpack(content) == packed.PublishProperties(expiry, kind, topic, correlation, (), tuple(users))
 
 
-def test_we_read_what_the_library_packs() -> None:
+def test_we_read_the_properties_that_the_library_packs() -> None:
     theirs: Any = Properties(PacketTypes.PUBLISH)
     theirs.PayloadFormatIndicator = 1
     theirs.TopicAlias = 3

@@ -71,7 +71,7 @@ def test_mqtt_3_1_1_has_one_client_with_one_consumer() -> None:
     assert wrong(MQTT_5, {"consumerCount": 2}, clientCount=2) == []
 
 
-def test_case_22_a_source_of_mqtt_3_1_1_maps_only_what_there_is() -> None:
+def test_case_22_a_source_of_mqtt_3_1_1_maps_only_its_existing_headers() -> None:
     mapping = {
         "a": "{{ header:mqtt.topic | fn:upper() }}",
         "b": "constant",
@@ -82,7 +82,7 @@ def test_case_22_a_source_of_mqtt_3_1_1_maps_only_what_there_is() -> None:
     assert wrong(MQTT_5, {"headerMapping": mapping}) == []
 
 
-def test_reply_targets_and_targets_of_mqtt_3_1_1_set_only_what_it_carries() -> None:
+def test_reply_targets_and_targets_of_mqtt_3_1_1_set_only_supported_headers() -> None:
     """Constants are fine, and so is any header of the signal."""
     mapping = {"mqtt.qos": "1", "mqtt.topic": "{{ header:reply-to }}", "mqtt.retain": "{{ thing:id }}", "x": "y"}
     found = wrong(MQTT, {"replyTarget": {"address": "r", "headerMapping": mapping}}, {"headerMapping": mapping})
@@ -95,7 +95,7 @@ def test_the_default_mappings_are_no_problem() -> None:
     assert wrong(MQTT, {"replyTarget": {"enabled": True}}) == []
 
 
-def test_a_sender_is_identified_by_what_arrives() -> None:
+def test_enforcement_identifies_a_sender_by_fields_of_the_incoming_message() -> None:
     by_topic = {"enforcement": {"input": "{{ source:address }}", "filters": ["{{ thing:id }}"]}}
     by_header = {"enforcement": {"input": "{{ header:device }}", "filters": ["{{ thing:id }}"]}}
     assert (wrong(MQTT, by_topic), wrong(MQTT_5, by_topic), wrong(MQTT_5, by_header)) == ([], [], [])

@@ -93,7 +93,7 @@ async def test_a_peer_that_never_reads_costs_little_and_is_cut_off(asked: Subscr
         let_pass(there.link, 31)
 
 
-async def test_a_peer_that_takes_long_for_what_it_asked_for_is_not_taken_for_silent() -> None:
+async def test_a_peer_that_reads_its_requested_data_slowly_is_not_treated_as_silent() -> None:
     async with beside_a_neighbour() as (there, _):
         slow = await there.greeted("01 00 01 02")
         slow.pause_reading()

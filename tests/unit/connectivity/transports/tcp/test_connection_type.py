@@ -112,7 +112,7 @@ async def test_a_peer_is_reported_before_it_has_sent_anything() -> None:
         assert set(told.envelope.headers) == {"reply-to"}
 
 
-async def test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are() -> None:
+async def test_bytes_from_a_peer_arrive_in_order_in_any_chunking() -> None:
     async with opened() as pier:
         caller, _ = await pier.met()
         sent = os.urandom(3_000_000)
@@ -123,7 +123,7 @@ async def test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are() -> N
         assert await pier.raw(len(sent)) == sent
 
 
-async def test_what_is_not_taken_is_not_read_and_comes_together_later() -> None:
+async def test_the_listener_stops_reading_at_the_unsettled_limit_and_delivers_the_rest_later() -> None:
     async with opened(options={"maxUnsettled": "2"}) as pier:
         caller, name = await pier.met()
         for byte in b"abcdef":
@@ -153,7 +153,7 @@ async def test_a_piece_is_never_larger_than_a_piece_may_be() -> None:
         assert max(sizes) == MAX_PIECE
 
 
-async def test_what_a_peer_has_said_before_it_left_is_delivered() -> None:
+async def test_bytes_that_a_peer_sent_before_it_left_are_delivered() -> None:
     async with opened(options={"maxUnsettled": "1"}) as pier:
         told = signs_of(pier.link)
         caller, name = await pier.met()
@@ -235,7 +235,7 @@ async def test_a_peer_that_is_not_connected_is_reported_as_gone() -> None:
         assert told == [(name, ReaderStatus.GONE)]
 
 
-async def test_after_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts() -> None:
+async def test_after_the_final_message_the_listener_closes_the_peer_and_ignores_its_input() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
         caller.writer.write(b"a")
@@ -266,7 +266,7 @@ async def test_a_peer_may_be_let_go_without_a_word() -> None:
         assert await caller.rest() == b""
 
 
-async def test_who_does_not_end_it_after_the_last_word_is_cut_off() -> None:
+async def test_a_peer_that_stays_open_after_the_final_message_is_disconnected() -> None:
     async with opened() as pier:
         caller, name = await pier.met()
         await pier.send(name, b"bye", parting=CloseReason.DONE)
@@ -277,7 +277,7 @@ async def test_who_does_not_end_it_after_the_last_word_is_cut_off() -> None:
         await wait_until(lambda: not pier.link._sockets)
 
 
-async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile() -> None:
+async def test_a_peer_that_reads_no_output_is_disconnected_while_other_peers_are_served() -> None:
     async with opened() as pier:
         (deaf, deaf_name), (other, other_name) = await pier.met(), await pier.met()
         deaf.pause_reading()
@@ -296,7 +296,7 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_
         assert isinstance((await publishing.all_done(PATIENCE))[-1], PublishFailed)
 
 
-async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
+async def test_a_peer_that_reads_slowly_stays_connected() -> None:
     async with opened() as pier:
         slow, name = await pier.met()
         publishing = pier.telling(name, *[bytes(MAX_PIECE)] * 400)
@@ -427,14 +427,14 @@ async def test_a_closed_listener_disconnects_all_peers_and_can_be_reopened_at_on
 @each_row(
     "promise",
     [
-        test_what_a_peer_sends_arrives_in_order_whatever_its_pieces_are,
-        test_what_is_not_taken_is_not_read_and_comes_together_later,
-        test_what_a_peer_has_said_before_it_left_is_delivered,
-        test_after_the_last_word_the_peer_is_let_go_and_nothing_of_it_counts,
+        test_bytes_from_a_peer_arrive_in_order_in_any_chunking,
+        test_the_listener_stops_reading_at_the_unsettled_limit_and_delivers_the_rest_later,
+        test_bytes_that_a_peer_sent_before_it_left_are_delivered,
+        test_after_the_final_message_the_listener_closes_the_peer_and_ignores_its_input,
         test_the_last_word_reaches_a_peer_that_is_still_sending,
-        test_who_does_not_end_it_after_the_last_word_is_cut_off,
-        test_who_takes_nothing_of_what_waits_is_cut_off_and_others_are_served_meanwhile,
-        test_who_reads_slowly_but_reads_is_not_cut_off,
+        test_a_peer_that_stays_open_after_the_final_message_is_disconnected,
+        test_a_peer_that_reads_no_output_is_disconnected_while_other_peers_are_served,
+        test_a_peer_that_reads_slowly_stays_connected,
         test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves,
     ],
 )

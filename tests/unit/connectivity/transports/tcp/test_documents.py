@@ -73,7 +73,7 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
         ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
     ],
 )
-def test_a_problem_says_where_it_is_and_what_was_expected(more: dict[str, Any], path: str, said: str) -> None:
+def test_a_problem_names_its_path_and_the_expected_value(more: dict[str, Any], path: str, said: str) -> None:
     problems = [problem for problem in validate(GOOD | more) if problem.path == path]
     assert problems
     assert any(said in str(problem) for problem in problems), problems

@@ -193,14 +193,14 @@ async def test_case_g03_goodbyes_that_cross_answer_each_other(there: TcpService)
     assert await caller.goodbye() == "ok"
 
 
-async def test_case_g04_after_a_goodbye_nothing_counts(there: TcpService) -> None:
+async def test_case_g04_frames_after_a_goodbye_are_ignored(there: TcpService) -> None:
     caller = await there.greeted()
     caller.send(f"03 01 78 {NEVER} 01 00")
     assert await caller.goodbye() == "ok"
     await wait_until(lambda: list(there.rsio_harness.streams) == [])
 
 
-async def test_case_g05_after_the_goodbye_of_the_service_only_the_answer_counts(there: TcpService) -> None:
+async def test_case_g05_after_the_goodbye_of_the_service_only_the_reply_is_read(there: TcpService) -> None:
     caller = await there.greeted()
     caller.send(f"{RANGE} 33 01 00")
     await caller.expect("81 01 00")

@@ -52,7 +52,7 @@ async def test_cases_w01_to_w04_over_a_socket_in_chunks_of_any_size(there: TcpSe
     await caller.expect(f"{AGAIN} {AGAIN}")
 
 
-async def test_what_came_before_a_socket_broke_is_carried_out_and_half_of_a_frame_is_not(there: TcpService) -> None:
+async def test_frames_before_a_broken_socket_are_executed_but_half_a_frame_is_not(there: TcpService) -> None:
     caller = await there.greeted()
     await caller.expect(WANTED)
     caller.send(OnSubscribe(1, 0), turns(1, 50), turns(51, 51)[:20])

@@ -89,7 +89,7 @@ async def test_much_does_not_wait() -> None:
     assert len(socket.written) == 1
 
 
-async def test_what_was_sent_before_goodbye_is_sent_before_it() -> None:
+async def test_queued_messages_are_sent_before_the_goodbye() -> None:
     peer, socket = await inside()
     peer.send(b"last words", None)
     peer.eof_received()

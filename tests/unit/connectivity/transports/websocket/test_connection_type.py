@@ -71,7 +71,7 @@ async def test_an_empty_message_arrives(way: OpenListener) -> None:
     assert delivery.envelope.payload == b""
 
 
-async def test_a_path_of_several_sources_delivers_to_each_and_counts_once() -> None:
+async def test_a_path_of_several_sources_delivers_to_each_source_and_uses_one_unsettled_slot() -> None:
     sources = [{"addresses": ["/both"], "authorizationContext": ["lab:all"]}] * 2
     async with opened(sources=sources, options={"maxUnsettled": "1"}) as way:
         client = await way.client("/both")
@@ -84,7 +84,7 @@ async def test_a_path_of_several_sources_delivers_to_each_and_counts_once() -> N
                 delivery.settle()
 
 
-async def test_what_a_peer_has_said_before_it_left_is_delivered(way: OpenListener) -> None:
+async def test_messages_that_a_peer_sent_before_it_left_are_delivered(way: OpenListener) -> None:
     """Also what was not read yet, because too much of it was unsettled."""
     client = await way.client()
     for payload in numbered(MANY):
@@ -249,7 +249,7 @@ async def test_closing_says_goodbye_ends_consumers_and_may_be_done_twice(way: Op
     assert client.close_code == 1001
 
 
-async def test_what_waits_for_a_peer_that_leaves_has_failed(way: OpenListener) -> None:
+async def test_messages_queued_for_a_peer_that_leaves_fail(way: OpenListener) -> None:
     client, peer = await way.met(max_queue=1)
     client.transport.pause_reading()
     publishing = Publishing(way.link)

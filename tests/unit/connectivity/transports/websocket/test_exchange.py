@@ -71,7 +71,7 @@ async def test_a_subscription_belongs_to_one_peer(websocket_service: WebSocketSe
         (json.dumps({"topic": "x", "path": "/" + "y" * (1 << 16)}), "connectivity:message.toolarge"),
     ],
 )
-async def test_what_cannot_be_read_is_answered_and_the_next_message_is_served(
+async def test_an_unreadable_message_gets_an_error_and_the_next_message_is_served(
     websocket_service: WebSocketService, message: str | bytes, error: str
 ) -> None:
     client = await websocket_service.client(token="owners")

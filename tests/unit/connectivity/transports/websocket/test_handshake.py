@@ -237,7 +237,7 @@ def test_tokens_are_read_as_names_with_hashes() -> None:
         ("maxPears", "1", "not permitted"),
     ],
 )
-def test_an_option_that_cannot_be_read_says_what_was_expected(option: str, value: str, expected: str) -> None:
+def test_an_invalid_option_reports_the_expected_value(option: str, value: str, expected: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Options.model_validate({option: value})
     assert expected in str(refused.value)

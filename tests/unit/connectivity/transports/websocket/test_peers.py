@@ -295,7 +295,7 @@ async def test_a_target_does_not_wait_and_disconnects_peers_that_read_too_slowly
         assert await ended(slow) == 1013
 
 
-async def test_who_takes_nothing_of_what_waits_is_cut_off() -> None:
+async def test_a_peer_that_reads_no_output_is_disconnected() -> None:
     async with opened(options={"outputTimeout": "10s"}) as way:
         client, peer = await way.met(max_queue=1)
         signs: list[tuple[str, ReaderStatus]] = []
@@ -311,7 +311,7 @@ async def test_who_takes_nothing_of_what_waits_is_cut_off() -> None:
         await wait_until(lambda: signs == [(peer, ReaderStatus.GONE)])
 
 
-async def test_who_reads_slowly_but_reads_is_not_cut_off() -> None:
+async def test_a_peer_that_reads_slowly_stays_connected() -> None:
     async with opened(options={"outputTimeout": "10s"}) as way:
         client, peer = await way.met(max_queue=1)
         client.transport.pause_reading()
@@ -532,8 +532,8 @@ async def test_a_listener_can_be_reopened_at_once_at_the_same_port() -> None:
 @each_row(
     "promise",
     [
-        test_who_takes_nothing_of_what_waits_is_cut_off,
-        test_who_reads_slowly_but_reads_is_not_cut_off,
+        test_a_peer_that_reads_no_output_is_disconnected,
+        test_a_peer_that_reads_slowly_stays_connected,
         test_a_target_does_not_wait_and_disconnects_peers_that_read_too_slowly,
         test_a_peer_that_is_not_read_from_is_not_blamed_for_pings,
         test_many_small_messages_at_once_are_taken_bit_by_bit,

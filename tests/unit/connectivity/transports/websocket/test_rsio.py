@@ -149,7 +149,9 @@ async def test_a_protocol_violation_is_reported_by_a_goodbye_and_the_close_code(
     assert closed == code
 
 
-async def test_case_h09_who_starts_with_something_else_gets_an_error(websocket_service: WebSocketService) -> None:
+async def test_case_h09_a_peer_that_does_not_start_with_hello_gets_an_error(
+    websocket_service: WebSocketService,
+) -> None:
     client = await websocket_service.client(PATH)
     await client.send(raw("12 05 0a"))
     said, code = await ended(client)

@@ -64,7 +64,9 @@ def contents(found: Sequence[Frame]) -> list[str]:
     return [frame[3][8] for frame in found]
 
 
-async def test_cases_s01_to_s05_what_one_publishes_goes_to_all_who_follow(websocket_service: WebSocketService) -> None:
+async def test_cases_s01_to_s05_a_published_message_reaches_all_subscribers(
+    websocket_service: WebSocketService,
+) -> None:
     first, second = await websocket_service.client(PATH), await websocket_service.client(PATH)
     await say(first, subscribe())
     assert await heard(first) == subscribed()
