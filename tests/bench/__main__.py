@@ -51,10 +51,10 @@ from tests.bench import (
     targets,
     twins,
 )
+from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
 from tests.bench.report import Figure, machine, table
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source

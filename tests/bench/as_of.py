@@ -31,10 +31,10 @@ from spark_store.records import Change
 from spark_store.rql.options import read_options
 from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
+from tests.bench.harness import STAMP, SUBJECT, policy
 from tests.bench.lake import pipeline, wait_for
 from tests.bench.pasts import BEGUN
 from tests.bench.report import Figure
-from tests.bench.site import STAMP, SUBJECT, policy
 from tests.support.connection_documents import policy_for
 
 THINGS, EVENTS = 100_000, 1_000_000

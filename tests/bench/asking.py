@@ -17,7 +17,7 @@ from pyspark.sql import functions as sql
 
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.pipeline.session import SessionOptions, start_session
-from tests.bench.site import thing
+from tests.bench.harness import thing
 
 WARM = 5
 

@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.bench.cold import pipeline
+from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, serving, thing
 from tests.bench.pasts import write_long_past
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, serving, thing
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source

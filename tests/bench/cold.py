@@ -25,9 +25,9 @@ from mappings.model.signals import HistoryQuery
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
+from tests.bench.harness import run, thing
 from tests.bench.pasts import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
-from tests.bench.site import run, thing
 
 LAKES = Path(".run/bench")
 MILLION = 1_000_000

@@ -35,7 +35,7 @@ from spark_store.pipeline.session import SessionOptions, start_session
 from spark_store.pipeline.source import EVENTS_SCHEMA, EventRange, split_range
 from spark_store.pipeline.stream import PipelineOptions, PipelineStream
 from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
-from tests.bench.site import processor_seconds_of_all
+from tests.bench.harness import processor_seconds_of_all
 
 Spent = dict[str, list[float]]
 

@@ -30,9 +30,9 @@ from spark_store.journal.journal import Journal
 from spark_store.maintenance.index_check import compare
 from spark_store.records import Change
 from spark_store.search import index_builder
+from tests.bench.harness import STAMP, SUBJECT
 from tests.bench.monitoring import Way
 from tests.bench.report import Figure
-from tests.bench.site import STAMP, SUBJECT
 from tests.support.connection_documents import policy_for
 
 THINGS = 100_000

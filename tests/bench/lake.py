@@ -18,9 +18,9 @@ import psutil
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
+from tests.bench.harness import processor_seconds_of_all, run
 from tests.bench.pasts import changes, write_long_past, write_past
 from tests.bench.report import Figure
-from tests.bench.site import processor_seconds_of_all, run
 
 MILLION = 1_000_000
 ROUNDS = 4

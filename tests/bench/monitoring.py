@@ -41,9 +41,9 @@ from connectivity.validation.validator import parse
 from mappings.model.envelope import Envelope
 from mappings.model.signals import HistoryQuery, Subscribe
 from spark_store.journal.journal import Journal
+from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, thing
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, thing
 from tests.support.connection_documents import source
 from tests.support.in_process.fakes import Link
 

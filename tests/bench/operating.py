@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
 from tests.bench.targets import hearing, target
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto

@@ -16,7 +16,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
-from tests.bench.site import thing
+from tests.bench.harness import thing
 
 EVENTS_EACH = 1_000
 """Events of each entity, however many there are in all."""

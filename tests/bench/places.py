@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import aiormq
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.bench.site import SUBJECT
+from tests.bench.harness import SUBJECT
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
 

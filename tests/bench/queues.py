@@ -10,10 +10,10 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, thing
 from tests.bench.modify import THINGS, command
 from tests.bench.places import AmqpPlace, KafkaPlace, Place, rate, wait_for
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, thing
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -147,8 +147,8 @@ def three_at_once(folder: Path) -> list[Figure]:
     with ExitStack() as stack:
         mosquitto = stack.enter_context(Mosquitto.start(persistence=False))
         queues, topics = stack.enter_context(amqp(*places)), stack.enter_context(kafka(*places))
-        site = {**connection(mosquitto, source("bench", SUBJECT)), "id": "mqtt"}
-        documents = [site, queues.document(), topics.document()]
+        harness = {**connection(mosquitto, source("bench", SUBJECT)), "id": "mqtt"}
+        documents = [harness, queues.document(), topics.document()]
         service = stack.enter_context(serving(folder, *documents))
         asks: dict[str, Callable[[str], object]] = {
             "mqtt": lambda _: _replay_to(mosquitto),

@@ -14,8 +14,8 @@ from typing import Any
 
 from mappings.reactive_streams_io.frames import OnComplete, encode
 from mappings.reactive_streams_io.limits import UNBOUNDED
+from tests.bench.harness import SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.report import Figure
-from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.streamr import PATIENT
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto

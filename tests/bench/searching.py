@@ -33,8 +33,8 @@ from mappings.model.signals import SearchQuery, Subscribe
 from spark_store.journal.journal import Journal
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.bench.conversing import THINGS, request, subscribe
+from tests.bench.harness import SUBJECT, fill, processor_seconds, run, serving, thing
 from tests.bench.report import Figure
-from tests.bench.site import SUBJECT, fill, processor_seconds, run, serving, thing
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import connection, source
 from tests.support.in_process.fakes import Link

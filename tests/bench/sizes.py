@@ -26,8 +26,8 @@ from mappings.reactive_streams_io.frames import (
     SubscribeFrame,
     encode,
 )
+from tests.bench.harness import events_of, thing
 from tests.bench.report import Figure
-from tests.bench.site import events_of, thing
 
 RSOCKET_FRAME = 3 + 4 + 2
 """The length of a frame, the stream's id, type and flags."""

@@ -9,8 +9,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from tests.bench.harness import SUBJECT, fill, serving
 from tests.bench.report import Figure
-from tests.bench.site import SUBJECT, fill, serving
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import connection, source

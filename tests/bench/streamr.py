@@ -20,8 +20,8 @@ from mappings.streams.stream_id import partition_id
 from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
+from tests.bench.harness import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.report import Figure
-from tests.bench.site import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient

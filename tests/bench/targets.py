@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
-from tests.bench.site import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import connection, source
 from tests.support.wait import wait_until_sync

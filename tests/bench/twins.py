@@ -19,9 +19,7 @@ from mappings.model.signals import Event
 from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
-from tests.bench.modify import THINGS
-from tests.bench.report import Figure
-from tests.bench.site import (
+from tests.bench.harness import (
     MESSAGE_BYTES,
     STAMP,
     SUBJECT,
@@ -33,6 +31,8 @@ from tests.bench.site import (
     sink,
     thing,
 )
+from tests.bench.modify import THINGS
+from tests.bench.report import Figure
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, policy_for, source

@@ -68,5 +68,5 @@ def address(spark: SparkSession) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
+def data_folder(tmp_path: Path) -> DataFolder:
     return DataFolder(tmp_path / "data")

@@ -153,143 +153,143 @@ def test_a_file_that_cannot_be_removed_raises_an_error(
         erasure.clean(target)
 
 
-def interrupted_rebuild(site: DataFolder) -> None:
+def interrupted_rebuild(data_folder: DataFolder) -> None:
     """What one leaves that was killed after a part: whole states, beside the lake."""
-    made = DeltaTable(site.lake.path(LATEST)).to_pyarrow_table()
+    made = DeltaTable(data_folder.lake.path(LATEST)).to_pyarrow_table()
     uncompressed = WriterProperties(compression="UNCOMPRESSED")
-    write_deltalake(str(site.lake.rebuild / "latest"), made, writer_properties=uncompressed)
-    (site.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(RebuildProgress(1, 1, [], 1)))
+    write_deltalake(str(data_folder.lake.rebuild / "latest"), made, writer_properties=uncompressed)
+    (data_folder.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(RebuildProgress(1, 1, [], 1)))
 
 
-def marked(site: DataFolder) -> list[str]:
+def marked(data_folder: DataFolder) -> list[str]:
     """The files that hold the mark, as it is or in a compressed column that a reader would show."""
     plain = [
-        str(it.relative_to(site.folder))
-        for it in site.folder.rglob("*")
+        str(it.relative_to(data_folder.folder))
+        for it in data_folder.folder.rglob("*")
         if it.is_file() and MARK.encode() in it.read_bytes()
     ]
-    rows = [f"{table.name}" for table in TABLES for row in site.table(table) if MARK in str(row)]
+    rows = [f"{table.name}" for table in TABLES for row in data_folder.table(table) if MARK in str(row)]
     return plain + rows
 
 
 @pytest.mark.slow(reason="Spark deletes from four tables, the first that it does in a session")
 @pytest.mark.spark
-def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, site: DataFolder) -> None:
+def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, data_folder: DataFolder) -> None:
     """In every table. The files before the erasure are written without Spark."""
     # Compression would hide the mark from a search in the bytes.
     spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
     try:
-        site.append([secret(1)])
-        site.write(6, entities=3)
-        write_full_snapshot(site.folder)
-        with JournalReader.open(site.lake.journal) as follower:
-            add_states(site.folder, SNAPSHOTS, map(latest_row, follower.states(1, follower.newest())))
-        write_all_tables(site.folder)
-        files = {Path(it).parts[1] for it in marked(site) if it.startswith("lake/")}
+        data_folder.append([secret(1)])
+        data_folder.write(6, entities=3)
+        write_full_snapshot(data_folder.folder)
+        with JournalReader.open(data_folder.lake.journal) as follower:
+            add_states(data_folder.folder, SNAPSHOTS, map(latest_row, follower.states(1, follower.newest())))
+        write_all_tables(data_folder.folder)
+        files = {Path(it).parts[1] for it in marked(data_folder) if it.startswith("lake/")}
         assert files == {table.name for table in TABLES}, "the search finds the mark"
-        erase_offline(site.folder, lamp(9), "anna")
-        said = take_all(spark, site)
+        erase_offline(data_folder.folder, lamp(9), "anna")
+        said = take_all(spark, data_folder)
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
     assert ("erased", {"erasures": [1]}) in said
-    assert marked(site) == []
-    site.assert_equal()
-    assert differences(site) == []
+    assert marked(data_folder) == []
+    data_folder.assert_equal()
+    assert differences(data_folder) == []
     others = sorted(str(lamp(number)) for number in range(3))
     for table in (SNAPSHOTS, FULL_SNAPSHOTS):
-        assert sorted(row["entity"] for row in site.table(table)) == others, table.name
+        assert sorted(row["entity"] for row in data_folder.table(table)) == others, table.name
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_nothing_is_left_of_the_entity_in_any_file(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In older versions of the tables neither; with events that the lake has not seen; killed on the way."""
     # What compression would hide from a look at the bytes.
     spark.conf.set("spark.sql.parquet.compression.codec", "uncompressed")
     try:
-        target = LakeWriter.of(spark, site.folder)
+        target = LakeWriter.of(spark, data_folder.folder)
         for first in (1, 5):
-            site.append([secret(revision) for revision in range(first, first + 4)])
-            site.append([secret(revision, ODD) for revision in range(first, first + 4)])
-            site.write(6, entities=3)
-            take_all(spark, site)
+            data_folder.append([secret(revision) for revision in range(first, first + 4)])
+            data_folder.append([secret(revision, ODD) for revision in range(first, first + 4)])
+            data_folder.write(6, entities=3)
+            take_all(spark, data_folder)
             assert snapshots.take(target, 4) >= 1
-            assert snapshots.take_full_snapshot(target, read_watermark(site.lake.watermark).seq) >= 4
+            assert snapshots.take_full_snapshot(target, read_watermark(data_folder.lake.watermark).seq) >= 4
         table_maintenance.optimize(target)
-        interrupted_rebuild(site)
-        assert any("rebuild" in name for name in marked(site)), "the search goes over all of the folder"
-        newest = max(row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9)))
-        site.append([secret(newest + 1)])
-        site.write(3, entities=3)
+        interrupted_rebuild(data_folder)
+        assert any("rebuild" in name for name in marked(data_folder)), "the search goes over all of the folder"
+        newest = max(row["revision"] for row in data_folder.table(EVENTS) if row["entity"] == str(lamp(9)))
+        data_folder.append([secret(newest + 1)])
+        data_folder.write(3, entities=3)
         assert parse_entity_id(EntityType.STREAM, str(ODD)) == ODD
-        erase_offline(site.folder, lamp(9), "anna")
-        erase_offline(site.folder, ODD, "anna")
-        assert differences(site) == [], "what the lake has not done yet is no difference"
+        erase_offline(data_folder.folder, lamp(9), "anna")
+        erase_offline(data_folder.folder, ODD, "anna")
+        assert differences(data_folder) == [], "what the lake has not done yet is no difference"
         # Made again before the lake has heard of it.
-        site.append([change(lamp(9), newest + 2)])
+        data_folder.append([change(lamp(9), newest + 2)])
 
         def killed(_: LakeWriter) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(erasure, "clean", killed)
         with pytest.raises(KeyboardInterrupt):
-            take_all(spark, site)
-        assert read_watermark(site.lake.watermark).erased == 0
+            take_all(spark, data_folder)
+        assert read_watermark(data_folder.lake.watermark).erased == 0
 
         def damaged(_: LakeWriter) -> None:
             raise LakeUnfit("an old file is damaged")
 
         monkeypatch.setattr(erasure, "clean", damaged)
-        site.write(3, entities=3)
-        said = take_all(spark, site)
+        data_folder.write(3, entities=3)
+        said = take_all(spark, data_folder)
         assert [fields["reason"] for name, fields in said if name == "erasure failed"] == ["an old file is damaged"]
-        kept = read_watermark(site.lake.watermark)
+        kept = read_watermark(data_folder.lake.watermark)
         assert (kept.erased, kept.erasure_failure) == (0, "an old file is damaged")
-        status = read_status(site.lake, datetime.now(UTC))
+        status = read_status(data_folder.lake, datetime.now(UTC))
         assert (status["erasures_pending"], status["lag_events"]) == (2, 0), "new events are not kept out"
         monkeypatch.undo()
         # As they are where the clock was ahead, and was set back.
-        put_ahead(site.lake)
-        said = take_all(spark, site)
-        assert read_watermark(site.lake.watermark).erasure_failure is None
+        put_ahead(data_folder.lake)
+        said = take_all(spark, data_folder)
+        assert read_watermark(data_folder.lake.watermark).erasure_failure is None
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
     assert [fields for event, fields in said if event == "erased"] == [{"erasures": [1, 2]}]
-    assert marked(site) == []
-    site.assert_equal()
-    assert [row["revision"] for row in site.table(EVENTS) if row["entity"] == str(lamp(9))] == [newest + 2]
-    assert [row["revision"] for row in site.table(LATEST) if row["entity"] == str(lamp(9))] == [newest + 2]
-    assert str(lamp(9)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
-    assert not [row for table in TABLES for row in site.table(table) if row["entity"] == str(ODD)]
-    assert differences(site) == []
-    assert [event for event, _ in take_all(spark, site)] == ["following"], "once"
+    assert marked(data_folder) == []
+    data_folder.assert_equal()
+    assert [row["revision"] for row in data_folder.table(EVENTS) if row["entity"] == str(lamp(9))] == [newest + 2]
+    assert [row["revision"] for row in data_folder.table(LATEST) if row["entity"] == str(lamp(9))] == [newest + 2]
+    assert str(lamp(9)) not in {row["entity"] for row in data_folder.table(SNAPSHOTS)}
+    assert not [row for table in TABLES for row in data_folder.table(table) if row["entity"] == str(ODD)]
+    assert differences(data_folder) == []
+    assert [event for event, _ in take_all(spark, data_folder)] == ["following"], "once"
     # A row that is there all the same is told, and nothing else.
     columns = (f"CAST(1 AS BIGINT) AS {it}" if it in ("revision", "seq") else it for it in SNAPSHOTS.column_names)
     left = target.read(LATEST).where(f"entity = '{lamp(9)}'").selectExpr(*columns)
-    left.write.format("delta").mode("append").save(site.lake.path(SNAPSHOTS))
-    assert differences(site) == [f"snapshots: erased, and still there: {lamp(9)} at revision 1, event 1"]
+    left.write.format("delta").mode("append").save(data_folder.lake.path(SNAPSHOTS))
+    assert differences(data_folder) == [f"snapshots: erased, and still there: {lamp(9)} at revision 1, event 1"]
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_a_table_put_back_from_a_backup_is_erased_from_again(
-    spark: SparkSession, site: DataFolder, tmp_path: Path
+    spark: SparkSession, data_folder: DataFolder, tmp_path: Path
 ) -> None:
     """Whichever it is, and although no event has come since."""
-    target = LakeWriter.of(spark, site.folder)
-    site.write(14)
-    take_all(spark, site)
+    target = LakeWriter.of(spark, data_folder.folder)
+    data_folder.write(14)
+    take_all(spark, data_folder)
     assert snapshots.take(target, 2) == 7
-    shutil.copytree(site.lake.path(SNAPSHOTS), tmp_path / "backup")
-    erase_offline(site.folder, lamp(6), "anna")
-    take_all(spark, site)
-    assert [reader.last_transaction(site.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
-    shutil.rmtree(site.lake.path(SNAPSHOTS))
-    shutil.copytree(tmp_path / "backup", site.lake.path(SNAPSHOTS))
+    shutil.copytree(data_folder.lake.path(SNAPSHOTS), tmp_path / "backup")
+    erase_offline(data_folder.folder, lamp(6), "anna")
+    take_all(spark, data_folder)
+    assert [reader.last_transaction(data_folder.lake, table, ERASURES) for table in TABLES] == [1, 1, 1, 1]
+    shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
+    shutil.copytree(tmp_path / "backup", data_folder.lake.path(SNAPSHOTS))
     # A process that starts knows of no other table.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert ("erased", {"erasures": [1]}) in take_all(spark, site)
-    assert str(lamp(6)) not in {row["entity"] for row in site.table(SNAPSHOTS)}
-    assert [event for event, _ in take_all(spark, site)] == ["following"]
+    assert ("erased", {"erasures": [1]}) in take_all(spark, data_folder)
+    assert str(lamp(6)) not in {row["entity"] for row in data_folder.table(SNAPSHOTS)}
+    assert [event for event, _ in take_all(spark, data_folder)] == ["following"]

@@ -80,7 +80,7 @@ def found(items: list[dict[str, Any]]) -> list[tuple[int, Any]]:
 def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_tidied(
     mosquitto: Mosquitto, tmp_path: Path
 ) -> None:
-    site = DataFolder(tmp_path / "data")
+    data_folder = DataFolder(tmp_path / "data")
     document = connection(mosquitto, source("b/writer", "acme:writer"), source("b/reader", "acme:reader"))
     settings: dict[str, Any] = {
         "spark": {"mode": "external"},
@@ -107,7 +107,7 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
             return service.metric("connectivity_journal_trimmed_total") == newest + 1  # with the policy's one
 
         options = ("--master", "local[2]", "--optimize-batches", "1", "--interval", "0.2")
-        with PipelineProcess(site, "run", *options) as pipeline, removing(site.lake) as gone:
+        with PipelineProcess(data_folder, "run", *options) as pipeline, removing(data_folder.lake) as gone:
             for _ in range(ROUNDS):
                 write(EACH)
                 # Somewhere in the midst of a batch, a compaction, a step of trimming, or between them.
@@ -133,7 +133,7 @@ def test_replays_run_across_the_border_while_the_lake_is_written_compacted_and_t
             {"ditto-originator": "acme:writer"},
         )
         # The lake is gone: what lies there fails, and says so; the rest goes on.
-        events = Path(site.lake.path(EVENTS))
+        events = Path(data_folder.lake.path(EVENTS))
         events.rename(events.with_name("elsewhere"))
         lost = Reader(reader, LAMP, {})
         lost.request(10)

@@ -69,28 +69,30 @@ def change(entity: EntityId, revision: int, *, is_last: bool) -> Change:
     return Change((event,), (Snapshot(entity, revision, at, at, {"attributes": {"n": revision}}, None),))
 
 
-def fill(site: DataFolder) -> None:
+def fill(data_folder: DataFolder) -> None:
     """Three things with four events each."""
     changes = [
         change(lamp(number), revision, is_last=revision == REVISIONS)
         for revision in range(1, REVISIONS + 1)
         for number in range(3)
     ]
-    site.append(changes)
-    write_lake(site.folder)
+    data_folder.append(changes)
+    write_lake(data_folder.folder)
 
 
 @pytest.mark.spark
 def test_every_example_on_the_page_returns_the_documented_result(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(site)
-    monkeypatch.chdir(site.folder.parent)
+    fill(data_folder)
+    monkeypatch.chdir(data_folder.folder.parent)
     # Spark's Java process stays where it was started, so it is told the folder whole.
-    there = f"delta.`{site.lake.folder}"
+    there = f"delta.`{data_folder.lake.folder}"
     found: dict[str, Any] = {}
     for example in EXAMPLES:
-        text = example.replace('.load("data/lake', f'.load("{site.lake.folder}').replace("delta.`data/lake", there)
+        text = example.replace('.load("data/lake', f'.load("{data_folder.lake.folder}').replace(
+            "delta.`data/lake", there
+        )
         exec(compile(text, str(PAGE), "exec"), found)
     history = found["history"]
     assert list(history["revision"]) == [1, 2, 3, 4]
@@ -107,4 +109,4 @@ def test_every_example_on_the_page_returns_the_documented_result(
         "acme.site:lamp-1": '{"n":4}',
         "acme.site:lamp-2": '{"n":4}',
     }
-    assert (found["version"], found["rows"]) == (DeltaTable(str(site.lake.folder / "events")).version(), 12)
+    assert (found["version"], found["rows"]) == (DeltaTable(str(data_folder.lake.folder / "events")).version(), 12)

@@ -66,100 +66,102 @@ def odd_changes() -> list[Change]:
 
 @pytest.mark.slow(reason="the first stream of the session")
 def test_the_tables_are_the_journal_row_for_row_and_an_append_done_again_changes_nothing(
-    spark: SparkSession, site: DataFolder
+    spark: SparkSession, data_folder: DataFolder
 ) -> None:
     """In two batches: deletions, policies, streams and odd values too."""
-    site.append(odd_changes())
-    site.write(24)
-    assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
-    site.assert_equal()
-    assert read_watermark(site.lake.watermark).seq == 30
+    data_folder.append(odd_changes())
+    data_folder.write(24)
+    assert batches(take_all(spark, data_folder, max_batch_rows=20)) == [20, 10]
+    data_folder.assert_equal()
+    assert read_watermark(data_folder.lake.watermark).seq == 30
     for table in TABLES:
-        protocol = DeltaTable(site.lake.path(table)).protocol()
+        protocol = DeltaTable(data_folder.lake.path(table)).protocol()
         assert (protocol.min_reader_version, protocol.reader_features) == (1, None), "for every Delta reader"
-    assert {(row["entity_type"], row["namespace"]) for row in site.table(EVENTS)} == {
+    assert {(row["entity_type"], row["namespace"]) for row in data_folder.table(EVENTS)} == {
         ("thing", "acme.site"), ("policy", "acme.site"), ("stream", "acme.site"),
     }  # fmt: skip
-    (row,) = [row for row in site.table(LATEST) if row["entity"].startswith("acme.site:lämp:")]
+    (row,) = [row for row in data_folder.table(LATEST) if row["entity"].startswith("acme.site:lämp:")]
     assert (row["namespace"], row["deleted"], row["state"], row["policy_id"]) == (
         "acme.site", True, None, "acme.site:owner",
     )  # fmt: skip
     # The states of these changes are not what their events fold to; everything else is compared.
-    assert [it for it in differences(site) if "different from a replay of the events" not in it] == []
-    target = LakeWriter.of(spark, site.folder)
-    rows = spark.createDataFrame(pa.Table.from_batches(short_events(site.lake.journal, 7, 30)))
+    assert [it for it in differences(data_folder) if "different from a replay of the events" not in it] == []
+    target = LakeWriter.of(spark, data_folder.folder)
+    rows = spark.createDataFrame(pa.Table.from_batches(short_events(data_folder.lake.journal, 7, 30)))
     append_events(target, event_rows(rows), 30)
-    assert DeltaTable(site.lake.path(EVENTS)).transaction_version(APP) == 30
-    site.assert_equal()
+    assert DeltaTable(data_folder.lake.path(EVENTS)).transaction_version(APP) == 30
+    data_folder.assert_equal()
 
 
 @pytest.mark.soak(shard="lake")
-def test_the_tables_match_the_journal_after_losses(spark: SparkSession, site: DataFolder) -> None:
-    site.write(30)
-    assert batches(take_all(spark, site, max_batch_rows=20)) == [20, 10]
-    site.assert_equal()
+def test_the_tables_match_the_journal_after_losses(spark: SparkSession, data_folder: DataFolder) -> None:
+    data_folder.write(30)
+    assert batches(take_all(spark, data_folder, max_batch_rows=20)) == [20, 10]
+    data_folder.assert_equal()
     # Nothing new: nothing happens. Something new: it alone.
-    assert batches(take_all(spark, site)) == []
-    site.write(5)
-    assert batches(take_all(spark, site)) == [5]
-    site.assert_equal()
+    assert batches(take_all(spark, data_folder)) == []
+    data_folder.write(5)
+    assert batches(take_all(spark, data_folder)) == [5]
+    data_folder.assert_equal()
     # A watermark from before the last batch, as a crash leaves it; none at all; no checkpoint.
-    publish_watermark(site.lake.watermark, Watermark(30))
-    assert ("catching up", {"first": 31, "last": 35}) in take_all(spark, site)
-    site.assert_equal()
-    site.lake.watermark.unlink()
-    shutil.rmtree(site.lake.checkpoint)
-    assert batches(take_all(spark, site)) == []
-    site.assert_equal()
-    assert read_watermark(site.lake.watermark).seq == 35
+    publish_watermark(data_folder.lake.watermark, Watermark(30))
+    assert ("catching up", {"first": 31, "last": 35}) in take_all(spark, data_folder)
+    data_folder.assert_equal()
+    data_folder.lake.watermark.unlink()
+    shutil.rmtree(data_folder.lake.checkpoint)
+    assert batches(take_all(spark, data_folder)) == []
+    data_folder.assert_equal()
+    assert read_watermark(data_folder.lake.watermark).seq == 35
     # A table that vanished is made again, while the journal has everything.
-    shutil.rmtree(site.lake.path(LATEST))
-    take_all(spark, site)
-    site.assert_equal()
-    shutil.rmtree(site.lake.path(EVENTS))
-    assert batches(take_all(spark, site)) == [35]
-    site.assert_equal()
-    assert differences(site) == []
+    shutil.rmtree(data_folder.lake.path(LATEST))
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
+    shutil.rmtree(data_folder.lake.path(EVENTS))
+    assert batches(take_all(spark, data_folder)) == [35]
+    data_folder.assert_equal()
+    assert differences(data_folder) == []
 
 
 @pytest.mark.soak(shard="lake")
 def test_states_that_are_too_many_for_one_process_are_read_by_spark(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_store.pipeline.tables.FEW", 3)
-    site.write(20, entities=7)
-    take_all(spark, site)
-    site.assert_equal()
-    site.write(15, entities=7)
-    take_all(spark, site)
-    site.assert_equal()
+    data_folder.write(20, entities=7)
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
+    data_folder.write(15, entities=7)
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_without_its_append_is_repaired_by_the_next_batch(spark: SparkSession, site: DataFolder) -> None:
+def test_a_merge_without_its_append_is_repaired_by_the_next_batch(spark: SparkSession, data_folder: DataFolder) -> None:
     """Both run at the same time, so a crash may leave either."""
-    site.write(10)
-    take_all(spark, site)
-    site.write(10)
-    merge_latest(LakeWriter.of(spark, site.folder), 11, 20)
-    assert max(row["seq"] for row in site.table(LATEST)) == 20
-    assert max(row["seq"] for row in site.table(EVENTS)) == 10
-    assert batches(take_all(spark, site)) == [10]
-    site.assert_equal()
+    data_folder.write(10)
+    take_all(spark, data_folder)
+    data_folder.write(10)
+    merge_latest(LakeWriter.of(spark, data_folder.folder), 11, 20)
+    assert max(row["seq"] for row in data_folder.table(LATEST)) == 20
+    assert max(row["seq"] for row in data_folder.table(EVENTS)) == 10
+    assert batches(take_all(spark, data_folder)) == [10]
+    data_folder.assert_equal()
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(spark: SparkSession, site: DataFolder) -> None:
-    site.write(10)
-    take_all(spark, site)
-    target = LakeWriter.of(spark, site.folder)
+def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
+    data_folder.write(10)
+    take_all(spark, data_folder)
+    target = LakeWriter.of(spark, data_folder.folder)
     assert last_merged(target) == 10
     # It finds nothing that is newer than what is there.
     merge_rows(target, target.read(LATEST), 12)
     assert last_merged(target) == 12
     spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'")
     merge_latest(target, 1, 10)
-    site.assert_equal()
+    data_folder.assert_equal()
     assert last_merged(target) == 12
     assert [key for key in spark.conf.getAll if ".write.txn" in key] == [], (
         "nothing else that is written gets the number"
@@ -177,147 +179,149 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(spark: S
 
 @pytest.mark.soak(shard="lake")
 def test_states_put_back_from_a_backup_are_brought_up_to_date(
-    spark: SparkSession, site: DataFolder, tmp_path: Path
+    spark: SparkSession, data_folder: DataFolder, tmp_path: Path
 ) -> None:
     """Alone, without the other tables and the watermark; what was erased since does not come back with them."""
 
-    site.write(20)
-    take_all(spark, site)
-    shutil.copytree(site.lake.path(LATEST), tmp_path / "backup")
-    site.write(20, entities=3)
-    erase_offline(site.folder, lamp(6), "anna")
-    assert ("erased", {"erasures": [1]}) in take_all(spark, site)
-    shutil.rmtree(site.lake.path(LATEST))
-    shutil.copytree(tmp_path / "backup", site.lake.path(LATEST))
+    data_folder.write(20)
+    take_all(spark, data_folder)
+    shutil.copytree(data_folder.lake.path(LATEST), tmp_path / "backup")
+    data_folder.write(20, entities=3)
+    erase_offline(data_folder.folder, lamp(6), "anna")
+    assert ("erased", {"erasures": [1]}) in take_all(spark, data_folder)
+    shutil.rmtree(data_folder.lake.path(LATEST))
+    shutil.copytree(tmp_path / "backup", data_folder.lake.path(LATEST))
     # A process that starts knows of no other table.
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    said = take_all(spark, site)
+    said = take_all(spark, data_folder)
     assert ("catching up", {"first": 21, "last": 40}) in said
     assert ("erased", {"erasures": [1]}) in said
-    site.assert_equal()
-    assert str(lamp(6)) not in {row["entity"] for row in site.table(LATEST)}
-    assert differences(site) == []
-    assert [event for event, _ in take_all(spark, site)] == ["following"]
+    data_folder.assert_equal()
+    assert str(lamp(6)) not in {row["entity"] for row in data_folder.table(LATEST)}
+    assert differences(data_folder) == []
+    assert [event for event, _ in take_all(spark, data_folder)] == ["following"]
 
 
-def test_a_lake_of_another_journal_or_of_another_shape_is_refused(spark: SparkSession, site: DataFolder) -> None:
-    site.write(10)
-    write_all_tables(site.folder)
+def test_a_lake_of_another_journal_or_of_another_shape_is_refused(spark: SparkSession, data_folder: DataFolder) -> None:
+    data_folder.write(10)
+    write_all_tables(data_folder.folder)
     for suffix in ("", "-wal", "-shm"):
-        site.lake.journal.with_name(f"journal.db{suffix}").unlink(missing_ok=True)
-    DataFolder(site.folder).write(4)
+        data_folder.lake.journal.with_name(f"journal.db{suffix}").unlink(missing_ok=True)
+    DataFolder(data_folder.folder).write(4)
     with pytest.raises(LakeUnfit, match="reaches to event 10"):
-        take_all(spark, site)
-    site.write(20, entities=3)
+        take_all(spark, data_folder)
+    data_folder.write(20, entities=3)
     with pytest.raises(LakeUnfit, match="do not match"):
-        take_all(spark, site)
-    shutil.rmtree(site.lake.path(LATEST))
-    write_deltalake(site.lake.path(LATEST), pa.table({"id": [1, 2, 3]}))
+        take_all(spark, data_folder)
+    shutil.rmtree(data_folder.lake.path(LATEST))
+    write_deltalake(data_folder.lake.path(LATEST), pa.table({"id": [1, 2, 3]}))
     with pytest.raises(LakeUnfit, match="expected the columns entity_type string"):
-        take_all(spark, site)
+        take_all(spark, data_folder)
 
 
 @pytest.mark.soak(shard="lake")
-def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, site: DataFolder) -> None:
-    site.write(40)
-    take_all(spark, site, max_batch_rows=10)
-    target, before = LakeWriter.of(spark, site.folder), DeltaTable(site.lake.path(EVENTS))
+def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, data_folder: DataFolder) -> None:
+    data_folder.write(40)
+    take_all(spark, data_folder, max_batch_rows=10)
+    target, before = LakeWriter.of(spark, data_folder.folder), DeltaTable(data_folder.lake.path(EVENTS))
     assert len(before.file_uris()) >= 4
     table_maintenance.optimize(target)
     table_maintenance.vacuum(target)
-    assert len(DeltaTable(site.lake.path(EVENTS)).file_uris()) == 1
-    site.assert_equal()
+    assert len(DeltaTable(data_folder.lake.path(EVENTS)).file_uris()) == 1
+    data_folder.assert_equal()
     assert before.to_pyarrow_table().num_rows == 40, "who holds the older version goes on reading it"
-    assert differences(site) == []
+    assert differences(data_folder) == []
 
 
 @pytest.mark.soak(shard="lake")
 def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(
-    spark: SparkSession, site: DataFolder
+    spark: SparkSession, data_folder: DataFolder
 ) -> None:
     """Also where the pipeline is killed after the column has come and before it is filled."""
-    site.write(10)
-    take_all(spark, site)
+    data_folder.write(10)
+    take_all(spark, data_folder)
     for is_column_there in (False, True):
-        earlier = site.table(LATEST)
+        earlier = data_folder.table(LATEST)
         columns = [column for column in LATEST.columns if column.name != "seq" or is_column_there]
-        shutil.rmtree(site.lake.path(LATEST))
-        target = LakeWriter.of(spark, site.folder)
+        shutil.rmtree(data_folder.lake.path(LATEST))
+        target = LakeWriter.of(spark, data_folder.folder)
         spark.sql(
             f"CREATE TABLE {target.name(LATEST)} ({', '.join(f'{it.name} {it.type}' for it in columns)}) USING delta"
         )
         rows = spark.createDataFrame([{**row, "seq": None} for row in earlier], LATEST.ddl)
         append = rows.select(*(it.name for it in columns)).write.format("delta").mode("append")
-        append.save(site.lake.path(LATEST))
-        assert ("catching up", {"first": 1, "last": 10}) in take_all(spark, site)
-        site.assert_equal()
-    assert [event for event, _ in take_all(spark, site)] == ["following"]
+        append.save(data_folder.lake.path(LATEST))
+        assert ("catching up", {"first": 1, "last": 10}) in take_all(spark, data_folder)
+        data_folder.assert_equal()
+    assert [event for event, _ in take_all(spark, data_folder)] == ["following"]
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(spark: SparkSession, site: DataFolder) -> None:
-    target = LakeWriter.of(spark, site.folder)
-    site.append([published(TANK, 1)])
-    site.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
+def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
+    target = LakeWriter.of(spark, data_folder.folder)
+    data_folder.append([published(TANK, 1)])
+    data_folder.append([counted(lamp(number), revision) for revision in (1, 2) for number in range(3)])
     gone = Event(lamp(3), 1, timestamp(9), "deleted", "/", None, b"{}")
-    site.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
+    data_folder.append([Change((gone,), (Snapshot(lamp(3), 1, timestamp(1), timestamp(9), None, None),))])
     after = datetime.fromisoformat(timestamp(9))
     assert ("full snapshot", {"seq": 8, "things": 4}) in take_all(
-        spark, site, maintenance=MaintenancePlan(full_snapshot_events=8)
+        spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=8)
     )
     assert "full snapshot" not in [
-        event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=8))
+        event for event, _ in take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=8))
     ]
     assert snapshots.take_full_snapshot(target, 8) == 0, "Delta knows that this one is there"
-    site.append([counted(lamp(0), 3)])
+    data_folder.append([counted(lamp(0), 3)])
     assert "full snapshot" not in [
-        event for event, _ in take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=2))
+        event for event, _ in take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=2))
     ]
     # Twice as many events as there are entities, at least.
-    site.append([counted(lamp(0), revision) for revision in range(4, 13)])
+    data_folder.append([counted(lamp(0), revision) for revision in range(4, 13)])
     assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(
-        spark, site, maintenance=MaintenancePlan(full_snapshot_events=2)
+        spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=2)
     )
-    kept = [row for row in site.table(FULL_SNAPSHOTS) if row.pop("as_of") == 18]
+    kept = [row for row in data_folder.table(FULL_SNAPSHOTS) if row.pop("as_of") == 18]
     assert sorted(kept, key=str) == sorted(
-        (row for row in site.table(LATEST) if row["entity_type"] == "thing"), key=str
+        (row for row in data_folder.table(LATEST) if row["entity_type"] == "thing"), key=str
     )
     table_maintenance.optimize(target)
-    site.assert_equal()
+    data_folder.assert_equal()
     # Deleted things count: before it went, the thing was there, and the moment does not know how it was.
     for since, found in ((0, 0), (1, 8), (1000, 8), (3000, 8), (4000, 18)):
-        assert full_snapshot_before(site.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found, (
-            since
-        )
-    shutil.rmtree(site.lake.path(FULL_SNAPSHOTS))
+        assert (
+            full_snapshot_before(data_folder.lake, after + timedelta(milliseconds=since, microseconds=1)).seq == found
+        ), since
+    shutil.rmtree(data_folder.lake.path(FULL_SNAPSHOTS))
     assert ("full snapshot", {"seq": 18, "things": 4}) in take_all(
-        spark, site, maintenance=MaintenancePlan(full_snapshot_events=2)
+        spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=2)
     ), "made anew"
 
 
 @pytest.mark.soak(shard="lake")
-def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, site: DataFolder) -> None:
-    target = LakeWriter.of(spark, site.folder)
+def test_snapshots_are_taken_once_each_time_an_entity_has_grown(spark: SparkSession, data_folder: DataFolder) -> None:
+    target = LakeWriter.of(spark, data_folder.folder)
 
     def taken() -> list[tuple[str, int, int]]:
-        return sorted((it["entity"], it["revision"], it["seq"]) for it in site.table(SNAPSHOTS))
+        return sorted((it["entity"], it["revision"], it["seq"]) for it in data_folder.table(SNAPSHOTS))
 
-    site.append([counted(lamp(0), revision) for revision in range(1, 5)])
-    site.append([counted(lamp(1), revision) for revision in range(1, 3)])
-    take_all(spark, site)
+    data_folder.append([counted(lamp(0), revision) for revision in range(1, 5)])
+    data_folder.append([counted(lamp(1), revision) for revision in range(1, 3)])
+    take_all(spark, data_folder)
     assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
-    site.append([counted(lamp(0), revision) for revision in range(5, 7)])
-    site.append([counted(lamp(1), 3)])
-    take_all(spark, site)
+    data_folder.append([counted(lamp(0), revision) for revision in range(5, 7)])
+    data_folder.append([counted(lamp(1), 3)])
+    take_all(spark, data_folder)
     assert (snapshots.take(target, 3), snapshots.take(target, 3)) == (1, 0)
     first, second = str(lamp(0)), str(lamp(1))
     assert taken() == [(first, 4, 4), (second, 3, 9)]
-    site.append([counted(lamp(0), 7), *(published(TANK, offset) for offset in range(1, 5))])
-    take_all(spark, site)
+    data_folder.append([counted(lamp(0), 7), *(published(TANK, offset) for offset in range(1, 5))])
+    take_all(spark, data_folder)
     assert snapshots.take(target, 3) == 1, "streams have no states"
     assert taken() == [(first, 4, 4), (first, 7, 10), (second, 3, 9)]
-    newest = [row for row in site.table(SNAPSHOTS) if row["revision"] == 7]
-    assert newest == [row for row in site.table(LATEST) if row["entity"] == first]
-    assert differences(site) == []
+    newest = [row for row in data_folder.table(SNAPSHOTS) if row["revision"] == 7]
+    assert newest == [row for row in data_folder.table(LATEST) if row["entity"] == first]
+    assert differences(data_folder) == []
     spark.sql(f"INSERT INTO {target.name(SNAPSHOTS)} SELECT * FROM {target.name(SNAPSHOTS)} WHERE revision = 7")
-    assert differences(site) == [f"snapshots: there more than once: {first} at revision 7"]
+    assert differences(data_folder) == [f"snapshots: there more than once: {first} at revision 7"]

@@ -154,21 +154,21 @@ class Replays:
         return [view for _, view in sorted(found, key=lambda it: by(it[0]))]
 
 
-def asked(site: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Candidate]:
-    wide = SparkQueries(site.lake, lambda: address)
+def asked(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Candidate]:
+    wide = SparkQueries(data_folder.lake, lambda: address)
     before = datetime.fromisoformat(moment)
-    with wide.run(query(site.lake, question, before), QueryLimits(WITHIN)) as answer:
+    with wide.run(query(data_folder.lake, question, before), QueryLimits(WITHIN)) as answer:
         return [it for batch in answer for it in candidates(batch)]
 
 
-def found(site: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:
+def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:
     """The answer of Spark, judged and put into order."""
     by = key_of(question.order)
     accesses: dict[Policy, Access | None] = {
         (policy, namespace): access for policy, access in ACCESS.items() for namespace in ("acme.site", "acme.lab")
     }
-    with JournalReader.open(site.lake.journal) as follower:
-        judgement = matching(with_policies(follower, asked(site, address, question, moment)), accesses, question)
+    with JournalReader.open(data_folder.lake.journal) as follower:
+        judgement = matching(with_policies(follower, asked(data_folder, address, question, moment)), accesses, question)
         kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
         return [hit.thing for hit in visible_parts(with_policies(follower, kept), accesses)]
 
@@ -181,20 +181,22 @@ def questions() -> list[ThingQuery]:
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_past_state_query_equals_a_replay_of_every_thing(spark: SparkSession, site: DataFolder, address: str) -> None:
+def test_a_past_state_query_equals_a_replay_of_every_thing(
+    spark: SparkSession, data_folder: DataFolder, address: str
+) -> None:
     """Over moments, snapshots and events; at the very microsecond of an event; after the beginnings have been forgotten."""
-    past, target = Replays(dice("replays")), LakeWriter.of(spark, site.folder)
+    past, target = Replays(dice("replays")), LakeWriter.of(spark, data_folder.folder)
     newest = [0]
     for since, end, keeps in ((0, 100, 1), (100, 170, 10**9), (170, 250, 1), (250, 301, 10**9)):
         changes = past.changes(since, end)
         newest.append(newest[-1] + len(changes))
-        site.append(changes)
-        take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=keeps))
+        data_folder.append(changes)
+        take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=keeps))
         if end == 170:
             assert snapshots.take(target, 4) > 3
             table_maintenance.optimize(target)
     # The third run may keep a moment before it has moved anything.
-    assert {newest[1], newest[3]} <= {row["as_of"] for row in site.table(FULL_SNAPSHOTS)} <= set(newest[1:4])
+    assert {newest[1], newest[3]} <= {row["as_of"] for row in data_folder.table(FULL_SNAPSHOTS)} <= set(newest[1:4])
     at = past.lives[min(past.lives, key=str)][-1][0].timestamp
     whole, *others = questions()
     for moment, question in (
@@ -202,7 +204,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(spark: SparkSession, 
         (timestamp(120), others[3]), (timestamp(120), others[4]), (timestamp(299), others[2]), (timestamp(900), whole),
     ):  # fmt: skip
         expected = past.answer(question, moment)
-        assert found(site, address, question, moment) == expected, (moment, question)
+        assert found(data_folder, address, question, moment) == expected, (moment, question)
         assert expected or moment == timestamp(0)
     # After the moment that both of these questions begin with, some things changed, and some did not.
     changed = {
@@ -216,16 +218,16 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(spark: SparkSession, 
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
         known = {str(entity) for entity, state in past.before(moment).items() if is_known(past, entity, state)}
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
-        assert found(site, address, question, moment) == expected, (moment, question)
+        assert found(data_folder, address, question, moment) == expected, (moment, question)
         assert expected
 
 
 @pytest.mark.soak(shard="lake")
 def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_changes(
-    spark: SparkSession, site: DataFolder, address: str, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each moment has a row for every thing; when retention has nothing else to do they go all the same."""
-    target, whole = LakeWriter.of(spark, site.folder), questions()[0]
+    target, whole = LakeWriter.of(spark, data_folder.folder), questions()[0]
     created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [RandomChange("modified", "/attributes/n", number) for number in range(4)]
     lives = [lived(EntityId(EntityType.THING, "acme.lab", f"idle-{it}"), [created], [it + 1]) for it in range(5)]
@@ -233,13 +235,13 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     for since, end in ((0, 50), (50, 250), (250, 400)):
         happened = [(event, state) for life in lives for event, state in life]
         within = [it for it in happened if timestamp(since) <= it[0].timestamp < timestamp(end)]
-        site.append([Change((event,), (state,)) for event, state in within])
-        take_all(spark, site)
-        snapshots.take_full_snapshot(target, read_watermark(site.lake.watermark).seq)
+        data_folder.append([Change((event,), (state,)) for event, state in within])
+        take_all(spark, data_folder)
+        snapshots.take_full_snapshot(target, read_watermark(data_folder.lake.watermark).seq)
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=100))), datetime.fromisoformat(timestamp(310))
 
     def answers() -> list[list[Candidate]]:
-        return [sorted(asked(site, address, whole, timestamp(at))) for at in (211, 305, 311)]
+        return [sorted(asked(data_folder, address, whole, timestamp(at))) for at in (211, 305, 311)]
 
     thin = snapshots.thin
     monkeypatch.setattr(snapshots, "thin", lambda _: 0)
@@ -247,70 +249,70 @@ def test_moments_of_things_that_are_idle_go_with_the_events_and_no_answer_change
     before = answers()
     assert [len(answer) for answer in before] == [6, 6, 6]
     assert [max(it.revision for it in answer) for answer in before] == [3, 4, 5]
-    assert reader.full_snapshots(site.lake) == {6: 5, 8: 6, 10: 6}
+    assert reader.full_snapshots(data_folder.lake) == {6: 5, 8: 6, 10: 6}
     monkeypatch.setattr(snapshots, "thin", thin)
     assert forget(target, rules, now) == 0
-    assert reader.full_snapshots(site.lake) == {10: 6}
+    assert reader.full_snapshots(data_folder.lake) == {10: 6}
     assert answers() == before
-    version = DeltaTable(site.lake.path(FULL_SNAPSHOTS)).version()
+    version = DeltaTable(data_folder.lake.path(FULL_SNAPSHOTS)).version()
     assert forget(target, rules, now) == 0
-    assert DeltaTable(site.lake.path(FULL_SNAPSHOTS)).version() == version, "nothing to do is no version"
+    assert DeltaTable(data_folder.lake.path(FULL_SNAPSHOTS)).version() == version, "nothing to do is no version"
 
 
 @pytest.mark.soak(shard="lake")
 def test_erased_history_is_not_found_after_the_thing_is_created_again(
-    spark: SparkSession, site: DataFolder, address: str
+    spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
     """In events, snapshots and moments."""
-    target, whole = LakeWriter.of(spark, site.folder), questions()[0]
+    target, whole = LakeWriter.of(spark, data_folder.folder), questions()[0]
     created = RandomChange("created", "/", {"policyId": "acme.site:open", "attributes": {"a": 1}})
     changed = [RandomChange("modified", "/attributes/n", number) for number in range(3)]
     erased, other = (EntityId(EntityType.THING, "acme.lab", name) for name in ("erased", "other"))
     lives = {entity: lived(entity, [created, *changed], [1, 2, 3, 4]) for entity in (erased, other)}
     for revision in range(4):
-        site.append([Change((event,), (state,)) for event, state in (life[revision] for life in lives.values())])
-        take_all(spark, site)
+        data_folder.append([Change((event,), (state,)) for event, state in (life[revision] for life in lives.values())])
+        take_all(spark, data_folder)
         if revision == 1:
-            snapshots.take_full_snapshot(target, read_watermark(site.lake.watermark).seq)
+            snapshots.take_full_snapshot(target, read_watermark(data_folder.lake.watermark).seq)
         if revision == 2:
             assert snapshots.take(target, 1) == 2
 
     def answer(second: int) -> list[tuple[str, int]]:
-        return sorted((it.entity, it.revision) for it in asked(site, address, whole, timestamp(second)))
+        return sorted((it.entity, it.revision) for it in asked(data_folder, address, whole, timestamp(second)))
 
     assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(erased), n), (str(other), n)] for n in (1, 2, 3, 4)]
-    journal = Journal.open(site.lake.journal)
+    journal = Journal.open(data_folder.lake.journal)
     journal.within(lambda it: erasure.begin(it, "thing", erased.id, timestamp(5), "anna"))
     journal.commit()
     anew = Event(erased, 5, timestamp(6), "created", "/", b'{"policyId":"acme.site:open"}', b"{}")
     journal.append([Change((anew,), (fold([anew]),))])
     journal.close()
-    take_all(spark, site)
+    take_all(spark, data_folder)
     assert [answer(at) for at in (2, 3, 4, 5)] == [[(str(other), n)] for n in (1, 2, 3, 4)]
     assert answer(7) == [(str(erased), 5), (str(other), 4)]
-    (found,) = (it for it in asked(site, address, whole, timestamp(7)) if it.revision == 5)
+    (found,) = (it for it in asked(data_folder, address, whole, timestamp(7)) if it.revision == 5)
     assert (found.created, found.state) == (found.modified, '{"policyId":"acme.site:open"}')
 
 
 @pytest.mark.slow(reason="two searches over Spark Connect, the first of a session")
-async def test_a_search_of_the_past_is_answered_over_the_lake(site: DataFolder, address: str) -> None:
+async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataFolder, address: str) -> None:
     """By commands and responses of the protocol: as it was, by today's policy, from a moment and the events after it. The
     search waits until the lake has these events."""
     clock = NOW
-    journal = Journal.open(site.lake.journal)
+    journal = Journal.open(data_folder.lake.journal)
     service = ConnectionHarness(
         source(),
         source("guests", "acme:guest"),
         journal=journal,
         decider=lambda store: Decider(store, now=lambda: clock),
     )
-    wide = SparkQueries(site.lake, lambda: address)
+    wide = SparkQueries(data_folder.lake, lambda: address)
     past = AsOfSearches(service.store, service.decider.world, wide, lambda: clock, PastOptions(WITHIN, WITHIN))
     service.searching.as_of = past.open
     try:
         for name, celsius in (("a", 31), ("b", 29), ("c", 40)):
             await has_thing(service, name, {"attributes": {"celsius": celsius}})
-        write_full_snapshot(site.folder)
+        write_full_snapshot(data_folder.folder)
         clock += timedelta(seconds=5)
         service.deliver(command("modify", "/attributes/celsius", 32, name="a"))
         await wait_until(lambda: len(service.answers()) == 4, WITHIN)
@@ -330,7 +332,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(site: DataFolder, 
         owner, guest = Searcher(service), Searcher(service, 1)
         owner.ask(keys[0], 3)
         guest.ask(keys[1], 3)
-        await asyncio.to_thread(write_all_tables, site.folder)
+        await asyncio.to_thread(write_all_tables, data_folder.folder)
         await wait_until(lambda: owner.end(keys[0]) is not None and guest.end(keys[1]) is not None, WITHIN)
         assert [[it["attributes"]["celsius"] for it in page] for page in owner.pages(keys[0])] == [[40], [32]]
         assert guest.messages(keys[1]) == ["created", "complete"], "what he may not read is not there for him"

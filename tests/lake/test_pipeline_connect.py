@@ -27,29 +27,29 @@ ONE_THEN_NOTHING = Sql(
 """A row at once, and minutes until the next."""
 
 
-def exporting(site: DataFolder, *arguments: object) -> subprocess.Popen[str]:
+def exporting(data_folder: DataFolder, *arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "connectivity", "history", "export", *map(str, arguments), "--json"]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "CONNECTIVITY_DATA_DIR": str(site.folder)},
+        env={**os.environ, "CONNECTIVITY_DATA_DIR": str(data_folder.folder)},
     )
 
 
 @pytest.mark.soak(shard="lake-processes")
-def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_path: Path) -> None:
-    site.write(10)
-    queries = SparkQueries(site.lake, finder(site.lake, None, is_off=False))
+def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder, tmp_path: Path) -> None:
+    data_folder.write(10)
+    queries = SparkQueries(data_folder.lake, finder(data_folder.lake, None, is_off=False))
     # What a pipeline that was killed has left behind.
-    site.lake.pipeline.mkdir(parents=True)
-    site.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
+    data_folder.lake.pipeline.mkdir(parents=True)
+    data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
     with pytest.raises(NoPipeline, match="expected a pipeline that answers"), queries.run(Sql("SELECT 1")) as answer:
         next(answer)
-    with PipelineProcess(site, "run", "--interval", "0.2", "--master", "local[2]") as process:
+    with PipelineProcess(data_folder, "run", "--interval", "0.2", "--master", "local[2]") as process:
         process.wait_for("batch", seq=10)
-        assert stat.S_IMODE(site.lake.connect.stat().st_mode) == 0o600
+        assert stat.S_IMODE(data_folder.lake.connect.stat().st_mode) == 0o600
         (java,) = process.java()
         token = queries.find().partition("token=")[2]
         assert token not in process.output() + " ".join(java.cmdline()) + " ".join(
@@ -57,11 +57,11 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_p
         )
 
         # From the command line; and stopped there.
-        done = exporting(site, "--out", tmp_path / "all.parquet")
+        done = exporting(data_folder, "--out", tmp_path / "all.parquet")
         out, err = done.communicate(timeout=WITHIN)
         assert done.returncode == 0, err
         assert json.loads(out)["rows"] == pq.read_table(tmp_path / "all.parquet").num_rows == 10
-        stopped = exporting(site, "--out", tmp_path / "none.parquet")
+        stopped = exporting(data_folder, "--out", tmp_path / "none.parquet")
         wait_until_sync(lambda: list(tmp_path.glob(".none.parquet.*")) or stopped.poll() is not None, WITHIN)
         stopped.send_signal(signal.SIGINT)
         out, err = stopped.communicate(timeout=WITHIN)
@@ -71,12 +71,12 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(site: DataFolder, tmp_p
         # A query with as many long tasks as there are cores does not stop the pipeline's own work.
         with queries.run(ONE_THEN_NOTHING, QueryLimits(WITHIN)) as answer:
             assert next(answer).num_rows == 1
-            site.write(5)
+            data_folder.write(5)
             process.wait_for("batch", seq=15)
             java.kill()
             with pytest.raises(PipelineLost, match="ended during the query"):
                 next(answer)
         assert process.wait() == 1, process.output()
-    assert not site.lake.connect.exists()
+    assert not data_folder.lake.connect.exists()
     with pytest.raises(NoPipeline, match="no such file"):
         queries.run(Sql("SELECT 1"))

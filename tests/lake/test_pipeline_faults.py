@@ -40,12 +40,12 @@ pytestmark = pytest.mark.spark
 FOREVER = timedelta(days=999)
 
 
-def log_files(site: DataFolder, table: Table) -> list[Path]:
-    return sorted((Path(site.lake.path(table)) / "_delta_log").glob("*.json"))
+def log_files(data_folder: DataFolder, table: Table) -> list[Path]:
+    return sorted((Path(data_folder.lake.path(table)) / "_delta_log").glob("*.json"))
 
 
-def data_files(site: DataFolder, table: Table) -> list[Path]:
-    return list(Path(site.lake.path(table)).glob("*.parquet"))
+def data_files(data_folder: DataFolder, table: Table) -> list[Path]:
+    return list(Path(data_folder.lake.path(table)).glob("*.parquet"))
 
 
 @contextmanager
@@ -83,58 +83,58 @@ def spoilt(file: Path) -> bytes:
     return bytes(content)
 
 
-def write_much(site: DataFolder, number: int) -> None:
+def write_much(data_folder: DataFolder, number: int) -> None:
     """One event that makes a large file, however well it is packed."""
     value = json.dumps(os.urandom(400_000).hex()).encode()
-    site.append([change(lamp(number), 1, value)])
+    data_folder.append([change(lamp(number), 1, value)])
 
 
 @pytest.mark.soak(shard="lake")
-def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSession, site: DataFolder) -> None:
-    site.write(20)
-    take_all(spark, site)
-    target = LakeWriter.of(spark, site.folder)
+def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSession, data_folder: DataFolder) -> None:
+    data_folder.write(20)
+    take_all(spark, data_folder)
+    target = LakeWriter.of(spark, data_folder.folder)
 
     def fails(kind: type[StoreError], *said: str) -> None:
         with pytest.raises(StoreError) as caught:
-            take_all(spark, site)
+            take_all(spark, data_folder)
         assert type(caught.value) is kind, caught.value
         for words in said:
             assert words in str(caught.value)
 
     # A watermark that was half written is as good as none; columns that a later version has added are left alone.
-    site.lake.watermark.write_bytes(b'{"seq": 1')
+    data_folder.lake.watermark.write_bytes(b'{"seq": 1')
     for table in (EVENTS, LATEST):
         spark.sql(f"ALTER TABLE {target.name(table)} ADD COLUMN tomorrow STRING").collect()
-    site.write(5)
-    assert [event for event, _ in take_all(spark, site)][:3] == ["watermark lost", "catching up", "following"]
-    site.assert_equal()
+    data_folder.write(5)
+    assert [event for event, _ in take_all(spark, data_folder)][:3] == ["watermark lost", "catching up", "following"]
+    data_folder.assert_equal()
 
     # The disk is full during a batch: nothing of it is there, and it goes on when there is room.
-    write_much(site, 100)
+    write_much(data_folder, 100)
     with full_disk(spark, 300_000):
         fails(StoreUnavailable, "make room")
-    assert check(site.folder, amid=True) == []
-    take_all(spark, site)
-    site.assert_equal()
+    assert check(data_folder.folder, amid=True) == []
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
 
     # A page of the journal is damaged.
-    size = site.lake.journal.stat().st_size
-    content = site.lake.journal.read_bytes()
+    size = data_folder.lake.journal.stat().st_size
+    content = data_folder.lake.journal.read_bytes()
     trap = content[: size // 4 // 4096 * 4096] + b"\xff" * (size - size // 4 // 4096 * 4096)
-    site.lake.watermark.unlink()
-    with damaged(site.lake.journal, trap):
+    data_folder.lake.watermark.unlink()
+    with damaged(data_folder.lake.journal, trap):
         fails(StoreUnavailable, "journal.db", "stop the service and restore it from a backup")
     # The journal is one of tomorrow.
-    (version,) = tamper(site, "PRAGMA user_version")
-    tamper(site, "PRAGMA user_version = 99")
+    (version,) = tamper(data_folder, "PRAGMA user_version")
+    tamper(data_folder, "PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="start the newer service"):
-        take_all(spark, site)
-    tamper(site, f"PRAGMA user_version = {version}")
+        take_all(spark, data_folder)
+    tamper(data_folder, f"PRAGMA user_version = {version}")
 
     # A table is one of tomorrow, or a part of its log is half written, or empty.
     features = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": ["x"], "writerFeatures": ["x"]}
-    newest = log_files(site, EVENTS)[-1]
+    newest = log_files(data_folder, EVENTS)[-1]
     later = newest.with_name(f"{int(newest.stem) + 1:020}.json")
     with damaged(later, json.dumps({"protocol": features}).encode()):
         fails(LakeUnfit, "start the newer service")
@@ -144,45 +144,47 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
         fails(LakeUnfit, newest.name, "found an empty file")
 
     # A power cut amid a batch: what had not reached the disk is done again.
-    take_all(spark, site)
+    take_all(spark, data_folder)
     for table in (EVENTS, LATEST):
-        published, at = site.lake.watermark.read_bytes(), site.lake.watermark.stat().st_mtime_ns
-        site.write(5)
-        take_all(spark, site)
-        site.lake.watermark.write_bytes(published)
-        os.utime(site.lake.watermark, ns=(at, at))
-        os.truncate(newest := log_files(site, table)[-1], 0)
-        assert durability.repair(site.lake) == [newest]
-        take_all(spark, site)
-        site.assert_equal()
+        published, at = data_folder.lake.watermark.read_bytes(), data_folder.lake.watermark.stat().st_mtime_ns
+        data_folder.write(5)
+        take_all(spark, data_folder)
+        data_folder.lake.watermark.write_bytes(published)
+        os.utime(data_folder.lake.watermark, ns=(at, at))
+        os.truncate(newest := log_files(data_folder, table)[-1], 0)
+        assert durability.repair(data_folder.lake) == [newest]
+        take_all(spark, data_folder)
+        data_folder.assert_equal()
 
     # A page is not what was written: what is made of it would seem sound. A table that was put back has no other checksum.
-    take_all(spark, site)
-    file = Path(site.lake.path(LATEST)) / next(iter(reader.files(site.lake, LATEST)))
+    take_all(spark, data_folder)
+    file = Path(data_folder.lake.path(LATEST)) / next(iter(reader.files(data_folder.lake, LATEST)))
     file.with_name(f".{file.name}.crc").unlink()
     with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
         target.read(LATEST).collect()
     assert type(translate_error(caught.value)) is LakeUnfit
 
     # A file of `latest` is half written: the table is moved away, and comes again.
-    site.write(7)
-    for file in data_files(site, LATEST):
+    data_folder.write(7)
+    for file in data_files(data_folder, LATEST):
         os.truncate(file, 100)
     fails(LakeUnfit, "/lake/latest", "move the folder away")
-    shutil.rmtree(site.lake.path(LATEST))
-    take_all(spark, site)
-    site.assert_equal()
+    shutil.rmtree(data_folder.lake.path(LATEST))
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
 
 
 class Running:
     """A stream that follows, in a thread."""
 
-    def __init__(self, spark: SparkSession, site: DataFolder, clock: Callable[[], float], **options: Any) -> None:
+    def __init__(
+        self, spark: SparkSession, data_folder: DataFolder, clock: Callable[[], float], **options: Any
+    ) -> None:
         self.messages: Said = []
         self.error: BaseException | None = None
         self.stopping = threading.Event()
         self._stream = PipelineStream(
-            LakeWriter.of(spark, site.folder),
+            LakeWriter.of(spark, data_folder.folder),
             lambda event, **fields: self.messages.append((event, fields)),
             PipelineOptions(**options),
             self.stopping,
@@ -218,38 +220,38 @@ class Running:
 
 @pytest.mark.soak(shard="lake")
 def test_a_stream_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notices_that_its_lake_is_gone(
-    spark: SparkSession, site: DataFolder
+    spark: SparkSession, data_folder: DataFolder
 ) -> None:
     back = 0.0
     # An hour between two batches: the third one comes in time only because the stream begins anew.
     maintenance = MaintenancePlan(batches=3, optimize_every=FOREVER, vacuum_every=FOREVER)
-    site.write(10)
-    with Running(spark, site, lambda: time.time() - back, interval=0.5, maintenance=maintenance) as running:
+    data_folder.write(10)
+    with Running(spark, data_folder, lambda: time.time() - back, interval=0.5, maintenance=maintenance) as running:
         running.wait_for("batch", seq=10)
         back = 3600.0
         running.wait_for("clock went back")
-        site.write(10)
+        data_folder.write(10)
         running.wait_for("batch", seq=20)
         # A damaged file keeps compaction from its work, but no event from the lake.
-        file = data_files(site, EVENTS)[0]
+        file = data_files(data_folder, EVENTS)[0]
         with damaged(file, file.read_bytes()[:100]):
-            site.write(10)
+            data_folder.write(10)
             running.wait_for("batch", seq=30)
             running.wait_for("maintenance failed")
-            site.write(10)
+            data_folder.write(10)
             running.wait_for("batch", seq=40)
         reason = next(fields["reason"] for event, fields in running.messages if event == "maintenance failed")
         assert "restore the table's folder from a backup" in reason
         # The lake vanishes: the stream ends, and makes no table of what came last.
-        shutil.rmtree(site.lake.folder)
-        site.write(10)
+        shutil.rmtree(data_folder.lake.folder)
+        data_folder.write(10)
         wait_until_sync(lambda: not running.thread.is_alive(), WITHIN)
     assert isinstance(running.error, StoreUnavailable | LakeUnfit)
-    assert not log_files(site, EVENTS)
+    assert not log_files(data_folder, EVENTS)
     # The next one makes it anew, while the journal has everything; where it has not, nobody begins with a part.
-    take_all(spark, site)
-    site.assert_equal()
-    shutil.rmtree(site.lake.folder)
-    trim(site, 5)
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
+    shutil.rmtree(data_folder.lake.folder)
+    trim(data_folder, 5)
     with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
-        take_all(spark, site)
+        take_all(spark, data_folder)

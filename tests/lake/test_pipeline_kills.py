@@ -36,35 +36,35 @@ def options(point: FaultPoint) -> list[str]:
 
 
 def die(
-    site: DataFolder, point: FaultPoint, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
+    data_folder: DataFolder, point: FaultPoint, victim: str, monkeypatch: pytest.MonkeyPatch, *, at_start: bool = False
 ) -> None:
     """Write new events, and run until the kill: amid their batch, or, `at_start`, before the first batch."""
-    trigger = site.folder / "kill"
+    trigger = data_folder.folder / "kill"
     monkeypatch.setenv(VARIABLE, f"{point.value}:{victim}:{trigger}")
     if victim == "service":
-        die_with_service(site, point, trigger)
+        die_with_service(data_folder, point, trigger)
     else:
         for _ in range(TRIES):
-            if has_died(site, point, victim, trigger, at_start=at_start):
+            if has_died(data_folder, point, victim, trigger, at_start=at_start):
                 break
             assert trigger.exists()
     assert not trigger.exists(), f"{point} was not reached"
     monkeypatch.delenv(VARIABLE)
 
 
-def begin_batch(site: DataFolder, trigger: Path) -> None:
+def begin_batch(data_folder: DataFolder, trigger: Path) -> None:
     trigger.touch()
-    site.write(50)
+    data_folder.write(50)
 
 
-def has_died(site: DataFolder, point: FaultPoint, victim: str, trigger: Path, *, at_start: bool) -> bool:
+def has_died(data_folder: DataFolder, point: FaultPoint, victim: str, trigger: Path, *, at_start: bool) -> bool:
     """Run a pipeline until the kill. False where the machine was too busy for that, and it has to be tried again."""
     if at_start:
-        begin_batch(site, trigger)
-    with PipelineProcess(site, "run", "--no-connect", *options(point)) as process:
+        begin_batch(data_folder, trigger)
+    with PipelineProcess(data_folder, "run", "--no-connect", *options(point)) as process:
         if not at_start:
             process.wait_for("following")
-            begin_batch(site, trigger)
+            begin_batch(data_folder, trigger)
         code = process.wait()
         if process.is_starved:
             return False
@@ -72,71 +72,71 @@ def has_died(site: DataFolder, point: FaultPoint, victim: str, trigger: Path, *,
         return True
 
 
-def die_with_service(site: DataFolder, point: FaultPoint, trigger: Path) -> None:
+def die_with_service(data_folder: DataFolder, point: FaultPoint, trigger: Path) -> None:
     """The pipeline kills the service that started it, and ends by itself after its current batch."""
-    with PipelineService.begin(site.folder.parent, *options(point)) as service:
+    with PipelineService.begin(data_folder.folder.parent, *options(point)) as service:
         service.wait_for_pipeline()
-        begin_batch(site, trigger)
+        begin_batch(data_folder, trigger)
         process = service.process
         assert process is not None
         wait_until_sync(lambda: process.poll() is not None, WITHIN)
         assert process.returncode == -signal.SIGKILL, service.log()
-        wait_until_sync(lambda: not pipelines_of(site), WITHIN)
+        wait_until_sync(lambda: not pipelines_of(data_folder), WITHIN)
 
 
-def pipelines_of(site: DataFolder) -> list[psutil.Process]:
+def pipelines_of(data_folder: DataFolder) -> list[psutil.Process]:
     """The pipelines that work on the data folder."""
-    return [process for process in psutil.process_iter(["cmdline", "status"]) if is_pipeline_of(site, process)]
+    return [process for process in psutil.process_iter(["cmdline", "status"]) if is_pipeline_of(data_folder, process)]
 
 
-def is_pipeline_of(site: DataFolder, process: psutil.Process) -> bool:
+def is_pipeline_of(data_folder: DataFolder, process: psutil.Process) -> bool:
     words = process.info["cmdline"] or ()
     is_pipeline = any("spark_store.pipeline" in word for word in words)
-    return is_pipeline and str(site.folder) in words and process.info["status"] != psutil.STATUS_ZOMBIE
+    return is_pipeline and str(data_folder.folder) in words and process.info["status"] != psutil.STATUS_ZOMBIE
 
 
 def series(
-    spark: SparkSession, site: DataFolder, kills: list[tuple[FaultPoint, str]], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, kills: list[tuple[FaultPoint, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kill after kill on one lake, with new events before each."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     for point, victim in kills:
-        die(site, point, victim, monkeypatch)
-        assert_whole(site.folder, amid=True)
-    take_all(spark, site, maintenance=MaintenancePlan(full_snapshot_events=1))
-    assert_whole(site.folder)
+        die(data_folder, point, victim, monkeypatch)
+        assert_whole(data_folder.folder, amid=True)
+    take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=1))
+    assert_whole(data_folder.folder)
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
+def data_folder(tmp_path: Path) -> DataFolder:
     return DataFolder(tmp_path / "data")
 
 
 @pytest.mark.soak(shard="lake-kills")
 def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    series(spark, site, SHORT, monkeypatch)
+    series(spark, data_folder, SHORT, monkeypatch)
 
 
 @pytest.mark.soak(shard="lake-kills")
 def test_a_kill_while_a_pipeline_catches_up_loses_nothing_and_repeats_nothing(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a kill that left a batch in the tables and not in the watermark."""
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
-    die(site, FaultPoint.BEFORE_WATERMARK, "driver", monkeypatch)
+    die(data_folder, FaultPoint.BEFORE_WATERMARK, "driver", monkeypatch)
     for point, victim in ((FaultPoint.AFTER_MERGE, "java"), (FaultPoint.BEFORE_WATERMARK, "driver")):
-        die(site, point, victim, monkeypatch, at_start=True)
-        assert_whole(site.folder, amid=True)
-    take_all(spark, site)
-    assert_whole(site.folder)
+        die(data_folder, point, victim, monkeypatch, at_start=True)
+        assert_whole(data_folder.folder, amid=True)
+    take_all(spark, data_folder)
+    assert_whole(data_folder.folder)
 
 
 @pytest.mark.soak(shard="lake-kills")
 @pytest.mark.parametrize("victim", VICTIMS)
 @pytest.mark.parametrize("point", list(FaultPoint))
 def test_ten_kills_at_each_point(
-    point: FaultPoint, victim: str, spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    point: FaultPoint, victim: str, spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    series(spark, site, [(point, victim)] * 10, monkeypatch)
+    series(spark, data_folder, [(point, victim)] * 10, monkeypatch)

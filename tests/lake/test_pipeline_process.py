@@ -41,19 +41,19 @@ from tests.support.wait import wait_until_sync
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
+def data_folder(tmp_path: Path) -> DataFolder:
     return DataFolder(tmp_path / "data")
 
 
 @pytest.mark.spark
 @pytest.mark.soak(shard="lake-processes")
-def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, site: DataFolder) -> None:
-    site.write(10)
-    with PipelineProcess(site, "run", "--with-parent") as process:
+def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSession, data_folder: DataFolder) -> None:
+    data_folder.write(10)
+    with PipelineProcess(data_folder, "run", "--with-parent") as process:
         process.wait_for("batch", seq=10)
-        site.write(5)
+        data_folder.write(5)
         process.wait_for("batch", seq=15)
-        with pytest.raises(LakeBusy, match="held by another pipeline"), lake_lock(spark, site.lake, 0):
+        with pytest.raises(LakeBusy, match="held by another pipeline"), lake_lock(spark, data_folder.lake, 0):
             raise AssertionError("two at once")
         (java,) = process.java()
         assert process.process.stdin is not None
@@ -61,19 +61,19 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
         assert process.wait() == 0, process.output()
         assert [it["event"] for it in process.messages()][-1] == "stopped"
         wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
-    with lake_lock(spark, site.lake, 0):
-        site.assert_equal()
+    with lake_lock(spark, data_folder.lake, 0):
+        data_folder.assert_equal()
 
 
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
 def test_the_next_start_removes_scratch_files_of_a_killed_java(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path / "Daten für später")
-    site.write(10)
-    with PipelineProcess(site, "run") as process:
+    data_folder = DataFolder(tmp_path / "Daten für später")
+    data_folder.write(10)
+    with PipelineProcess(data_folder, "run") as process:
         process.wait_for("batch", seq=10)
         (java,) = process.java()
-        (folder,) = [it for it in site.lake.scratch.iterdir() if it.is_dir()]
+        (folder,) = [it for it in data_folder.lake.scratch.iterdir() if it.is_dir()]
         assert f"-Djava.io.tmpdir={folder}" in java.cmdline()
         assert any(folder.glob("blockmgr-*"))
         # Both at once: the one would take its folder away, the other what it has put there.
@@ -82,9 +82,9 @@ def test_the_next_start_removes_scratch_files_of_a_killed_java(tmp_path: Path) -
         process.process.kill()
         process.wait()
     assert any(folder.glob("blockmgr-*"))
-    with PipelineProcess(site, "run", "--once") as process:
+    with PipelineProcess(data_folder, "run", "--once") as process:
         assert process.wait() == 0, process.output()
-    wait_until_sync(lambda: [it.name for it in site.lake.scratch.iterdir()] == ["lock"], WITHIN)
+    wait_until_sync(lambda: [it.name for it in data_folder.lake.scratch.iterdir()] == ["lock"], WITHIN)
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -92,70 +92,70 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_design_8_26_a_cluster_that_may_not_see_the_journal_is_refused(
-    site: DataFolder, capsys: pytest.CaptureFixture[str]
+    data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "--data-dir", str(site.folder), "--master", "spark://head:7077"]) == EXIT_UNUSABLE
+    assert main(["run", "--data-dir", str(data_folder.folder), "--master", "spark://head:7077"]) == EXIT_UNUSABLE
     assert "expected a master local[…], found spark://head:7077" in said(capsys)
 
 
 def test_a_machine_without_java_gets_an_error_with_the_missing_part(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(site.folder / "nowhere"))
-    assert main(["optimize", "--data-dir", str(site.folder)]) == EXIT_MISSING
+    monkeypatch.setenv("JAVA_HOME", str(data_folder.folder / "nowhere"))
+    assert main(["optimize", "--data-dir", str(data_folder.folder)]) == EXIT_MISSING
     assert "expected Java 17 or later" in said(capsys)
-    assert main(["optimize", "--data-dir", str(site.folder), "--jars", str(site.folder)]) == EXIT_MISSING
+    assert main(["optimize", "--data-dir", str(data_folder.folder), "--jars", str(data_folder.folder)]) == EXIT_MISSING
     assert "`make install`" in said(capsys)
 
 
 def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(error: StoreError) -> int:
         def run(_given: object) -> int:
             raise error
 
         monkeypatch.setitem(module._ACTIONS, "run", run)
-        return main(["run", "--data-dir", str(site.folder)])
+        return main(["run", "--data-dir", str(data_folder.folder)])
 
-    site.lake.pipeline.mkdir(parents=True)
+    data_folder.lake.pipeline.mkdir(parents=True)
     assert fails(LakeBusy("another one")) == EXIT_BUSY
-    assert read_failure(site.lake.failure) is None
+    assert read_failure(data_folder.lake.failure) is None
     assert fails(LakeUnfit("look at it")) == EXIT_UNFIT
     assert fails(LakeBusy("another one")) == EXIT_BUSY
-    told = read_failure(site.lake.failure)
+    told = read_failure(data_folder.lake.failure)
     assert told is not None
     assert told.reason == "look at it"
 
 
 @pytest.mark.parametrize("master", ["foo", "local[", "local[x]", "spark:head", ""])
 def test_an_invalid_spark_master_is_refused_with_the_expected_values(
-    master: str, site: DataFolder, capsys: pytest.CaptureFixture[str]
+    master: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", "--data-dir", str(site.folder), f"--master={master}"]) == EXIT_UNUSABLE
+    assert main(["run", "--data-dir", str(data_folder.folder), f"--master={master}"]) == EXIT_UNUSABLE
     assert "spark.master: expected local, local[N] or local[*], or a cluster" in said(capsys)
 
 
 @pytest.mark.parametrize("action", ["optimize", "retention", "rebuild"])
 def test_a_manual_action_checks_the_lock_before_it_starts_spark(
-    action: str, site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    action: str, data_folder: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object, **__: object) -> None:
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr(session, "start_session", started)
-    site.lake.pipeline.mkdir(parents=True)
+    data_folder.lake.pipeline.mkdir(parents=True)
     holder = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print(flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", holder, str(site.lake.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-c", holder, str(data_folder.lake.lock)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert main([action, "--data-dir", str(site.folder), "--lock-seconds", "0.01"]) == EXIT_BUSY
+        assert main([action, "--data-dir", str(data_folder.folder), "--lock-seconds", "0.01"]) == EXIT_BUSY
         assert "found a lock held by another pipeline" in said(capsys)
         process.communicate(b"\n")
     with pytest.raises(AssertionError, match="Spark was started"):
-        main([action, "--data-dir", str(site.folder)])
+        main([action, "--data-dir", str(data_folder.folder)])
 
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["retention", "--preview"], ["rebuild"]])
@@ -170,41 +170,43 @@ def test_a_manual_action_without_a_journal_fails_and_creates_no_folder(
 
 
 def test_a_lake_that_lost_its_journal_can_still_be_compacted(
-    site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def started(*_: object) -> None:
         raise StoreUnavailable("Spark was started")
 
     monkeypatch.setattr(session, "start_session", started)
-    site.write(3)
-    write_lake(site.folder)
-    site.lake.journal.unlink()
-    assert main(["optimize", "--data-dir", str(site.folder)]) == EXIT_FAILED
+    data_folder.write(3)
+    write_lake(data_folder.folder)
+    data_folder.lake.journal.unlink()
+    assert main(["optimize", "--data-dir", str(data_folder.folder)]) == EXIT_FAILED
     assert "Spark was started" in said(capsys)
 
 
 def test_of_a_journal_without_a_lake_nothing_would_go(
-    site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "start_session", lambda *_: pytest.fail("Spark was started"))
-    site.write(3)
+    data_folder.write(3)
     rules = """--retention={"default": {"seconds": 1}}"""
-    assert main(["retention", "--preview", "--data-dir", str(site.folder), rules]) == 0
+    assert main(["retention", "--preview", "--data-dir", str(data_folder.folder), rules]) == 0
     assert said(capsys) == '{"event": "preview", "namespaces": []}\n'
-    assert not site.lake.folder.exists()
+    assert not data_folder.lake.folder.exists()
 
 
 @pytest.fixture
-def by_hand(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
+def by_hand(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> DataFolder:
     """Everything that is done by hand takes no time and changes nothing."""
-    site.lake.pipeline.mkdir(parents=True)
+    data_folder.lake.pipeline.mkdir(parents=True)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(4, 700))
-    monkeypatch.setattr(module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=site.lake)))
+    monkeypatch.setattr(
+        module, "_target", lambda *_, **__: contextlib.nullcontext(SimpleNamespace(lake=data_folder.lake))
+    )
     monkeypatch.setattr(tables, "prepare", lambda _: None)
     monkeypatch.setattr(table_maintenance, "optimize", lambda _: None)
     monkeypatch.setattr(table_maintenance, "vacuum", lambda _: None)
     monkeypatch.setattr(retention, "forget", lambda *_: 17)
-    return site
+    return data_folder
 
 
 def test_maintenance_by_hand_is_shown_in_the_status(by_hand: DataFolder) -> None:
@@ -240,14 +242,14 @@ def test_a_manual_action_leaves_an_unreadable_watermark_unchanged(by_hand: DataF
 
 @pytest.mark.parametrize("options", [["optimize"], ["retention"], ["rebuild"], ["run"], ["retention", "--preview"]])
 def test_every_writing_action_repairs_the_lake_log_first(
-    options: list[str], site: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    options: list[str], data_folder: DataFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And who only looks leaves it as it is."""
-    site.write(3)
-    write_lake(site.folder)
-    os.utime(site.lake.watermark, ns=(1, 1))
-    write_events(site.folder, [])
-    newest = Path(site.lake.path(EVENTS)) / "_delta_log" / f"{1:020}.json"
+    data_folder.write(3)
+    write_lake(data_folder.folder)
+    os.utime(data_folder.lake.watermark, ns=(1, 1))
+    write_events(data_folder.folder, [])
+    newest = Path(data_folder.lake.path(EVENTS)) / "_delta_log" / f"{1:020}.json"
     os.truncate(newest, 0)
 
     def ready(*_: object) -> None:
@@ -258,29 +260,29 @@ def test_every_writing_action_repairs_the_lake_log_first(
     monkeypatch.setattr(session, "start_session", lambda _: spark)
     monkeypatch.setattr(session, "lake_lock", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(LakeWriter, "of", ready)
-    assert main([*options, "--data-dir", str(site.folder)]) == EXIT_FAILED
+    assert main([*options, "--data-dir", str(data_folder.folder)]) == EXIT_FAILED
     output = said(capsys)
     assert "as far as needed" in output
     assert ('"event": "log repaired"' in output) is ("--preview" not in options)
 
 
-def test_the_status_is_known_without_spark(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    site.write(3)
-    assert main(["status", "--data-dir", str(site.folder)]) == 0
+def test_the_status_is_known_without_spark(data_folder: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    data_folder.write(3)
+    assert main(["status", "--data-dir", str(data_folder.folder)]) == 0
     assert '"lag_events": 3' in said(capsys)
-    assert main(["status", "--data-dir", str(site.folder / "nowhere")]) == 1
+    assert main(["status", "--data-dir", str(data_folder.folder / "nowhere")]) == 1
     assert "found no journal" in said(capsys)
 
 
 def test_a_comparison_says_each_difference_and_ends_with_1(
-    site: DataFolder, capsys: pytest.CaptureFixture[str]
+    data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site.write(5)
-    write_lake(site.folder)
-    arguments = ["verify", "--data-dir", str(site.folder), "--all", "--restart"]
+    data_folder.write(5)
+    write_lake(data_folder.folder)
+    arguments = ["verify", "--data-dir", str(data_folder.folder), "--all", "--restart"]
     assert main(arguments) == 0
     assert '"event": "verified", "first": 1, "last": 5, "entities": 5, "differences": 0' in said(capsys)
-    write_events(site.folder, [row for row in site.table(EVENTS) if row["seq"] != 4])
+    write_events(data_folder.folder, [row for row in data_folder.table(EVENTS) if row["seq"] != 4])
     assert main(arguments) == EXIT_FAILED
     assert said(capsys).splitlines()[-2:] == [
         '{"event": "difference", "table": "events", "what": "missing in the lake", "entity": "acme.site:lamp-3", '
@@ -290,15 +292,17 @@ def test_a_comparison_says_each_difference_and_ends_with_1(
     ]
 
 
-def test_the_pipeline_status_shows_the_last_failure(site: DataFolder, capsys: pytest.CaptureFixture[str]) -> None:
-    site.lake.pipeline.mkdir(parents=True)
-    tamper(site, "PRAGMA user_version = 99")
-    assert main(["status", "--data-dir", str(site.folder)]) == EXIT_UNFIT
-    tamper(site, f"PRAGMA user_version = {len(STEPS)}")
-    with PipelineProcess(site, "run", "--jars", str(site.folder)) as process:
+def test_the_pipeline_status_shows_the_last_failure(
+    data_folder: DataFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data_folder.lake.pipeline.mkdir(parents=True)
+    tamper(data_folder, "PRAGMA user_version = 99")
+    assert main(["status", "--data-dir", str(data_folder.folder)]) == EXIT_UNFIT
+    tamper(data_folder, f"PRAGMA user_version = {len(STEPS)}")
+    with PipelineProcess(data_folder, "run", "--jars", str(data_folder.folder)) as process:
         assert process.wait() == EXIT_MISSING, process.output()
     said(capsys)
-    assert main(["status", "--data-dir", str(site.folder)]) == 0
+    assert main(["status", "--data-dir", str(data_folder.folder)]) == 0
     assert '"exit_code": 4, "reason": ' in said(capsys)
 
 
@@ -365,9 +369,9 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.mark.soak(shard="lake-processes")
 @pytest.mark.spark
-def test_a_cluster_with_a_shared_folder_fills_the_lake(site: DataFolder, cluster: Cluster) -> None:
+def test_a_cluster_with_a_shared_folder_fills_the_lake(data_folder: DataFolder, cluster: Cluster) -> None:
     master = cluster.start_all(workers=2)
-    site.write(20_000)
+    data_folder.write(20_000)
     options = ["--master", master, "--shared-data-dir", "--once"]
     for setting in (
         "spark.executor.memory=512m",
@@ -380,11 +384,11 @@ def test_a_cluster_with_a_shared_folder_fills_the_lake(site: DataFolder, cluster
         options += ["--setting", setting]
     for _ in range(TRIES):
         with PipelineProcess(
-            site, "run", *options, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"
+            data_folder, "run", *options, PYSPARK_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1"
         ) as process:
             code = process.wait()
             assert code == 0 or process.is_starved, process.output()
         if code == 0:
             break
-    assert read_watermark(site.lake.watermark).seq == 20_000
-    site.assert_equal()
+    assert read_watermark(data_folder.lake.watermark).seq == 20_000
+    data_folder.assert_equal()

@@ -35,8 +35,8 @@ class Killed(Exception):
     pass
 
 
-def rows(site: DataFolder) -> list[tuple[Any, ...]]:
-    table = DeltaTable(site.lake.path(LATEST)).to_pyarrow_table().to_pylist()
+def rows(data_folder: DataFolder) -> list[tuple[Any, ...]]:
+    table = DeltaTable(data_folder.lake.path(LATEST)).to_pyarrow_table().to_pylist()
     return sorted(tuple(row.values()) for row in table)
 
 
@@ -49,20 +49,20 @@ def damage(target: LakeWriter) -> None:
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_latest_is_made_again_continues_when_killed_and_is_never_half(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    eventful(site)
-    take_all(spark, site)
+    eventful(data_folder)
+    take_all(spark, data_folder)
     monkeypatch.setattr(lake_rows, "parts", lambda *_: HALVES)
-    target, whole = LakeWriter.of(spark, site.folder), rows(site)
+    target, whole = LakeWriter.of(spark, data_folder.folder), rows(data_folder)
     damage(target)
-    damaged = rows(site)
+    damaged = rows(data_folder)
     seen: list[list[tuple[Any, ...]]] = []
     is_over = threading.Event()
 
     def read() -> None:
         while not is_over.wait(0.05):
-            found = rows(site)
+            found = rows(data_folder)
             if not seen or seen[-1] != found:
                 seen.append(found)
 
@@ -86,38 +86,38 @@ def test_latest_is_made_again_continues_when_killed_and_is_never_half(
             patch.setattr(module, "_replace", killed)
             with pytest.raises(Killed):
                 rebuild_latest(target, say)
-        assert rows(site) == damaged
+        assert rows(data_folder) == damaged
         with monkeypatch.context() as patch:
             patch.setattr(module, "discard", killed)
             with pytest.raises(Killed):
                 rebuild_latest(target, say)
-        version = lake_rows.version(site.lake, LATEST)
+        version = lake_rows.version(data_folder.lake, LATEST)
         assert rebuild_latest(target, say) == FoldReport(folded=10, known=0, lost=0, changed=1, added=1, removed=0)
     finally:
         is_over.set()
         reader.join()
     assert said == [1, 2], "no part is folded twice"
-    assert lake_rows.version(site.lake, LATEST) == version, "what is in its place is not put there again"
+    assert lake_rows.version(data_folder.lake, LATEST) == version, "what is in its place is not put there again"
     assert [*seen, whole][:2] == [damaged, whole], "the old rows or the new ones"
     assert len(seen) <= 2
-    assert not site.lake.rebuild.exists()
-    assert check(site.folder) == []
-    properties = DeltaTable(site.lake.path(LATEST)).metadata().configuration
+    assert not data_folder.lake.rebuild.exists()
+    assert check(data_folder.folder) == []
+    properties = DeltaTable(data_folder.lake.path(LATEST)).metadata().configuration
     assert properties["delta.deletedFileRetentionDuration"] == "interval 30 minutes"
     # One that was done while the clock ran ahead has a number above those that a clock gives.
     none = target.read(LATEST).limit(0).write.format("delta").mode("append").option("txnAppId", module.APP)
-    none.option("txnVersion", time.time_ns() + 10**18).save(site.lake.path(LATEST))
+    none.option("txnVersion", time.time_ns() + 10**18).save(data_folder.lake.path(LATEST))
     # New events, damage again, a rebuild of which only the first part was done: it begins anew.
     said.clear()
     damage(target)
     with pytest.raises(Killed):
         rebuild_latest(target, say)
-    eventful_again(site)
-    take_all(spark, site)
+    eventful_again(data_folder)
+    take_all(spark, data_folder)
     assert rebuild_latest(target, say).folded == 11
     assert said == [1, 1, 2]
-    assert check(site.folder) == []
-    assert verify(site.lake, VerifyOptions(fold_all=True)).count == 0
+    assert check(data_folder.folder) == []
+    assert verify(data_folder.lake, VerifyOptions(fold_all=True)).count == 0
 
 
 def test_a_rebuild_number_is_higher_than_the_last_one_regardless_of_the_clock(tmp_path: Path) -> None:
@@ -138,62 +138,64 @@ def test_a_rebuild_number_is_higher_than_the_last_one_regardless_of_the_clock(tm
     assert module._progress(place, 100).run == ahead + 2
 
 
-def eventful_again(site: DataFolder) -> None:
-    site.write(1, entities=99)
+def eventful_again(data_folder: DataFolder) -> None:
+    data_folder.write(1, entities=99)
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_a_rebuild_uses_snapshots_and_the_journal_if_events_are_missing(spark: SparkSession, site: DataFolder) -> None:
-    eventful(site)
-    take_all(spark, site)
-    whole = rows(site)
-    target = LakeWriter.of(spark, site.folder)
+def test_a_rebuild_uses_snapshots_and_the_journal_if_events_are_missing(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
+    eventful(data_folder)
+    take_all(spark, data_folder)
+    whole = rows(data_folder)
+    target = LakeWriter.of(spark, data_folder.folder)
     # Everything up to event 25 is past its time, and a row of `latest` is gone.
     spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE seq <= 25").collect()
-    shutil.rmtree(site.lake.path(SNAPSHOTS))
-    shutil.copytree(site.lake.path(LATEST), site.lake.path(SNAPSHOTS))
+    shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
+    shutil.copytree(data_folder.lake.path(LATEST), data_folder.lake.path(SNAPSHOTS))
     gone = f"DELETE FROM {target.name(LATEST)} WHERE entity = 'acme.site:lamp-0'"
     spark.sql(gone).collect()
     found = rebuild_latest(target, lambda *_, **__: None)
     assert (found.folded, found.lost) == (5, 0)
     assert (found.changed, found.added) == (0, 1), "a snapshot knew it"
-    assert rows(site) == whole
+    assert rows(data_folder) == whole
     # Nothing knows it: the journal's state is taken.
-    shutil.rmtree(site.lake.path(SNAPSHOTS))
+    shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
     spark.sql(gone).collect()
     found = rebuild_latest(target, lambda *_, **__: None)
     assert (found.lost, found.added, found.removed) == (1, 0, 0)
-    assert rows(site) == whole
-    shutil.rmtree(site.lake.path(EVENTS))
+    assert rows(data_folder) == whole
+    shutil.rmtree(data_folder.lake.path(EVENTS))
     with pytest.raises(LakeUnfit, match="expected a table to rebuild from"):
         rebuild_latest(target, lambda *_, **__: None)
-    assert states(site) != []
+    assert states(data_folder) != []
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_a_rebuild_omits_erased_history_of_a_recreated_thing(spark: SparkSession, site: DataFolder) -> None:
+def test_a_rebuild_omits_erased_history_of_a_recreated_thing(spark: SparkSession, data_folder: DataFolder) -> None:
     """Neither of events, nor of a row of `latest` or `snapshots`."""
-    eventful(site)
-    take_all(spark, site)
-    target = LakeWriter.of(spark, site.folder)
-    shutil.rmtree(site.lake.path(SNAPSHOTS))
-    shutil.copytree(site.lake.path(LATEST), site.lake.path(SNAPSHOTS))
-    made_anew(site, lamp(3))
+    eventful(data_folder)
+    take_all(spark, data_folder)
+    target = LakeWriter.of(spark, data_folder.folder)
+    shutil.rmtree(data_folder.lake.path(SNAPSHOTS))
+    shutil.copytree(data_folder.lake.path(LATEST), data_folder.lake.path(SNAPSHOTS))
+    made_anew(data_folder, lamp(3))
     erased = rebuild_latest(target, lambda *_, **__: None)
     assert (erased.folded, erased.known, erased.lost) == (9, 0, 0)
     assert (erased.changed, erased.added, erased.removed) == (0, 0, 1)
-    take_all(spark, site)
-    whole = rows(site)
+    take_all(spark, data_folder)
+    whole = rows(data_folder)
     found = rebuild_latest(target, lambda *_, **__: None)
     assert (found.folded, found.changed, found.added, found.removed) == (10, 0, 0, 0)
-    assert rows(site) == whole
+    assert rows(data_folder) == whole
     # Without its new events either: nothing but what was erased could tell something, so the journal does.
     spark.sql(f"DELETE FROM {target.name(EVENTS)} WHERE entity = '{lamp(3)}' AND revision > 5").collect()
     spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'").collect()
     assert rebuild_latest(target, lambda *_, **__: None).folded == 9
-    assert str(lamp(3)) not in {row["entity"] for row in site.table(LATEST)}
+    assert str(lamp(3)) not in {row["entity"] for row in data_folder.table(LATEST)}
 
 
 def item(entity: str, revision: int, seq: int) -> tuple[Any, ...]:
@@ -245,15 +247,15 @@ def test_a_rebuilt_state_contains_the_metadata_of_its_events() -> None:
     assert row[6] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
 
 
-def kill_when(site: DataFolder, seen: str, version: int) -> None:
+def kill_when(data_folder: DataFolder, seen: str, version: int) -> None:
     """A rebuild as a process, killed as soon as something is to be seen; it may also have ended by then."""
 
     def is_time() -> bool:
         if seen == "latest":
-            return lake_rows.version(site.lake, LATEST) > version
-        return (site.lake.pipeline / seen).exists()
+            return lake_rows.version(data_folder.lake, LATEST) > version
+        return (data_folder.lake.pipeline / seen).exists()
 
-    with PipelineProcess(site, "rebuild") as process:
+    with PipelineProcess(data_folder, "rebuild") as process:
         process.wait_for("spark")
         java = process.java()
         wait_until_sync(lambda: is_time() or process.process.poll() is not None, WITHIN)
@@ -265,17 +267,19 @@ def kill_when(site: DataFolder, seen: str, version: int) -> None:
 @pytest.mark.soak(shard="lake-kills")
 @pytest.mark.spark
 @pytest.mark.parametrize("seen", ["rebuild/progress.json", "rebuild/latest/_delta_log", "latest"])
-def test_a_killed_rebuild_continues_and_gives_the_same_result(seen: str, spark: SparkSession, site: DataFolder) -> None:
+def test_a_killed_rebuild_continues_and_gives_the_same_result(
+    seen: str, spark: SparkSession, data_folder: DataFolder
+) -> None:
     """Ten kills: when it has begun, amid the first part, or about when the new rows are put in their place."""
-    site.write(2000, entities=50)
-    take_all(spark, site)
-    target, whole = LakeWriter.of(spark, site.folder), rows(site)
+    data_folder.write(2000, entities=50)
+    take_all(spark, data_folder)
+    target, whole = LakeWriter.of(spark, data_folder.folder), rows(data_folder)
     for _ in range(10):
         damage(target)
-        damaged = rows(site)
-        kill_when(site, seen, lake_rows.version(site.lake, LATEST))
-        assert rows(site) in (damaged, whole)
+        damaged = rows(data_folder)
+        kill_when(data_folder, seen, lake_rows.version(data_folder.lake, LATEST))
+        assert rows(data_folder) in (damaged, whole)
         rebuild_latest(target, lambda *_, **__: None)
-        assert rows(site) == whole
-        assert not site.lake.rebuild.exists()
-    assert check(site.folder) == []
+        assert rows(data_folder) == whole
+        assert not data_folder.lake.rebuild.exists()
+    assert check(data_folder.folder) == []

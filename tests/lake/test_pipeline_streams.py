@@ -32,8 +32,8 @@ TANK, OTHER, SHORT = map(partition_entity, ("tank/0", "tank/1", "acme.short:hall
 class Publisher:
     """Publishes one message of each partition in turn, a second after the other, beside a thing that changes."""
 
-    def __init__(self, site: DataFolder) -> None:
-        self.site = site
+    def __init__(self, data_folder: DataFolder) -> None:
+        self.data_folder = data_folder
         self.messages: dict[EntityId, list[Event]] = {TANK: [], OTHER: [], SHORT: []}
         self._newest: dict[EntityId, Snapshot] = {}
 
@@ -48,7 +48,7 @@ class Publisher:
             self._newest[entity] = evolve(before, message)
             self.messages[entity].append(message)
             changes.append(Change((message,), (self._newest[entity],)))
-        self.site.append(changes)
+        self.data_folder.append(changes)
 
 
 async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
@@ -65,8 +65,8 @@ async def resent(store: Store, entity: EntityId, **bounds: Any) -> list[Event]:
 
 async def checked(publisher: Publisher, oldest: dict[EntityId, int], trimmed: int) -> None:
     """The journal lets go of its beginning, and streams are read from journal and lake."""
-    site = publisher.site
-    store = Store(Journal.open(site.lake.journal), cold=lambda: LakeHistory(site.lake))
+    data_folder = publisher.data_folder
+    store = Store(Journal.open(data_folder.lake.journal), cold=lambda: LakeHistory(data_folder.lake))
     while await store.trim(trimmed, LATER):
         pass
     for entity, first in oldest.items():
@@ -89,15 +89,15 @@ def entities(rows: list[dict[str, Any]]) -> list[str]:
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_border(
-    spark: SparkSession, site: DataFolder
+    spark: SparkSession, data_folder: DataFolder
 ) -> None:
     """Retention by days and by revisions, twice; comparisons, and a rebuild of the journal: offsets go on."""
-    publisher, target = Publisher(site), LakeWriter.of(spark, site.folder)
+    publisher, target = Publisher(data_folder), LakeWriter.of(spark, data_folder.folder)
     publisher.publish(TANK, OTHER, SHORT, times=16)
-    site.write(4, entities=2)
-    take_all(spark, site)
-    site.assert_equal()
-    rows = {row["entity"]: row for row in site.table(LATEST) if row["entity_type"] == "stream"}
+    data_folder.write(4, entities=2)
+    take_all(spark, data_folder)
+    data_folder.assert_equal()
+    rows = {row["entity"]: row for row in data_folder.table(LATEST) if row["entity_type"] == "stream"}
     assert {name: (row["revision"], row["state"], row["deleted"]) for name, row in rows.items()} == {
         each.id: (16, "{}", False) for each in publisher.messages
     }
@@ -110,19 +110,19 @@ async def test_a_stream_is_in_the_lake_as_it_was_published_and_read_across_the_b
     )
     assert forget(target, rules, now) == 5 + 5 + 12
     await checked(publisher, {TANK: 6, OTHER: 6, SHORT: 13}, trimmed=46)
-    found = {row["entity"]: row for row in site.table(SNAPSHOTS)}
+    found = {row["entity"]: row for row in data_folder.table(SNAPSHOTS)}
     assert {name: row["revision"] for name, row in found.items()} == {TANK.id: 5, OTHER.id: 5, SHORT.id: 12}
     assert {row["created"].isoformat() for row in found.values()} == {timestamp(1).replace("Z", "+00:00")}
     options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now), fold_all=True)
-    assert verify(site.lake, options).differences == []
+    assert verify(data_folder.lake, options).differences == []
     # A second time it goes on from what the first one has left.
     assert forget(target, RetentionRules(RetentionRule(), {"": RetentionRule(revisions=3)}), now) == 8 + 8
-    left = {(row["entity"], row["revision"]): row for row in site.table(SNAPSHOTS)}
+    left = {(row["entity"], row["revision"]): row for row in data_folder.table(SNAPSHOTS)}
     assert sorted(left) == [(SHORT.id, 12), (TANK.id, 13), (OTHER.id, 13)]
     assert left[TANK.id, 13]["created"].isoformat() == timestamp(1).replace("Z", "+00:00")
     # A journal that has lost its states goes on with the next offset.
-    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         journal.within(lambda it: it.execute("UPDATE entities SET revision = 7, modified = '' WHERE type = 'stream'"))
         journal.commit()
-    assert rebuild_journal(site.lake).changed == 3
+    assert rebuild_journal(data_folder.lake).changed == 3
     await checked(publisher, {OTHER: 14, SHORT: 13}, trimmed=46)

@@ -42,12 +42,12 @@ EXPORTED = ("entity", "entity_type", "revision", "seq", "value")
 LONG = QueryLimits(WITHIN)
 
 
-def asking_at(site: DataFolder, url: str) -> SparkQueries:
-    return SparkQueries(site.lake, lambda: url)
+def asking_at(data_folder: DataFolder, url: str) -> SparkQueries:
+    return SparkQueries(data_folder.lake, lambda: url)
 
 
-def wide(site: DataFolder, address: str) -> SparkQueries:
-    return SparkQueries(site.lake, lambda: address)
+def wide(data_folder: DataFolder, address: str) -> SparkQueries:
+    return SparkQueries(data_folder.lake, lambda: address)
 
 
 def is_idle(spark: SparkSession) -> bool:
@@ -56,10 +56,10 @@ def is_idle(spark: SparkSession) -> bool:
 
 
 @pytest.mark.soak(shard="lake")
-def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: DataFolder, address: str) -> None:
-    site.write(20, entities=3)
-    take_all(spark, site)
-    asking, odd = wide(site, address), "it's {odd} \\n \n ${x} ` -- é😀"
+def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, data_folder: DataFolder, address: str) -> None:
+    data_folder.write(20, entities=3)
+    take_all(spark, data_folder)
+    asking, odd = wide(data_folder, address), "it's {odd} \\n \n ${x} ` -- é😀"
     counted = Sql(
         f"WITH mine AS (SELECT * FROM events WHERE entity <> {literal(odd)}) "
         f"SELECT entity, count(*) AS n, {literal(odd)} AS odd FROM mine JOIN latest USING (entity) GROUP BY 1 ORDER BY 1"
@@ -79,17 +79,19 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, site: Da
     assert table.column("entity").to_pylist() == ["acme.site:lamp-0", "acme.site:lamp-1"]
     assert table.schema.field("modified").type == pa.timestamp("us", "UTC")
     # A version that was, while there is a newer one.
-    version = spark.sql(f"DESCRIBE HISTORY delta.`{site.lake.path(EVENTS)}` LIMIT 1").collect()[0]["version"]
-    site.write(5)
-    take_all(spark, site)
+    version = spark.sql(f"DESCRIBE HISTORY delta.`{data_folder.lake.path(EVENTS)}` LIMIT 1").collect()[0]["version"]
+    data_folder.write(5)
+    take_all(spark, data_folder)
     for versions, expected in (({"events": version}, 20), ({}, 25)):
         with asking.run(Sql("SELECT count(*) AS n FROM events", versions=versions), LONG) as answer:
             assert [batch.to_pydict() for batch in answer] == [{"n": [expected]}]
 
 
 @pytest.mark.slow(reason="a query runs until its time is up, another until its result is too large")
-def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, site: DataFolder, address: str) -> None:
-    asking = wide(site, address)
+def test_time_rows_and_size_are_limited_and_spark_stops(
+    spark: SparkSession, data_folder: DataFolder, address: str
+) -> None:
+    asking = wide(data_folder, address)
     many = Sql("SELECT id FROM range(0, 50000, 1, 8)")
     with pytest.raises(TooManyRows, match="expected at most 100"), asking.run(many, QueryLimits(WITHIN, 100)) as answer:
         list(answer)
@@ -110,9 +112,9 @@ def test_time_rows_and_size_are_limited_and_spark_stops(spark: SparkSession, sit
 
 @pytest.mark.soak(shard="lake")
 def test_a_query_is_stopped_from_another_thread_wherever_it_is(
-    spark: SparkSession, site: DataFolder, address: str
+    spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
-    asking, cancellation = SparkQueries(site.lake, lambda: address, at_once=1), Cancellation()
+    asking, cancellation = SparkQueries(data_folder.lake, lambda: address, at_once=1), Cancellation()
     outcomes: list[BaseException] = []
 
     def ask(stop: Cancellation) -> None:
@@ -156,15 +158,15 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
     ],
 )
 def test_a_query_that_spark_refuses_returns_the_error_of_spark(
-    text: str, said: str, site: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
+    text: str, said: str, data_folder: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(QueryRefused, match=said) as refused, wide(site, address).run(Sql(text), LONG) as answer:
+    with pytest.raises(QueryRefused, match=said) as refused, wide(data_folder, address).run(Sql(text), LONG) as answer:
         next(answer)
     assert "JVM" not in str(refused.value)
     assert "QueryContextLogger" not in "".join(capfd.readouterr())
 
 
-def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: DataFolder, address: str) -> None:
+def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_folder: DataFolder, address: str) -> None:
     port = connect_port(spark)
     listening = [it.laddr for it in psutil.Process(java_pid(spark)).net_connections() if it.status == "LISTEN"]
     assert {it.ip for it in listening if it.port == port} <= {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -174,35 +176,35 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, site: Da
     for wrong in (f"sc://localhost:{port}/;token=guessed", f"sc://localhost:{port}"):
         with (
             pytest.raises(NoPipeline, match="token"),
-            asking_at(site, wrong).run(Sql("SELECT 1"), LONG) as answer,
+            asking_at(data_folder, wrong).run(Sql("SELECT 1"), LONG) as answer,
         ):
             next(answer)
     with pytest.raises(NoPipeline, match="expected a pipeline"):
-        list(SparkQueries(site.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
+        list(SparkQueries(data_folder.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
 
 
 @pytest.mark.soak(shard="lake")
 def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
-    spark: SparkSession, site: DataFolder, address: str, tmp_path: Path
+    spark: SparkSession, data_folder: DataFolder, address: str, tmp_path: Path
 ) -> None:
     policy, other = (
         EntityId(EntityType.POLICY, "acme.site", "lamp-1"),
         EntityId(EntityType.THING, "it's.$other", "lämp"),
     )
-    site.write(40, entities=5)
-    site.append([change(policy, 1), change(other, 1), change(other, 2, b'{"text":"it\'s \\\\ ${x}"}')])
-    site.append([published(TANK, 1, rb'"{\"v\":1}"')])
-    take_all(spark, site)
-    site.write(12, entities=7)
-    site.append([change(policy, 2), change(other, 3), published(TANK, 2, b'"{nope"', b'{"ts":1}')])
-    with JournalReader.open(site.lake.journal) as follower:
+    data_folder.write(40, entities=5)
+    data_folder.append([change(policy, 1), change(other, 1), change(other, 2, b'{"text":"it\'s \\\\ ${x}"}')])
+    data_folder.append([published(TANK, 1, rb'"{\"v\":1}"')])
+    take_all(spark, data_folder)
+    data_folder.write(12, entities=7)
+    data_folder.append([change(policy, 2), change(other, 3), published(TANK, 2, b'"{nope"', b'{"ts":1}')])
+    with JournalReader.open(data_folder.lake.journal) as follower:
         entries = sorted(
             follower.entries(1, follower.newest()), key=lambda it: (it.entity, it.entity_type, it.revision)
         )
     expected = [(it.entity, it.entity_type, it.revision, it.seq, it.value and it.value.decode()) for it in entries]
 
     def exported(selection: EventSelection, **options: object) -> list[tuple[object, ...]]:
-        export = Export(wide(site, address), LONG, **options)  # type: ignore[arg-type]
+        export = Export(wide(data_folder, address), LONG, **options)  # type: ignore[arg-type]
         export.run(selection, tmp_path / "it.parquet", force=True)
         table = pq.read_table(tmp_path / "it.parquet")
         return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
@@ -226,7 +228,7 @@ def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
     assert exported(EventSelection(since=moment, until=moment + timedelta(seconds=1))) == [
         it for it in expected if it[2] == 4
     ]
-    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         journal.within(lambda it: erasure.begin(it, "thing", other.id, timestamp(5), "anna"))
         journal.commit()
     assert exported(EventSelection()) == [it for it in expected if it[0] != other.id], "the lake still has it"

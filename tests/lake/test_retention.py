@@ -131,8 +131,8 @@ def lamp(namespace: str, name: str) -> EntityId:
 class Lamps:
     """Things whose states are what their events lead to."""
 
-    def __init__(self, site: DataFolder) -> None:
-        self._site = site
+    def __init__(self, data_folder: DataFolder) -> None:
+        self._site = data_folder
         self._newest: dict[EntityId, Snapshot] = {}
 
     def write(self, entity: EntityId, *revisions: int) -> None:
@@ -147,20 +147,22 @@ class Lamps:
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(spark: SparkSession, site: DataFolder) -> None:
+def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
     """By days, by revisions, by both; an entity that loses everything; snapshots that are there and others that are not."""
-    lamps, target = Lamps(site), LakeWriter.of(spark, site.folder)
+    lamps, target = Lamps(data_folder), LakeWriter.of(spark, data_folder.folder)
     old, counted, kept, both = lamp("old", "a"), lamp("counted", "b"), lamp("it's.kept", "c"), lamp("both", "d")
     for entity in (old, counted, kept, both):
         lamps.write(entity, *range(1, 5))
     lamps.write(lamp("old", "still"), 1, 2)
-    take_all(spark, site)
+    take_all(spark, data_folder)
     assert snapshots.take(target, 4) == 4
     assert snapshots.take_full_snapshot(target, 18) == 5
     for revision in range(5, 9):
         for entity in (counted, both, old):
             lamps.write(entity, revision)
-    take_all(spark, site)
+    take_all(spark, data_folder)
     # Between the sixth and the seventh second.
     now = datetime.fromisoformat(timestamp(6)) + timedelta(seconds=1.5)
     rules = RetentionRules(
@@ -176,44 +178,46 @@ def test_retention_deletes_expired_events_and_the_rest_can_be_replayed(spark: Sp
         DeletedEvents("counted", 6, 1, timestamp(1), timestamp(6)),
         DeletedEvents("old", 8, 2, timestamp(1), timestamp(6)),
     ]
-    assert len(site.table(EVENTS)) == 30
+    assert len(data_folder.table(EVENTS)) == 30
     assert forget(target, rules, now) == 18
     left: dict[str, list[int]] = {}
-    for event in site.table(EVENTS):
+    for event in data_folder.table(EVENTS):
         left.setdefault(event["entity"], []).append(event["revision"])
     assert {entity: sorted(revisions) for entity, revisions in left.items()} == {
         "old:a": [7, 8], "counted:b": [7, 8], "both:d": [5, 6, 7, 8], "it's.kept:c": [1, 2, 3, 4],
     }  # fmt: skip
-    found = {(it["entity"], it["revision"]): it for it in site.table(SNAPSHOTS)}
+    found = {(it["entity"], it["revision"]): it for it in data_folder.table(SNAPSHOTS)}
     assert sorted(found) == [("both:d", 4), ("counted:b", 6), ("it's.kept:c", 4), ("old:a", 6), ("old:still", 2)]
     assert found["counted:b", 6]["state"] == '{"attributes":{"n":6}}'
     assert (found["counted:b", 6]["seq"], found["old:a", 6]["seq"]) == (22, 24)
     assert found["counted:b", 6]["modified"].isoformat() == timestamp(6).replace("Z", "+00:00")
     # What is before a border is not in a moment either.
-    assert sorted(it["entity"] for it in site.table(FULL_SNAPSHOTS)) == ["both:d", "it's.kept:c", "old:still"]
-    assert found["old:still", 2] == next(it for it in site.table(LATEST) if it["entity"] == "old:still")
+    assert sorted(it["entity"] for it in data_folder.table(FULL_SNAPSHOTS)) == ["both:d", "it's.kept:c", "old:still"]
+    assert found["old:still", 2] == next(it for it in data_folder.table(LATEST) if it["entity"] == "old:still")
     # Nothing more, and nothing that the journal has comes back or is missed.
     assert (forget(target, rules, now), preview(target, rules, now)) == (0, [])
     options = VerifyOptions(lambda entry, newest: rules.has_expired(entry, newest, now))
-    assert verify(site.lake, options).differences == []
-    take_all(spark, site)
-    assert len(site.table(EVENTS)) == 12
+    assert verify(data_folder.lake, options).differences == []
+    take_all(spark, data_folder)
+    assert len(data_folder.table(EVENTS)) == 12
     assert forget(target, RetentionRules(), now) == 0
 
 
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
-def test_retention_keeps_events_written_while_the_clock_was_behind(spark: SparkSession, site: DataFolder) -> None:
-    lamps, target = Lamps(site), LakeWriter.of(spark, site.folder)
+def test_retention_keeps_events_written_while_the_clock_was_behind(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
+    lamps, target = Lamps(data_folder), LakeWriter.of(spark, data_folder.folder)
     lamps.write(lamp("a", "old"), *range(1, 9))
     lamps.write(lamp("a", "behind"), 1, 2)
     lamps.write(lamp("a", "old"), 9)
-    take_all(spark, site)
+    take_all(spark, data_folder)
     rules, now = RetentionRules(RetentionRule(timedelta(seconds=1))), datetime.fromisoformat(timestamp(9))
     # Not the eighth: it is just a second old.
     assert preview(target, rules, now) == [DeletedEvents("a", 7, 1, timestamp(1), timestamp(7))]
     assert forget(target, rules, now) == 7
-    assert sorted((it["entity"], it["revision"]) for it in site.table(EVENTS)) == [
+    assert sorted((it["entity"], it["revision"]) for it in data_folder.table(EVENTS)) == [
         ("a:behind", 1), ("a:behind", 2), ("a:old", 8), ("a:old", 9),
     ]  # fmt: skip
 
@@ -221,11 +225,11 @@ def test_retention_keeps_events_written_while_the_clock_was_behind(spark: SparkS
 @pytest.mark.soak(shard="lake")
 @pytest.mark.spark
 def test_a_retention_that_was_killed_is_done_by_the_next_one(
-    spark: SparkSession, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Lamps(site).write(lamp("old", "a"), *range(1, 7))
-    take_all(spark, site)
-    target, rules = LakeWriter.of(spark, site.folder), RetentionRules(RetentionRule(revisions=2))
+    Lamps(data_folder).write(lamp("old", "a"), *range(1, 7))
+    take_all(spark, data_folder)
+    target, rules = LakeWriter.of(spark, data_folder.folder), RetentionRules(RetentionRule(revisions=2))
     delete = module._delete
 
     def killed(*given: Any) -> None:
@@ -236,7 +240,7 @@ def test_a_retention_that_was_killed_is_done_by_the_next_one(
     monkeypatch.setattr(module, "_delete", killed)
     with pytest.raises(KeyboardInterrupt):
         forget(target, rules, NOW)
-    assert len(site.table(EVENTS)) == 6
+    assert len(data_folder.table(EVENTS)) == 6
     monkeypatch.setattr(module, "_delete", delete)
     assert forget(target, rules, NOW) == 4
-    assert [it["revision"] for it in site.table(SNAPSHOTS)] == [4], "once"
+    assert [it["revision"] for it in data_folder.table(SNAPSHOTS)] == [4], "once"

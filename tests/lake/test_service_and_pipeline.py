@@ -38,26 +38,26 @@ def test_when_a_pipeline_of_the_service_is_killed_between_append_and_watermark_n
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
-    site, trigger = DataFolder(tmp_path / "data"), tmp_path / "kill"
+    data_folder, trigger = DataFolder(tmp_path / "data"), tmp_path / "kill"
     monkeypatch.setenv(VARIABLE, f"{FaultPoint.BEFORE_WATERMARK.value}:driver:{trigger}")
-    site.write(20)
-    write_all_tables(site.folder)
+    data_folder.write(20)
+    write_all_tables(data_folder.folder)
     with PipelineService.begin(tmp_path, *CHEAP) as service:
         assert b'"lake":"starting"' in service.get("/health/ready")[1], "the service does not wait for its pipeline"
         service.wait_for_pipeline()
         (first,) = service.pipelines()
         trigger.touch()
-        site.write(20)
+        data_folder.write(20)
         wait_until_sync(lambda: not trigger.exists() and not first.is_running(), WITHIN)
-        assert read_watermark(site.lake.watermark).seq == 20
-        assert len(site.table(EVENTS)) == 40, "the batch is in the tables"
-        assert check(site.folder, amid=True) == []
+        assert read_watermark(data_folder.lake.watermark).seq == 20
+        assert len(data_folder.table(EVENTS)) == 40, "the batch is in the tables"
+        assert check(data_folder.folder, amid=True) == []
         # The service goes on, and starts another pipeline. The stream of this process does its work, which is cheaper.
         wait_until_sync(lambda: [it["event"] for it in service.records()].count("pipeline started") == 2, WITHIN)
         assert service.get("/health/ready")[0] == 200
         kill_with_pipelines(service)
-    assert ("catching up", {"first": 21, "last": 40}) in take_all(spark, site)
-    site.assert_equal()
+    assert ("catching up", {"first": 21, "last": 40}) in take_all(spark, data_folder)
+    data_folder.assert_equal()
 
 
 def kill_with_pipelines(service: PipelineService) -> None:
@@ -74,24 +74,24 @@ def test_the_service_fills_the_lake_after_a_kill_of_either_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
-    site = DataFolder(tmp_path / "data")
-    site.write(20)
+    data_folder = DataFolder(tmp_path / "data")
+    data_folder.write(20)
     with PipelineService.begin(tmp_path) as service:
         assert service.metric("connectivity_lake_lag_events") == 20, "the service does not wait for its pipeline"
         service.wait_for_lake()
         assert b'"lake":"following"' in service.get("/health/ready")[1]
-        site.assert_equal()
+        data_folder.assert_equal()
         export = [sys.executable, "-m", "connectivity", "history", "export", "--out", str(tmp_path / "all.parquet")]
-        variables = {**os.environ, "CONNECTIVITY_DATA_DIR": str(site.folder)}
+        variables = {**os.environ, "CONNECTIVITY_DATA_DIR": str(data_folder.folder)}
         subprocess.run([*export, "acme.site:lamp-3"], env=variables, check=True, capture_output=True, timeout=WITHIN)
         assert pq.read_table(tmp_path / "all.parquet").column("revision").to_pylist() == [1, 2, 3]
         # The pipeline is killed: the service goes on, and another one comes.
         (first,) = service.pipelines()
         first.kill()
-        site.write(20)
+        data_folder.write(20)
         service.wait_for_lake()
         assert service.get("/health/ready")[0] == 200
-        site.assert_equal()
+        data_folder.assert_equal()
         events = {it["event"] for it in service.records()}
         assert events >= {"pipeline started", "pipeline following", "pipeline ended"}
         # The service is killed: its pipeline ends by itself.
@@ -99,7 +99,7 @@ def test_the_service_fills_the_lake_after_a_kill_of_either_process(
         assert second.pid != first.pid
         service.kill()
         wait_until_sync(lambda: not second.is_running(), WITHIN)
-    assert len(DeltaTable(site.lake.path(EVENTS)).to_pyarrow_table()) == 40
+    assert len(DeltaTable(data_folder.lake.path(EVENTS)).to_pyarrow_table()) == 40
 
 
 @pytest.mark.slow(reason="the pipeline of a service has a low priority, and other tests run beside it")

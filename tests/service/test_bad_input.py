@@ -55,8 +55,8 @@ def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iter
         WRITER,
         replyTarget={"address": "b/mapped/answers", "headerMapping": {"mqtt.topic": "{{ header:elsewhere }}"}},
     )
-    site = connection(broker, source("b/fixed", WRITER), chosen, inside, mapped)
-    with ServiceProcess.start(tmp_path_factory.mktemp("bad"), [site]) as running:
+    harness = connection(broker, source("b/fixed", WRITER), chosen, inside, mapped)
+    with ServiceProcess.start(tmp_path_factory.mktemp("bad"), [harness]) as running:
         with client(broker, "b/fixed") as maker:
             made = maker.ask_for(topic("vase-1", "commands/create"), value={"_policy": policy_for(WRITER)})
             assert made["status"] == 201, made

@@ -37,7 +37,7 @@ def setups(mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka) -> list[Broke
 
 
 @pytest.fixture(scope="module")
-def sites(
+def harnesses(
     setups: list[BrokerSetup], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, list[BrokerClient]]]:
     """Three connections on three brokers, each with two sources; a thing with a past. Kind → the two parties."""
@@ -111,24 +111,24 @@ def side_by_side(works: list[Callable[[], None]]) -> None:
 
 
 def test_three_connections_on_three_brokers_replay_the_same_at_the_same_time_each_at_its_own_pace(
-    sites: dict[str, list[BrokerClient]],
+    harnesses: dict[str, list[BrokerClient]],
 ) -> None:
     demands = {"mqtt-5": 7, "amqp-091": 50, "kafka": 1000}
     side_by_side(
         [
             lambda requester=parties[0], kind=kind: replay(requester, THING, demands[kind], CHANGES + 1)  # type: ignore[misc]
-            for kind, parties in sites.items()
+            for kind, parties in harnesses.items()
         ]
     )
 
 
 @pytest.mark.parametrize("kind", ["mqtt-5", "amqp-091", "kafka"])
 def test_case_28_a_subscription_of_one_connection_does_not_exist_for_another(
-    sites: dict[str, list[BrokerClient]], kind: str
+    harnesses: dict[str, list[BrokerClient]], kind: str
 ) -> None:
-    mine = sites[kind][0]
+    mine = harnesses[kind][0]
     reader = Reader(mine, THING)
-    for other, (stranger, _) in sites.items():
+    for other, (stranger, _) in harnesses.items():
         if other == kind:
             continue
         for action, more in (("request", {"demand": 5}), ("cancel", {})):
@@ -144,9 +144,9 @@ def test_case_28_a_subscription_of_one_connection_does_not_exist_for_another(
 
 @pytest.mark.parametrize("kind", ["mqtt-5", "amqp-091", "kafka"])
 def test_case_30_events_go_to_the_source_that_asked_last_with_its_correlation_id(
-    sites: dict[str, list[BrokerClient]], kind: str
+    harnesses: dict[str, list[BrokerClient]], kind: str
 ) -> None:
-    a, b = sites[kind]
+    a, b = harnesses[kind]
     reader = Reader(a, THING)
     reader.request(3)
     assert [a.next()["value"]["item"]["revision"] for _ in range(3)] == [1, 2, 3]

@@ -66,12 +66,12 @@ def test_case_55_56_57_60_68_a_policy_in_parts_with_imports_and_a_guest_that_exp
         "authorizationContext": [GUEST],
     }
     sources = (source("p/owner", OWNER), source("p/guest", GUEST), source("p/told", "acme:nobody"))
-    site = connection(mosquitto, *sources, targets=[target])
+    harness = connection(mosquitto, *sources, targets=[target])
     with (
         client(mosquitto, "p/told") as told,
         client(mosquitto, "p/owner") as owner,
         client(mosquitto, "p/guest") as guest,
-        ServiceProcess.start(tmp_path, [site]) as service,
+        ServiceProcess.start(tmp_path, [harness]) as service,
     ):
         # The guest is deleted by the service itself, and told.
         announcement = told.next()

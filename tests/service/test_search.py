@@ -105,7 +105,7 @@ class Searchers(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def sites(
+def harnesses(
     mosquitto: Mosquitto, rabbitmq: RabbitMQ, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Searchers]]:
     """A connection on each broker, and thirty lamps in a namespace of its own: seven count, the guest sees but one."""
@@ -120,8 +120,8 @@ def sites(
             setup.connection("site", setup.source("owner", OWNER), setup.source("guest", GUEST)) for setup in setups
         ]
         stack.enter_context(ServiceProcess.start(tmp_path_factory.mktemp("searching"), documents))
-        for site in made.values():
-            furnish(site.owner)
+        for harness in made.values():
+            furnish(harness.owner)
         yield made
 
 
@@ -139,16 +139,16 @@ def furnish(owner: Searcher) -> None:
 
 
 @pytest.fixture(params=KINDS)
-def site(request: pytest.FixtureRequest, sites: dict[str, Searchers]) -> Searchers:
-    return sites[request.param]
+def harness(request: pytest.FixtureRequest, harnesses: dict[str, Searchers]) -> Searchers:
+    return harnesses[request.param]
 
 
 def lamps(*numbers: int) -> list[str]:
     return [f"lamp-{number:02}" for number in numbers]
 
 
-def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Searchers) -> None:
-    owner = site.owner
+def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(harness: Searchers) -> None:
+    owner = harness.owner
     key = owner.subscribe("exists(attributes/counter)", "size(3),sort(-attributes/counter)", fields="thingId")
     assert [len(page) for page in owner.request(key, 1)] == [3]
     assert [len(page) for page in owner.request(key, 5)] == [3, 3, 1]
@@ -164,8 +164,8 @@ def test_cases_72_to_76_81_and_82_pages_on_demand_in_order(site: Searchers) -> N
     assert owner.found("ge(attributes/n,5)", "sort(+attributes/counter),size(200)")[-2:] == lamps(6, 5)
 
 
-def test_cases_77_to_80_85_86_and_89_an_invalid_search_returns_an_error(site: Searchers) -> None:
-    owner = site.owner
+def test_cases_77_to_80_85_86_and_89_an_invalid_search_returns_an_error(harness: Searchers) -> None:
+    owner = harness.owner
     for filter, options, code in (
         (None, "size(300)", OPTION),
         (None, "size(0)", OPTION),
@@ -186,8 +186,8 @@ def test_cases_77_to_80_85_86_and_89_an_invalid_search_returns_an_error(site: Se
     assert (answer["topic"], answer["value"]["error"]) == ("unknown/unknown/things/twin/errors", "json.field.missing")
 
 
-def test_cases_83_and_84_a_search_finds_only_readable_things(site: Searchers) -> None:
-    guest = site.guest
+def test_cases_83_and_84_a_search_finds_only_readable_things(harness: Searchers) -> None:
+    guest = harness.guest
     assert guest.found() == lamps(3)
     assert guest.found("eq(attributes/secret,1)") == []
     assert guest.found("not(eq(attributes/secret,1))") == lamps(3)
@@ -195,12 +195,12 @@ def test_cases_83_and_84_a_search_finds_only_readable_things(site: Searchers) ->
     ((thing,),) = guest.request(key, 1)
     assert thing["attributes"] == {"n": 3, "counter": 7}
     # An id of somebody else's does not exist.
-    foreign = site.owner.subscribe()
+    foreign = harness.owner.subscribe()
     assert guest.fails(foreign) == (404, "thing-search:subscription.not.found")
 
 
-def test_cases_87_90_and_91_searches_at_the_same_time(site: Searchers) -> None:
-    owner = site.owner
+def test_cases_87_90_and_91_searches_at_the_same_time(harness: Searchers) -> None:
+    owner = harness.owner
     keys = [owner.subscribe(f"eq(attributes/n,{10 + tag})", "size(1)") for tag in range(4)]
     owner.send("cancel", {"subscriptionId": keys[0]})
     for key in keys[1:]:
@@ -223,8 +223,8 @@ def test_cases_87_90_and_91_searches_at_the_same_time(site: Searchers) -> None:
     assert other["value"]["error"]["error"] == "streaming.subscription.not.found"
 
 
-def test_every_write_that_was_answered_is_found(site: Searchers) -> None:
-    owner = site.owner
+def test_every_write_that_was_answered_is_found(harness: Searchers) -> None:
+    owner = harness.owner
     for number in range(25):
         modify = f"{owner.namespace}/lamp-20/things/twin/commands/modify"
         assert owner.requester.ask_for(modify, "/attributes/written", number)["status"] in (201, 204)

@@ -25,7 +25,7 @@ WRITER, READER, STRANGER = "acme:writer", "acme:reader", "acme:stranger"
 
 @pytest.fixture(scope="module")
 def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    site = connection(
+    harness = connection(
         mosquitto,
         source("s/writer", WRITER),
         source("s/reader", READER),
@@ -35,7 +35,7 @@ def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> I
     other = connection(mosquitto, source("s/other", READER), id="other")
     with ServiceProcess.start(
         tmp_path_factory.mktemp("streaming"),
-        [site, other],
+        [harness, other],
         journal={"historical_headers": ["ditto-originator"]},
     ) as running:
         yield running
@@ -426,9 +426,9 @@ def test_a_client_that_sends_an_event_gets_an_error(reader: MqttClient, lamp: st
 
 
 def test_too_many_subscriptions_are_refused(mosquitto: Mosquitto, tmp_path: Path) -> None:
-    site = connection(mosquitto, source("limit/writer", WRITER))
+    harness = connection(mosquitto, source("limit/writer", WRITER))
     with (
-        ServiceProcess.start(tmp_path, [site], subscriptions={"max_per_connection": 2}),
+        ServiceProcess.start(tmp_path, [harness], subscriptions={"max_per_connection": 2}),
         client(mosquitto, "limit/writer") as requester,
     ):
         subscribe = topic("lamp-1", "streaming/subscribeForPersistedEvents")

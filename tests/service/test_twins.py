@@ -38,8 +38,10 @@ THING = {
 
 @pytest.fixture(scope="module")
 def service(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    site = connection(mosquitto, source("t/owner", OWNER), source("t/partial", PARTIAL), source("t/stranger", STRANGER))
-    with ServiceProcess.start(tmp_path_factory.mktemp("twins"), [site]) as running:
+    harness = connection(
+        mosquitto, source("t/owner", OWNER), source("t/partial", PARTIAL), source("t/stranger", STRANGER)
+    )
+    with ServiceProcess.start(tmp_path_factory.mktemp("twins"), [harness]) as running:
         yield running
 
 

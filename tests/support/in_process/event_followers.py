@@ -14,17 +14,17 @@ SENT, SEEN = "other:sent", "other:seen"
 
 async def followed(*targets: dict[str, Any], **more: Any) -> tuple[ConnectionHarness, ConnectionHarness]:
     """The site, and the connection `other` with these targets; by default it has one for all events."""
-    site = ConnectionHarness(source(**NACKS))
-    await site.has_lamp()
-    return site, await beside(site, *targets, **more)
+    harness = ConnectionHarness(source(**NACKS))
+    await harness.has_lamp()
+    return harness, await beside(harness, *targets, **more)
 
 
 async def beside(
-    site: ConnectionHarness, *targets: dict[str, Any], id: str = "other", **more: Any
+    harness: ConnectionHarness, *targets: dict[str, Any], id: str = "other", **more: Any
 ) -> ConnectionHarness:
     made = ConnectionHarness(
         source("in", declaredAcks=["{{ connection:id }}:seen"]),
-        beside=site,
+        beside=harness,
         id=id,
         targets=list(targets or (target(EVENTS),)),
         **more,
@@ -32,29 +32,29 @@ async def beside(
     return await made.follow()
 
 
-def cursor(site: ConnectionHarness, target: int = 0) -> EventCursor:
-    found: EventCursor = site.dispatcher.event_publisher.of(site.connection.id)[target]
+def cursor(harness: ConnectionHarness, target: int = 0) -> EventCursor:
+    found: EventCursor = harness.dispatcher.event_publisher.of(harness.connection.id)[target]
     return found
 
 
-async def turned(site: ConnectionHarness, *values: Any, **headers: Any) -> None:
+async def turned(harness: ConnectionHarness, *values: Any, **headers: Any) -> None:
     """Write these values one after the other, and wait until they are durable."""
-    before = len(site.history())
-    site.deliver(*(turn(value, **headers) for value in values))
-    await until(lambda: len(site.history()) == before + len(values))
+    before = len(harness.history())
+    harness.deliver(*(turn(value, **headers) for value in values))
+    await until(lambda: len(harness.history()) == before + len(values))
 
 
-def revisions(site: ConnectionHarness) -> list[int]:
+def revisions(harness: ConnectionHarness) -> list[int]:
     """Of the events that a connection was sent."""
-    return [event["revision"] for event in events(site)]
+    return [event["revision"] for event in events(harness)]
 
 
-def events(site: ConnectionHarness) -> list[dict[str, Any]]:
+def events(harness: ConnectionHarness) -> list[dict[str, Any]]:
     """What a connection was sent that is no answer."""
-    return [said for said in site.answers() if "/events/" in said["topic"]]
+    return [said for said in harness.answers() if "/events/" in said["topic"]]
 
 
-async def sent(site: ConnectionHarness, number: int) -> list[int]:
+async def sent(harness: ConnectionHarness, number: int) -> list[int]:
     """Wait for so many events; their revisions."""
-    await until(lambda: len(site.link.published) >= number)
-    return revisions(site)
+    await until(lambda: len(harness.link.published) >= number)
+    return revisions(harness)

@@ -84,18 +84,18 @@ class FollowedStore:
 class LiveSubscriber:
     """One session that is subscribed to one entity."""
 
-    def __init__(self, site: FollowedStore, query: LiveQuery, demand: int) -> None:
-        self.site = site
+    def __init__(self, harness: FollowedStore, query: LiveQuery, demand: int) -> None:
+        self.harness = harness
         self.reply = KeepingReply(terminal_needs_request=False)
         self.peer = Subscriber(self.reply, ("acme:reader",), object(), has_session=True)
-        site.streams.subscribe(Subscribe(SubscriptionKind.LIVE, query, {}, "own key", demand), self.peer)
+        harness.streams.subscribe(Subscribe(SubscriptionKind.LIVE, query, {}, "own key", demand), self.peer)
         assert isinstance(self.reply.signals[0], Created)
 
     def request(self, demand: int) -> None:
-        self.site.streams.request(Request(SubscriptionKind.LIVE, "own key", demand, {}), self.peer)
+        self.harness.streams.request(Request(SubscriptionKind.LIVE, "own key", demand, {}), self.peer)
 
     def cancel(self) -> None:
-        self.site.streams.cancel(Cancel(SubscriptionKind.LIVE, "own key", {}), self.peer)
+        self.harness.streams.cancel(Cancel(SubscriptionKind.LIVE, "own key", {}), self.peer)
 
     @property
     def revisions(self) -> list[int]:

@@ -32,13 +32,13 @@ class Running:
     def __init__(self, *sources: dict[str, Any], pauses: Backoff = AT_ONCE, **more: Any) -> None:
         name = f"broker-{next(_names)}"
         self.broker = MemoryBroker.named(name)
-        self.site = ConnectionHarness(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
+        self.harness = ConnectionHarness(*sources, mappingDefinitions=more.get("mappingDefinitions", {}))
         self.connection = connection(*sources, uri=f"memory://{name}:1", **more)
         self.supervisor = Supervisor(
             self.connection,
-            self.site.dispatcher,
-            self.site.store,
-            self.site.monitor,
+            self.harness.dispatcher,
+            self.harness.store,
+            self.harness.monitor,
             pauses=pauses,
             max_payload=1 << 20,
             now=lambda: NOW,
@@ -62,7 +62,7 @@ class Running:
 
     async def end(self) -> None:
         await asyncio.wait_for(self.supervisor.close(), PATIENCE)
-        await self.site.close()
+        await self.harness.close()
 
     async def linked_again(self) -> None:
         """Cut the link, and wait for the next one."""
@@ -92,7 +92,7 @@ class Running:
         return len(queue.waiting) + sum(map(len, queue.unsettled.values()))
 
     def up(self) -> float | None:
-        found: float | None = self.site.monitor.registry.get_sample_value(
+        found: float | None = self.harness.monitor.registry.get_sample_value(
             "connectivity_connection_up", {"connection": "site"}
         )
         return found

@@ -18,8 +18,8 @@ _ENDS = "complete", "failed"
 class Searcher:
     """One client; what it says comes in by `source`."""
 
-    def __init__(self, site: ConnectionHarness, source: int = 0) -> None:
-        self.site = site
+    def __init__(self, harness: ConnectionHarness, source: int = 0) -> None:
+        self.harness = harness
         self._source = source
         self._number = 0
 
@@ -33,9 +33,9 @@ class Searcher:
         payload = searching("subscribe", value, correlation_id=correlation)
         if fields is not None:
             payload = payload[:-1] + f', "fields": "{fields}"}}'.encode()
-        self.site.deliver(payload, source=self._source)
-        await until(lambda: any(each["headers"]["correlation-id"] == correlation for each in self.site.answers()))
-        (created,) = [each for each in self.site.answers() if each["headers"]["correlation-id"] == correlation]
+        self.harness.deliver(payload, source=self._source)
+        await until(lambda: any(each["headers"]["correlation-id"] == correlation for each in self.harness.answers()))
+        (created,) = [each for each in self.harness.answers() if each["headers"]["correlation-id"] == correlation]
         assert created["topic"] == "_/_/things/twin/search/created"
         key: str = created["value"]["subscriptionId"]
         return key
@@ -43,7 +43,7 @@ class Searcher:
     def ask(self, key: str, demand: Any = 1, *, correlation: str = "req") -> None:
         """Request, and wait for nothing."""
         value = {"subscriptionId": key, "demand": demand}
-        self.site.deliver(searching("request", value, correlation_id=correlation), source=self._source)
+        self.harness.deliver(searching("request", value, correlation_id=correlation), source=self._source)
 
     async def request(self, key: str, demand: Any = 1) -> list[Any]:
         """Request, and wait for so many pages or an end; the pages so far."""
@@ -61,13 +61,13 @@ class Searcher:
         return [thing["thingId"] for page in self.pages(key) for thing in page]
 
     def cancel(self, key: str) -> None:
-        self.site.deliver(searching("cancel", {"subscriptionId": key}), source=self._source)
+        self.harness.deliver(searching("cancel", {"subscriptionId": key}), source=self._source)
 
     # what was said
 
     def events(self, key: str) -> list[dict[str, Any]]:
         """Everything about one subscription, oldest first."""
-        about = [each for each in self.site.answers() if "/search/" in each["topic"]]
+        about = [each for each in self.harness.answers() if "/search/" in each["topic"]]
         return [each for each in about if each["value"]["subscriptionId"] == key]
 
     def messages(self, key: str) -> list[str]:
@@ -90,12 +90,12 @@ class Searcher:
 
 
 async def has_thing(
-    site: ConnectionHarness, name: str, document: dict[str, Any] | None = None, **policies: Any
+    harness: ConnectionHarness, name: str, document: dict[str, Any] | None = None, **policies: Any
 ) -> None:
     """Make a thing of the site; with `policy=` these entries instead of the owner's."""
     entries = policies.get("policy") or policy("acme:owner")
     value = {**(document or {}), "_policy": entries}
-    before = len(site.link.published)
-    site.deliver(command("create", value=value, name=name))
-    await until(lambda: len(site.link.published) > before)
-    assert site.answers()[before]["status"] == 201, site.answers()[before]
+    before = len(harness.link.published)
+    harness.deliver(command("create", value=value, name=name))
+    await until(lambda: len(harness.link.published) > before)
+    assert harness.answers()[before]["status"] == 201, harness.answers()[before]

@@ -12,10 +12,10 @@ MESSAGES, COMMANDS, EVENTS = (f"_/_/things/live/{kind}" for kind in ("messages",
 NACKS: dict[str, Any] = {"replyTarget": {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}}
 
 
-def beside(site: ConnectionHarness, *targets: dict[str, Any], **more: Any) -> ConnectionHarness:
+def beside(harness: ConnectionHarness, *targets: dict[str, Any], **more: Any) -> ConnectionHarness:
     """Another connection, which declares `other:seen`."""
     return ConnectionHarness(
-        source("in", declaredAcks=["{{ connection:id }}:seen"]), beside=site, id="other", targets=targets, **more
+        source("in", declaredAcks=["{{ connection:id }}:seen"]), beside=harness, id="other", targets=targets, **more
     )
 
 

@@ -20,15 +20,15 @@ from tests.support.wait import PATIENCE, wait_until
 class WebSocketService:
     """A service with one door. `site` has another connection, by which twins can be changed without it."""
 
-    def __init__(self, site: ConnectionHarness, **more: Any) -> None:
-        self.site = site
+    def __init__(self, harness: ConnectionHarness, **more: Any) -> None:
+        self.harness = harness
         self.port = free_port()
         self.connection = door(self.port, **more)
         self.supervisor = Supervisor(
             self.connection,
-            site.dispatcher,
-            site.store,
-            site.monitor,
+            harness.dispatcher,
+            harness.store,
+            harness.monitor,
             pauses=AT_ONCE,
             max_payload=1 << 16,
             now=lambda: NOW,
@@ -57,7 +57,7 @@ class WebSocketService:
         await self.supervisor.close()
         for client in self._clients:
             await client.close()
-        await self.site.close()
+        await self.harness.close()
 
 
 async def heard(client: ClientConnection) -> Any:

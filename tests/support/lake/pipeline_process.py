@@ -102,17 +102,17 @@ not be enough. The service starts such a pipeline again, and so do the tests, `T
 TRIES = 5
 
 
-def differences(site: DataFolder) -> list[str]:
+def differences(data_folder: DataFolder) -> list[str]:
     """What `verify` finds."""
-    return [str(it) for it in verify(site.lake, VerifyOptions()).differences]
+    return [str(it) for it in verify(data_folder.lake, VerifyOptions()).differences]
 
 
-def take_all(spark: SparkSession, site: DataFolder, **options: Any) -> Said:
+def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Said:
     """Everything that the journal has, moved by a stream in this process; what was said."""
     for attempt in range(TRIES):
         said: Said = []
         stream = PipelineStream(
-            LakeWriter.of(spark, site.folder),
+            LakeWriter.of(spark, data_folder.folder),
             lambda event, said=said, **fields: said.append((event, fields)),
             PipelineOptions(once=True, **options),
             threading.Event(),
@@ -130,9 +130,9 @@ def take_all(spark: SparkSession, site: DataFolder, **options: Any) -> Said:
 class PipelineProcess:
     """A pipeline process, and what it prints in a file."""
 
-    def __init__(self, site: DataFolder, action: str, *options: str, **variables: str) -> None:
-        self.said_file = tempfile.NamedTemporaryFile(dir=site.folder, suffix=".log", delete=False)  # noqa: SIM115
-        self._command = [sys.executable, "-c", MAIN, action, "--data-dir", str(site.folder), *options]
+    def __init__(self, data_folder: DataFolder, action: str, *options: str, **variables: str) -> None:
+        self.said_file = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
+        self._command = [sys.executable, "-c", MAIN, action, "--data-dir", str(data_folder.folder), *options]
         self._variables = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables}
         self._tries = 0
         self.process = self._start()

@@ -22,8 +22,8 @@ from tests.support.lake.pipeline_process import DataFolder, lamp
 class Past:
     """What happens to some entities, one second after the other."""
 
-    def __init__(self, site: DataFolder) -> None:
-        self._site = site
+    def __init__(self, data_folder: DataFolder) -> None:
+        self._site = data_folder
         self._states: dict[EntityId, Snapshot] = {}
         self._seconds = 0
         self._changes: list[Change] = []
@@ -45,10 +45,10 @@ class Past:
         self._changes.clear()
 
 
-def eventful(site: DataFolder, entities: int = 8) -> Past:
+def eventful(data_folder: DataFolder, entities: int = 8) -> Past:
     """Things that come, change, lose parts, have something said about them, go and come again, a policy, and a stream with
     messages that are no JSON: stored."""
-    past = Past(site)
+    past = Past(data_folder)
     policy = EntityId(EntityType.POLICY, "acme.site", "owner")
     past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
     for number in range(entities):
@@ -69,9 +69,9 @@ def eventful(site: DataFolder, entities: int = 8) -> Past:
     return past
 
 
-def made_anew(site: DataFolder, thing: EntityId) -> None:
+def made_anew(data_folder: DataFolder, thing: EntityId) -> None:
     """Erased, but not to the end, so that the lake does not begin with its part; and created again with what it had."""
-    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
+    with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         erase_events(journal, thing)
         anew = Event(thing, journal.latest(thing) + 1, timestamp(90), "created", "/", b'{"attributes":{"n":1}}', b"{}")
         journal.append([Change((anew,), (fold([anew]),))])
@@ -84,18 +84,18 @@ def erase_events(journal: Journal, thing: EntityId) -> None:
     journal.commit()
 
 
-def trim(site: DataFolder, seq: int) -> None:
+def trim(data_folder: DataFolder, seq: int) -> None:
     """Take the events up to this number away from the journal."""
-    tamper(site, "DELETE FROM entries WHERE seq <= ?", seq)
+    tamper(data_folder, "DELETE FROM entries WHERE seq <= ?", seq)
 
 
-def tamper(site: DataFolder, statement: str, *parameters: object) -> Any:
+def tamper(data_folder: DataFolder, statement: str, *parameters: object) -> Any:
     """Change the journal's file behind everybody's back; the first row of what it says."""
-    with contextlib.closing(sqlite3.connect(site.lake.journal, isolation_level=None)) as journal:
+    with contextlib.closing(sqlite3.connect(data_folder.lake.journal, isolation_level=None)) as journal:
         return journal.execute(statement, parameters).fetchone()
 
 
-def states(site: DataFolder) -> list[tuple[object, ...]]:
+def states(data_folder: DataFolder) -> list[tuple[object, ...]]:
     """The journal's current states."""
-    with JournalReader.open(site.lake.journal) as follower:
+    with JournalReader.open(data_folder.lake.journal) as follower:
         return sorted(follower.states(1, 0), key=str)

@@ -11,7 +11,7 @@ from tests.support.in_process.service import ConnectionHarness
 
 
 @pytest.fixture
-async def sites() -> AsyncIterator[list[ConnectionHarness]]:
+async def harnesses() -> AsyncIterator[list[ConnectionHarness]]:
     """Every site that is made; each has a store, and a store has a thread."""
     ConnectionHarness.made.clear()
     yield ConnectionHarness.made
@@ -20,7 +20,7 @@ async def sites() -> AsyncIterator[list[ConnectionHarness]]:
 
 
 @pytest.fixture
-async def site(sites: list[ConnectionHarness]) -> ConnectionHarness:
+async def harness(harnesses: list[ConnectionHarness]) -> ConnectionHarness:
     """A site with a lamp."""
     made = ConnectionHarness()
     await made.has_lamp()

@@ -181,7 +181,7 @@ async def test_7_8_a_mapper_that_throws_costs_its_message_alone(runs: None) -> N
 async def test_7_8_an_answer_without_an_address_is_dropped_and_nothing_else(runs: None) -> None:
     running = await Running.opened(source(), source("in/1", replyTarget={"address": "{{ header:reply-to }}"}))
     running.send(b"not even JSON", to="in/1")
-    metrics = running.site.monitor.registry
+    metrics = running.harness.monitor.registry
     await wait_until(lambda: b'outcome="address_unresolved"} 1.0' in generate_latest(metrics))
     assert running.broker.taken == [] or all(each.address == "in/1" for each in running.broker.taken)
     assert running.supervisor.status is Status.OPEN

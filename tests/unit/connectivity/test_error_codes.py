@@ -171,7 +171,7 @@ class How(NamedTuple):
     payload: bytes
     by: str = OWNER
     group: str = "things/twin"
-    site: str = "usual"
+    harness: str = "usual"
 
 
 def _modify(path: str, value: Any = 1, **headers: Any) -> bytes:
@@ -221,7 +221,7 @@ PRODUCED: dict[str, How] = {
     "protocoladapter:unknown.topicpath": How(_text(f"{LAMP}/patch"), group="unknown"),
     "protocoladapter:unknown.path": How(_modify("/foo")),
     "protocoladapter:illegal.adaptable": How(_text(f"{LAMP}/retrieve", ',"status":200')),
-    "placeholder:unresolved": How(command("retrieve"), group="unknown", site="unresolved"),
+    "placeholder:unresolved": How(command("retrieve"), group="unknown", harness="unresolved"),
     "placeholder:placeholder.reference.notsupported": How(
         command("create", value={"_copyPolicyFrom": "{{ ref:lamp-7 }}"}, name="new"), group="new"
     ),
@@ -230,7 +230,7 @@ PRODUCED: dict[str, How] = {
         group="new",
     ),
     "signal.unsupported": How(with_status(live("retrieve", response_required=True), 200), group="things/live"),
-    "connectivity:connection.id.enforcement.failed": How(command("retrieve"), site="enforced"),
+    "connectivity:connection.id.enforcement.failed": How(command("retrieve"), harness="enforced"),
     "connectivity:message.toolarge": How(b'"' + b"x" * (1 << 20) + b'"', group="unknown"),
     "things:id.invalid": How(document("acme.7x/n/things/twin/commands/create", value={}), group="unknown"),
     "things:id.notsettable": How(_modify("/", {"thingId": "acme.site:other"})),
@@ -265,7 +265,7 @@ PRODUCED: dict[str, How] = {
     "acknowledgement:label.not.declared": How(acknowledgement("other:seen")),
     "acknowledgement:ditto.acklabel.forbidden": How(acknowledgement("twin-persisted")),
     "acknowledgement:request.duplicate.correlation-id": How(
-        _modify("/attributes/a", requested_acks=["other:seen"], correlation_id="c-1"), site="twice"
+        _modify("/attributes/a", requested_acks=["other:seen"], correlation_id="c-1"), harness="twice"
     ),
     "messages:send.notallowed": How(message(), READER, group="things/live"),
     "messages:subject.invalid": How(
@@ -273,7 +273,7 @@ PRODUCED: dict[str, How] = {
     ),
     "streaming.subscription.not.found": How(streaming("request", {"subscriptionId": "x", "demand": 1}), group="failed"),
     "streaming.subscription.protocol.error": How(
-        streaming("request", {"subscriptionId": "{key}", "demand": 0}), group="failed", site="subscribed"
+        streaming("request", {"subscriptionId": "{key}", "demand": 0}), group="failed", harness="subscribed"
     ),
 }
 for _part, _path in PARTS.items():
@@ -304,33 +304,33 @@ SITES: dict[str, Callable[[], ConnectionHarness]] = {
 
 async def _furnished(how: How) -> ConnectionHarness:
     """A lamp whose reader sees one attribute and may change nothing."""
-    site = SITES[how.site]()
+    harness = SITES[how.harness]()
     rules = policy(OWNER)
     rules["entries"]["READER"] = {
         "subjects": {READER: {"type": "test"}},
         "resources": {"thing:/attributes/seen": READ, "message:/": READ},
     }
     made = command("create", value={"_policy": rules, "attributes": {"seen": 1}}, response_required=False)
-    site.deliver(made, who="x", device="acme.site:lamp-7")
-    await site.settled(1)
-    if how.site == "twice":
-        site.deliver(how.payload)
-    site.forget()
-    return site
+    harness.deliver(made, who="x", device="acme.site:lamp-7")
+    await harness.settled(1)
+    if how.harness == "twice":
+        harness.deliver(how.payload)
+    harness.forget()
+    return harness
 
 
-@pytest.mark.usefixtures("sites")
+@pytest.mark.usefixtures("harnesses")
 @pytest.mark.parametrize("code", sorted(PRODUCED))
 async def test_a_code_is_produced_with_its_status_on_its_topic(code: str) -> None:
     how = PRODUCED[code]
-    site = await _furnished(how)
+    harness = await _furnished(how)
     payload = how.payload
-    if how.site == "subscribed":
-        created = await site.ask(streaming("subscribeForPersistedEvents", {}))
+    if how.harness == "subscribed":
+        created = await harness.ask(streaming("subscribeForPersistedEvents", {}))
         payload = payload.replace(b"{key}", created["value"]["subscriptionId"].encode())
-        site.forget()
-    headers = {"device": "acme.site:other"} if how.site == "enforced" else {}
-    answer = await site.ask(payload, **headers, source=[OWNER, READER, STRANGER].index(how.by))
+        harness.forget()
+    headers = {"device": "acme.site:other"} if how.harness == "enforced" else {}
+    answer = await harness.ask(payload, **headers, source=[OWNER, READER, STRANGER].index(how.by))
     error = answer["value"].get("error")
     if how.group == "failed":
         error = error["error"]

@@ -19,7 +19,7 @@ from tests.support.in_process.all_protocols import STRANGER, AllProtocolsSetup
 from tests.support.in_process.service import pause, until
 from tests.support.in_process.subscribers import BEGUN, COMPLETE, PROTOCOLS, UNBOUNDED, Sign, Told, elements, somebody
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 RULES = {
     "1.01": "no more elements than were requested",
@@ -80,7 +80,7 @@ where_it_is_endless = pytest.mark.parametrize("protocol", ENDLESS)
 
 
 @pytest.fixture
-async def pier(sites: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: str) -> AllProtocolsSetup:
+async def pier(harnesses: list[Any], monkeypatch: pytest.MonkeyPatch, protocol: str) -> AllProtocolsSetup:
     """With a lamp of ten revisions, or ten lamps where the protocol is asked to search."""
     return await AllProtocolsSetup.filled(monkeypatch, 10, is_searched=protocol.endswith("search"))
 

@@ -61,7 +61,7 @@ async def test_a_message_becomes_several_commands_which_are_answered_in_order(ru
     answers = await answered(running, 3, "out/1")
     assert [answer["headers"]["correlation-id"] for answer in answers] == ["a-1", "a-2", "b-true"]
     assert [answer["status"] for answer in answers] == [201, 204, 204]
-    assert running.site.values()[-3:] == [1, 2, True]
+    assert running.harness.values()[-3:] == [1, 2, True]
     await wait_until(lambda: running.unsettled(1) == 0)
 
 

@@ -174,140 +174,140 @@ class ServiceInProcess:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceInProcess]:
+async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ServiceInProcess]:
     settings = {"reconnect": {"min": "1ms", "max": "2ms"}, "journal": {"historical_headers": ["ditto-originator"]}}
     made = ServiceInProcess(tmp_path, monkeypatch, **settings)
     yield made
     await made.service.close()
 
 
-async def test_a_thing_is_made_changed_and_its_history_replayed(site: ServiceInProcess) -> None:
+async def test_a_thing_is_made_changed_and_its_history_replayed(harness: ServiceInProcess) -> None:
     """Cases 1, 26 and 27 of subscriptions, through everything but a real broker."""
-    await site.opened()
-    assert (await site.ask(creation()))["status"] == 201
+    await harness.opened()
+    assert (await harness.ask(creation()))["status"] == 201
     for number in range(5):
-        await site.ask(command("modify", "/attributes/n", number))
-    key = (await site.ask(streaming("subscribeForPersistedEvents", {})))["value"]["subscriptionId"]
-    assert (site.metric("connectivity_subscriptions", connection="site")) == 1
-    site.broker.send("other", streaming("request", {"subscriptionId": key, "demand": 4}))
-    await until(lambda: len(site.answers()) == 11)
-    assert site.metric("connectivity_demand", connection="site") == 0
-    site.broker.send("in", streaming("request", {"subscriptionId": key, "demand": 9}))
-    await until(lambda: len(site.answers()) == 14)
-    *items, last = site.answers()[7:]
+        await harness.ask(command("modify", "/attributes/n", number))
+    key = (await harness.ask(streaming("subscribeForPersistedEvents", {})))["value"]["subscriptionId"]
+    assert (harness.metric("connectivity_subscriptions", connection="site")) == 1
+    harness.broker.send("other", streaming("request", {"subscriptionId": key, "demand": 4}))
+    await until(lambda: len(harness.answers()) == 11)
+    assert harness.metric("connectivity_demand", connection="site") == 0
+    harness.broker.send("in", streaming("request", {"subscriptionId": key, "demand": 9}))
+    await until(lambda: len(harness.answers()) == 14)
+    *items, last = harness.answers()[7:]
     assert [item["value"]["item"]["revision"] for item in items] == [1, 2, 3, 4, 5, 6]
     assert items[0]["value"]["item"]["headers"]["historical-headers"] == {"ditto-originator": "acme:owner"}
     assert last["topic"] == "acme.site/lamp-7/things/twin/streaming/complete"
-    assert site.metric("connectivity_events_sent_total", connection="site") == 6
-    assert site.metric("connectivity_subscriptions", connection="site") == 0
+    assert harness.metric("connectivity_events_sent_total", connection="site") == 6
+    assert harness.metric("connectivity_subscriptions", connection="site") == 0
 
 
 async def test_things_are_found_and_a_search_that_runs_is_notified_when_the_service_stops(
-    site: ServiceInProcess,
+    harness: ServiceInProcess,
 ) -> None:
-    await site.opened()
+    await harness.opened()
     for name in ("lamp-1", "lamp-2", "lamp-3"):
-        assert (await site.ask(creation(name)))["status"] == 201
-        assert (await site.ask(command("modify", "/attributes/room", "hall", name=name)))["status"] == 201
+        assert (await harness.ask(creation(name)))["status"] == 201
+        assert (await harness.ask(command("modify", "/attributes/room", "hall", name=name)))["status"] == 201
     value = {"filter": 'eq(attributes/room,"hall")', "options": "size(2)"}
-    key = (await site.ask(searching("subscribe", value)))["value"]["subscriptionId"]
-    page = await site.ask(searching("request", {"subscriptionId": key, "demand": 1}))
+    key = (await harness.ask(searching("subscribe", value)))["value"]["subscriptionId"]
+    page = await harness.ask(searching("request", {"subscriptionId": key, "demand": 1}))
     assert [thing["thingId"] for thing in page["value"]["items"]] == ["acme.site:lamp-1", "acme.site:lamp-2"]
-    waiting = (await site.ask(searching("subscribe", value)))["value"]["subscriptionId"]
-    before = len(site.answers())
-    await site.service.close()
-    (told,) = site.answers()[before:]
+    waiting = (await harness.ask(searching("subscribe", value)))["value"]["subscriptionId"]
+    before = len(harness.answers())
+    await harness.service.close()
+    (told,) = harness.answers()[before:]
     assert (told["value"]["subscriptionId"], told["topic"]) == (key, "_/_/things/twin/search/failed")
     assert told["value"]["error"]["error"] == "thing-search:subscription.aborted"
     assert waiting != key
 
 
 async def test_design_8_09_ready_once_every_connection_has_ended_its_first_attempt(
-    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun: list[bool] = []
     opening = Supervisor.open
 
     def opened(supervisor: Supervisor) -> None:
         opening(supervisor)
-        begun.append(site.service.readiness()[0])
+        begun.append(harness.service.readiness()[0])
 
     monkeypatch.setattr(Supervisor, "open", opened)
-    site.broker.refusal = NotConnected(Detail.TIMEOUT, "no answer")
+    harness.broker.refusal = NotConnected(Detail.TIMEOUT, "no answer")
     with capture_logs():
-        await site.service.registry.refresh()
+        await harness.service.registry.refresh()
         assert begun == [False]
-        await until(lambda: site.service.readiness()[0])
-        assert site.details() == {"status": "failed", "details": "timeout: no answer"}
-        site.broker.refusal = None
-        await until(lambda: site.details()["status"] == "open")
-    assert site.details() == {"status": "open", "details": "connected"}
+        await until(lambda: harness.service.readiness()[0])
+        assert harness.details() == {"status": "failed", "details": "timeout: no answer"}
+        harness.broker.refusal = None
+        await until(lambda: harness.details()["status"] == "open")
+    assert harness.details() == {"status": "open", "details": "connected"}
 
 
-async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(site: ServiceInProcess) -> None:
-    site.documents[0] = site.documents[0].model_copy(update={"connection_status": ConnectionStatus.CLOSED})
-    await site.service.registry.refresh()
-    assert site.service.readiness()[0] is True
-    assert (site.service.readiness()[1]["connections"], site.service.readiness()[1]["closed"]) == ({}, 1)
+async def test_a_connection_that_is_to_stay_closed_is_not_waited_for(harness: ServiceInProcess) -> None:
+    harness.documents[0] = harness.documents[0].model_copy(update={"connection_status": ConnectionStatus.CLOSED})
+    await harness.service.registry.refresh()
+    assert harness.service.readiness()[0] is True
+    assert (harness.service.readiness()[1]["connections"], harness.service.readiness()[1]["closed"]) == ({}, 1)
 
 
 async def test_the_service_is_not_ready_while_its_store_cannot_write(
-    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await site.opened()
-    assert (await site.ask(creation()))["status"] == 201
+    await harness.opened()
+    assert (await harness.ask(creation()))["status"] == 201
 
     def fail() -> None:
         raise StoreUnavailable("the disk is full")
 
     with monkeypatch.context() as patched, capture_logs():
-        patched.setattr(site.service.store._journal, "commit", fail)
-        site.broker.send("in", command("modify", "/attributes/n", 1))
-        await until(lambda: not site.service.store.is_available)
-        is_ready, shown = site.service.readiness()
+        patched.setattr(harness.service.store._journal, "commit", fail)
+        harness.broker.send("in", command("modify", "/attributes/n", 1))
+        await until(lambda: not harness.service.store.is_available)
+        is_ready, shown = harness.service.readiness()
         assert (is_ready, shown["status"], shown["store"]) == (False, "not ready", "unavailable: the disk is full")
-        assert site.details() == {"status": "open", "details": "store unavailable: the disk is full"}
+        assert harness.details() == {"status": "open", "details": "store unavailable: the disk is full"}
     with capture_logs():
-        await until(lambda: site.service.readiness()[0])
-        await until(lambda: len(site.answers()) == 2)
-    assert site.answers()[1]["status"] == 201
+        await until(lambda: harness.service.readiness()[0])
+        await until(lambda: len(harness.answers()) == 2)
+    assert harness.answers()[1]["status"] == 201
 
 
 async def test_a_background_job_that_fails_is_shown_until_it_succeeds(
-    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await site.opened()
+    await harness.opened()
 
     def fail() -> None:
         raise ZeroDivisionError("unexpected")
 
     with monkeypatch.context() as patched, capture_logs():
-        patched.setattr(site.service.subscriptions, "_clock", fail)
-        site.service.jobs.start()
-        await until(lambda: site.service.readiness()[1]["jobs"])
-        assert site.service.readiness()[1]["jobs"] == ["end idle subscriptions: ZeroDivisionError: unexpected"]
-    await until(lambda: not site.service.readiness()[1]["jobs"])
-    await site.service.jobs.stop()
+        patched.setattr(harness.service.subscriptions, "_clock", fail)
+        harness.service.jobs.start()
+        await until(lambda: harness.service.readiness()[1]["jobs"])
+        assert harness.service.readiness()[1]["jobs"] == ["end idle subscriptions: ZeroDivisionError: unexpected"]
+    await until(lambda: not harness.service.readiness()[1]["jobs"])
+    await harness.service.jobs.stop()
 
 
-async def test_closing_lets_answers_arrive_and_ends_subscriptions(site: ServiceInProcess) -> None:
-    await site.opened()
-    await site.ask(creation())
-    await site.ask(streaming("subscribeForPersistedEvents", {}))
-    site.broker.send("in", command("modify", "/attributes/n", 1))
-    await until(lambda: site.service.store._queue or site.service.store._written or len(site.answers()) == 3)
-    await site.service.close()
-    assert site.answers()[2]["status"] == 201
-    assert (list(site.service.subscriptions), site.broker.links) == ([], [])
+async def test_closing_lets_answers_arrive_and_ends_subscriptions(harness: ServiceInProcess) -> None:
+    await harness.opened()
+    await harness.ask(creation())
+    await harness.ask(streaming("subscribeForPersistedEvents", {}))
+    harness.broker.send("in", command("modify", "/attributes/n", 1))
+    await until(lambda: harness.service.store._queue or harness.service.store._written or len(harness.answers()) == 3)
+    await harness.service.close()
+    assert harness.answers()[2]["status"] == 201
+    assert (list(harness.service.subscriptions), harness.broker.links) == ([], [])
     with pytest.raises(StoreUnavailable):
-        site.service.store.newest_seq()
+        harness.service.store.newest_seq()
 
 
 async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
-    site: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await site.opened()
-    supervisor = site.service.registry["site"]
+    await harness.opened()
+    supervisor = harness.service.registry["site"]
     close = supervisor.close
 
     async def mistaken(drain: float = 0.0) -> None:
@@ -316,10 +316,10 @@ async def test_one_connection_that_does_not_close_keeps_nothing_else_open(
 
     monkeypatch.setattr(supervisor, "close", mistaken)
     with capture_logs() as lines:
-        await site.service.close()
+        await harness.service.close()
     assert [line["event"] for line in lines] == ["connection not closed cleanly"]
     with pytest.raises(StoreUnavailable):
-        site.service.store.newest_seq()
+        harness.service.store.newest_seq()
     monkeypatch.undo()
 
 

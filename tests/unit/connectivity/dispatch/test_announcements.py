@@ -16,7 +16,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Acknowledgement, PolicyAnnouncement
 from tests.support.in_process.service import OWNER, ConnectionHarness, document, pause, source, target, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 POLICY = EntityId(EntityType.POLICY, "acme.site", "pol-7")
 GUEST = "acme:guest"
@@ -31,10 +31,10 @@ def a_target(topic: str = TOPIC, *subjects: str) -> dict[str, Any]:
 
 
 def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlation_id() -> None:
-    site = ConnectionHarness(targets=[a_target(TOPIC, OWNER, GUEST)])
-    site.dispatcher.announce(ANNOUNCEMENT)
-    site.dispatcher.announce(ANNOUNCEMENT)
-    first, second = site.answers()
+    harness = ConnectionHarness(targets=[a_target(TOPIC, OWNER, GUEST)])
+    harness.dispatcher.announce(ANNOUNCEMENT)
+    harness.dispatcher.announce(ANNOUNCEMENT)
+    first, second = harness.answers()
     assert (first["topic"], first["path"]) == ("acme.site/pol-7/policies/announcements/subjectDeletion", "/")
     assert (first["value"], first["headers"]["content-type"]) == ({"deleteAt": "x"}, "application/json")
     assert first["headers"]["correlation-id"] != second["headers"]["correlation-id"]
@@ -51,50 +51,52 @@ def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlat
     ],
 )
 def test_targets_are_selected_by_subject_and_namespace(topic: str, subjects: tuple[str, ...], is_told: bool) -> None:
-    site = ConnectionHarness(targets=[a_target(topic, *subjects)])
-    site.dispatcher.announce(ANNOUNCEMENT)
-    assert len(site.answers()) == is_told
+    harness = ConnectionHarness(targets=[a_target(topic, *subjects)])
+    harness.dispatcher.announce(ANNOUNCEMENT)
+    assert len(harness.answers()) == is_told
 
 
 def test_every_connection_is_sent_the_announcement() -> None:
     """Including the connection of the command."""
-    site = ConnectionHarness(targets=[a_target(), a_target()])
-    other = ConnectionHarness(source("in"), beside=site, id="other", targets=[a_target()])
-    site.dispatcher.announce(ANNOUNCEMENT)
-    assert (len(site.answers()), len(other.answers())) == (2, 1)
+    harness = ConnectionHarness(targets=[a_target(), a_target()])
+    other = ConnectionHarness(source("in"), beside=harness, id="other", targets=[a_target()])
+    harness.dispatcher.announce(ANNOUNCEMENT)
+    assert (len(harness.answers()), len(other.answers())) == (2, 1)
 
 
 def asking(*labels: str, **headers: Any) -> PolicyAnnouncement:
     return replace(ANNOUNCEMENT, headers={"response-required": False, "requested-acks": list(labels), **headers})
 
 
-def awaited(site: ConnectionHarness) -> int:
-    return len(site.dispatcher._request_reply.announcements)
+def awaited(harness: ConnectionHarness) -> int:
+    return len(harness.dispatcher._request_reply.announcements)
 
 
 async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> None:
-    site = ConnectionHarness(targets=[a_target()])
+    harness = ConnectionHarness(targets=[a_target()])
     with capture_logs() as lines:
-        site.dispatcher.announce(asking("site:seen", timeout="1ms"))
-        await until(lambda: awaited(site) == 0)
-    answers = site.answers()
+        harness.dispatcher.announce(asking("site:seen", timeout="1ms"))
+        await until(lambda: awaited(harness) == 0)
+    answers = harness.answers()
     assert len(answers) == MAX_ATTEMPTS
     assert len({answer["headers"]["correlation-id"] for answer in answers}) == 1
     assert lines[-1]["event"] == "announcement not acknowledged"
 
 
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:
-    site = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
-    site.dispatcher.announce(asking("site:seen", timeout="50s"))
-    (announcement,) = site.answers()
-    assert awaited(site) == 1
+    harness = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
+    harness.dispatcher.announce(asking("site:seen", timeout="50s"))
+    (announcement,) = harness.answers()
+    assert awaited(harness) == 1
     headers = {"correlation-id": announcement["headers"]["correlation-id"]}
-    site.deliver(json.dumps({"topic": f"{ACKS}/other:seen", "headers": headers, "path": "/", "status": 200}).encode())
-    assert awaited(site) == 1, "nobody's label"
-    site.deliver(json.dumps({"topic": f"{ACKS}/site:seen", "headers": headers, "path": "/", "status": 200}).encode())
-    await until(lambda: awaited(site) == 0)
-    await until(lambda: len(site.answers()) == 2)
-    refused = site.answers()[1]
+    harness.deliver(
+        json.dumps({"topic": f"{ACKS}/other:seen", "headers": headers, "path": "/", "status": 200}).encode()
+    )
+    assert awaited(harness) == 1, "nobody's label"
+    harness.deliver(json.dumps({"topic": f"{ACKS}/site:seen", "headers": headers, "path": "/", "status": 200}).encode())
+    await until(lambda: awaited(harness) == 0)
+    await until(lambda: len(harness.answers()) == 2)
+    refused = harness.answers()[1]
     assert refused["topic"] == "acme.site/pol-7/policies/errors"
     assert refused["value"]["error"] == "acknowledgement:label.not.declared"
 
@@ -103,18 +105,18 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
-    site = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
-    site.link.confirms = False
-    site.dispatcher.announce(asking("site:told"))
-    site.link.confirm(1, PublishFailed("busy"))
-    await until(lambda: len(site.answers()) == 2)
-    assert awaited(site) == 1, "a failure that may go well later"
-    site.link.confirm()
-    await until(lambda: awaited(site) == 0)
-    site.dispatcher.announce(asking("site:told"))
-    site.link.confirm(1, PublishFailed("too large", status=413))
-    await until(lambda: awaited(site) == 0)
-    assert len(site.answers()) == 3, "what can never be taken is not sent again"
+    harness = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
+    harness.link.confirms = False
+    harness.dispatcher.announce(asking("site:told"))
+    harness.link.confirm(1, PublishFailed("busy"))
+    await until(lambda: len(harness.answers()) == 2)
+    assert awaited(harness) == 1, "a failure that may go well later"
+    harness.link.confirm()
+    await until(lambda: awaited(harness) == 0)
+    harness.dispatcher.announce(asking("site:told"))
+    harness.link.confirm(1, PublishFailed("too large", status=413))
+    await until(lambda: awaited(harness) == 0)
+    assert len(harness.answers()) == 3, "what can never be taken is not sent again"
 
 
 def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
@@ -123,21 +125,21 @@ def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
 
 
 def test_labels_of_the_service_itself_are_not_waited_for() -> None:
-    site = ConnectionHarness(targets=[a_target()])
-    site.dispatcher.announce(asking("twin-persisted"))
-    assert (len(site.answers()), awaited(site)) == (1, 0)
+    harness = ConnectionHarness(targets=[a_target()])
+    harness.dispatcher.announce(asking("twin-persisted"))
+    assert (len(harness.answers()), awaited(harness)) == (1, 0)
 
 
 async def test_announcements_beyond_the_limit_are_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_PENDING_ANNOUNCEMENTS", 1)
-    site = ConnectionHarness(targets=[a_target()])
+    harness = ConnectionHarness(targets=[a_target()])
     for _ in range(2):
-        site.dispatcher.announce(asking("site:seen", timeout="50s"))
-    assert (len(site.answers()), awaited(site)) == (2, 1)
+        harness.dispatcher.announce(asking("site:seen", timeout="50s"))
+    assert (len(harness.answers()), awaited(harness)) == (2, 1)
 
 
 async def test_a_deletion_is_announced_when_it_is_durable() -> None:
-    site = ConnectionHarness(targets=[a_target()])
+    harness = ConnectionHarness(targets=[a_target()])
     topic = "acme.site/pol-7/policies/commands"
     everything = {"grant": ["READ", "WRITE"], "revoke": []}
     guest = {"type": "t", "announcement": {"whenDeleted": True}}
@@ -146,17 +148,17 @@ async def test_a_deletion_is_announced_when_it_is_durable() -> None:
         "GUEST": {"subjects": {GUEST: guest}, "resources": {}},
     }
     value = {"policyId": "acme.site:pol-7", "entries": entries}
-    assert (await site.ask(document(f"{topic}/create", value=value)))["status"] == 201
-    await site.settled(1)
-    site.forget()
-    site.disk.hold()
-    site.deliver(document(f"{topic}/delete", f"/entries/GUEST/subjects/{GUEST}"))
+    assert (await harness.ask(document(f"{topic}/create", value=value)))["status"] == 201
+    await harness.settled(1)
+    harness.forget()
+    harness.disk.hold()
+    harness.deliver(document(f"{topic}/delete", f"/entries/GUEST/subjects/{GUEST}"))
     await pause()
-    assert site.answers() == []
-    site.disk.release()
-    await site.settled(1)
-    response, announcement = site.answers()
+    assert harness.answers() == []
+    harness.disk.release()
+    await harness.settled(1)
+    response, announcement = harness.answers()
     assert response["status"] == 204
     assert announcement["topic"].endswith("/announcements/subjectDeletion")
     assert announcement["value"]["subjectIds"] == [GUEST]
-    assert [event.action for event in site.history(POLICY)] == ["created", "deleted"]
+    assert [event.action for event in harness.history(POLICY)] == ["created", "deleted"]

@@ -12,7 +12,7 @@ from connectivity.transports.base import Outcome
 from mappings.ids import EntityId, EntityType
 from tests.support.in_process.service import ConnectionHarness, command, creation, source, streaming, turn, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 MESSAGE = "application/vnd.eclipse.ditto+json"
 STRUCTURED = "application/cloudevents+json"
@@ -38,7 +38,7 @@ DEFINITIONS = {
 }
 
 
-def site(*mapping: str, **more: Any) -> ConnectionHarness:
+def harness(*mapping: str, **more: Any) -> ConnectionHarness:
     return ConnectionHarness(source(payloadMapping=list(mapping), **more), mappingDefinitions=DEFINITIONS)
 
 
@@ -47,7 +47,7 @@ def types(of: ConnectionHarness) -> list[str]:
 
 
 async def test_case_53_each_command_is_answered_by_its_own_mapper() -> None:
-    made = site("Ditto", "CloudEvents")
+    made = harness("Ditto", "CloudEvents")
     made.deliver(creation(correlation_id="own"), **EVENT)
     # A create of an existing thing is a failure that a retry would not fix.
     assert await made.ended(1) == [Outcome.DROPPED]
@@ -58,7 +58,7 @@ async def test_case_53_each_command_is_answered_by_its_own_mapper() -> None:
 
 
 async def test_an_error_and_the_commands_of_other_mappers_are_answered_before_the_acknowledgement() -> None:
-    made = site("CloudEvents", "creating", "Ditto")
+    made = harness("CloudEvents", "creating", "Ditto")
     made.deliver(b"{ no JSON", device=str(FAN))
     await made.settled(1)
     assert [(answer["status"], answer["value"]["error"]) for answer in made.answers()] == [(400, "json.invalid")]
@@ -67,7 +67,7 @@ async def test_an_error_and_the_commands_of_other_mappers_are_answered_before_th
 
 
 async def test_a_thing_is_created_once_for_a_device_that_reports_often() -> None:
-    made = site("creating", "Ditto")
+    made = harness("creating", "Ditto")
     reports = [command("modify", "/attributes/on", value, name="fan-1") for value in (True, False)]
     made.deliver(*reports, device=str(FAN))
     await made.settled(2)
@@ -95,7 +95,7 @@ async def test_a_thing_that_cannot_be_created_is_only_logged() -> None:
 
 
 async def test_a_redelivery_of_several_commands_is_answered_again_and_not_executed() -> None:
-    made = site("creating", "Ditto", "Ditto")
+    made = harness("creating", "Ditto", "Ditto")
     report = command("modify", "/attributes/on", True, name="fan-1", correlation_id="c-1")
     first = made.delivery(report, "m-1", device=str(FAN))
     made.handle(first)
@@ -109,7 +109,7 @@ async def test_a_redelivery_of_several_commands_is_answered_again_and_not_execut
 
 async def test_an_idempotency_key_is_separate_for_each_mapper() -> None:
     """Two mappers read a command to create the same thing: the second is not a redelivery of the first."""
-    made = site("creating", "Ditto")
+    made = harness("creating", "Ditto")
     for number in (1, 2):
         made.deliver(creation("fan-1", idempotency_key="k"), device=str(FAN), idempotency_key="k")
         await made.ended(number)
@@ -118,7 +118,7 @@ async def test_an_idempotency_key_is_separate_for_each_mapper() -> None:
 
 
 async def test_a_subscription_sends_by_the_mapper_of_its_latest_command() -> None:
-    made = site("alarms", "CloudEvents")
+    made = harness("alarms", "CloudEvents")
     made.deliver(creation(), kind="alarm")
     made.deliver(streaming("subscribeForPersistedEvents"), **EVENT)
     await made.settled(2)
@@ -134,21 +134,21 @@ async def test_a_subscription_sends_by_the_mapper_of_its_latest_command() -> Non
 
 
 async def test_a_delivery_that_no_mapper_accepts_is_counted_as_dropped_and_acknowledged() -> None:
-    made = site("alarms")
+    made = harness("alarms")
     made.deliver(turn(True), kind="report")
     await made.settled(1)
     assert (made.answers(), made.count("in", "unread")) == ([], 1)
 
 
 async def test_an_outgoing_condition_drops_answers() -> None:
-    made = site("alarms")
+    made = harness("alarms")
     made.deliver(creation(), turn(True), command("retrieve", name="lamp-9"), kind="alarm")
     await made.settled(3)
     assert (made.statuses(), made.count("out", "unwritten")) == ([404], 2)
 
 
 async def test_a_raw_message_is_a_live_message_to_its_thing() -> None:
-    made = site("RawMessage")
+    made = harness("RawMessage")
     made.deliver(
         b"on", ditto_message_thing_id="acme.site:lamp-7", ditto_message_subject="turn", content_type="text/plain"
     )

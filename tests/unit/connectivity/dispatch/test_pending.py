@@ -16,7 +16,7 @@ from mappings.model.signals import Message
 from tests.support.clock import Clock
 from tests.support.in_process.service import LAMP, ConnectionHarness, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 class RequestsWithClock:

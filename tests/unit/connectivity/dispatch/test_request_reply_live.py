@@ -29,15 +29,15 @@ from tests.support.in_process.two_connections import (
 )
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 SETTLED, DROPPED, REDELIVER = Outcome.SETTLED, Outcome.DROPPED, Outcome.REDELIVER
 
 
 async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_requester() -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES))
-    site.deliver(message(value={"times": 3}, mine="x"))
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    harness.deliver(message(value={"times": 3}, mine="x"))
     (sent,) = other.answers()
     assert (sent["topic"], sent["path"]) == (
         "acme.site/lamp-7/things/live/messages/blink",
@@ -46,10 +46,10 @@ async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_reque
     assert (sent["value"], sent["headers"]["mine"]) == ({"times": 3}, "x")
     assert sent["headers"]["correlation-id"] == "c-1"
     assert (sent["headers"]["response-required"], sent["headers"]["requested-acks"]) == (True, ["live-response"])
-    assert (site.answers(), site.outcomes) == ([], [])
+    assert (harness.answers(), harness.outcomes) == ([], [])
     other.deliver(with_status(message(value="done", theirs="y", content_type="text/plain"), 200))
-    await site.settled(1)
-    (answer,) = site.answers()
+    await harness.settled(1)
+    (answer,) = harness.answers()
     assert (answer["topic"], answer["status"], answer["value"]) == (sent["topic"], 200, "done")
     headers = answer["headers"]
     assert (headers["correlation-id"], headers["mine"], headers["theirs"]) == ("c-1", "x", "y")
@@ -59,46 +59,46 @@ async def test_case_07_a_message_reaches_its_receiver_and_the_response_its_reque
 
 
 async def test_case_08_without_a_response_the_requester_gets_408_and_the_message_is_requeued() -> None:
-    site = await collected(source())
-    beside(site, target(MESSAGES))
-    site.deliver(message(timeout="2s"))
-    site.clock.advance(2)
-    site.dispatcher._request_reply.pending.expire()
-    assert await site.ended(1) == [REDELIVER]
-    (answer,) = site.answers()
+    harness = await collected(source())
+    beside(harness, target(MESSAGES))
+    harness.deliver(message(timeout="2s"))
+    harness.clock.advance(2)
+    harness.dispatcher._request_reply.pending.expire()
+    assert await harness.ended(1) == [REDELIVER]
+    (answer,) = harness.answers()
     assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])
 async def test_3_9_a_refusal_by_the_device_acknowledges_the_message(status: int) -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES))
-    site.deliver(message())
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    harness.deliver(message())
     other.deliver(with_status(message(), status))
-    await site.settled(1)
-    assert site.statuses() == [status]
+    await harness.settled(1)
+    assert harness.statuses() == [status]
 
 
 async def test_case_58_a_live_command_is_answered_also_by_another_connection_that_wants_no_response() -> None:
-    site = await collected()
-    beside(site, target(COMMANDS))
-    third = ConnectionHarness(source("in"), beside=site, id="third")
-    site.deliver(live("retrieve", "/attributes/on"))
+    harness = await collected()
+    beside(harness, target(COMMANDS))
+    third = ConnectionHarness(source("in"), beside=harness, id="third")
+    harness.deliver(live("retrieve", "/attributes/on"))
     third.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
-    await site.settled(1)
-    assert site.values() == []
-    assert (site.statuses(), site.answers()[0]["value"]) == ([200], True)
-    assert site.answers()[0]["topic"] == "acme.site/lamp-7/things/live/commands/retrieve"
+    await harness.settled(1)
+    assert harness.values() == []
+    assert (harness.statuses(), harness.answers()[0]["value"]) == ([200], True)
+    assert harness.answers()[0]["topic"] == "acme.site/lamp-7/things/live/commands/retrieve"
 
 
 async def test_a_live_response_without_requested_acks_comes_and_the_delivery_does_not_wait_for_it() -> None:
-    site = await collected()
-    other = beside(site, target(COMMANDS))
-    site.deliver(live("modify", "/attributes/on", True, requested_acks=[]))
-    await site.settled(1)
+    harness = await collected()
+    other = beside(harness, target(COMMANDS))
+    harness.deliver(live("modify", "/attributes/on", True, requested_acks=[]))
+    await harness.settled(1)
     other.deliver(with_status(live("modify", "/attributes/on"), 204))
-    await until(lambda: site.answers())
-    assert (site.statuses(), len(site.outcomes)) == ([204], 1)
+    await until(lambda: harness.answers())
+    assert (harness.statuses(), len(harness.outcomes)) == ([204], 1)
 
 
 async def test_requests_that_wait_without_holding_their_delivery_are_limited(
@@ -106,40 +106,42 @@ async def test_requests_that_wait_without_holding_their_delivery_are_limited(
 ) -> None:
     """Nothing else limits them: the broker treats these as acknowledged and continues."""
     monkeypatch.setattr(request_reply, "MAX_WITHOUT_DELIVERY", 2)
-    site = await collected()
-    other = beside(site, target(MESSAGES))
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
     for number in range(3):
-        site.deliver(message(requested_acks=[], correlation_id=f"c-{number}"))
-    await site.settled(3)
-    assert [(answer["status"], answer["value"]["error"]) for answer in site.answers()] == [(429, "live.response.limit")]
-    assert (other.correlations(), site.dispatcher.waiting_deliveries("site")) == (["c-0", "c-1"], 0)
+        harness.deliver(message(requested_acks=[], correlation_id=f"c-{number}"))
+    await harness.settled(3)
+    assert [(answer["status"], answer["value"]["error"]) for answer in harness.answers()] == [
+        (429, "live.response.limit")
+    ]
+    assert (other.correlations(), harness.dispatcher.waiting_deliveries("site")) == (["c-0", "c-1"], 0)
     other.deliver(with_status(message(correlation_id="c-0"), 200))
-    site.deliver(message(requested_acks=[], correlation_id="c-3"))
-    await site.settled(4)
+    harness.deliver(message(requested_acks=[], correlation_id="c-3"))
+    await harness.settled(4)
     assert other.correlations() == ["c-0", "c-1", "c-3"]
 
 
 async def test_a_message_without_required_response_is_acknowledged_at_once() -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES))
-    site.deliver(message(response_required=False))
-    await site.settled(1)
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    harness.deliver(message(response_required=False))
+    await harness.settled(1)
     assert other.answers()[0]["headers"]["response-required"] is False
     other.deliver(with_status(message(), 200))
     await other.settled(1)
-    assert site.answers() == []
+    assert harness.answers() == []
 
 
 async def test_live_response_and_another_label_are_answered_together() -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES))
-    site.deliver(message(requested_acks=["live-response", SEEN]))
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    harness.deliver(message(requested_acks=["live-response", SEEN]))
     other.deliver(with_status(message(value=1), 200))
     await other.settled(1)
-    assert site.answers() == []
+    assert harness.answers() == []
     other.deliver(acknowledgement(channel="live"))
-    await site.settled(1)
-    (answer,) = site.answers()
+    await harness.settled(1)
+    (answer,) = harness.answers()
     assert (answer["topic"], answer["status"]) == ("acme.site/lamp-7/things/live/acks", 200)
     assert {label: ack["status"] for label, ack in answer["value"].items()} == {"live-response": 200, SEEN: 200}
 
@@ -157,9 +159,9 @@ async def test_live_response_and_another_label_are_answered_together() -> None:
 async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_request(
     answer: bytes, is_asked: bool
 ) -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES))
-    site.deliver(message())
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    harness.deliver(message())
     other.forget()
     if is_asked:
         document = json.loads(answer)
@@ -169,31 +171,33 @@ async def test_3_10_an_unexpected_response_is_logged_and_answered_only_on_reques
         other.deliver(with_status(answer, 200))
     await other.settled(1)
     assert lines[0]["event"] == "live response not delivered"
-    assert (site.answers(), other.statuses()) == ([], [400] if is_asked else [])
+    assert (harness.answers(), other.statuses()) == ([], [400] if is_asked else [])
 
 
 async def test_a_live_event_is_forwarded_and_acknowledged() -> None:
-    site = await collected()
-    other = beside(site, target(EVENTS))
-    site.deliver(document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1"))
-    await site.settled(1)
+    harness = await collected()
+    other = beside(harness, target(EVENTS))
+    harness.deliver(
+        document("acme.site/lamp-7/things/live/events/modified", "/attributes/on", True, correlation_id="c-1")
+    )
+    await harness.settled(1)
     (sent,) = other.answers()
     assert (sent["topic"], sent["value"]) == ("acme.site/lamp-7/things/live/events/modified", True)
-    assert site.values() == []
+    assert harness.values() == []
 
 
 async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
     """There is no weak acknowledgement for a label of its own either."""
-    site = ConnectionHarness(
+    harness = ConnectionHarness(
         source(declaredAcks=["site:mine"], **NACKS), targets=[target(MESSAGES, issuedAcknowledgementLabel="site:sent")]
     )
-    await site.has_lamp()
-    site.deliver(message(requested_acks=["site:mine", "site:sent"], timeout="1s"))
-    assert site.answers() == []
-    site.clock.advance(1)
-    site.dispatcher._request_reply.pending.expire()
-    assert await site.ended(1) == [REDELIVER]
-    assert {ack["status"] for ack in site.answers()[0]["value"].values()} == {408}
+    await harness.has_lamp()
+    harness.deliver(message(requested_acks=["site:mine", "site:sent"], timeout="1s"))
+    assert harness.answers() == []
+    harness.clock.advance(1)
+    harness.dispatcher._request_reply.pending.expire()
+    assert await harness.ended(1) == [REDELIVER]
+    assert {ack["status"] for ack in harness.answers()[0]["value"].values()} == {408}
 
 
 @pytest.mark.parametrize(
@@ -206,12 +210,12 @@ async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
     ],
 )
 async def test_a_sender_without_permission_gets_an_error_and_nothing_is_sent(payload: bytes, error: str) -> None:
-    site = await collected(source(**NACKS), source("strange", "acme:stranger"))
-    other = beside(site, target(MESSAGES, COMMANDS, EVENTS))
-    site.deliver(payload, source=1)
-    assert await site.ended(1) == [DROPPED]
-    assert (site.answers()[-1]["value"]["error"], other.answers()) == (error, [])
-    assert site.answers()[-1]["topic"].endswith("/things/live/errors")
+    harness = await collected(source(**NACKS), source("strange", "acme:stranger"))
+    other = beside(harness, target(MESSAGES, COMMANDS, EVENTS))
+    harness.deliver(payload, source=1)
+    assert await harness.ended(1) == [DROPPED]
+    assert (harness.answers()[-1]["value"]["error"], other.answers()) == (error, [])
+    assert harness.answers()[-1]["topic"].endswith("/things/live/errors")
 
 
 @pytest.mark.parametrize(
@@ -229,70 +233,70 @@ async def test_a_sender_without_permission_gets_an_error_and_nothing_is_sent(pay
 async def test_case_36_and_37_targets_that_are_not_recipients_acknowledge_weakly(
     other: dict[str, Any], why: str
 ) -> None:
-    site = await collected()
-    reached = beside(site, {**other, "issuedAcknowledgementLabel": "other:sent"})
-    site.deliver(message(requested_acks=[SEEN, "other:sent"]))
-    await site.settled(1)
+    harness = await collected()
+    reached = beside(harness, {**other, "issuedAcknowledgementLabel": "other:sent"})
+    harness.deliver(message(requested_acks=[SEEN, "other:sent"]))
+    await harness.settled(1)
     assert reached.answers() == [], why
-    (answer,) = site.answers()
+    (answer,) = harness.answers()
     assert answer["status"] == 200
     assert [ack["headers"]["ditto-weak-ack"] for ack in answer["value"].values()] == [True, True]
 
 
 async def test_every_target_gets_its_configured_extra_fields() -> None:
     """They are those of the twin, restricted by the target's permissions, without another read of the store."""
-    site = await collected()
-    site.deliver(turn(True))
-    await site.settled(1)
+    harness = await collected()
+    harness.deliver(turn(True))
+    await harness.settled(1)
     topics = (MESSAGES, f"{MESSAGES}?extraFields=attributes/on,_policy(policyId)", f"{MESSAGES}?extraFields=features")
-    other = beside(site, *(target(topic) for topic in topics))
-    site.deliver(message(response_required=False, requested_acks=[]))
+    other = beside(harness, *(target(topic) for topic in topics))
+    harness.deliver(message(response_required=False, requested_acks=[]))
     await until(lambda: len(other.answers()) == len(topics))
     extras = [sent.get("extra") for sent in other.answers()]
     assert extras == [None, {"attributes": {"on": True}, "_policy": {"policyId": "acme.site:lamp-7"}}, None]
 
 
 async def test_case_39_a_target_acknowledges_when_its_broker_has_confirmed() -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
+    harness = await collected()
+    other = beside(harness, target(MESSAGES, issuedAcknowledgementLabel="{{ connection:id }}:sent"))
     other.link.confirms = False
-    site.deliver(message(requested_acks=["other:sent"]))
+    harness.deliver(message(requested_acks=["other:sent"]))
     await pause()
-    assert (len(other.answers()), site.outcomes) == (1, [])
+    assert (len(other.answers()), harness.outcomes) == (1, [])
     other.link.confirm()
-    await site.settled(1)
-    (answer,) = site.answers()
+    await harness.settled(1)
+    (answer,) = harness.answers()
     assert answer["value"]["other:sent"]["status"] == 200
     assert answer["value"]["other:sent"]["headers"]["ditto-connection-id"] == "other"
 
 
 async def test_a_target_that_issues_live_response_answers_for_the_device() -> None:
-    site = await collected()
-    beside(site, target(MESSAGES, COMMANDS, issuedAcknowledgementLabel="live-response"))
-    site.deliver(message())
-    site.deliver(live("modify", "/attributes/on", True, correlation_id="c-2"))
-    await site.settled(2)
-    assert site.statuses() == [200, 200]
-    assert [answer["topic"].split("/")[4] for answer in site.answers()] == ["messages", "commands"]
+    harness = await collected()
+    beside(harness, target(MESSAGES, COMMANDS, issuedAcknowledgementLabel="live-response"))
+    harness.deliver(message())
+    harness.deliver(live("modify", "/attributes/on", True, correlation_id="c-2"))
+    await harness.settled(2)
+    assert harness.statuses() == [200, 200]
+    assert [answer["topic"].split("/")[4] for answer in harness.answers()] == ["messages", "commands"]
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["before", "behind"])
 @pytest.mark.parametrize("kept", [f"{MESSAGES}?namespaces=acme.other", COMMANDS])
 async def test_case_37_there_is_no_weak_acknowledgement_for_a_reached_device(kept: str, is_first: bool) -> None:
     """At every connection without recipients: its 200 would be taken for the device's response."""
-    site = await collected()
+    harness = await collected()
     other_target = target(kept, issuedAcknowledgementLabel="live-response")
     if is_first:
-        beside(site, other_target)
-    device = ConnectionHarness(source("in"), beside=site, id="device", targets=[target(MESSAGES)])
+        beside(harness, other_target)
+    device = ConnectionHarness(source("in"), beside=harness, id="device", targets=[target(MESSAGES)])
     if not is_first:
-        beside(site, other_target)
-    site.deliver(message())
+        beside(harness, other_target)
+    harness.deliver(message())
     await pause()
-    assert (len(device.answers()), site.answers(), site.outcomes) == (1, [], [])
+    assert (len(device.answers()), harness.answers(), harness.outcomes) == (1, [], [])
     device.deliver(with_status(message(value="done"), 201))
-    await site.settled(1)
-    assert [(answer["status"], answer["value"]) for answer in site.answers()] == [(201, "done")]
+    await harness.settled(1)
+    assert [(answer["status"], answer["value"]) for answer in harness.answers()] == [(201, "done")]
     assert device.count("in", "unmatched") == 0
 
 
@@ -312,19 +316,19 @@ async def test_case_37_a_target_with_a_script_that_drops_the_signal_acknowledges
     label: str, is_device_there: bool
 ) -> None:
     """The result of the script is only known later."""
-    site = await collected()
-    other = beside(site, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
+    harness = await collected()
+    other = beside(harness, target(MESSAGES, payloadMapping=["silent"], issuedAcknowledgementLabel=label), **SILENT)
     device = ConnectionHarness(
-        source("in"), beside=site, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)]
+        source("in"), beside=harness, id="device", targets=[target(MESSAGES if is_device_there else EVENTS)]
     )
-    site.deliver(message(requested_acks=[label, SEEN]))
+    harness.deliver(message(requested_acks=[label, SEEN]))
     await wait_until(lambda: other.count("out", "unwritten"), 60)
     await pause()
     if is_device_there and label == "live-response":
-        assert site.answers() == []
+        assert harness.answers() == []
         device.deliver(with_status(message(value="done"), 201))
-    await site.settled(1)
-    acks = site.answers()[0]["value"]
+    await harness.settled(1)
+    acks = harness.answers()[0]["value"]
     assert acks[SEEN]["headers"]["ditto-weak-ack"] is True
     is_weak = acks[label]["headers"].get("ditto-weak-ack", False)
     assert (acks[label]["status"], is_weak) == (
@@ -333,55 +337,55 @@ async def test_case_37_a_target_with_a_script_that_drops_the_signal_acknowledges
 
 
 async def test_case_37_without_recipients_live_response_is_weak() -> None:
-    site = await collected()
-    beside(site, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
-    site.deliver(message())
-    await site.settled(1)
-    assert site.statuses() == [200]
+    harness = await collected()
+    beside(harness, target(COMMANDS, issuedAcknowledgementLabel="live-response"))
+    harness.deliver(message())
+    await harness.settled(1)
+    assert harness.statuses() == [200]
 
 
 async def test_case_37_a_label_that_a_recipient_issues_is_not_given_weakly_for_another_target() -> None:
-    site = await collected()
+    harness = await collected()
     sent = {"issuedAcknowledgementLabel": "other:sent"}
-    other = beside(site, target(COMMANDS, **sent), target(MESSAGES, **sent))
+    other = beside(harness, target(COMMANDS, **sent), target(MESSAGES, **sent))
     other.link.confirms = False
-    site.deliver(message(requested_acks=["other:sent"]))
+    harness.deliver(message(requested_acks=["other:sent"]))
     await pause()
-    assert site.answers() == []
+    assert harness.answers() == []
     other.link.confirm()
-    await site.settled(1)
-    assert "ditto-weak-ack" not in site.answers()[0]["value"]["other:sent"]["headers"]
+    await harness.settled(1)
+    assert "ditto-weak-ack" not in harness.answers()[0]["value"]["other:sent"]["headers"]
 
 
 async def test_a_target_that_cannot_encode_the_signal_fails() -> None:
-    site = await collected()
-    beside(site, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
+    harness = await collected()
+    beside(harness, target(MESSAGES, address="{{ header:desk }}/x", issuedAcknowledgementLabel="other:sent"))
     with capture_logs():
-        site.deliver(message(requested_acks=["other:sent"], desk="a/#"))
-        assert await site.ended(1) == [DROPPED]
-    (ack,) = site.answers()[0]["value"].values()
+        harness.deliver(message(requested_acks=["other:sent"], desk="a/#"))
+        assert await harness.ended(1) == [DROPPED]
+    (ack,) = harness.answers()[0]["value"].values()
     assert ack["status"] == 400
     assert "ditto-weak-ack" not in ack["headers"]
 
 
 async def test_no_live_signal_waits_for_an_unavailable_broker() -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
+    harness = await collected()
+    other = beside(harness, target(MESSAGES, issuedAcknowledgementLabel="other:sent"))
     other.outbox.detach()
-    site.deliver(message(requested_acks=["other:sent"]))
-    assert await site.ended(1) == [REDELIVER]
-    assert site.answers()[0]["value"]["other:sent"]["status"] == 503
+    harness.deliver(message(requested_acks=["other:sent"]))
+    assert await harness.ended(1) == [REDELIVER]
+    assert harness.answers()[0]["value"]["other:sent"]["status"] == 503
     other.outbox.attach(other.link)
     assert other.answers() == []
 
 
 async def test_a_message_that_no_link_takes_before_its_timeout_is_not_sent() -> None:
-    site = await collected()
-    other = beside(site, target(MESSAGES))
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
     other.link.window, other.link.confirms = 1, False
-    site.deliver(message(), message(correlation_id="c-2", timeout="1s"))
-    site.clock.advance(1)
-    site.dispatcher._request_reply.pending.expire()
+    harness.deliver(message(), message(correlation_id="c-2", timeout="1s"))
+    harness.clock.advance(1)
+    harness.dispatcher._request_reply.pending.expire()
     other.link.confirm()
     await pause()
     assert other.correlations() == ["c-1"]
@@ -390,16 +394,16 @@ async def test_a_message_that_no_link_takes_before_its_timeout_is_not_sent() -> 
 async def test_an_internal_error_in_forwarding_is_answered_and_the_next_delivery_is_served(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    site = await collected()
+    harness = await collected()
 
     def fail(*_: object) -> None:
         raise ZeroDivisionError("an internal error")
 
-    monkeypatch.setattr(site.dispatcher._request_reply, "prepare", fail)
+    monkeypatch.setattr(harness.dispatcher._request_reply, "prepare", fail)
     with capture_logs():
-        site.deliver(message(), turn(1))
-    await site.settled(2)
-    assert site.statuses() == [500, 201]
+        harness.deliver(message(), turn(1))
+    await harness.settled(2)
+    assert harness.statuses() == [500, 201]
 
 
 # queries for the device, by the state of the twin
@@ -411,37 +415,37 @@ def query(condition: str = "eq(attributes/on,true)", path: str = "/attributes/on
 
 
 async def turned_on() -> ConnectionHarness:
-    site = await collected()
-    site.deliver(turn(True))
-    await site.settled(1)
-    site.forget()
-    return site
+    harness = await collected()
+    harness.deliver(turn(True))
+    await harness.settled(1)
+    harness.forget()
+    return harness
 
 
 async def test_the_device_answers_a_query_when_the_live_channel_condition_matches() -> None:
-    site = await turned_on()
-    other = beside(site, target(COMMANDS))
-    site.deliver(query(mine="x"))
+    harness = await turned_on()
+    other = beside(harness, target(COMMANDS))
+    harness.deliver(query(mine="x"))
     await until(lambda: other.answers())
     (sent,) = other.answers()
     assert (sent["topic"], sent["path"]) == ("acme.site/lamp-7/things/live/commands/retrieve", "/attributes/on")
     assert (sent["headers"]["channel"], sent["headers"]["mine"]) == ("live", "x")
     assert "live-channel-condition" not in sent["headers"]
     other.deliver(with_status(live("retrieve", "/attributes/on", "brightly"), 200))
-    await site.settled(1)
-    (answer,) = site.answers()
+    await harness.settled(1)
+    (answer,) = harness.answers()
     assert (answer["topic"], answer["status"], answer["value"]) == (sent["topic"], 200, "brightly")
     assert (answer["headers"]["channel"], answer["headers"]["correlation-id"]) == ("live", "c-1")
 
 
 async def test_the_twin_answers_a_query_when_the_live_channel_condition_does_not_match() -> None:
-    site = await turned_on()
-    other = beside(site, target(COMMANDS))
-    answer = await site.ask(query("eq(attributes/on,false)"))
+    harness = await turned_on()
+    other = beside(harness, target(COMMANDS))
+    answer = await harness.ask(query("eq(attributes/on,false)"))
     assert (answer["topic"], answer["value"]) == ("acme.site/lamp-7/things/twin/commands/retrieve", True)
-    site.deliver(query(response_required=False))
-    await site.settled(2)
-    assert (len(site.answers()), other.answers()) == (1, [])
+    harness.deliver(query(response_required=False))
+    await harness.settled(2)
+    assert (len(harness.answers()), other.answers()) == (1, [])
 
 
 @pytest.mark.parametrize(
@@ -451,14 +455,14 @@ async def test_the_twin_answers_a_query_when_the_live_channel_condition_does_not
 async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     strategy: dict[str, Any], status: int, channel: str, outcome: Outcome
 ) -> None:
-    site = await turned_on()
-    beside(site, target(COMMANDS))
-    site.deliver(query(timeout="1s", **strategy))
-    await until(lambda: site.dispatcher.waiting_deliveries("site") == 1)
-    site.clock.advance(1)
-    site.dispatcher._request_reply.pending.expire()
-    assert await site.ended(1) == [outcome]
-    (answer,) = site.answers()
+    harness = await turned_on()
+    beside(harness, target(COMMANDS))
+    harness.deliver(query(timeout="1s", **strategy))
+    await until(lambda: harness.dispatcher.waiting_deliveries("site") == 1)
+    harness.clock.advance(1)
+    harness.dispatcher._request_reply.pending.expire()
+    assert await harness.ended(1) == [outcome]
+    (answer,) = harness.answers()
     assert answer["status"] == status
     assert answer["topic"].split("/")[3] == channel
     assert answer["value"] is True if status == 200 else answer["value"]["error"] == "command.timeout"
@@ -474,16 +478,16 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     ],
 )
 async def test_a_query_that_cannot_be_sent_to_the_device_is_refused(payload: bytes, refusal: tuple[int, str]) -> None:
-    site = await turned_on()
-    other = beside(site, target(COMMANDS))
-    answer = await site.ask(payload)
+    harness = await turned_on()
+    other = beside(harness, target(COMMANDS))
+    answer = await harness.ask(payload)
     assert (answer["status"], answer["value"]["error"], other.answers()) == (*refusal, [])
 
 
 async def test_a_condition_on_an_unreadable_field_sends_nothing_to_the_device() -> None:
-    site = await turned_on()
-    other = beside(site, target(COMMANDS))
-    strange = ConnectionHarness(source("in", "acme:stranger"), beside=site, id="strange")
+    harness = await turned_on()
+    other = beside(harness, target(COMMANDS))
+    strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
     answer = await strange.ask(query())
     assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
     assert other.answers() == []

@@ -90,34 +90,34 @@ class DataFolder:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[DataFolder]:
+async def data_folder(tmp_path: Path) -> AsyncIterator[DataFolder]:
     made = DataFolder(tmp_path)
     yield made
     await made.close()
 
 
-async def test_an_erasure_clears_the_journal_and_records_the_operator_and_the_time(site: DataFolder) -> None:
+async def test_an_erasure_clears_the_journal_and_records_the_operator_and_the_time(data_folder: DataFolder) -> None:
     for revision in range(1, 121):
-        await site.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
-    await site.store.submit(history(POLICY, 3))
-    site.start()
-    assert (await site.eraser.erase(LAMP, "anna"))["journal_done"] is None
-    await wait_until(lambda: site.record()["journal_done"])
-    assert MARK not in site.bytes(), "while the journal is open"
-    assert site.journal.events(LAMP, 1, ALL, 10, MUCH) == []
-    assert len(site.journal.events(POLICY, 1, ALL, 10, MUCH)) == 3
+        await data_folder.store.submit([change(LAMP, revision, b'"' + MARK + b'"')])
+    await data_folder.store.submit(history(POLICY, 3))
+    data_folder.start()
+    assert (await data_folder.eraser.erase(LAMP, "anna"))["journal_done"] is None
+    await wait_until(lambda: data_folder.record()["journal_done"])
+    assert MARK not in data_folder.bytes(), "while the journal is open"
+    assert data_folder.journal.events(LAMP, 1, ALL, 10, MUCH) == []
+    assert len(data_folder.journal.events(POLICY, 1, ALL, 10, MUCH)) == 3
     at = "2031-01-15T00:00:00.000000Z"
-    assert site.record() == {
+    assert data_folder.record() == {
         "id": 1, "entity_type": "thing", "entity": LAMP.id, "seq": 123, "requested_at": at, "requested_by": "anna",
         "journal_done": at, "lake_done": None,
     }  # fmt: skip
-    assert site.hidden == {LAMP: 123}, "the lake may still have what must not be shown"
+    assert data_folder.hidden == {LAMP: 123}, "the lake may still have what must not be shown"
     # The pipeline says that it has carried it out.
-    site.lake.pipeline.mkdir(parents=True)
-    publish_watermark(site.lake.watermark, Watermark(123, erased=1, erased_at=at))
-    assert site.record()["lake_done"] == at
-    await wait_until(lambda: site.hidden == {})
-    file = sqlite3.connect(site.folder / "journal.db")
+    data_folder.lake.pipeline.mkdir(parents=True)
+    publish_watermark(data_folder.lake.watermark, Watermark(123, erased=1, erased_at=at))
+    assert data_folder.record()["lake_done"] == at
+    await wait_until(lambda: data_folder.hidden == {})
+    file = sqlite3.connect(data_folder.folder / "journal.db")
     assert file.execute("SELECT lake_done FROM erasures").fetchone() == (at,)
     assert file.execute("SELECT count(*) FROM holes").fetchone() == (120,), "a new lake may still be wanted"
     assert file.execute("SELECT path FROM search_paths").fetchall() == [], "names of places tell something too"
@@ -130,24 +130,24 @@ def holes(folder: Path) -> int:
 
 
 async def test_holes_are_forgotten_in_as_many_steps_as_it_takes(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(erasure, "STEP_HOLES", 2)
-    await site.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
-    site.start()
-    await site.eraser.erase(LAMP, "anna")
-    await wait_until(lambda: site.record()["journal_done"])
-    assert holes(site.folder) == 5
-    assert await site.store.trim(6, "2099") == 1
-    site.lake.pipeline.mkdir(parents=True)
-    publish_watermark(site.lake.watermark, Watermark(6, erased=1))
-    await wait_until(lambda: holes(site.folder) == 0)
+    await data_folder.store.submit([*history(LAMP, 5), *history(POLICY, 1)])
+    data_folder.start()
+    await data_folder.eraser.erase(LAMP, "anna")
+    await wait_until(lambda: data_folder.record()["journal_done"])
+    assert holes(data_folder.folder) == 5
+    assert await data_folder.store.trim(6, "2099") == 1
+    data_folder.lake.pipeline.mkdir(parents=True)
+    publish_watermark(data_folder.lake.watermark, Watermark(6, erased=1))
+    await wait_until(lambda: holes(data_folder.folder) == 0)
 
 
 async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_concurrent_changes(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await site.store.submit(history(LAMP, 3))
+    await data_folder.store.submit(history(LAMP, 3))
     is_reading, goes_on = threading.Event(), threading.Event()
 
     def slow(path: Path) -> Watermark:
@@ -156,71 +156,73 @@ async def test_an_erasure_reads_the_watermark_off_the_event_loop_and_covers_conc
         return read_watermark(path)
 
     monkeypatch.setattr(module, "read_watermark", slow)
-    erasing = [asyncio.create_task(site.eraser.erase(LAMP, "anna")) for _ in range(2)]
+    erasing = [asyncio.create_task(data_folder.eraser.erase(LAMP, "anna")) for _ in range(2)]
     await wait_until(is_reading.is_set)
-    await site.store.submit([change(LAMP, 4)])
+    await data_folder.store.submit([change(LAMP, 4)])
     goes_on.set()
     records = [await it for it in erasing]
     assert sorted((it["id"], it["seq"]) for it in records) == [(1, 4), (2, 4)]
-    assert snapshot(LAMP, 4) != site.store.snapshot(LAMP)
+    assert snapshot(LAMP, 4) != data_folder.store.snapshot(LAMP)
 
 
-async def test_a_number_that_the_lake_has_done_does_not_come_again(site: DataFolder) -> None:
+async def test_a_number_that_the_lake_has_done_does_not_come_again(data_folder: DataFolder) -> None:
     """The journal was put back from a backup; what the lake did then is not what is asked for now."""
-    await site.store.submit(history(LAMP, 3))
-    site.lake.pipeline.mkdir(parents=True)
-    publish_watermark(site.lake.watermark, Watermark(3, erased=4, erased_at="2030"))
-    site.start()
-    assert (await site.eraser.erase(LAMP, "anna"))["id"] == 5
-    await wait_until(lambda: site.record()["journal_done"])
-    assert (site.record()["lake_done"], site.hidden) == (None, {LAMP: 3})
-    await site.close()
-    assert erase_offline(site.folder, LAMP, "anna")["id"] == 6
+    await data_folder.store.submit(history(LAMP, 3))
+    data_folder.lake.pipeline.mkdir(parents=True)
+    publish_watermark(data_folder.lake.watermark, Watermark(3, erased=4, erased_at="2030"))
+    data_folder.start()
+    assert (await data_folder.eraser.erase(LAMP, "anna"))["id"] == 5
+    await wait_until(lambda: data_folder.record()["journal_done"])
+    assert (data_folder.record()["lake_done"], data_folder.hidden) == (None, {LAMP: 3})
+    await data_folder.close()
+    assert erase_offline(data_folder.folder, LAMP, "anna")["id"] == 6
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(site: DataFolder, turns: int) -> None:
+async def test_the_eraser_ends_when_it_is_cancelled_while_an_erasure_is_asked_for(
+    data_folder: DataFolder, turns: int
+) -> None:
     """`asyncio.wait_for` would swallow the cancellation where what it waits for has just come."""
-    site.start()
-    await wait_until(lambda: site.eraser._is_requested._waiters)
-    site.eraser._is_requested.set()
+    data_folder.start()
+    await wait_until(lambda: data_folder.eraser._is_requested._waiters)
+    data_folder.eraser._is_requested.set()
     for _ in range(turns):
         await asyncio.sleep(0)
-    await asyncio.wait_for(site.jobs.stop(), PATIENCE)
+    await asyncio.wait_for(data_folder.jobs.stop(), PATIENCE)
 
 
 async def test_an_erasure_that_cannot_be_stored_keeps_the_entity_of_an_earlier_erasure_hidden(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await site.store.submit(history(LAMP, 3))
-    await site.eraser.erase(LAMP, "anna")
-    await site.store.submit([change(LAMP, 4)])
+    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.eraser.erase(LAMP, "anna")
+    await data_folder.store.submit([change(LAMP, 4)])
 
     def full() -> None:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(site.journal, "commit", full)
+    monkeypatch.setattr(data_folder.journal, "commit", full)
     for _ in range(2):
         with pytest.raises(ErasureUnavailable):
-            await site.eraser.erase(LAMP, "anna")
+            await data_folder.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
-    assert site.hidden == {LAMP: 3}
-    await asyncio.wait_for(site.store.wait_available(), PATIENCE)
-    await site.eraser.erase(LAMP, "anna")
-    assert site.hidden == {LAMP: 4}
+    assert data_folder.hidden == {LAMP: 3}
+    await asyncio.wait_for(data_folder.store.wait_available(), PATIENCE)
+    await data_folder.eraser.erase(LAMP, "anna")
+    assert data_folder.hidden == {LAMP: 4}
     # The lake has done the first one only.
-    site.lake.pipeline.mkdir(parents=True)
-    publish_watermark(site.lake.watermark, Watermark(4, erased=1))
-    site.start()
-    await wait_until(lambda: read_records(site.folder)[0]["lake_done"])
-    assert site.hidden == {LAMP: 4}
-    publish_watermark(site.lake.watermark, Watermark(4, erased=2))
-    await wait_until(lambda: site.hidden == {})
+    data_folder.lake.pipeline.mkdir(parents=True)
+    publish_watermark(data_folder.lake.watermark, Watermark(4, erased=1))
+    data_folder.start()
+    await wait_until(lambda: read_records(data_folder.folder)[0]["lake_done"])
+    assert data_folder.hidden == {LAMP: 4}
+    publish_watermark(data_folder.lake.watermark, Watermark(4, erased=2))
+    await wait_until(lambda: data_folder.hidden == {})
 
 
-async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_reads_no_records(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are read in other threads, and while the lake is waited for not at all."""
-    await site.store.submit(history(LAMP, 3))
+    await data_folder.store.submit(history(LAMP, 3))
     loops, threads = threading.get_ident(), []
     opened = JournalReader.open
 
@@ -229,9 +231,9 @@ async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.M
         return opened(path)
 
     monkeypatch.setattr("connectivity.maintenance.erasure.JournalReader.open", noted)
-    site.start()
-    await site.eraser.erase(LAMP, "anna")
-    assert [it["entity"] for it in await site.eraser.all()] == [LAMP.id]
+    data_folder.start()
+    await data_folder.eraser.erase(LAMP, "anna")
+    assert [it["entity"] for it in await data_folder.eraser.all()] == [LAMP.id]
     looks: list[int] = []
     read = read_watermark
 
@@ -246,96 +248,96 @@ async def test_the_loop_reads_no_records(site: DataFolder, monkeypatch: pytest.M
 
 
 async def test_an_erasure_removes_earlier_changes_and_later_changes_start_a_new_history(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a turn of the loop in between: nothing of it is durable yet."""
 
     async def at_once(read: Callable[..., Any], *arguments: Any) -> Any:
         return read(*arguments)
 
-    await site.store.submit(history(LAMP, 3))
+    await data_folder.store.submit(history(LAMP, 3))
     monkeypatch.setattr(asyncio, "to_thread", at_once)
-    before = site.store.submit([change(LAMP, 4)])
-    erasing = asyncio.create_task(site.eraser.erase(LAMP, "anna"))
+    before = data_folder.store.submit([change(LAMP, 4)])
+    erasing = asyncio.create_task(data_folder.eraser.erase(LAMP, "anna"))
     await asyncio.sleep(0)
-    seen = site.store.snapshot(LAMP)
+    seen = data_folder.store.snapshot(LAMP)
     assert seen is not None
     assert (seen.revision, seen.state, seen.policy) == (4, None, None)
     monkeypatch.undo()
-    after = site.store.submit([change(LAMP, 5)])
+    after = data_folder.store.submit([change(LAMP, 5)])
     await asyncio.gather(before, erasing, after)
-    site.start()
-    await wait_until(lambda: site.record()["journal_done"])
-    assert [it.revision for it in site.journal.events(LAMP, 1, ALL, 10, MUCH)] == [5]
-    assert site.store.snapshot(LAMP) == snapshot(LAMP, 5)
+    data_folder.start()
+    await wait_until(lambda: data_folder.record()["journal_done"])
+    assert [it.revision for it in data_folder.journal.events(LAMP, 1, ALL, 10, MUCH)] == [5]
+    assert data_folder.store.snapshot(LAMP) == snapshot(LAMP, 5)
 
 
-async def test_an_erased_stream_partition_continues_after_its_last_offset(site: DataFolder) -> None:
+async def test_an_erased_stream_partition_continues_after_its_last_offset(data_folder: DataFolder) -> None:
     """Its offsets go on, and nothing before them can be asked for."""
     for offset in range(1, 61):
-        await site.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
-    await site.store.submit([published(OTHER, 1)])
-    site.start()
-    await site.eraser.erase(TANK, "anna")
-    assert (site.store.oldest_revision(TANK), site.store.oldest_revision(OTHER)) == (61, 1)
-    gone = site.store.snapshot(TANK)
+        await data_folder.store.submit([published(TANK, offset, b'"' + MARK + b'"')])
+    await data_folder.store.submit([published(OTHER, 1)])
+    data_folder.start()
+    await data_folder.eraser.erase(TANK, "anna")
+    assert (data_folder.store.oldest_revision(TANK), data_folder.store.oldest_revision(OTHER)) == (61, 1)
+    gone = data_folder.store.snapshot(TANK)
     assert gone is not None
     assert (gone.is_deleted, gone.revision) == (True, 60)
     message = published(TANK, 61).events[0]
-    await site.store.submit([Change((message,), (evolve(gone, message),))])
-    await wait_until(lambda: site.record()["journal_done"])
-    assert MARK not in site.bytes()
-    assert site.record()["entity_type"] == "stream"
-    assert revisions(site.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
-    assert (site.store.oldest_revision(TANK), await site.store.retained_history.look(TANK)) == (61, 61)
-    assert site.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
+    await data_folder.store.submit([Change((message,), (evolve(gone, message),))])
+    await wait_until(lambda: data_folder.record()["journal_done"])
+    assert MARK not in data_folder.bytes()
+    assert data_folder.record()["entity_type"] == "stream"
+    assert revisions(data_folder.journal.events(TANK, 1, ALL, 10, MUCH)) == [61]
+    assert (data_folder.store.oldest_revision(TANK), await data_folder.store.retained_history.look(TANK)) == (61, 61)
+    assert data_folder.store.snapshot(TANK) == Snapshot(TANK, 61, timestamp(61), timestamp(61), {}, None)
 
 
-async def test_the_state_is_gone_for_every_later_command(site: DataFolder) -> None:
-    await site.store.submit(history(LAMP, 3))
-    assert site.store.snapshot(LAMP) is not None
-    await site.eraser.erase(LAMP, "anna")
-    found = site.store.snapshot(LAMP)
+async def test_the_state_is_gone_for_every_later_command(data_folder: DataFolder) -> None:
+    await data_folder.store.submit(history(LAMP, 3))
+    assert data_folder.store.snapshot(LAMP) is not None
+    await data_folder.eraser.erase(LAMP, "anna")
+    found = data_folder.store.snapshot(LAMP)
     assert found is not None
     assert (found.revision, found.state, found.policy) == (3, None, None)
     assert (found.created, found.modified) == ("2031-01-15T00:00:00.000000Z",) * 2
 
 
-async def test_subscriptions_on_the_entity_fail_and_others_continue(site: DataFolder) -> None:
-    await site.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
+async def test_subscriptions_on_the_entity_fail_and_others_continue(data_folder: DataFolder) -> None:
+    await data_folder.store.submit([*history(LAMP, 1), *history(POLICY, 1)])
     replies = []
     for entity in (LAMP, POLICY):
         reply = KeepingReply()
         peer = Subscriber(reply, ("reader",), entity)
-        site.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(entity), {}), peer)
+        data_folder.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(entity), {}), peer)
         created = reply.signals[-1]
         assert isinstance(created, Created)
-        site.streams.request(Request(SubscriptionKind.HISTORY, created.key, 1, {}, entity), peer)
+        data_folder.streams.request(Request(SubscriptionKind.HISTORY, created.key, 1, {}, entity), peer)
         await wait_until(lambda reply=reply: reply.elements == [1])  # type: ignore[misc]
         replies.append(reply)
-    await site.eraser.erase(LAMP, "anna")
+    await data_folder.eraser.erase(LAMP, "anna")
     assert [it.reason for it in replies[0].signals if isinstance(it, Failed)] == [ERASED]
     assert "Failed" not in replies[1].names
 
 
 async def test_an_erasure_of_an_unknown_entity_or_without_storage_fails(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(UnknownEntity, match=r"found no thing acme\.site:lamp-7"):
-        await site.eraser.erase(LAMP, "anna")
-    await site.store.submit(history(LAMP, 3))
+        await data_folder.eraser.erase(LAMP, "anna")
+    await data_folder.store.submit(history(LAMP, 3))
 
     def full() -> None:
         raise StoreUnavailable("the disk is full")
 
-    monkeypatch.setattr(site.journal, "commit", full)
+    monkeypatch.setattr(data_folder.journal, "commit", full)
     with pytest.raises(ErasureUnavailable, match="the disk is full"):
-        await site.eraser.erase(LAMP, "anna")
+        await data_folder.eraser.erase(LAMP, "anna")
     monkeypatch.undo()
-    await asyncio.wait_for(site.store.wait_available(), PATIENCE)
-    assert read_records(site.folder) == []
-    assert site.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
-    assert site.hidden == {}
+    await asyncio.wait_for(data_folder.store.wait_available(), PATIENCE)
+    assert read_records(data_folder.folder) == []
+    assert data_folder.store.snapshot(LAMP) == snapshot(LAMP, 3), "what was not durable never happened"
+    assert data_folder.hidden == {}
 
 
 async def test_a_restarted_service_finishes_the_erasure_of_a_killed_one(tmp_path: Path) -> None:
@@ -351,20 +353,20 @@ async def test_a_restarted_service_finishes_the_erasure_of_a_killed_one(tmp_path
     await second.close()
 
 
-async def test_a_store_that_fails_is_waited_for(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    await site.store.submit(history(LAMP, 3))
-    await site.eraser.erase(LAMP, "anna")
+async def test_a_store_that_fails_is_waited_for(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    await data_folder.store.submit(history(LAMP, 3))
+    await data_folder.eraser.erase(LAMP, "anna")
     failures = []
 
     def broken() -> bool:
         failures.append(1)
         raise StoreUnavailable("the disk is away")
 
-    monkeypatch.setattr(site.journal, "scrub", broken)
-    site.start()
+    monkeypatch.setattr(data_folder.journal, "scrub", broken)
+    data_folder.start()
     await wait_until(lambda: failures)
     monkeypatch.undo()
-    await wait_until(lambda: site.record()["journal_done"])
+    await wait_until(lambda: data_folder.record()["journal_done"])
 
 
 def test_without_a_service_it_is_done_at_once_under_the_folders_lock(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class JournalWithIndexer:
 
 
 @pytest.fixture
-async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JournalWithIndexer]:
+async def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[JournalWithIndexer]:
     monkeypatch.setattr(index_builder, "STEP_ENTITIES", 2)
     monkeypatch.setattr("connectivity.maintenance.index_builder.RETRY_SECONDS", 0.01)
     made = JournalWithIndexer(tmp_path)
@@ -60,58 +60,58 @@ async def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     await made.close()
 
 
-async def test_an_old_journal_gets_its_index_while_commands_continue(site: JournalWithIndexer) -> None:
-    site.start()
+async def test_an_old_journal_gets_its_index_while_commands_continue(harness: JournalWithIndexer) -> None:
+    harness.start()
     for revision in range(1, 41):
-        await site.store.submit([change(LAMP, revision)])
-    await site.complete()
-    assert found(site.path) == expected(site.path)
-    assert len(found(site.path).values) == 2 * (THINGS + 1)
+        await harness.store.submit([change(LAMP, revision)])
+    await harness.complete()
+    assert found(harness.path) == expected(harness.path)
+    assert len(found(harness.path).values) == 2 * (THINGS + 1)
 
 
-async def test_it_is_logged_how_it_continues_and_nothing_where_nothing_is_missing(site: JournalWithIndexer) -> None:
+async def test_it_is_logged_how_it_continues_and_nothing_where_nothing_is_missing(harness: JournalWithIndexer) -> None:
     with structlog.testing.capture_logs() as logs:
-        site.start()
-        await site.complete()
+        harness.start()
+        await harness.complete()
         await wait_until(lambda: [it for it in logs if it["event"] == "search index built"])
-        await site.jobs.stop()
+        await harness.jobs.stop()
         said = len(logs)
-        site.indexer = IndexBuilder(site.store)
-        site.start()
-        await site.store.submit([change(LAMP, 1)])
-        await site.store.barrier()
+        harness.indexer = IndexBuilder(harness.store)
+        harness.start()
+        await harness.store.submit([change(LAMP, 1)])
+        await harness.store.barrier()
     assert logs[0] == {"event": "search index build in progress", "log_level": "info", "indexed": 2, "entities": THINGS}
     assert len(logs) == said
 
 
-async def test_it_is_made_again_when_somebody_wants_it(site: JournalWithIndexer) -> None:
-    site.start()
-    await site.complete()
-    await site.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))
-    assert found(site.path) != expected(site.path)
-    request_rebuild(site.path.parent)
-    await wait_until(lambda: found(site.path) == expected(site.path) and site.indexer.progress().is_complete)
-    assert len(found(site.path).values) == 2 * THINGS
-    assert not (site.path.parent / MARK).exists()
+async def test_it_is_made_again_when_somebody_wants_it(harness: JournalWithIndexer) -> None:
+    harness.start()
+    await harness.complete()
+    await harness.store.execute(lambda it: it.execute("UPDATE search_values SET value = 7"))
+    assert found(harness.path) != expected(harness.path)
+    request_rebuild(harness.path.parent)
+    await wait_until(lambda: found(harness.path) == expected(harness.path) and harness.indexer.progress().is_complete)
+    assert len(found(harness.path).values) == 2 * THINGS
+    assert not (harness.path.parent / MARK).exists()
 
 
-async def test_declared_paths_get_indexes_of_their_own_and_lose_them(site: JournalWithIndexer) -> None:
+async def test_declared_paths_get_indexes_of_their_own_and_lose_them(harness: JournalWithIndexer) -> None:
     for declared, rows in ((["/attributes/counter"], THINGS), ([], 0)):
-        site.indexer = IndexBuilder(site.store, declared)
-        site.start()
-        await site.complete()
-        await wait_until(lambda rows=rows: len(found(site.path).declared) == rows)  # type: ignore[misc]
-        assert found(site.path) == expected(site.path)
-        await site.jobs.stop()
+        harness.indexer = IndexBuilder(harness.store, declared)
+        harness.start()
+        await harness.complete()
+        await wait_until(lambda rows=rows: len(found(harness.path).declared) == rows)  # type: ignore[misc]
+        assert found(harness.path) == expected(harness.path)
+        await harness.jobs.stop()
 
 
-async def test_a_step_that_fails_is_taken_again(site: JournalWithIndexer) -> None:
+async def test_a_step_that_fails_is_taken_again(harness: JournalWithIndexer) -> None:
     with structlog.testing.capture_logs() as logs:
-        site.start()
-        await wait_until(lambda: site.indexer.progress().indexed)
+        harness.start()
+        await wait_until(lambda: harness.indexer.progress().indexed)
         Fragile.arm(5)
         # To look at the progress is an operation too, which could be the one that fails.
         await wait_until(lambda: "search index waits for the store" in [it["event"] for it in logs])
-        await site.complete()
+        await harness.complete()
     assert [it["reason"] for it in logs if it["event"] == "search index waits for the store"]
-    assert found(site.path) == expected(site.path)
+    assert found(harness.path) == expected(harness.path)

@@ -40,19 +40,19 @@ def die(folder: Path, steps: int) -> tuple[bool, int]:
 def test_a_service_killed_while_trimming_loses_no_event_and_trims_no_event_too_early(
     tmp_path: Path, kills: int
 ) -> None:
-    site, moments = DataFolder(tmp_path / "data"), dice("kills of trimming")
+    data_folder, moments = DataFolder(tmp_path / "data"), dice("kills of trimming")
     # So many more than it is killed after that it is killed before it ends.
     steps = 34 + 6 * kills
     moved = steps * TRIM_EVENTS
-    site.write(moved)
-    write_lake(site.folder)
-    site.write(TRIM_EVENTS)
-    in_lake = {row.seq: row for row in rows.events_between(site.lake, 1, moved)}
+    data_folder.write(moved)
+    write_lake(data_folder.folder)
+    data_folder.write(TRIM_EVENTS)
+    in_lake = {row.seq: row for row in rows.events_between(data_folder.lake, 1, moved)}
     oldest = 1
     for _ in range(kills):
-        is_done, durable = die(site.folder, moments.randint(1, 4))
+        is_done, durable = die(data_folder.folder, moments.randint(1, 4))
         assert not is_done
-        with JournalReader.open(site.lake.journal) as follower:
+        with JournalReader.open(data_folder.lake.journal) as follower:
             left = list(follower.entries(1, follower.newest()))
             assert oldest < left[0].seq <= moved + 1
             oldest = left[0].seq
@@ -63,6 +63,6 @@ def test_a_service_killed_while_trimming_loses_no_event_and_trims_no_event_too_e
         assert all(in_lake[entry.seq] == entry for entry in left if entry.seq <= moved)
         assert set(range(1, oldest)) <= set(in_lake)
     # More steps than there are: this time nothing is killed.
-    assert die(site.folder, 2 * steps)[0]
-    with JournalReader.open(site.lake.journal) as follower:
+    assert die(data_folder.folder, 2 * steps)[0]
+    with JournalReader.open(data_folder.lake.journal) as follower:
         assert follower.oldest() == moved + 1

@@ -33,10 +33,10 @@ print("Java has something to say")
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
-    site = DataFolder(tmp_path / "data")
-    eventful(site)
-    return site
+def data_folder(tmp_path: Path) -> DataFolder:
+    data_folder = DataFolder(tmp_path / "data")
+    eventful(data_folder)
+    return data_folder
 
 
 def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -44,55 +44,57 @@ def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr(module, "command", lambda *_: [sys.executable, "-c", text])
 
 
-def settings(site: DataFolder) -> Settings:
-    return Settings(data_dir=site.folder)
+def settings(data_folder: DataFolder) -> Settings:
+    return Settings(data_dir=data_folder.folder)
 
 
-def test_both_halves_are_made_again_and_counted(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_lake(site.folder)
-    before = states(site)
-    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-4'")
+def test_both_halves_are_made_again_and_counted(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lake(data_folder.folder)
+    before = states(data_folder)
+    tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-4'")
     script(monkeypatch, FOLDED)
     told: list[str] = []
-    outcome = rebuild(settings(site), tell=told.append)
+    outcome = rebuild(settings(data_folder), tell=told.append)
     assert (outcome.exit_code, outcome.reason) == (0, None)
     assert outcome.changed["latest"] == {"changed": 3}
     assert outcome.changed["journal"]["changed"] == 1
     assert told == ["latest: part 1 of 1", "journal: 10 entities"]
-    assert states(site) == before
+    assert states(data_folder) == before
 
 
-def test_without_a_lake_the_journal_alone_is_rebuilt(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_lake_the_journal_alone_is_rebuilt(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     script(monkeypatch, "raise SystemExit(4)")
-    assert list(rebuild(settings(site)).changed) == ["journal"]
-    assert rebuild(settings(site), RebuildPart.LATEST).exit_code == 4
+    assert list(rebuild(settings(data_folder)).changed) == ["journal"]
+    assert rebuild(settings(data_folder), RebuildPart.LATEST).exit_code == 4
 
 
-def test_the_search_index_can_be_made_again_alone(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_lake(site.folder)
+def test_the_search_index_can_be_made_again_alone(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_lake(data_folder.folder)
     script(monkeypatch, "raise SystemExit(4)")
-    tamper(site, "DELETE FROM search_values")
-    tamper(site, "UPDATE entities SET state = '{\"attributes\":{\"a\":1}}' WHERE id = 'acme.site:lamp-4'")
-    outcome = rebuild(settings(site), RebuildPart.INDEX)
+    tamper(data_folder, "DELETE FROM search_values")
+    tamper(data_folder, "UPDATE entities SET state = '{\"attributes\":{\"a\":1}}' WHERE id = 'acme.site:lamp-4'")
+    outcome = rebuild(settings(data_folder), RebuildPart.INDEX)
     assert outcome.changed == {"index": {"indexed": 10}}
-    there = indexed.found(site.lake.journal)
+    there = indexed.found(data_folder.lake.journal)
     assert ("attributes/a", 2, 1) in {row[:3] for row in there.values}
-    assert there == indexed.expected(site.lake.journal)
+    assert there == indexed.expected(data_folder.lake.journal)
 
 
-def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_journal_is_left_alone_while_a_service_runs(
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script(monkeypatch, FOLDED)
-    with lock_folder(site.folder):
-        outcome = rebuild(settings(site))
+    with lock_folder(data_folder.folder):
+        outcome = rebuild(settings(data_folder))
         assert outcome.exit_code == 3
         assert outcome.reason is not None
         assert outcome.reason.startswith("stop the service before rebuilding the journal: ")
-        assert list(rebuild(settings(site), RebuildPart.LATEST).changed) == ["latest"]
+        assert list(rebuild(settings(data_folder), RebuildPart.LATEST).changed) == ["latest"]
         # The index alone is the service's own business.
-        asked = rebuild(settings(site), RebuildPart.INDEX)
+        asked = rebuild(settings(data_folder), RebuildPart.INDEX)
         assert (asked.exit_code, asked.reason) == (0, None)
         assert asked.changed == {"index": {"asked": "the running service; its log reports when the index is built"}}
-        assert (site.folder / MARK).exists()
+        assert (data_folder.folder / MARK).exists()
 
 
 @pytest.mark.parametrize(
@@ -104,17 +106,17 @@ def test_the_journal_is_left_alone_while_a_service_runs(site: DataFolder, monkey
     ],
 )
 def test_where_the_first_half_fails_the_second_is_not_started(
-    text: str, exit_code: int, reason: str, site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    text: str, exit_code: int, reason: str, data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_lake(site.folder)
+    write_lake(data_folder.folder)
     script(monkeypatch, text)
-    outcome = rebuild(settings(site))
+    outcome = rebuild(settings(data_folder))
     assert (outcome.exit_code, outcome.reason, outcome.changed) == (exit_code, reason, {})
 
 
-def test_a_journal_of_tomorrow_is_left_alone(site: DataFolder) -> None:
-    tamper(site, "PRAGMA user_version = 99")
-    assert rebuild(settings(site)).exit_code == 5
+def test_a_journal_of_tomorrow_is_left_alone(data_folder: DataFolder) -> None:
+    tamper(data_folder, "PRAGMA user_version = 99")
+    assert rebuild(settings(data_folder)).exit_code == 5
 
 
 @pytest.mark.parametrize("only", [None, *RebuildPart])
@@ -146,16 +148,20 @@ def test_a_journal_of_an_earlier_version_is_brought_up_to_date_before_the_pipeli
     assert (outcome.exit_code, outcome.reason) == (0, None)
 
 
-def test_the_process_is_not_given_the_secrets_of_the_service(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = settings(site)
+def test_the_process_is_not_given_the_secrets_of_the_service(
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = settings(data_folder)
     monkeypatch.setenv("CONNECTIVITY_SECRETS__KEY", "x")
     script(monkeypatch, "import os, sys; sys.exit('CONNECTIVITY_SECRETS__KEY' in os.environ)")
     assert rebuild(given, RebuildPart.LATEST).exit_code == 0
 
 
-def test_the_rebuild_command_prints_the_number_of_changes(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = site.folder / "settings.yaml"
-    file.write_text(f"data_dir: {site.folder}\n")
+def test_the_rebuild_command_prints_the_number_of_changes(
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = data_folder.folder / "settings.yaml"
+    file.write_text(f"data_dir: {data_folder.folder}\n")
     given = ["pipeline", "rebuild", "--settings", str(file)]
     shown = CliRunner().invoke(app, given, catch_exceptions=False)
     assert (shown.exit_code, shown.stderr) == (0, "journal: 10 entities\n")

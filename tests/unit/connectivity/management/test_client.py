@@ -161,27 +161,27 @@ async def test_messages_a_dead_link_has_not_confirmed_are_sent_again_first_and_i
     correlations = running.correlations()
     assert correlations[:6] == ["1", "2", "3", "1", "2", "3"]
     assert correlations[6:] == sorted(correlations[6:])
-    assert running.site.values() == [1, 2, 3, 4]
+    assert running.harness.values() == [1, 2, 3, 4]
     await until(lambda: running.unsettled() == 0)
 
 
 async def test_answers_that_become_ready_without_a_link_wait_for_the_next_one() -> None:
     running = await Running.opened()
-    running.site.disk.hold()
+    running.harness.disk.hold()
     running.send(*numbered(1))
-    await until(lambda: running.site.disk.commits == 2)
+    await until(lambda: running.harness.disk.commits == 2)
     running.broker.refusal = NotConnected(Detail.REFUSED, "nobody listens")
     with capture_logs():
         running.broker.cut()
         await until(lambda: not running.broker.links)
-        running.site.disk.release()
-        await until(lambda: running.site.values() == [1])
+        running.harness.disk.release()
+        await until(lambda: running.harness.values() == [1])
         assert running.answers() == []
         running.broker.refusal = None
         # The delivery comes again; whether its answer is still on its way then is a matter of who is faster.
         assert set(await running.answered(1)) == {"1"}
         await until(lambda: running.unsettled() == 0)
-    assert running.site.values() == [1]
+    assert running.harness.values() == [1]
 
 
 async def test_an_answer_outlives_any_number_of_links_that_fall_silent() -> None:
@@ -197,7 +197,7 @@ async def test_an_answer_outlives_any_number_of_links_that_fall_silent() -> None
                 link.die(NotConnected(Detail.TIMEOUT, "the broker no longer confirms messages"))
         assert set(await running.answered(silent + 1)) == {"1"}
         await until(lambda: running.unsettled() == 0)
-    assert running.site.values() == [1]
+    assert running.harness.values() == [1]
 
 
 async def test_a_subscription_outlives_the_link() -> None:

@@ -178,7 +178,7 @@ async def test_status_7_8_a_target_without_its_exchange_is_misconfigured_until_s
     publish = link.publish
     monkeypatch.setattr(link, "publish", lambda _message, done: done(missing))
     with capture_logs():
-        await running.site.ask(turn(1))
+        await running.harness.ask(turn(1))
         await until(lambda: running.supervisor.status_report()["liveStatus"] == "misconfigured")
         part = only(running.supervisor.status_report(), "target")
         assert part["statusDetails"].startswith("missing address: no exchange 'events'")
@@ -191,12 +191,12 @@ async def test_status_details_of_a_target_include_its_backlog_and_missed_events(
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 1)
     running = await Running.opened(id="other", targets=[target(EVENTS)], pauses=Backoff(60, 60))
-    (cursor,) = running.site.dispatcher.event_publisher.of("other")
+    (cursor,) = running.harness.dispatcher.event_publisher.of("other")
     cursor.skipped = 3
     with capture_logs():
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)
-    await running.site.ask(turn(1))
+    await running.harness.ask(turn(1))
     await until(lambda: "behind" in only(running.supervisor.status_report(), "target")["statusDetails"])
     part = only(running.supervisor.status_report(), "target")
     assert part["statusDetails"] == ("Producer waits for the client; is 1 events behind, for 0 s; has missed 3 events")
@@ -204,9 +204,9 @@ async def test_status_details_of_a_target_include_its_backlog_and_missed_events(
 
 async def test_status_details_of_a_client_say_that_the_store_is_away() -> None:
     running = await Running.opened()
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(turn(1))
-        await until(lambda: not running.site.store.is_available)
+        await until(lambda: not running.harness.store.is_available)
     details = only(running.supervisor.status_report(), "client")["statusDetails"]
     assert details == "store unavailable: the disk is full"

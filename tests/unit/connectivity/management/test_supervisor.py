@@ -57,11 +57,11 @@ async def test_several_sources_share_one_link_and_answer_each_for_itself() -> No
 
 async def test_a_connection_with_event_targets_opens_after_their_positions_are_durable() -> None:
     running = Running(id="other", targets=[target("_/_/things/twin/events")])
-    await running.site.has_lamp()
-    running.site.disk.hold()
+    await running.harness.has_lamp()
+    running.harness.disk.hold()
     running.supervisor.open()
     running.supervisor.open()
-    running.site.deliver(turn(1))
+    running.harness.deliver(turn(1))
     await pause()
     assert running.broker.links == []
     assert running.supervisor.status is Status.CLOSED
@@ -71,23 +71,23 @@ async def test_a_connection_with_event_targets_opens_after_their_positions_are_d
     )
     assert [client["statusDetails"] for client in shown["clientStatus"]] == [running.supervisor.status_details]
     assert running.supervisor.status_details == "connecting: storing the positions of its targets"
-    running.site.disk.release()
+    running.harness.disk.release()
     await running.open_again()
-    running.site.deliver(turn(2))
+    running.harness.deliver(turn(2))
     await until(lambda: running.answers("events"))
     assert [event["value"] for event in running.answers("events")][-1:] == [2]
-    assert places(running.site.journal)[0][:2] == ("other", "0:events")
+    assert places(running.harness.journal)[0][:2] == ("other", "0:events")
 
 
 async def test_a_connection_that_is_closed_while_its_places_wait_is_not_opened() -> None:
     running = Running(id="other", targets=[target("_/_/things/twin/events")])
-    running.site.disk.hold()
+    running.harness.disk.hold()
     running.supervisor.open()
     await pause()
     await asyncio.wait_for(running.supervisor.close(), PATIENCE)
     assert running.supervisor.attempted.is_set(), "whoever waits for its clients waits in vain"
     assert running.supervisor.status_report()["liveStatus"] == "closed"
-    running.site.disk.release()
+    running.harness.disk.release()
     await pause()
     assert running.broker.links == []
 
@@ -97,13 +97,13 @@ async def test_status_details_show_the_missed_events_and_the_backlog_of_a_target
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 2)
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")], pauses=Backoff(60, 60))
-    (cursor,) = running.site.dispatcher.event_publisher.of("other")
+    (cursor,) = running.harness.dispatcher.event_publisher.of("other")
     cursor.skipped = 3
     assert running.supervisor.status_details == "connected: targets[0] has missed 3 events"
     with capture_logs():
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)
-    running.site.deliver(turn(1), turn(2))
+    running.harness.deliver(turn(1), turn(2))
     await until(lambda: "behind" in running.supervisor.status_details)
     assert running.supervisor.status_details == (
         "connecting: the cable was cut; targets[0] is 2 events behind, for 0 s; targets[0] has missed 3 events"
@@ -121,10 +121,10 @@ async def test_a_connection_without_sources_is_open_too() -> None:
 
 async def test_the_status_of_a_lost_connection_is_not_hidden_by_the_store() -> None:
     running = await Running.opened(pauses=Backoff(60, 60))
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(1))
-        await until(lambda: not running.site.store.is_available)
+        await until(lambda: not running.harness.store.is_available)
         running.broker.cut("the cable was cut")
         await until(lambda: running.supervisor.status is Status.FAILED)
     assert running.supervisor.status_details == "connecting: the cable was cut"
@@ -152,7 +152,7 @@ async def test_the_answers_of_one_entity_keep_the_order_in_which_its_commands_ca
     running.send(*numbered(*range(500)))
     correlations = await running.answered(500)
     # The order of arrival is the order of the history.
-    assert [int(correlation) for correlation in correlations] == running.site.values()
+    assert [int(correlation) for correlation in correlations] == running.harness.values()
 
 
 async def test_a_connection_is_open_when_all_its_clients_are() -> None:
@@ -181,15 +181,15 @@ async def test_one_dead_link_is_shown_and_the_others_do_the_work() -> None:
 
 async def test_another_link_executes_the_deliveries_of_a_dead_link_once() -> None:
     running = await several(2, pauses=Backoff(60, 60))
-    running.site.disk.hold()
+    running.harness.disk.hold()
     with capture_logs():
         running.send(*numbered(*range(40)))
-        await until(lambda: running.site.disk.commits >= 2)
+        await until(lambda: running.harness.disk.commits >= 2)
         running.broker.links[0].die(NotConnected(Detail.CONNECTING, "the cable was cut"))
         await pause()
-        running.site.disk.release()
+        running.harness.disk.release()
         await until(lambda: running.unsettled() == 0)
-    assert sorted(running.site.values()) == list(range(40))
+    assert sorted(running.harness.values()) == list(range(40))
     assert set(running.correlations()) == {str(number) for number in range(40)}
 
 
@@ -231,17 +231,17 @@ async def test_a_subscription_continues_when_the_link_that_carried_it_dies() -> 
 
 async def test_closing_waits_for_the_deliveries_of_all_links() -> None:
     running = await several(2)
-    running.site.disk.hold()
+    running.harness.disk.hold()
     running.send(*numbered(*range(20)))
-    await until(lambda: running.site.disk.commits >= 2)
+    await until(lambda: running.harness.disk.commits >= 2)
     closing = asyncio.create_task(running.supervisor.close(600))
     await pause()
     assert not closing.done()
-    running.site.disk.release()
+    running.harness.disk.release()
     await asyncio.wait_for(closing, PATIENCE)
     assert running.broker.links == []
     assert (running.supervisor.status, running.supervisor.status_details) == (Status.CLOSED, "closed")
-    assert set(running.correlations()) == set(map(str, running.site.values()))
+    assert set(running.correlations()) == set(map(str, running.harness.values()))
 
 
 @pytest.mark.parametrize("answers", [True, False])
@@ -291,16 +291,16 @@ async def test_a_problem_of_a_live_link_is_shown_and_the_connection_stays_open()
 async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_the_broker_at_the_end() -> None:
     running = await Running.opened()
     running.send(*[turn(number, correlation_id=str(number), requested_acks=["other:seen"]) for number in range(3)])
-    await until(lambda: running.site.dispatcher.waiting_deliveries("site") == 3)
+    await until(lambda: running.harness.dispatcher.waiting_deliveries("site") == 3)
     assert running.supervisor.status_details == "connected: 3 deliveries wait for acknowledgements"
     await running.supervisor.close()
-    assert (running.unsettled(), running.site.dispatcher.waiting_deliveries("site")) == (3, 0)
+    assert (running.unsettled(), running.harness.dispatcher.waiting_deliveries("site")) == (3, 0)
 
 
 async def test_a_running_connection_publishes_signals_of_other_connections_at_its_targets() -> None:
     messages = "_/_/things/live/messages"
     running = await Running.opened(id="hears", targets=[target(messages)])
-    other = ConnectionHarness(beside=running.site, id="asks")
+    other = ConnectionHarness(beside=running.harness, id="asks")
     other.deliver(document("acme.site/lamp-7/things/live/messages/x", "/inbox/messages/x", response_required=False))
     await until(lambda: running.answers("events"))
     assert running.answers("events")[0]["topic"] == "acme.site/lamp-7/things/live/messages/x"

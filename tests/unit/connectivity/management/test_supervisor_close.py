@@ -35,19 +35,19 @@ async def test_a_closed_connection_has_left_the_broker() -> None:
 
 async def test_closing_waits_until_accepted_commands_are_durable_and_answered() -> None:
     running = await Running.opened()
-    running.site.disk.hold()
+    running.harness.disk.hold()
     running.send(*numbered(1, 2))
-    await until(lambda: running.site.disk.commits == 2)
+    await until(lambda: running.harness.disk.commits == 2)
     closing = asyncio.create_task(running.supervisor.close(600))
     await pause()
     running.send(*numbered(3))
     await pause()
     assert not closing.done()
     assert len(running.broker.links) == 1
-    running.site.disk.release()
+    running.harness.disk.release()
     await asyncio.wait_for(closing, PATIENCE)
     assert running.correlations() == ["1", "2"]
-    assert running.site.values() == [1, 2]
+    assert running.harness.values() == [1, 2]
     assert running.unsettled() == 1
 
 
@@ -56,29 +56,31 @@ async def test_closing_waits_for_unconfirmed_events_to_avoid_duplicates(
 ) -> None:
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     running.broker.withheld_confirms = 1
-    running.site.deliver(turn(1), turn(2))
+    running.harness.deliver(turn(1), turn(2))
     await until(lambda: len(running.answers("events")) == 2)
-    newest = running.site.journal.newest_seq()
+    newest = running.harness.journal.newest_seq()
     await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
-    await running.site.dispatcher.event_publisher.close()
-    assert places(running.site.journal)[0].seq == newest - 2, "the first one was never confirmed"
+    await running.harness.dispatcher.event_publisher.close()
+    assert places(running.harness.journal)[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     held: list[Done] = []
     monkeypatch.setattr(
         again.supervisor.clients[0].link, "_confirm", lambda _at, _sign, done, _error: held.append(done)
     )
-    again.site.deliver(turn(1), turn(2))
+    again.harness.deliver(turn(1), turn(2))
     await until(lambda: len(held) == 2)
     closing = asyncio.create_task(again.supervisor.close(600))
     await pause()
-    again.site.deliver(turn(3))
+    again.harness.deliver(turn(3))
     await pause()
     assert not closing.done()
     for done in held:
         done(None)
     await asyncio.wait_for(closing, PATIENCE)
-    await again.site.dispatcher.event_publisher.close()
-    assert places(again.site.journal)[0].seq == again.site.journal.newest_seq() - 1, "the third waits in the journal"
+    await again.harness.dispatcher.event_publisher.close()
+    assert places(again.harness.journal)[0].seq == again.harness.journal.newest_seq() - 1, (
+        "the third waits in the journal"
+    )
 
 
 async def test_closing_waits_for_the_brokers_confirmation_but_not_forever() -> None:
@@ -117,34 +119,34 @@ async def test_closing_ends_the_subscriptions_and_does_not_wait_for_their_elemen
     await running.answered(302)
     closing = asyncio.create_task(running.supervisor.close(600))
     await pause()
-    await until(lambda: list(running.site.streams) == [])
+    await until(lambda: list(running.harness.streams) == [])
     running.broker.cut()
     await asyncio.wait_for(closing, PATIENCE)
 
 
 async def test_closing_while_the_store_is_away_leaves_everything_to_the_broker() -> None:
     running = await Running.opened()
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(1, 2))
-        await until(lambda: running.site.count("in", "held") == 2)
+        await until(lambda: running.harness.count("in", "held") == 2)
         await asyncio.wait_for(running.supervisor.close(600), PATIENCE)
-        running.site.disk.full = False
-        await until(lambda: running.site.store.is_available)
+        running.harness.disk.full = False
+        await until(lambda: running.harness.store.is_available)
         await pause()
-    assert (running.answers(), running.site.values(), running.unsettled()) == ([], [], 2)
+    assert (running.answers(), running.harness.values(), running.unsettled()) == ([], [], 2)
 
 
 async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
     running = await Running.opened()
-    running.site.disk.hold()
+    running.harness.disk.hold()
     with capture_logs():
         running.send(*numbered(1))
-        await until(lambda: running.site.disk.commits == 2)
-        running.site.disk.full = True
+        await until(lambda: running.harness.disk.commits == 2)
+        running.harness.disk.full = True
         closing = asyncio.create_task(running.supervisor.close(600))
         await pause()
-        running.site.disk.release()
+        running.harness.disk.release()
         await asyncio.wait_for(closing, PATIENCE)
     assert (running.answers(), running.unsettled()) == ([], 1)
 

@@ -54,7 +54,7 @@ async def test_case_49_the_log_shows_that_a_connection_was_opened_and_every_step
 
 async def test_case_49_the_log_shows_every_step_of_an_event_on_its_way_to_a_target() -> None:
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
-    running.site.deliver(turn(1, correlation_id="c-1"))
+    running.harness.deliver(turn(1, correlation_id="c-1"))
     steps = ["dispatched", "filtered", "mapped", "published"]
     await until(lambda: len(entries(running, "target")) == 4)
     assert entries(running, "target") == [(step, "success") for step in steps]
@@ -138,9 +138,9 @@ async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
     forget(running)
     with capture_logs():
         running.send(turn(1, requested_acks=["site:nobody"], timeout="1s"))
-        await until(lambda: running.site.dispatcher.waiting_deliveries("site"))
-        running.site.clock.advance(2)
-        running.site.dispatcher._request_reply.pending.expire()
+        await until(lambda: running.harness.dispatcher.waiting_deliveries("site"))
+        running.harness.clock.advance(2)
+        running.harness.dispatcher._request_reply.pending.expire()
         await until(lambda: counted(running, "source", "in", "failure"))
     assert counted(running, "source", "in", "failure") == {"acknowledged": 1}
     assert "Message was requeued for redelivery." in said(running, "source")
@@ -182,8 +182,8 @@ async def test_a_message_without_a_matching_mapper_is_dropped() -> None:
 async def test_a_signal_excluded_by_the_filter_of_a_target_is_counted_as_dispatched_and_filtered() -> None:
     topic = "_/_/things/twin/events?filter=gt(attributes/on,5)"
     running = await Running.opened(id="other", targets=[target(topic)])
-    await running.site.ask(turn(1))
-    await running.site.ask(turn(6))
+    await running.harness.ask(turn(1))
+    await running.harness.ask(turn(6))
     await until(lambda: counted(running, "target", "events").get("published"))
     assert counted(running, "target", "events") == {"dispatched": 2, "filtered": 1, "mapped": 1, "published": 1}
 
@@ -192,8 +192,10 @@ async def test_an_event_the_target_has_no_permission_to_read_is_not_counted() ->
     running = await Running.opened(
         id="other", targets=[target("_/_/things/twin/events", authorizationContext=["acme:stranger"])]
     )
-    await running.site.ask(turn(1))
-    await until(lambda: running.site.dispatcher.event_publisher.of("other")[0].judged == running.site.store.tail.newest)
+    await running.harness.ask(turn(1))
+    await until(
+        lambda: running.harness.dispatcher.event_publisher.of("other")[0].judged == running.harness.store.tail.newest
+    )
     assert counted(running, "target", "events") == counted(running, "target", "events", "failure") == {}
 
 
@@ -201,7 +203,7 @@ async def test_an_event_refused_by_the_broker_is_counted_as_a_publish_failure() 
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     running.broker.refused_addresses.add("events")
     with capture_logs():
-        await running.site.ask(turn(1))
+        await running.harness.ask(turn(1))
         await until(lambda: counted(running, "target", "events", "failure"))
     assert "published" in counted(running, "target", "events", "failure")
     assert said(running, "target")[-1] == "address events takes no messages"

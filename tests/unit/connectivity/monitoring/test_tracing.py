@@ -102,13 +102,13 @@ def collected() -> Collected:
 
 async def lamp(collected: Collected, *sources: Any, **more: Any) -> ConnectionHarness:
     """A site with a lamp; the spans of its creation are removed."""
-    site = ConnectionHarness(*sources, tracing=collected.tracing, **more)
-    await site.has_lamp()
+    harness = ConnectionHarness(*sources, tracing=collected.tracing, **more)
+    await harness.has_lamp()
     collected.forget()
-    return site
+    return harness
 
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 # --- parents ---
@@ -117,46 +117,46 @@ pytestmark = pytest.mark.usefixtures("sites")
 async def test_a_delivery_continues_the_trace_of_its_transport_headers_into_the_response(
     collected: Collected,
 ) -> None:
-    site = await lamp(collected)
-    await site.ask(turn(True), traceparent=CONTEXT, tracestate="acme=1")
-    await site.settled(1)
+    harness = await lamp(collected)
+    await harness.ask(turn(True), traceparent=CONTEXT, tracestate="acme=1")
+    await harness.settled(1)
     consumer, producer = collected.consumer, collected.producer
     assert parent_of(consumer) == PARENT
     assert parent_of(producer) == own_id(consumer)
-    headers = site.link.published[-1].envelope.headers
+    headers = harness.link.published[-1].envelope.headers
     assert (headers["traceparent"], headers["tracestate"]) == (context_of(producer), "acme=1")
     assert context_of(producer)[3:35] == TRACE
 
 
 async def test_transport_headers_override_those_of_the_signal(collected: Collected) -> None:
-    site = await lamp(collected)
+    harness = await lamp(collected)
     other = f"00-{'1' * 32}-{'2' * 16}-01"
-    await site.ask(turn(True, traceparent=other), Traceparent=CONTEXT)
+    await harness.ask(turn(True, traceparent=other), Traceparent=CONTEXT)
     assert parent_of(collected.producer) is not None
     assert context_of(collected.producer)[3:35] == TRACE
 
 
 async def test_without_transport_headers_the_signal_names_the_parent_span(collected: Collected) -> None:
     """A client of MQTT 3.1.1 has no other way."""
-    site = await lamp(collected)
-    await site.ask(turn(True, traceparent=CONTEXT))
-    await site.settled(1)
+    harness = await lamp(collected)
+    await harness.ask(turn(True, traceparent=CONTEXT))
+    await harness.settled(1)
     assert parent_of(collected.consumer) == PARENT
 
 
 async def test_a_delivery_without_trace_context_starts_a_trace(collected: Collected) -> None:
-    site = await lamp(collected)
-    await site.ask(turn(True))
-    await site.settled(1)
+    harness = await lamp(collected)
+    await harness.ask(turn(True))
+    await harness.settled(1)
     assert parent_of(collected.consumer) is None
     assert parent_of(collected.producer) == own_id(collected.consumer)
 
 
 @pytest.mark.parametrize("odd", ["", "garbage", "00-0-0-00", CONTEXT.upper(), f"ff{CONTEXT[2:]}", "x" * 5_000])
 async def test_an_invalid_trace_context_starts_a_new_trace(collected: Collected, odd: str) -> None:
-    site = await lamp(collected)
-    answer = await site.ask(turn(True), traceparent=odd)
-    await site.settled(1)
+    harness = await lamp(collected)
+    answer = await harness.ask(turn(True), traceparent=odd)
+    await harness.settled(1)
     assert answer["status"] == 201
     assert parent_of(collected.consumer) is None
 
@@ -164,10 +164,10 @@ async def test_an_invalid_trace_context_starts_a_new_trace(collected: Collected,
 async def test_a_sent_message_has_the_trace_context_once(collected: Collected) -> None:
     """Even if a header mapping adds one in other upper or lower case."""
     mapping = {"Traceparent": "{{ header:traceparent }}", "TraceState": "old=1", "other": "kept"}
-    site = await lamp(collected, source(replyTarget={"address": "out", "headerMapping": mapping}))
-    answer = await site.ask(turn(True), traceparent=CONTEXT)
-    await site.settled(1)
-    headers = site.link.published[-1].envelope.headers
+    harness = await lamp(collected, source(replyTarget={"address": "out", "headerMapping": mapping}))
+    answer = await harness.ask(turn(True), traceparent=CONTEXT)
+    await harness.settled(1)
+    headers = harness.link.published[-1].envelope.headers
     assert {name: value for name, value in headers.items() if name.lower().startswith("trace")} == {
         "traceparent": context_of(collected.producer)
     }
@@ -177,15 +177,15 @@ async def test_a_sent_message_has_the_trace_context_once(collected: Collected) -
 
 async def test_an_event_for_a_target_belongs_to_the_trace_of_its_command(collected: Collected) -> None:
     """Even at another connection, and however long it waits for its broker."""
-    site = await lamp(collected)
+    harness = await lamp(collected)
     beside = ConnectionHarness(
-        beside=site,
+        beside=harness,
         tracing=collected.tracing,
         id="other",
         targets=[target(TWIN_EVENTS, address="events/{{ thing:name }}")],
     )
     await beside.follow()
-    await site.ask(turn(True), traceparent=CONTEXT)
+    await harness.ask(turn(True), traceparent=CONTEXT)
     await until(lambda: len(beside.link.published) == 1)
     await until(lambda: len(collected.of(SpanKind.PRODUCER)) == 2)
     (event,) = [
@@ -198,11 +198,11 @@ async def test_an_event_for_a_target_belongs_to_the_trace_of_its_command(collect
 
 
 async def test_events_of_a_subscription_belong_to_the_trace_of_the_request(collected: Collected) -> None:
-    site = await lamp(collected)
-    created = await site.ask(streaming("subscribeForPersistedEvents", {}))
+    harness = await lamp(collected)
+    created = await harness.ask(streaming("subscribeForPersistedEvents", {}))
     collected.forget()
     asked = {"subscriptionId": created["value"]["subscriptionId"], "demand": 10}
-    site.deliver(streaming("request", asked), traceparent=CONTEXT)
+    harness.deliver(streaming("request", asked), traceparent=CONTEXT)
     await until(lambda: len(collected.spans) == 3)
     assert {parent_of(span) for span in collected.of(SpanKind.PRODUCER)} == {own_id(collected.consumer)}
     assert {attribute(span, "connectivity.signal") for span in collected.of(SpanKind.PRODUCER)} == {"Next", "Complete"}
@@ -212,10 +212,10 @@ async def test_events_of_a_subscription_belong_to_the_trace_of_the_request(colle
 
 
 async def test_a_span_has_the_attributes_of_the_messaging_conventions(collected: Collected) -> None:
-    site = await lamp(collected)
+    harness = await lamp(collected)
     payload = turn(True, correlation_id="c-7")
-    await site.ask(payload)
-    await site.settled(1)
+    await harness.ask(payload)
+    await harness.settled(1)
     common = {
         "messaging.system": "memory",
         "server.address": "site",
@@ -247,45 +247,45 @@ async def test_a_span_has_the_attributes_of_the_messaging_conventions(collected:
 
 
 async def test_an_unreadable_delivery_is_an_error_of_its_span(collected: Collected) -> None:
-    site = await lamp(collected)
-    await site.ask(b"{", traceparent=CONTEXT)
-    await site.settled(1)
+    harness = await lamp(collected)
+    await harness.ask(b"{", traceparent=CONTEXT)
+    await harness.settled(1)
     consumer, producer = collected.consumer, collected.producer
     assert (consumer.status.status_code, attribute(consumer, "error.type")) == (StatusCode.ERROR, "json.invalid")
     assert (parent_of(consumer), attribute(producer, "connectivity.error")) == (PARENT, "json.invalid")
 
 
 async def test_the_span_of_a_response_has_the_error_of_a_refused_command(collected: Collected) -> None:
-    site = await lamp(collected)
-    await site.ask(command("retrieve", "/features/none"))
-    await site.settled(1)
+    harness = await lamp(collected)
+    await harness.ask(command("retrieve", "/features/none"))
+    await harness.settled(1)
     assert attribute(collected.producer, "connectivity.error") == "things:feature.notfound"
     assert collected.consumer.status.status_code is StatusCode.UNSET
 
 
 async def test_a_span_ends_when_the_broker_has_the_answer(collected: Collected) -> None:
-    site = await lamp(collected)
-    site.link.confirms = False
-    await site.ask(turn(True))
+    harness = await lamp(collected)
+    harness.link.confirms = False
+    await harness.ask(turn(True))
     assert list(collected.spans) == []
-    site.link.confirm()
+    harness.link.confirm()
     assert [span.kind for span in collected.spans] == [SpanKind.PRODUCER, SpanKind.CONSUMER]
 
 
 async def test_an_answer_that_the_broker_refuses_is_an_error(collected: Collected) -> None:
-    site = await lamp(collected)
-    site.link.confirms = False
-    await site.ask(turn(True))
-    site.link.confirm(error=PublishFailed("no such queue", status=404))
+    harness = await lamp(collected)
+    harness.link.confirms = False
+    await harness.ask(turn(True))
+    harness.link.confirm(error=PublishFailed("no such queue", status=404))
     producer = collected.producer
     assert (producer.status.status_code, producer.status.description) == (StatusCode.ERROR, "no such queue")
     assert attribute(producer, "error.type") == "connectivity:message.sending.failed"
 
 
 async def test_a_delivery_without_a_response_has_a_span(collected: Collected) -> None:
-    site = await lamp(collected)
-    site.deliver(turn(True, response_required=False))
-    await site.settled(1)
+    harness = await lamp(collected)
+    harness.deliver(turn(True, response_required=False))
+    await harness.settled(1)
     assert [span.kind for span in collected.spans] == [SpanKind.CONSUMER]
 
 
@@ -348,9 +348,9 @@ def _fault() -> Any:
 
 
 async def test_a_source_with_several_addresses_has_no_template_in_span_names(collected: Collected) -> None:
-    site = await lamp(collected, source(addresses=["in", "in-too"]))
-    await site.ask(turn(True))
-    await site.settled(1)
+    harness = await lamp(collected, source(addresses=["in", "in-too"]))
+    await harness.ask(turn(True))
+    await harness.settled(1)
     assert collected.consumer.name == "process"
     assert attribute(collected.consumer, "messaging.destination.template") is None
 
@@ -359,21 +359,21 @@ async def test_a_source_with_several_addresses_has_no_template_in_span_names(col
 
 
 async def test_a_trace_that_its_sender_does_not_record_is_only_passed_on(collected: Collected) -> None:
-    site = await lamp(collected)
-    await site.ask(turn(True), traceparent=NOT_SAMPLED)
-    await site.settled(1)
+    harness = await lamp(collected)
+    await harness.ask(turn(True), traceparent=NOT_SAMPLED)
+    await harness.settled(1)
     assert collected.spans == ()
-    carried = site.link.published[-1].envelope.headers["traceparent"]
+    carried = harness.link.published[-1].envelope.headers["traceparent"]
     assert (carried[3:35], carried[-2:]) == (TRACE, "00")
 
 
 async def test_with_a_ratio_of_zero_only_traces_recorded_by_their_sender_are_recorded() -> None:
     collected = Collected(ratio=0)
-    site = await lamp(collected)
-    await site.ask(turn(True))
+    harness = await lamp(collected)
+    await harness.ask(turn(True))
     assert collected.spans == ()
-    await site.ask(turn(False), traceparent=CONTEXT)
-    await site.settled(2)
+    await harness.ask(turn(False), traceparent=CONTEXT)
+    await harness.settled(2)
     assert len(collected.spans) == 2
 
 
@@ -390,17 +390,17 @@ async def test_messages_made_by_scripts_carry_the_context(collected: Collected) 
     mapped: dict[str, Any] = {
         "mappingDefinitions": {"js": {"mappingEngine": "JavaScript", "options": {"outgoingScript": SCRIPT}}}
     }
-    site = await lamp(collected)
+    harness = await lamp(collected)
     beside = ConnectionHarness(
         source(payloadMapping=["js"]),
-        beside=site,
+        beside=harness,
         tracing=collected.tracing,
         id="scripted",
         targets=[target(TWIN_EVENTS, payloadMapping=["js"])],
         **mapped,
     )
     await beside.follow()
-    await site.ask(turn(True), traceparent=CONTEXT)
+    await harness.ask(turn(True), traceparent=CONTEXT)
     beside.deliver(command("retrieve"), traceparent=CONTEXT)
     await until(lambda: len(beside.link.published) == 2)
     await until(lambda: len(collected.of(SpanKind.PRODUCER)) == 3)
@@ -418,9 +418,9 @@ async def test_messages_made_by_scripts_carry_the_context(collected: Collected) 
 
 
 async def test_log_lines_name_the_trace(collected: Collected) -> None:
-    site = await lamp(collected)
+    harness = await lamp(collected)
     with capture_logs() as logs:
-        await site.ask(command("retrieve", "/attributes/none", correlation_id="c-9"), traceparent=CONTEXT)
+        await harness.ask(command("retrieve", "/attributes/none", correlation_id="c-9"), traceparent=CONTEXT)
     (line,) = [line for line in logs if line["event"] == "command refused"]
     assert (line["connection"], line["correlation_id"], line["trace_id"]) == ("site", "c-9", TRACE)
 
@@ -430,11 +430,11 @@ async def test_log_lines_name_the_trace(collected: Collected) -> None:
 
 async def test_without_tracing_trace_headers_are_passed_on_unchanged() -> None:
     """They are headers of the protocol like the correlation ID: neither lost nor duplicated."""
-    site = ConnectionHarness()
-    await site.has_lamp()
-    answer = await site.ask(turn(True, traceparent=CONTEXT, tracestate="acme=1"))
+    harness = ConnectionHarness()
+    await harness.has_lamp()
+    answer = await harness.ask(turn(True, traceparent=CONTEXT, tracestate="acme=1"))
     assert (answer["headers"]["traceparent"], answer["headers"]["tracestate"]) == (CONTEXT, "acme=1")
-    assert "traceparent" not in site.link.published[-1].envelope.headers
+    assert "traceparent" not in harness.link.published[-1].envelope.headers
 
 
 _LOADED = """

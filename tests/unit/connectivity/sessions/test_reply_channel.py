@@ -13,22 +13,22 @@ from mappings.model.envelope import Envelope
 from mappings.placeholders.address import AddressPattern
 from tests.support.in_process.service import ConnectionHarness, source
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 def route_to(address: str) -> tuple[ConnectionHarness, ReplyTargetPublisher]:
-    site = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}}))
-    return site, site.readers[0].route
+    harness = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}}))
+    return harness, harness.readers[0].route
 
 
 def test_messages_leave_in_order_with_the_headers_of_both() -> None:
-    site, route = route_to("out")
+    harness, route = route_to("out")
     line = ReplyChannel(route, Destination("r/a", {"device": "d-1", "kind": "mapped"}), "r/a#1")
     ended: list[object] = []
     line.post([Envelope(b"1", {"kind": "own", "own": "x"})], ended.append)
     line.deliver([Envelope(b"2", {"kind": "own"})], ended.append, elements=2)
-    assert [each.envelope.payload for each in site.link.published] == [b"1", b"2"]
-    first, second = site.link.published
+    assert [each.envelope.payload for each in harness.link.published] == [b"1", b"2"]
+    first, second = harness.link.published
     assert dict(first.envelope.headers) == {"own": "x", "kind": "mapped", "device": "d-1"}
     assert dict(second.envelope.headers) == {"kind": "own"}
     assert (second.address, second.order) == ("r/a", "r/a#1")
@@ -37,11 +37,11 @@ def test_messages_leave_in_order_with_the_headers_of_both() -> None:
 
 
 def test_a_refusal_is_reported() -> None:
-    site, route = route_to("out")
-    site.link.refuses = PublishFailed("too large", status=413)
+    harness, route = route_to("out")
+    harness.link.refuses = PublishFailed("too large", status=413)
     ended: list[object] = []
     ReplyChannel(route, Destination("r/a", {})).deliver([Envelope(b"1")], ended.append, elements=1)
-    assert ended == [site.link.refuses]
+    assert ended == [harness.link.refuses]
     assert route.meter.events == 0
 
 
@@ -63,8 +63,8 @@ def test_answers_go_where_the_operator_has_said(target: str, pattern: str | None
 
 
 def test_a_reply_target_without_a_value_leads_nowhere() -> None:
-    site, route = route_to("{{ header:reply-to }}")
-    (arrival,) = read(site.readers[0], [site.delivery(b"{}")])
+    harness, route = route_to("{{ header:reply-to }}")
+    (arrival,) = read(harness.readers[0], [harness.delivery(b"{}")])
     assert resolved_reply(route, {}, arrival) is None
     found = resolved_reply(route, {"reply-to": "a"}, arrival)
     assert found is not None

@@ -22,24 +22,24 @@ pytestmark = pytest.mark.usefixtures("runs")
 
 async def test_while_the_store_is_full_deliveries_are_held_and_later_processed_in_order() -> None:
     running = await Running.opened(source("in"), source("other", replyTarget={"address": "there"}))
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs() as lines:
         running.send(*numbered(1, 2))
         running.send(command("retrieve", "/attributes/on", correlation_id="r"))
         running.send(command("retrieve", correlation_id="s"), to="other")
-        await until(lambda: not running.site.store.is_available)
+        await until(lambda: not running.harness.store.is_available)
         running.send(*numbered(3))
         running.send(b"no json", correlation_id="x")
         running.send(*numbered(4))
-        await until(lambda: running.site.disk.probes > 5)
+        await until(lambda: running.harness.disk.probes > 5)
         assert (running.answers(), running.answers("there")) == ([], [])
         assert running.supervisor.status is Status.OPEN
         assert running.supervisor.status_details == "store unavailable: the disk is full"
-        running.site.disk.full = False
+        running.harness.disk.full = False
         assert await running.answered(6) == ["1", "2", "r", "3", "x", "4"]
         await running.answered(1, "there")
     assert running.answers()[2]["value"] == 2
-    assert running.site.values() == [1, 2, 3, 4]
+    assert running.harness.values() == [1, 2, 3, 4]
     await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
     assert running.supervisor.status_details == "connected"
     assert [line["event"] for line in lines].count("store unavailable") == 1
@@ -48,66 +48,66 @@ async def test_while_the_store_is_full_deliveries_are_held_and_later_processed_i
 async def test_a_full_store_is_not_retried_in_a_busy_loop() -> None:
     """Held deliveries wait for the probe; later ones wait behind them, at the broker if possible."""
     running = await Running.opened()
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(*range(2000)))
-        await until(lambda: running.site.disk.probes > 20)
-        commits, held = running.site.disk.commits, running.site.count("in", "held")
-        await until(lambda: running.site.disk.probes > 40)
-        assert (running.site.disk.commits, running.site.count("in", "held")) == (commits, held)
+        await until(lambda: running.harness.disk.probes > 20)
+        commits, held = running.harness.disk.commits, running.harness.count("in", "held")
+        await until(lambda: running.harness.disk.probes > 40)
+        assert (running.harness.disk.commits, running.harness.count("in", "held")) == (commits, held)
         assert held <= 1000
-        running.site.disk.full = False
+        running.harness.disk.full = False
         assert await running.answered(2000) == [str(number) for number in range(2000)]
-    assert running.site.count("in", "held") == held
+    assert running.harness.count("in", "held") == held
 
 
 async def test_a_store_that_fails_again_holds_again_in_the_same_order() -> None:
     """A successful probe does not mean that the next commit fits."""
     running = await Running.opened()
-    running.site.disk.probe = lambda: None  # type: ignore[method-assign]
-    running.site.disk.full = True
+    running.harness.disk.probe = lambda: None  # type: ignore[method-assign]
+    running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(*range(20)))
-        await until(lambda: running.site.disk.commits > 4)
+        await until(lambda: running.harness.disk.commits > 4)
         running.send(*numbered(*range(20, 40)))
-        await until(lambda: running.site.disk.commits > 6)
+        await until(lambda: running.harness.disk.commits > 6)
         assert running.answers() == []
-        running.site.disk.full = False
+        running.harness.disk.full = False
         assert await running.answered(40) == [str(number) for number in range(40)]
-    assert running.site.values() == list(range(40))
+    assert running.harness.values() == list(range(40))
 
 
 async def test_deliveries_of_an_ended_link_are_not_processed_besides_their_redeliveries() -> None:
     running = await Running.opened()
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(1, 2))
-        await until(lambda: running.site.count("in", "held") == 2)
+        await until(lambda: running.harness.count("in", "held") == 2)
         await running.linked_again()
         running.send(*numbered(3))
-        running.site.disk.full = False
+        running.harness.disk.full = False
         assert await running.answered(3) == ["1", "2", "3"]
         await pause()
     assert running.correlations() == ["1", "2", "3"]
-    assert running.site.values() == [1, 2, 3]
+    assert running.harness.values() == [1, 2, 3]
 
 
 async def test_a_commit_that_fails_after_its_link_has_died_is_left_to_the_next_link() -> None:
     running = await Running.opened()
-    running.site.disk.hold()
+    running.harness.disk.hold()
     with capture_logs():
         running.send(*numbered(1))
-        await until(lambda: running.site.disk.commits == 2)
+        await until(lambda: running.harness.disk.commits == 2)
         await running.linked_again()
         await until(lambda: running.unsettled() == 1)
-        running.site.disk.full = True
-        running.site.disk.release()
-        await until(lambda: not running.site.store.is_available)
-        running.site.disk.full = False
+        running.harness.disk.full = True
+        running.harness.disk.release()
+        await until(lambda: not running.harness.store.is_available)
+        running.harness.disk.full = False
         await running.answered(1)
         await until(lambda: running.unsettled() == 0)
         await pause()
-    assert (running.correlations(), running.site.values()) == (["1"], [1])
+    assert (running.correlations(), running.harness.values()) == (["1"], [1])
 
 
 @pytest.mark.parametrize("clients", [1, 2])
@@ -126,15 +126,15 @@ async def test_an_internal_error_while_retrying_strands_no_delivery(
     monkeypatch.setattr(Dispatcher, "handle", fail)
     running = await Running.opened(clientCount=clients)
     await until(lambda: len(running.broker.links) == clients)
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs() as lines:
         running.send(*numbered(1, 2, 3))
-        await until(lambda: running.site.count("in", "held") == 3)
+        await until(lambda: running.harness.count("in", "held") == 3)
         mistakes.append(ZeroDivisionError("an internal error"))
-        running.site.disk.full = False
+        running.harness.disk.full = False
         assert sorted(await running.answered(3)) == ["1", "2", "3"]
         await until(lambda: running.unsettled() == 0)
-    assert sorted(running.site.values()) == [1, 2, 3]
+    assert sorted(running.harness.values()) == [1, 2, 3]
     assert [line["event"] for line in lines].count("source stopped") == clients
     assert "connecting: source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
 
@@ -144,73 +144,73 @@ ACKS = ["twin-persisted", "search-persisted"]
 
 async def test_a_command_that_requests_acknowledgements_survives_a_full_disk_and_a_lost_link() -> None:
     running = await Running.opened()
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(turn(1, correlation_id="1", requested_acks=ACKS))
-        await until(lambda: running.site.count("in", "held") == 1)
+        await until(lambda: running.harness.count("in", "held") == 1)
         await running.linked_again()
-        running.site.disk.full = False
+        running.harness.disk.full = False
         await running.answered(1)
         await until(lambda: running.unsettled() == 0)
         await pause()
-    assert (running.correlations(), running.site.values()) == (["1"], [1])
+    assert (running.correlations(), running.harness.values()) == (["1"], [1])
     assert running.answers()[0]["topic"].endswith("/things/twin/acks")
 
 
 async def test_a_command_that_requests_acknowledgements_survives_a_link_lost_before_its_commit_fails() -> None:
     running = await Running.opened()
-    running.site.disk.hold()
+    running.harness.disk.hold()
     with capture_logs():
         running.send(turn(1, correlation_id="1", requested_acks=ACKS))
-        await until(lambda: running.site.disk.commits == 2)
+        await until(lambda: running.harness.disk.commits == 2)
         await running.linked_again()
         await until(lambda: running.unsettled() == 1)
         await pause()
-        running.site.disk.full = True
-        running.site.disk.release()
-        await until(lambda: not running.site.store.is_available)
-        running.site.disk.full = False
+        running.harness.disk.full = True
+        running.harness.disk.release()
+        await until(lambda: not running.harness.store.is_available)
+        running.harness.disk.full = False
         await running.answered(1)
         await until(lambda: running.unsettled() == 0)
         await pause()
-    assert (running.correlations(), running.site.values()) == (["1"], [1])
+    assert (running.correlations(), running.harness.values()) == (["1"], [1])
 
 
 async def with_consumer(running: Running) -> asyncio.Task[None]:
     """Run one consumer over a link of its own, with a short pause."""
-    site = running.site
+    harness = running.harness
     await running.supervisor.close()
     assert CONNECTION_TYPE.connect is not None
     link = await CONNECTION_TYPE.connect(running.connection)
-    site.outbox.detach()
-    site.outbox.attach(link)
+    harness.outbox.detach()
+    harness.outbox.attach(link)
     return asyncio.create_task(
-        SourceConsumer(site.readers[0], RetryBuffer(site.dispatcher.handle, site.store, pause=0.01)).run(link)
+        SourceConsumer(harness.readers[0], RetryBuffer(harness.dispatcher.handle, harness.store, pause=0.01)).run(link)
     )
 
 
 async def test_an_unreadable_store_is_retried_after_a_pause() -> None:
     running = await Running.opened()
-    site, intake = running.site, await with_consumer(running)
-    site.store._cache.clear()
-    site.disk.unreadable = True
+    harness, intake = running.harness, await with_consumer(running)
+    harness.store._cache.clear()
+    harness.disk.unreadable = True
     with capture_logs() as lines:
         running.send(*numbered(1, 2))
         await until(lambda: len(lines) >= 3)
         running.send(*numbered(3))
         assert running.answers() == []
         assert len(lines) < 10
-        site.disk.unreadable = False
+        harness.disk.unreadable = False
         assert await running.answered(3) == ["1", "2", "3"]
-    assert site.values() == [1, 2, 3]
+    assert harness.values() == [1, 2, 3]
     running.broker.cut()
     await intake
 
 
 async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_others() -> None:
     running = await Running.opened()
-    site, intake = running.site, await with_consumer(running)
-    site.disk.rejected.add(b'"bad"')
+    harness, intake = running.harness, await with_consumer(running)
+    harness.disk.rejected.add(b'"bad"')
     with capture_logs():
         for number in range(12):
             running.send(turn("bad" if number % 4 == 2 else number, correlation_id=str(number)))
@@ -218,7 +218,7 @@ async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_o
         await running.answered(12)
         # After an internal error a delivery is requeued five times, then rejected.
         await until(lambda: running.unsettled() == 0)
-    assert site.values() == [number for number in range(12) if number % 4 != 2]
+    assert harness.values() == [number for number in range(12) if number % 4 != 2]
     failed = [answer["headers"]["correlation-id"] for answer in running.answers() if answer["status"] == 500]
     assert sorted(failed) == sorted(["2", "6", "10"] * 6)
     assert len(running.broker.dropped) == 3
@@ -229,33 +229,33 @@ async def test_a_change_that_cannot_be_stored_does_not_change_the_order_of_the_o
 async def test_deliveries_of_several_clients_and_sources_are_processed_in_order_of_arrival() -> None:
     running = await Running.opened(source("in"), source("other"), clientCount=3)
     await until(lambda: len(running.broker.links) == 3)
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         for number in range(60):
             running.send(*numbered(number), to="other" if number % 3 == 1 else "in")
             await pause(number % 4)
-        await until(lambda: running.site.count("in", "held") >= 1)
-        await until(lambda: running.site.disk.probes > 5)
+        await until(lambda: running.harness.count("in", "held") >= 1)
+        await until(lambda: running.harness.disk.probes > 5)
         assert running.answers() == []
-        running.site.disk.full = False
+        running.harness.disk.full = False
         correlations = await running.answered(60)
-    assert [int(correlation) for correlation in correlations] == running.site.values()
-    assert sorted(running.site.values()) == list(range(60))
+    assert [int(correlation) for correlation in correlations] == running.harness.values()
+    assert sorted(running.harness.values()) == list(range(60))
     await until(lambda: running.unsettled(0) == running.unsettled(1) == 0)
 
 
 async def test_deliveries_of_an_ended_link_are_dropped_and_the_others_processed() -> None:
     running = await Running.opened(clientCount=2, pauses=Backoff(60, 60))
     await until(lambda: len(running.broker.links) == 2)
-    running.site.disk.full = True
+    running.harness.disk.full = True
     with capture_logs():
         running.send(*numbered(*range(20)))
-        await until(lambda: running.site.count("in", "held") == 20)
+        await until(lambda: running.harness.count("in", "held") == 20)
         running.broker.links[0].die(NotConnected(Detail.CONNECTING, "the cable was cut"))
         await pause()
-        running.site.disk.full = False
+        running.harness.disk.full = False
         await until(lambda: running.unsettled() == 0)
-    assert sorted(running.site.values()) == list(range(20))
+    assert sorted(running.harness.values()) == list(range(20))
 
 
 async def test_case_51_minutes_in_which_a_link_was_throttled_are_counted_at_the_source() -> None:

@@ -11,7 +11,7 @@ from connectivity.transports.base import Delivery, Outcome
 from mappings.model.envelope import Envelope
 from tests.support.in_process.service import ConnectionHarness
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 AGAIN, DROPPED, SETTLED = Outcome.REDELIVER, Outcome.DROPPED, Outcome.SETTLED
 

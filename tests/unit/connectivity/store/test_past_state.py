@@ -46,7 +46,7 @@ class Past:
         self.lake = Lake(folder)
         cold = LakeHistory(self.lake)
         self.now = NOW
-        self.site = ConnectionHarness(
+        self.harness = ConnectionHarness(
             source("in", OWNER),
             source("other", READER),
             cold=lambda: cold,
@@ -55,7 +55,7 @@ class Past:
 
     async def ask(self, payload: bytes, source: int = 0) -> dict[str, Any]:
         self.now += timedelta(seconds=10)
-        return await self.site.ask(payload, source=source)
+        return await self.harness.ask(payload, source=source)
 
     async def retrieve(self, path: str = "/", *, by: int = 0, name: str = "lamp-7", **headers: Any) -> dict[str, Any]:
         return await self.ask(command("retrieve", path, name=name, **headers), by)
@@ -71,20 +71,20 @@ class Past:
 
     async def move(self, last: int, *, forgotten: int = 0) -> None:
         """Bring the whole history into the lake, trim the journal up to a number, let the lake forget revisions."""
-        things, policies = self.site.history(LAMP), self.site.history(POLICY)
+        things, policies = self.harness.history(LAMP), self.harness.history(POLICY)
         append_events(self.lake, list(enumerate([*policies, *things], 1)))
-        await self.site.store.trim(last, LATER)
+        await self.harness.store.trim(last, LATER)
         if forgotten:
             forget(self.lake, f"revision <= {forgotten} AND entity_type = 'thing'")
 
 
 @pytest.fixture
-async def lamp(tmp_path: Path, sites: list[ConnectionHarness]) -> Past:
+async def lamp(tmp_path: Path, harnesses: list[ConnectionHarness]) -> Past:
     made = Past(tmp_path)
     assert (await made.ask(creation("lamp-7", OWNER)))["status"] == 201
     for number in range(2, 6):
         assert (await made.ask(turn(number, note=f"n-{number}")))["status"] in (201, 204)
-    made.site.forget()
+    made.harness.forget()
     return made
 
 
@@ -153,7 +153,7 @@ async def test_row_04_a_revision_deleted_by_retention_is_not_found(lamp: Past) -
 
 
 async def test_row_04_a_snapshot_replaces_the_events_deleted_by_retention(lamp: Past) -> None:
-    events = lamp.site.history(LAMP)
+    events = lamp.harness.history(LAMP)
     append_snapshots(lamp.lake, [fold(events[:3])])
     await lamp.move(99, forgotten=3)
     assert await lamp.status(at_historical_revision=2) == HISTORY_NOT_FOUND
@@ -188,7 +188,7 @@ async def test_row_08_the_event_of_that_instant_is_left_out(wherever: Past) -> N
 
 
 async def test_row_09_a_snapshot_without_an_event_after_it_is_the_answer(lamp: Past) -> None:
-    events = lamp.site.history(LAMP)
+    events = lamp.harness.history(LAMP)
     append_snapshots(lamp.lake, [fold(events[:2]), fold(events[:4])])
     await lamp.move(99, forgotten=5)
     assert await lamp.on(at_historical_timestamp=WHEN[5]) == 4
@@ -271,31 +271,31 @@ async def test_a_policy_has_a_past_as_well(lamp: Past) -> None:
 
 
 async def test_a_past_that_was_just_decided_is_answered_when_it_is_durable(lamp: Past) -> None:
-    lamp.site.disk.hold()
+    lamp.harness.disk.hold()
     deliveries = [turn(6), turn(7), command("retrieve", at_historical_revision=6, correlation_id="asked")]
-    lamp.site.deliver(*deliveries)
-    lamp.site.disk.release()
-    await lamp.site.settled(3)
+    lamp.harness.deliver(*deliveries)
+    lamp.harness.disk.release()
+    await lamp.harness.settled(3)
     assert [
-        it["value"]["attributes"] for it in lamp.site.answers() if it["headers"].get("correlation-id") == "asked"
+        it["value"]["attributes"] for it in lamp.harness.answers() if it["headers"].get("correlation-id") == "asked"
     ] == [{"on": 6}]
 
 
 async def test_an_instant_before_which_something_was_just_decided_waits_for_it(lamp: Past) -> None:
-    lamp.site.disk.hold()
+    lamp.harness.disk.hold()
     lamp.now += timedelta(seconds=10)
-    lamp.site.deliver(turn(6))
+    lamp.harness.deliver(turn(6))
     lamp.now += timedelta(seconds=10)
     instant = lamp.now.isoformat().replace("+00:00", "Z")
-    lamp.site.deliver(command("retrieve", at_historical_timestamp=instant, correlation_id="asked"))
-    lamp.site.disk.release()
-    await lamp.site.settled(2)
-    (answer,) = [it for it in lamp.site.answers() if it["headers"].get("correlation-id") == "asked"]
+    lamp.harness.deliver(command("retrieve", at_historical_timestamp=instant, correlation_id="asked"))
+    lamp.harness.disk.release()
+    await lamp.harness.settled(2)
+    (answer,) = [it for it in lamp.harness.answers() if it["headers"].get("correlation-id") == "asked"]
     assert answer["value"]["attributes"] == {"on": 6}
 
 
 async def test_a_lake_that_cannot_be_read_is_reported(lamp: Past) -> None:
-    await lamp.site.store.trim(4, LATER)
+    await lamp.harness.store.trim(4, LATER)
     answer = await lamp.retrieve(at_historical_revision=2)
     assert (answer["status"], answer["value"]["error"]) == (500, "internalerror")
     assert "older part of this history" in answer["value"]["message"]
@@ -311,15 +311,15 @@ async def test_long_histories_start_at_the_nearest_state(
     await lamp.ask(command("modify", value={"policyId": str(POLICY), "attributes": {"on": "whole"}}))
     await lamp.ask(turn(7))
     await lamp.ask(turn(8))
-    events = lamp.site.history(LAMP)
+    events = lamp.harness.history(LAMP)
     await lamp.move(99)
     for revision in (2, 5, 6, 7):
-        found = await state_at(lamp.site.store, PastQuery(LAMP, revision, None))
+        found = await state_at(lamp.harness.store, PastQuery(LAMP, revision, None))
         assert found is not None
         assert found.snapshot == fold(events[:revision])
         assert found.headers == events[revision - 1].headers
     append_snapshots(lamp.lake, [fold(events[:4])])
-    found = await state_at(lamp.site.store, PastQuery(LAMP, 5, None))
+    found = await state_at(lamp.harness.store, PastQuery(LAMP, 5, None))
     assert found is not None
     assert found.snapshot == fold(events[:5])
 
@@ -330,9 +330,9 @@ async def test_a_creation_that_is_forgotten_is_known_from_the_present(
     monkeypatch.setattr(past_state, "SHORT", 0)
     await lamp.ask(command("modify", value={"policyId": str(POLICY), "attributes": {"on": "whole"}}))
     await lamp.ask(turn(7))
-    events: list[Event] = lamp.site.history(LAMP)
+    events: list[Event] = lamp.harness.history(LAMP)
     await lamp.move(99, forgotten=5)
-    found = await state_at(lamp.site.store, PastQuery(LAMP, 6, None))
+    found = await state_at(lamp.harness.store, PastQuery(LAMP, 6, None))
     assert found is not None
     assert found.snapshot == fold(events[:6])
     assert datetime.fromisoformat(found.snapshot.created) == NOW + timedelta(seconds=10)

@@ -45,7 +45,7 @@ class TrimmedMessages:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
+async def harness(tmp_path: Path) -> AsyncIterator[TrimmedMessages]:
     made = TrimmedMessages(tmp_path)
     assert made.store.oldest_revision(TANK) == 1
     assert await made.store.trim(6, LATER) == 6
@@ -65,45 +65,47 @@ async def test_the_oldest_revision_of_a_complete_journal_needs_no_lake() -> None
     await store.close()
 
 
-async def test_trimmed_revisions_are_retained_once_the_lake_lookup_has_found_them(site: TrimmedMessages) -> None:
-    assert site.store.oldest_revision(TANK) == 7
-    assert await site.retained_history.look(TANK) == 1
-    assert site.store.oldest_revision(TANK) == 1
+async def test_trimmed_revisions_are_retained_once_the_lake_lookup_has_found_them(harness: TrimmedMessages) -> None:
+    assert harness.store.oldest_revision(TANK) == 7
+    assert await harness.retained_history.look(TANK) == 1
+    assert harness.store.oldest_revision(TANK) == 1
 
 
-async def test_a_requested_entity_is_looked_up_in_the_next_round(site: TrimmedMessages) -> None:
-    assert site.store.oldest_revision(TANK) == 7
-    assert await site.round() == 1
-    site.clock.advance(CACHE_SECONDS)
-    assert site.store.oldest_revision(TANK) == 7
-    assert await site.round() == 1
+async def test_a_requested_entity_is_looked_up_in_the_next_round(harness: TrimmedMessages) -> None:
+    assert harness.store.oldest_revision(TANK) == 7
+    assert await harness.round() == 1
+    harness.clock.advance(CACHE_SECONDS)
+    assert harness.store.oldest_revision(TANK) == 7
+    assert await harness.round() == 1
 
 
-async def test_revisions_deleted_by_retention_disappear_with_the_next_round(site: TrimmedMessages) -> None:
-    assert await site.retained_history.look(TANK) == 1
-    forget(site.lake, "revision <= 4")
-    assert await site.round() == 7
-    assert await site.round() == 5
-    forget(site.lake, "revision <= 6")
-    site.clock.advance(1.0)
-    assert await site.retained_history.look(TANK) == 7
-    assert site.store.oldest_revision(TANK) == 7
+async def test_revisions_deleted_by_retention_disappear_with_the_next_round(harness: TrimmedMessages) -> None:
+    assert await harness.retained_history.look(TANK) == 1
+    forget(harness.lake, "revision <= 4")
+    assert await harness.round() == 7
+    assert await harness.round() == 5
+    forget(harness.lake, "revision <= 6")
+    harness.clock.advance(1.0)
+    assert await harness.retained_history.look(TANK) == 7
+    assert harness.store.oldest_revision(TANK) == 7
 
 
-async def test_the_journal_decides_the_oldest_revision_when_the_lake_is_empty(site: TrimmedMessages) -> None:
-    forget(site.lake, "true")
-    assert (await site.retained_history.look(TANK), site.store.oldest_revision(TANK)) == (7, 7)
-    assert await site.store.trim(8, LATER) == 2
-    assert (await site.retained_history.look(TANK), site.store.oldest_revision(TANK)) == (9, 9)
+async def test_the_journal_decides_the_oldest_revision_when_the_lake_is_empty(harness: TrimmedMessages) -> None:
+    forget(harness.lake, "true")
+    assert (await harness.retained_history.look(TANK), harness.store.oldest_revision(TANK)) == (7, 7)
+    assert await harness.store.trim(8, LATER) == 2
+    assert (await harness.retained_history.look(TANK), harness.store.oldest_revision(TANK)) == (9, 9)
 
 
-async def test_an_erasure_takes_everything_up_to_it(site: TrimmedMessages) -> None:
-    assert await site.retained_history.look(TANK) == 1
-    await site.store.execute(lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=TANK)
+async def test_an_erasure_takes_everything_up_to_it(harness: TrimmedMessages) -> None:
+    assert await harness.retained_history.look(TANK) == 1
+    await harness.store.execute(
+        lambda it: erasure.begin(it, "stream", TANK.id, timestamp(11), "operator"), forgets=TANK
+    )
     # The entries themselves go in steps of their own.
-    assert (site.store.oldest_revision(TANK), await site.retained_history.look(TANK)) == (11, 11)
-    await site.store.submit([published(TANK, 11), published(TANK, 12)])
-    assert site.store.oldest_revision(TANK) == 11
+    assert (harness.store.oldest_revision(TANK), await harness.retained_history.look(TANK)) == (11, 11)
+    await harness.store.submit([published(TANK, 11), published(TANK, 12)])
+    assert harness.store.oldest_revision(TANK) == 11
 
 
 async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Path) -> None:
@@ -119,10 +121,10 @@ async def test_while_the_lake_cannot_be_read_nothing_is_known_of_it(tmp_path: Pa
     await store.close()
 
 
-async def test_each_partition_has_its_own_oldest_revision_and_the_cache_is_limited(site: TrimmedMessages) -> None:
-    await site.store.submit([published(OTHER, 1)])
-    assert (await site.retained_history.look(TANK), site.store.oldest_revision(OTHER)) == (1, 1)
+async def test_each_partition_has_its_own_oldest_revision_and_the_cache_is_limited(harness: TrimmedMessages) -> None:
+    await harness.store.submit([published(OTHER, 1)])
+    assert (await harness.retained_history.look(TANK), harness.store.oldest_revision(OTHER)) == (1, 1)
     for number in range(MOST):
-        site.store.oldest_revision(partition_entity(f"stream/{number}"))
-    assert repr(site.retained_history) == f"<RetainedHistory of {MOST} entities, 1 of them in the lake>"
-    assert site.store.oldest_revision(TANK) == 1
+        harness.store.oldest_revision(partition_entity(f"stream/{number}"))
+    assert repr(harness.retained_history) == f"<RetainedHistory of {MOST} entities, 1 of them in the lake>"
+    assert harness.store.oldest_revision(TANK) == 1

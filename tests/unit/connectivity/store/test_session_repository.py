@@ -35,7 +35,7 @@ class SessionJournal:
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[SessionJournal]:
+async def harness(tmp_path: Path) -> AsyncIterator[SessionJournal]:
     made = SessionJournal(tmp_path)
     yield made
     await made.store.close()
@@ -49,112 +49,112 @@ def rows(count: int) -> Sequence[SessionRow]:
     return [row(f"r/{number:04}") for number in range(count)]
 
 
-async def test_a_kept_session_is_durable_with_the_next_commit(site: SessionJournal) -> None:
+async def test_a_kept_session_is_durable_with_the_next_commit(harness: SessionJournal) -> None:
     """More than one step holds, too."""
     many = rows(2 * module.STEP_ROWS + 1)
     for each in many:
-        site.sessions.keep(each)
-    assert site.sessions.rows("depot") == many
-    await site.store.submit(())
-    assert site.written() == many
+        harness.sessions.keep(each)
+    assert harness.sessions.rows("depot") == many
+    await harness.store.submit(())
+    assert harness.written() == many
 
 
-async def test_a_session_kept_during_a_commit_is_durable_with_the_following_commit(site: SessionJournal) -> None:
-    site.sessions.keep(row("r/a"))
-    first = site.store.submit(())
-    site.sessions.keep(row("r/b"))
-    await site.store.submit(())
-    assert site.written() == [row("r/a"), row("r/b")]
+async def test_a_session_kept_during_a_commit_is_durable_with_the_following_commit(harness: SessionJournal) -> None:
+    harness.sessions.keep(row("r/a"))
+    first = harness.store.submit(())
+    harness.sessions.keep(row("r/b"))
+    await harness.store.submit(())
+    assert harness.written() == [row("r/a"), row("r/b")]
     assert first.done()
 
 
-async def test_a_forgotten_session_is_deleted_with_the_next_commit(site: SessionJournal) -> None:
-    site.sessions.keep(row("r/a"))
-    site.sessions.keep(row("r/b"))
-    await site.store.submit(())
-    site.sessions.forget(row("r/a").at)
-    site.sessions.forget(row("r/z").at)
-    assert site.sessions.rows("depot") == [row("r/b")]
-    await site.store.submit(())
-    assert site.written() == [row("r/b")]
+async def test_a_forgotten_session_is_deleted_with_the_next_commit(harness: SessionJournal) -> None:
+    harness.sessions.keep(row("r/a"))
+    harness.sessions.keep(row("r/b"))
+    await harness.store.submit(())
+    harness.sessions.forget(row("r/a").at)
+    harness.sessions.forget(row("r/z").at)
+    assert harness.sessions.rows("depot") == [row("r/b")]
+    await harness.store.submit(())
+    assert harness.written() == [row("r/b")]
 
 
-async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(site: SessionJournal) -> None:
+async def test_how_far_a_session_has_come_is_written_down_once_in_a_while(harness: SessionJournal) -> None:
     for each in (row("r/a"), row("r/b"), row("r/c", last=None)):
-        site.sessions.keep(each)
-    await site.store.submit(())
+        harness.sessions.keep(each)
+    await harness.store.submit(())
     for last in (8, 9, 6):
-        site.sessions.sent(row("r/a").at, last)
-    site.sessions.sent(row("r/z").at, 3)
-    assert [each.last for each in site.sessions.rows("depot")] == [9, 7, None]
-    await site.store.submit(())
-    assert [each.last for each in site.written()] == [7, 7, None]
-    site.sessions.sweep()
-    await site.store.barrier()
-    assert [each.last for each in site.written()] == [9, 7, None]
+        harness.sessions.sent(row("r/a").at, last)
+    harness.sessions.sent(row("r/z").at, 3)
+    assert [each.last for each in harness.sessions.rows("depot")] == [9, 7, None]
+    await harness.store.submit(())
+    assert [each.last for each in harness.written()] == [7, 7, None]
+    harness.sessions.sweep()
+    await harness.store.barrier()
+    assert [each.last for each in harness.written()] == [9, 7, None]
 
 
-async def test_a_row_that_is_kept_again_continues_from_where_it_is(site: SessionJournal) -> None:
+async def test_a_row_that_is_kept_again_continues_from_where_it_is(harness: SessionJournal) -> None:
     """Somebody subscribed a second time: what he was sent already does not come again."""
-    site.sessions.keep(row())
-    site.sessions.sent(row().at, 12)
-    site.sessions.keep(row(last=3)._replace(row=b"\x01"))
-    await site.store.submit(())
-    assert site.written() == [row(last=12)._replace(row=b"\x01")]
+    harness.sessions.keep(row())
+    harness.sessions.sent(row().at, 12)
+    harness.sessions.keep(row(last=3)._replace(row=b"\x01"))
+    await harness.store.submit(())
+    assert harness.written() == [row(last=12)._replace(row=b"\x01")]
 
 
-async def test_a_row_that_was_forgotten_and_is_kept_again_starts_again(site: SessionJournal) -> None:
-    site.sessions.keep(row())
-    site.sessions.sent(row().at, 12)
-    await site.store.submit(())
-    site.sessions.forget(row().at)
-    site.sessions.keep(row(last=3))
-    site.sessions.sweep()
-    await site.store.submit(())
-    assert site.written() == site.sessions.rows("depot") == [row(last=3)]
+async def test_a_row_that_was_forgotten_and_is_kept_again_starts_again(harness: SessionJournal) -> None:
+    harness.sessions.keep(row())
+    harness.sessions.sent(row().at, 12)
+    await harness.store.submit(())
+    harness.sessions.forget(row().at)
+    harness.sessions.keep(row(last=3))
+    harness.sessions.sweep()
+    await harness.store.submit(())
+    assert harness.written() == harness.sessions.rows("depot") == [row(last=3)]
 
 
-async def test_a_service_that_ends_normally_has_written_everything(tmp_path: Path, site: SessionJournal) -> None:
-    site.sessions.keep(row())
-    site.sessions.sent(row().at, 12)
-    await site.sessions.close()
-    assert site.written() == [row(last=12)]
-    again = SessionRepository(site.store, "streamr")
+async def test_a_service_that_ends_normally_has_written_everything(tmp_path: Path, harness: SessionJournal) -> None:
+    harness.sessions.keep(row())
+    harness.sessions.sent(row().at, 12)
+    await harness.sessions.close()
+    assert harness.written() == [row(last=12)]
+    again = SessionRepository(harness.store, "streamr")
     assert again.rows("depot") == [row(last=12)]
-    assert SessionRepository(site.store, "another").rows("depot") == []
+    assert SessionRepository(harness.store, "another").rows("depot") == []
 
 
-async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(site: SessionJournal) -> None:
-    site.sessions.keep(row())
-    site.sessions.keep(other := row(connection="annex"))
-    site.sessions.keep_only(lambda connection_id: connection_id == "annex")
-    await site.store.submit(())
-    assert site.sessions.rows("depot") == []
-    assert site.written() == [other]
+async def test_nothing_is_kept_of_a_connection_that_is_not_to_be_open(harness: SessionJournal) -> None:
+    harness.sessions.keep(row())
+    harness.sessions.keep(other := row(connection="annex"))
+    harness.sessions.keep_only(lambda connection_id: connection_id == "annex")
+    await harness.store.submit(())
+    assert harness.sessions.rows("depot") == []
+    assert harness.written() == [other]
 
 
 async def test_session_changes_are_written_when_the_store_is_available_again(
-    site: SessionJournal, monkeypatch: pytest.MonkeyPatch
+    harness: SessionJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> None:
         raise StoreUnavailable("the disk is full")
 
-    site.sessions.keep(row("r/a"))
-    site.sessions.keep(row("r/b"))
-    await site.store.submit(())
+    harness.sessions.keep(row("r/a"))
+    harness.sessions.keep(row("r/b"))
+    await harness.store.submit(())
     with monkeypatch.context() as broken:
-        broken.setattr(site.journal, "commit", refuse)
-        broken.setattr(site.journal, "probe", refuse)
-        site.sessions.sent(row("r/a").at, 12)
-        site.sessions.sweep()
-        site.sessions.forget(row("r/b").at)
-        site.sessions.keep(row("r/c"))
+        broken.setattr(harness.journal, "commit", refuse)
+        broken.setattr(harness.journal, "probe", refuse)
+        harness.sessions.sent(row("r/a").at, 12)
+        harness.sessions.sweep()
+        harness.sessions.forget(row("r/b").at)
+        harness.sessions.keep(row("r/c"))
         with pytest.raises(StoreUnavailable):
-            await site.store.submit(())
-        site.sessions.keep(row("r/d"))
-        site.sessions.sweep()
-    await wait_until(lambda: site.store.is_available)
-    assert site.written() == [row("r/a"), row("r/b")]
-    site.sessions.sweep()
-    await site.store.barrier()
-    assert site.written() == site.sessions.rows("depot") == [row("r/a", last=12), row("r/c"), row("r/d")]
+            await harness.store.submit(())
+        harness.sessions.keep(row("r/d"))
+        harness.sessions.sweep()
+    await wait_until(lambda: harness.store.is_available)
+    assert harness.written() == [row("r/a"), row("r/b")]
+    harness.sessions.sweep()
+    await harness.store.barrier()
+    assert harness.written() == harness.sessions.rows("depot") == [row("r/a", last=12), row("r/c"), row("r/d")]

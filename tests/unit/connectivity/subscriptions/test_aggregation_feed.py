@@ -35,20 +35,20 @@ def entries(**guest: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def site() -> ConnectionHarness:
+def harness() -> ConnectionHarness:
     return ConnectionHarness(source(), source("guests", "acme:guest"))
 
 
-async def registries(site: ConnectionHarness, number: int, **guest: Any) -> None:
+async def registries(harness: ConnectionHarness, number: int, **guest: Any) -> None:
     """Create things in three rooms in turn; `size` is the number of the thing."""
     for each in range(number):
         attributes = {"room": ("attic", "cellar", "hall")[each % 3], "size": each}
-        await has_thing(site, f"lamp-{each:03}", {"attributes": attributes}, policy=entries(**guest))
+        await has_thing(harness, f"lamp-{each:03}", {"attributes": attributes}, policy=entries(**guest))
 
 
-async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -> None:
-    await registries(site, 9)
-    searcher = Searcher(site)
+async def test_rows_come_in_pages_that_were_requested(harness: ConnectionHarness) -> None:
+    await registries(harness, 9)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(2)", aggregation=BY_ROOM)
     assert await searcher.request(key) == [
         [{"room": "attic", "count": 3, "all": 9}, {"room": "cellar", "count": 3, "all": 12}]
@@ -58,17 +58,19 @@ async def test_rows_come_in_pages_that_were_requested(site: ConnectionHarness) -
     assert searcher.messages(key) == ["created", "next", "next", "complete"]
 
 
-async def test_nothing_is_read_before_the_first_request(site: ConnectionHarness) -> None:
-    await registries(site, 1)
-    searcher = Searcher(site)
+async def test_nothing_is_read_before_the_first_request(harness: ConnectionHarness) -> None:
+    await registries(harness, 1)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(aggregation={})
-    assert site.search.pages == []
+    assert harness.search.pages == []
     assert await searcher.request(key, 9) == [[{"count": 1}]]
     assert searcher.messages(key) == ["created", "next", "complete"]
 
 
-async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is_zero(site: ConnectionHarness) -> None:
-    searcher = Searcher(site)
+async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is_zero(
+    harness: ConnectionHarness,
+) -> None:
+    searcher = Searcher(harness)
     key = await searcher.subscribe(aggregation=BY_ROOM)
     assert await searcher.request(key) == []
     assert searcher.messages(key) == ["created", "complete"]
@@ -76,32 +78,32 @@ async def test_without_a_match_groups_are_complete_without_a_page_and_a_count_is
     assert await searcher.request(key) == [[{"count": 0}]]
 
 
-async def test_only_things_that_match_filter_and_namespaces_are_counted(site: ConnectionHarness) -> None:
-    await registries(site, 9)
-    searcher = Searcher(site)
+async def test_only_things_that_match_filter_and_namespaces_are_counted(harness: ConnectionHarness) -> None:
+    await registries(harness, 9)
+    searcher = Searcher(harness)
     key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.site"])
     assert await searcher.request(key) == [[{"count": 5}]]
     key = await searcher.subscribe("gt(attributes/size,3)", aggregation={}, namespaces=["acme.lab"])
     assert await searcher.request(key) == [[{"count": 0}]]
 
 
-async def test_all_matches_are_scanned_in_slices(site: ConnectionHarness) -> None:
-    site.search.slice = 4
-    await registries(site, 30)
-    searcher = Searcher(site)
+async def test_all_matches_are_scanned_in_slices(harness: ConnectionHarness) -> None:
+    harness.search.slice = 4
+    await registries(harness, 30)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "sort(-attributes/size)", aggregation=BY_ROOM)
     (page,) = await searcher.request(key)
     assert [row["count"] for row in page] == [10, 10, 10]
     assert sum(row["all"] for row in page) == sum(range(30))
-    assert len(site.search.pages) == 8
-    assert {looked.thread[:6] for looked in site.search.pages} == {"search"}
+    assert len(harness.search.pages) == 8
+    assert {looked.thread[:6] for looked in harness.search.pages} == {"search"}
 
 
 async def test_rows_are_computed_outside_the_event_loop(
-    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Exact means of 10,000 groups take a second."""
-    await registries(site, 3)
+    await registries(harness, 3)
     threads, rows = set[threading.Thread](), GroupAccumulator.rows
 
     def noted(tally: GroupAccumulator) -> list[dict[str, Any]]:
@@ -109,38 +111,38 @@ async def test_rows_are_computed_outside_the_event_loop(
         return rows(tally)
 
     monkeypatch.setattr(GroupAccumulator, "rows", noted)
-    searcher = Searcher(site)
+    searcher = Searcher(harness)
     await searcher.request(await searcher.subscribe(aggregation=BY_ROOM))
     assert len(threads) == 1
     assert threading.main_thread() not in threads
 
 
-async def test_errors_of_a_scan_fail_the_subscription(site: ConnectionHarness) -> None:
-    await registries(site, 3)
-    searcher = Searcher(site)
+async def test_errors_of_a_scan_fail_the_subscription(harness: ConnectionHarness) -> None:
+    await registries(harness, 3)
+    searcher = Searcher(harness)
     for error in (BudgetExceeded(5.0),):
-        site.search.error = error
+        harness.search.error = error
         key = await searcher.subscribe(aggregation={})
         assert await searcher.request(key) == []
         failure = searcher.failure(key)
         assert (failure["status"], failure["error"]) == (503, "thing-search:budget.exceeded")
         assert "The search did not read all matches within 60 s." in failure["message"]
-    site.search.error = StoreUnavailable("a bad day")
+    harness.search.error = StoreUnavailable("a bad day")
     key = await searcher.subscribe(aggregation={})
     await searcher.request(key)
     assert searcher.failure(key)["error"] == "internalerror"
 
 
-async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(site: ConnectionHarness) -> None:
-    await registries(site, 9)
-    site.search.slice = 1
-    asked = site.searching.understand(SearchQuery(), ("acme:owner",))
-    everything = FullScan(site.searching, asked.question, asked.subjects, 1e-9)
+async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(harness: ConnectionHarness) -> None:
+    await registries(harness, 9)
+    harness.search.slice = 1
+    asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
+    everything = FullScan(harness.searching, asked.question, asked.subjects, 1e-9)
     feed = AggregationFeed(everything, read_aggregation({}), 25)
     with pytest.raises(FeedFailed) as failed:
         await feed.page(0, 1, 1_000_000)
     assert failed.value.fault.error == "thing-search:budget.exceeded"
-    assert len(site.search.pages) == 1
+    assert len(harness.search.pages) == 1
 
 
 @pytest.mark.parametrize(
@@ -153,9 +155,9 @@ async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(site: Con
     ],
 )
 async def test_an_invalid_aggregation_fails_at_the_first_request(
-    site: ConnectionHarness, aggregation: Any, code: str, answer: str
+    harness: ConnectionHarness, aggregation: Any, code: str, answer: str
 ) -> None:
-    searcher = Searcher(site)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(aggregation=aggregation)
     assert searcher.messages(key) == ["created"]
     assert await searcher.request(key) == []
@@ -171,39 +173,39 @@ async def test_an_invalid_aggregation_fails_at_the_first_request(
     ],
 )
 async def test_an_invalid_search_fails_like_a_search_for_things(
-    site: ConnectionHarness, more: dict[str, Any], code: str
+    harness: ConnectionHarness, more: dict[str, Any], code: str
 ) -> None:
-    searcher = Searcher(site)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(aggregation={}, **more)
     await searcher.request(key)
     assert searcher.failure(key)["error"] == code
 
 
-async def test_the_past_cannot_be_aggregated(site: ConnectionHarness) -> None:
+async def test_the_past_cannot_be_aggregated(harness: ConnectionHarness) -> None:
     from connectivity.subscriptions.aggregation_feed import open_search
 
     query = SearchQuery(aggregation=b"{}", at=1)
-    answer = open_search(site.searching, query, {}, ("acme:owner",), 60.0)
+    answer = open_search(harness.searching, query, {}, ("acme:owner",), 60.0)
     assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
     query, headers = SearchQuery(aggregation=b"{}"), {"at-historical-timestamp": "2030-01-15T07:30:00Z"}
-    answer = open_search(site.searching, query, headers, ("acme:owner",), 60.0)
+    answer = open_search(harness.searching, query, headers, ("acme:owner",), 60.0)
     assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
 
 
-async def test_too_many_groups_are_refused(site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_groups_are_refused(harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("connectivity.subscriptions.aggregation_feed.MOST_GROUPS", 4)
-    await registries(site, 5)
-    searcher = Searcher(site)
+    await registries(harness, 5)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(aggregation={"groupBy": {"id": "thingId"}})
     await searcher.request(key)
     failure = searcher.failure(key)
     assert (failure["status"], failure["error"]) == (413, "thing-search:aggregation.toolarge")
 
 
-async def test_the_bytes_of_a_page_of_rows_are_limited(site: ConnectionHarness) -> None:
-    await registries(site, 12)
-    asked = site.searching.understand(SearchQuery(), ("acme:owner",))
-    everything = FullScan(site.searching, asked.question, asked.subjects, 60.0)
+async def test_the_bytes_of_a_page_of_rows_are_limited(harness: ConnectionHarness) -> None:
+    await registries(harness, 12)
+    asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
+    everything = FullScan(harness.searching, asked.question, asked.subjects, 60.0)
     feed = AggregationFeed(everything, read_aggregation({"groupBy": {"id": "thingId"}}), 25)
     position, sizes, then = 0, [], PageEnd.MORE
     while then is not PageEnd.END:
@@ -219,8 +221,8 @@ async def test_the_bytes_of_a_page_of_rows_are_limited(site: ConnectionHarness) 
 
 
 @pytest.fixture
-def guest(site: ConnectionHarness) -> Searcher:
-    return Searcher(site, 1)
+def guest(harness: ConnectionHarness) -> Searcher:
+    return Searcher(harness, 1)
 
 
 async def rows(searcher: Searcher, aggregation: Any) -> Any:
@@ -230,14 +232,14 @@ async def rows(searcher: Searcher, aggregation: Any) -> Any:
     return [row for page in pages for row in page]
 
 
-async def test_things_without_read_permission_are_not_counted(site: ConnectionHarness, guest: Searcher) -> None:
-    await registries(site, 3)
+async def test_things_without_read_permission_are_not_counted(harness: ConnectionHarness, guest: Searcher) -> None:
+    await registries(harness, 3)
     assert await rows(guest, {}) == [{"count": 0}]
     assert await rows(guest, BY_ROOM) == []
 
 
-async def test_values_without_read_permission_are_missing(site: ConnectionHarness, guest: Searcher) -> None:
-    await registries(site, 3, **{"thing:/attributes/room": READ})
+async def test_values_without_read_permission_are_missing(harness: ConnectionHarness, guest: Searcher) -> None:
+    await registries(harness, 3, **{"thing:/attributes/room": READ})
     assert await rows(guest, BY_ROOM) == [
         {"room": "attic", "count": 1, "all": 0},
         {"room": "cellar", "count": 1, "all": 0},
@@ -245,22 +247,22 @@ async def test_values_without_read_permission_are_missing(site: ConnectionHarnes
     ]
 
 
-async def test_a_revoked_path_makes_no_group_and_adds_nothing(site: ConnectionHarness, guest: Searcher) -> None:
-    await registries(site, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
+async def test_a_revoked_path_makes_no_group_and_adds_nothing(harness: ConnectionHarness, guest: Searcher) -> None:
+    await registries(harness, 3, **{"thing:/": READ, "thing:/attributes/room": HIDDEN})
     assert await rows(guest, BY_ROOM) == [{"room": None, "count": 3, "all": 3}]
 
 
 async def test_a_special_field_needs_its_own_permission_although_it_is_shown(
-    site: ConnectionHarness, guest: Searcher
+    harness: ConnectionHarness, guest: Searcher
 ) -> None:
     """As in a filter; the policy applies even if the policy ID itself is not readable."""
     measures = {"measures": {"newest": {"max": "_revision"}, "all": {"sum": "attributes/size"}}}
-    await registries(site, 1, **{"thing:/attributes": READ})
+    await registries(harness, 1, **{"thing:/attributes": READ})
     assert await rows(guest, measures) == [{"count": 1, "newest": None, "all": 0}]
-    await has_thing(site, "lamp-9", {"attributes": {"size": 9}}, policy=entries(**{"thing:/": READ}))
+    await has_thing(harness, "lamp-9", {"attributes": {"size": 9}}, policy=entries(**{"thing:/": READ}))
     assert await rows(guest, measures) == [{"count": 2, "newest": 1, "all": 9}]
     await has_thing(
-        site,
+        harness,
         "lamp-8",
         {"attributes": {"size": 8}},
         policy=entries(**{"thing:/attributes": READ, "thing:/_revision": READ}),
@@ -268,11 +270,11 @@ async def test_a_special_field_needs_its_own_permission_although_it_is_shown(
     assert await rows(guest, measures) == [{"count": 3, "newest": 1, "all": 17}]
 
 
-async def test_long_arrays_end_at_the_limit_of_groups(site: ConnectionHarness) -> None:
+async def test_long_arrays_end_at_the_limit_of_groups(harness: ConnectionHarness) -> None:
     """Long arrays in several groupings reach the limit of groups, in a worker thread."""
     long = list(range(3_000))
-    await has_thing(site, "lamp-1", {"attributes": {"a": long, "b": long}})
-    searcher = Searcher(site)
+    await has_thing(harness, "lamp-1", {"attributes": {"a": long, "b": long}})
+    searcher = Searcher(harness)
     key = await searcher.subscribe(aggregation={"groupBy": {"a": "attributes/a", "b": "attributes/b"}})
     await searcher.request(key)
     assert searcher.failure(key)["error"] == "thing-search:aggregation.toolarge"

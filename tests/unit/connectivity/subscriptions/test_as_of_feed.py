@@ -91,20 +91,22 @@ class Past:
     def __init__(self, folder: Path, options: PastOptions) -> None:
         self.lake = Lake(folder)
         self.lake.pipeline.mkdir(parents=True)
-        self.site = ConnectionHarness(source(), source("guests", "acme:guest"), journal=Journal.open(self.lake.journal))
+        self.harness = ConnectionHarness(
+            source(), source("guests", "acme:guest"), journal=Journal.open(self.lake.journal)
+        )
         self.spark = CannedQueries(self.lake)
-        self.searches = AsOfSearches(self.site.store, self.site.decider.world, self.spark, lambda: CLOCK, options)
-        self.site.searching.as_of = self.searches.open
+        self.searches = AsOfSearches(self.harness.store, self.harness.decider.world, self.spark, lambda: CLOCK, options)
+        self.harness.searching.as_of = self.searches.open
         self.reach(10**6)
 
     def reach(self, seq: int) -> None:
         publish_watermark(self.lake.watermark, Watermark(seq))
 
     async def subscribe(self, at: str = PAST, source: int = 0, **value: Any) -> tuple[Searcher, str]:
-        before = len(self.site.link.published)
-        self.site.deliver(searching("subscribe", value, at_historical_timestamp=at), source=source)
-        await until(lambda: len(self.site.link.published) > before)
-        return Searcher(self.site, source), self.site.answers()[before]["value"]["subscriptionId"]
+        before = len(self.harness.link.published)
+        self.harness.deliver(searching("subscribe", value, at_historical_timestamp=at), source=source)
+        await until(lambda: len(self.harness.link.published) > before)
+        return Searcher(self.harness, source), self.harness.answers()[before]["value"]["subscriptionId"]
 
     async def ends(self, at: str = PAST, **value: Any) -> tuple[Any, ...]:
         """Return how a search ends: `complete`, or its status and code."""
@@ -133,13 +135,13 @@ async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     yield make
     for past in made:
         past.searches.close()
-        await past.site.close()
+        await past.harness.close()
 
 
 async def test_past_things_are_sent_in_pages_with_one_spark_query(make_past: Callable[..., Past]) -> None:
     past = make_past()
     for number in range(5):
-        await has_thing(past.site, f"lamp-{number}", {"attributes": {"a": "now"}})
+        await has_thing(past.harness, f"lamp-{number}", {"attributes": {"a": "now"}})
     for number in (3, 1, 4, 0, 2):
         past.spark.has(f"lamp-{number}", a=number)
     past.spark.has("never", a=9)
@@ -158,16 +160,16 @@ async def test_the_current_policy_applies_when_collecting_and_for_every_page(
 ) -> None:
     past = make_past()
     for number in range(3):
-        await has_thing(past.site, f"lamp-{number}", policy=_shared())
+        await has_thing(past.harness, f"lamp-{number}", policy=_shared())
         past.spark.has(f"lamp-{number}", a=number, b=number)
-    await has_thing(past.site, "secret")
+    await has_thing(past.harness, "secret")
     past.spark.has("secret", a=9)
     guest, key = await past.subscribe(source=1, filter="not(eq(attributes/b,1))", options="size(1)")
     assert await guest.request(key) == [[_readable("lamp-0", a=0)]]
     # An unreadable field equals nothing; from now on they cannot read the second thing at all.
     resources = {"thing:/x": {"grant": ["READ"], "revoke": []}}
-    past.site.deliver(document("acme.site/lamp-1/policies/commands/modify", "/entries/GUEST/resources", resources))
-    await until(lambda: past.site.answers()[-1].get("status") == 204)
+    past.harness.deliver(document("acme.site/lamp-1/policies/commands/modify", "/entries/GUEST/resources", resources))
+    await until(lambda: past.harness.answers()[-1].get("status") == 204)
     assert (await guest.request(key))[1:] == [[_readable("lamp-2", a=2)]]
     assert guest.end(key) == "complete"
     owner, key = await past.subscribe(filter="not(eq(attributes/b,1))")
@@ -207,7 +209,7 @@ def _readable(name: str, **attributes: Any) -> dict[str, Any]:
 
 async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[..., Past]) -> None:
     past = make_past(open_timeout=0.3)
-    await has_thing(past.site, "lamp-1")
+    await has_thing(past.harness, "lamp-1")
     past.reach(0)
     now, later = (_text(NOW + timedelta(microseconds=it)) for it in (0, 1))
     assert await past.ends(now) == ("complete",), "nothing from before it is missing"
@@ -217,7 +219,7 @@ async def test_design_8_32_a_lake_that_lags_too_long_is_503(make_past: Callable[
     past.searches.options = PastOptions(open_timeout=30)
     searcher, key = await past.subscribe(later)
     searcher.ask(key)
-    past.reach(past.site.journal.newest_seq())
+    past.reach(past.harness.journal.newest_seq())
     await until(lambda: searcher.end(key) == "complete")
 
 
@@ -254,7 +256,7 @@ async def test_a_failed_spark_query_fails_at_the_first_request(
 async def test_the_size_of_a_result_is_limited(make_past: Callable[..., Past]) -> None:
     past = make_past(bound=SpoolLimits(records=1))
     for name in ("lamp-1", "lamp-2"):
-        await has_thing(past.site, name)
+        await has_thing(past.harness, name)
         past.spark.has(name)
     assert await past.ends() == (503, "thing-search:budget.exceeded")
     await past.wait_for_open_files(0)
@@ -274,7 +276,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
     assert searcher.messages(key) == ["created"]
     past.spark.held = False
     for name in ("lamp-1", "lamp-2"):
-        await has_thing(past.site, name)
+        await has_thing(past.harness, name)
         past.spark.has(name)
     searcher, key = await past.subscribe(options="size(1)")
     assert len(await searcher.request(key)) == 1
@@ -282,8 +284,8 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
 
     def has_idled() -> bool:
         # A subscription is not idle while its page is being read.
-        past.site.clock.advance(120)
-        past.site.streams.sweep()
+        past.harness.clock.advance(120)
+        past.harness.streams.sweep()
         return searcher.end(key) == "failed"
 
     await until(has_idled)
@@ -293,7 +295,7 @@ async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing
 async def test_a_page_ends_at_its_limit_of_bytes(make_past: Callable[..., Past]) -> None:
     past = make_past()
     for number in range(5):
-        await has_thing(past.site, f"lamp-{number}")
+        await has_thing(past.harness, f"lamp-{number}")
         past.spark.has(f"lamp-{number}", a="x" * 300)
     feed = past.searches.open(SearchRequest(ThingQuery(None, read_options(None).order), 25, None, ("acme:owner",)), 0)
     assert isinstance(feed, AsOfFeed)

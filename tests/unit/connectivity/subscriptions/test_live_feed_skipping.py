@@ -17,7 +17,7 @@ from tests.support.journal_entries import LAMP, change
 
 
 @pytest.fixture
-async def site() -> AsyncIterator[FollowedStore]:
+async def harness() -> AsyncIterator[FollowedStore]:
     made = FollowedStore()
     yield made
     await made.close()
@@ -38,67 +38,67 @@ def test_too_much_lag_is_a_number_of_events_or_of_bytes(events: int, bytes: int,
     assert LagTolerance().is_over(events, bytes) is is_over
 
 
-async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(site: FollowedStore) -> None:
-    site.follow_with(LagTolerance(events=4))
-    subscriber = site.subscriber(may_skip=True)
-    await site.store_up_to(1)
+async def test_case_b11_skipped_events_precede_the_next_event_that_is_sent(harness: FollowedStore) -> None:
+    harness.follow_with(LagTolerance(events=4))
+    subscriber = harness.subscriber(may_skip=True)
+    await harness.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
     subscriber.reply.is_stalled = True
-    await site.store_up_to(2)
+    await harness.store_up_to(2)
     await until(lambda: subscriber.revisions == [1, 2])
-    await site.store_up_to(8)
-    await site.reported(LAMP, 8)
-    site.clock.advance(2)
+    await harness.store_up_to(8)
+    await harness.reported(LAMP, 8)
+    harness.clock.advance(2)
     subscriber.reply.is_stalled = False
     subscriber.reply.postings[-1].take()
     await until(lambda: 8 in subscriber.revisions)
     assert subscriber.revisions == [1, 2, 8], "the predecessor of 8 is 7, so its client asks for 3 to 7: these five"
-    await site.store_up_to(9)
+    await harness.store_up_to(9)
     await until(lambda: subscriber.revisions == [1, 2, 8, 9])
-    assert [figure.values[()] for figure in site.following.figures()] == [1, 1, 5]
+    assert [figure.values[()] for figure in harness.following.figures()] == [1, 1, 5]
 
 
-async def test_a_burst_alone_skips_no_events(site: FollowedStore) -> None:
+async def test_a_burst_alone_skips_no_events(harness: FollowedStore) -> None:
     """Whatever the pause before it."""
-    site.follow_with(LagTolerance(events=4))
-    subscriber = site.subscriber(may_skip=True)
-    await site.store_up_to(1)
+    harness.follow_with(LagTolerance(events=4))
+    subscriber = harness.subscriber(may_skip=True)
+    await harness.store_up_to(1)
     await until(lambda: subscriber.revisions == [1])
-    site.clock.advance(3600)
-    await site.store_up_to(300)
+    harness.clock.advance(3600)
+    await harness.store_up_to(300)
     await until(lambda: len(subscriber.revisions) >= 300)
     assert subscriber.revisions == list(range(1, 301))
 
 
-async def test_a_follower_with_little_demand_skips_by_bytes_as_well(site: FollowedStore) -> None:
-    site.follow_with(LagTolerance(bytes=120))
-    subscriber = site.subscriber(demand=1, may_skip=True)
-    await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
+async def test_a_follower_with_little_demand_skips_by_bytes_as_well(harness: FollowedStore) -> None:
+    harness.follow_with(LagTolerance(bytes=120))
+    subscriber = harness.subscriber(demand=1, may_skip=True)
+    await harness.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(1, 4)])
     await until(lambda: subscriber.revisions == [1])
-    site.clock.advance(2)
+    harness.clock.advance(2)
     subscriber.request(1)
     await until(lambda: len(subscriber.revisions) == 2)
     assert subscriber.revisions == [1, 2], "two were left, which are not too many bytes"
-    site.clock.advance(2)
-    await site.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(4, 7)])
-    await site.reported(LAMP, 6)
+    harness.clock.advance(2)
+    await harness.store.submit([change(LAMP, revision, b'"%b"' % (b"x" * 48)) for revision in range(4, 7)])
+    await harness.reported(LAMP, 6)
     subscriber.request(1)
     await until(lambda: len(subscriber.revisions) == 3)
-    await site.store.submit([change(LAMP, 7, b'"%b"' % (b"x" * 48))])
-    await site.reported(LAMP, 7)
-    site.clock.advance(2)
+    await harness.store.submit([change(LAMP, 7, b'"%b"' % (b"x" * 48))])
+    await harness.reported(LAMP, 7)
+    harness.clock.advance(2)
     subscriber.request(2)
     await until(lambda: len(subscriber.revisions) == 4)
     assert subscriber.revisions == [1, 2, 3, 7], "too many bytes have waited for two seconds"
 
 
-async def test_a_follower_that_catches_up_in_between_gets_every_event(site: FollowedStore) -> None:
-    site.follow_with(LagTolerance(events=4))
-    feed, position, seen = site.following.feed(LAMP, may_skip=True), 0, []
+async def test_a_follower_that_catches_up_in_between_gets_every_event(harness: FollowedStore) -> None:
+    harness.follow_with(LagTolerance(events=4))
+    feed, position, seen = harness.following.feed(LAMP, may_skip=True), 0, []
     for last in range(10, 101, 10):
-        await site.store_up_to(last)
-        await site.reported(LAMP, last)
-        site.clock.advance(1.5)
+        await harness.store_up_to(last)
+        await harness.reported(LAMP, last)
+        harness.clock.advance(1.5)
         while position < last - 2:
             page = await feed.page(position, 4, MUCH)
             position = page.position
@@ -106,11 +106,11 @@ async def test_a_follower_that_catches_up_in_between_gets_every_event(site: Foll
     assert seen == list(range(1, position + 1))
 
 
-async def test_a_follower_that_may_not_skip_gets_every_event(site: FollowedStore) -> None:
-    site.follow_with(LagTolerance(events=4))
-    await site.store_up_to(50)
-    feed = site.following.feed(LAMP, 0)
-    site.clock.advance(3600)
+async def test_a_follower_that_may_not_skip_gets_every_event(harness: FollowedStore) -> None:
+    harness.follow_with(LagTolerance(events=4))
+    await harness.store_up_to(50)
+    feed = harness.following.feed(LAMP, 0)
+    harness.clock.advance(3600)
     assert (await drawn(feed, limit=3))[0] == list(range(1, 51))
 
 
@@ -118,8 +118,8 @@ async def test_a_follower_that_may_not_skip_gets_every_event(site: FollowedStore
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4), st.sampled_from((0, 1, 3))), max_size=30))
 async def test_a_client_that_requests_gaps_ends_up_with_every_event(course: list[tuple[int, int, int]]) -> None:
     """Store some events, take some, let time pass; at last take all that are left."""
-    site = FollowedStore()
-    site.follow_with(LagTolerance(events=3))
+    harness = FollowedStore()
+    harness.follow_with(LagTolerance(events=3))
     known: list[int] = []
     position = 0
 
@@ -133,16 +133,16 @@ async def test_a_client_that_requests_gaps_ends_up_with_every_event(course: list
         position = page.position
         return page.then
 
-    feed = site.following.feed(LAMP, may_skip=True)
+    feed = harness.following.feed(LAMP, may_skip=True)
     last = 0
     for stored, taken, seconds in course:
         if stored:
-            await site.store_up_to(last := last + stored)
-            await site.reported(LAMP, last)
+            await harness.store_up_to(last := last + stored)
+            await harness.reported(LAMP, last)
         if taken:
             await take(taken)
-        site.clock.advance(seconds)
+        harness.clock.advance(seconds)
     while await take(10) is not PageEnd.WAIT:
         pass
     assert known == list(range(1, last + 1))
-    await site.store.close()
+    await harness.store.close()

@@ -46,14 +46,14 @@ def entries(**readers: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def site() -> ConnectionHarness:
+def harness() -> ConnectionHarness:
     return ConnectionHarness(source(), source("guests", "acme:guest"))
 
 
-async def test_case_72_only_matches_are_sent_and_then_complete(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-1", {"attributes": {"counter": 1}})
-    await has_thing(site, "lamp-2", {"attributes": {"other": 1}})
-    searcher = Searcher(site)
+async def test_case_72_only_matches_are_sent_and_then_complete(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1", {"attributes": {"counter": 1}})
+    await has_thing(harness, "lamp-2", {"attributes": {"other": 1}})
+    searcher = Searcher(harness)
     key = await searcher.subscribe("exists(attributes/counter)")
     assert await searcher.request(key, 5) == [
         [{"thingId": "acme.site:lamp-1", "policyId": "acme.site:lamp-1", "attributes": {"counter": 1}}]
@@ -61,10 +61,10 @@ async def test_case_72_only_matches_are_sent_and_then_complete(site: ConnectionH
     assert searcher.messages(key) == ["created", "next", "complete"]
 
 
-async def test_case_73_pages_have_the_requested_size(site: ConnectionHarness) -> None:
+async def test_case_73_pages_have_the_requested_size(harness: ConnectionHarness) -> None:
     for number in range(7):
-        await has_thing(site, f"lamp-{number}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(3)")
     pages = await searcher.request(key, 5)
     assert [len(page) for page in pages] == [3, 3, 1]
@@ -72,46 +72,46 @@ async def test_case_73_pages_have_the_requested_size(site: ConnectionHarness) ->
     assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
 
 
-async def test_case_73_each_unit_of_demand_requests_one_page(site: ConnectionHarness) -> None:
+async def test_case_73_each_unit_of_demand_requests_one_page(harness: ConnectionHarness) -> None:
     for number in range(7):
-        await has_thing(site, f"lamp-{number}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(3)")
     for sizes in ([3], [3, 3], [3, 3, 1]):
         assert [len(page) for page in await searcher.request(key, 1)] == sizes
     assert searcher.messages(key) == ["created", "next", "next", "next", "complete"]
 
 
-async def test_case_74_without_options_a_page_has_25_things(site: ConnectionHarness) -> None:
+async def test_case_74_without_options_a_page_has_25_things(harness: ConnectionHarness) -> None:
     for number in range(30):
-        await has_thing(site, f"lamp-{number:02}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number:02}")
+    searcher = Searcher(harness)
     key = await searcher.subscribe()
     assert [len(page) for page in await searcher.request(key, 5)] == [25, 5]
 
 
-async def test_case_75_without_matches_complete_is_sent_without_a_page(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-1")
-    searcher = Searcher(site)
+async def test_case_75_without_matches_complete_is_sent_without_a_page(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1")
+    searcher = Searcher(harness)
     key = await searcher.subscribe("exists(attributes/counter)")
     assert await searcher.request(key, 1) == []
     assert searcher.messages(key) == ["created", "complete"]
 
 
-async def test_complete_follows_the_last_full_page_at_once(site: ConnectionHarness) -> None:
+async def test_complete_follows_the_last_full_page_at_once(harness: ConnectionHarness) -> None:
     for number in range(6):
-        await has_thing(site, f"lamp-{number}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(3)")
     await searcher.request(key, 2)
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_case_76_namespaces_match_exactly_and_an_empty_list_selects_all(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-1")
+async def test_case_76_namespaces_match_exactly_and_an_empty_list_selects_all(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1")
     other = command("create", value={"_policy": entries()}).replace(b"acme.site/", b"acme.lab/")
-    assert (await site.ask(other))["status"] == 201
-    searcher = Searcher(site)
+    assert (await harness.ask(other))["status"] == 201
+    searcher = Searcher(harness)
     assert await searcher.all(namespaces=["acme.lab"]) == ["acme.lab:lamp-7"]
     assert await searcher.all(namespaces=["acme"]) == []
     assert await searcher.all(namespaces=[]) == ["acme.lab:lamp-7", "acme.site:lamp-1"]
@@ -141,9 +141,9 @@ async def test_case_76_namespaces_match_exactly_and_an_empty_list_selects_all(si
     ],
 )
 async def test_case_77_to_80_an_invalid_search_fails_at_the_first_request(
-    site: ConnectionHarness, filter: str | None, options: str | None, code: str, message: str
+    harness: ConnectionHarness, filter: str | None, options: str | None, code: str, message: str
 ) -> None:
-    searcher = Searcher(site)
+    searcher = Searcher(harness)
     key = await searcher.subscribe(filter, options)
     await pause()
     assert searcher.messages(key) == ["created"]
@@ -154,18 +154,18 @@ async def test_case_77_to_80_an_invalid_search_fails_at_the_first_request(
     assert message in error["message"]
 
 
-async def test_case_81_missing_values_sort_first_and_last_when_descending(site: ConnectionHarness) -> None:
+async def test_case_81_missing_values_sort_first_and_last_when_descending(harness: ConnectionHarness) -> None:
     for name, attributes in {"x": {"n": 2}, "y": {}, "z": {"n": 1}}.items():
-        await has_thing(site, name, {"attributes": attributes})
-    searcher = Searcher(site)
+        await has_thing(harness, name, {"attributes": attributes})
+    searcher = Searcher(harness)
     assert [id[-1] for id in await searcher.all(None, "sort(+attributes/n)")] == ["y", "z", "x"]
     assert [id[-1] for id in await searcher.all(None, "sort(-attributes/n)")] == ["x", "z", "y"]
 
 
 @pytest.mark.parametrize("filter", [None, 'eq(thingId,"acme.site:lamp-1")'], ids=["looked for", "named"])
-async def test_case_82_only_the_selected_fields_are_sent(site: ConnectionHarness, filter: str | None) -> None:
-    await has_thing(site, "lamp-1", {"attributes": {"room": "hall", "n": 1}, "features": {"lamp": {}}})
-    searcher = Searcher(site)
+async def test_case_82_only_the_selected_fields_are_sent(harness: ConnectionHarness, filter: str | None) -> None:
+    await has_thing(harness, "lamp-1", {"attributes": {"room": "hall", "n": 1}, "features": {"lamp": {}}})
+    searcher = Searcher(harness)
     for fields, shown in {
         "thingId": {"thingId": "acme.site:lamp-1"},
         "attributes(room),_revision": {"attributes": {"room": "hall"}, "_revision": 1},
@@ -180,22 +180,22 @@ async def test_case_82_only_the_selected_fields_are_sent(site: ConnectionHarness
         assert await searcher.request(key) == [[shown]]
 
 
-async def test_case_83_fields_without_read_permission_are_not_sent(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-1")
-    await has_thing(site, "lamp-2", policy=entries(guest={"thing:/": READ_ALL}))
-    guest = Searcher(site, source=1)
+async def test_case_83_fields_without_read_permission_are_not_sent(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1")
+    await has_thing(harness, "lamp-2", policy=entries(guest={"thing:/": READ_ALL}))
+    guest = Searcher(harness, source=1)
     assert await guest.all() == ["acme.site:lamp-2"]
     assert await guest.all('in(thingId,"acme.site:lamp-1","acme.site:lamp-2")') == ["acme.site:lamp-2"]
 
 
 @pytest.mark.parametrize("named", ["", ',eq(thingId,"acme.site:lamp-2")'], ids=["looked for", "named"])
 async def test_case_84_a_predicate_on_an_unreadable_field_is_false_and_its_negation_true(
-    site: ConnectionHarness, named: str
+    harness: ConnectionHarness, named: str
 ) -> None:
     resources = {"thing:/": READ_ALL, "thing:/attributes/secret": {"grant": [], "revoke": ["READ"]}}
     for name, policy in {"lamp-1": entries(), "lamp-2": entries(guest=resources)}.items():
-        await has_thing(site, name, {"attributes": {"secret": 1, "room": "hall"}}, policy=policy)
-    guest = Searcher(site, source=1)
+        await has_thing(harness, name, {"attributes": {"secret": 1, "room": "hall"}}, policy=policy)
+    guest = Searcher(harness, source=1)
 
     async def found(filter: str) -> bool:
         ids = await guest.all(f"and({filter},exists(thingId){named})", "size(200)")
@@ -211,30 +211,30 @@ async def test_case_84_a_predicate_on_an_unreadable_field_is_false_and_its_negat
     assert await found("not(exists(attributes/secret))")
 
 
-async def test_a_change_of_a_policy_applies_to_the_next_page(site: ConnectionHarness) -> None:
+async def test_a_change_of_a_policy_applies_to_the_next_page(harness: ConnectionHarness) -> None:
     readable = entries(guest={"thing:/": READ_ALL})
     for number in range(4):
-        await has_thing(site, f"lamp-{number}", policy=readable)
-    guest = Searcher(site, source=1)
+        await has_thing(harness, f"lamp-{number}", policy=readable)
+    guest = Searcher(harness, source=1)
     key = await guest.subscribe(None, "size(1)")
     await guest.request(key)
     for number in (1, 3):
         changed = document(f"acme.site/lamp-{number}/policies/commands/modify", "/entries/guest/resources", {})
-        assert (await site.ask(changed))["status"] == 204
+        assert (await harness.ask(changed))["status"] == 204
     pages = await guest.request(key, 9)
     assert [thing["thingId"][-1] for page in pages for thing in page] == ["0", "2"]
 
 
 @pytest.mark.parametrize("channel", ["live", "none"])
-async def test_case_85_other_channels_open_nothing(site: ConnectionHarness, channel: str) -> None:
-    answer = await site.ask(searching("subscribe", {}).replace(b"/twin/", f"/{channel}/".encode()))
+async def test_case_85_other_channels_open_nothing(harness: ConnectionHarness, channel: str) -> None:
+    answer = await harness.ask(searching("subscribe", {}).replace(b"/twin/", f"/{channel}/".encode()))
     assert answer["topic"] == "unknown/unknown/things/twin/errors" or channel == "live"
     assert answer["value"]["error"] == "protocoladapter:unknown.topicpath"
 
 
 @pytest.mark.parametrize("demand", [-3, 0, None])
-async def test_case_86_a_demand_of_zero_fails(site: ConnectionHarness, demand: int | None) -> None:
-    searcher = Searcher(site)
+async def test_case_86_a_demand_of_zero_fails(harness: ConnectionHarness, demand: int | None) -> None:
+    searcher = Searcher(harness)
     key = await searcher.subscribe()
     searcher.ask(key, demand)
     await until(lambda: searcher.end(key))
@@ -248,16 +248,16 @@ async def test_case_86_a_demand_of_zero_fails(site: ConnectionHarness, demand: i
     )
 
 
-async def test_case_87_parallel_searches_do_not_mix(site: ConnectionHarness) -> None:
+async def test_case_87_parallel_searches_do_not_mix(harness: ConnectionHarness) -> None:
     for number in range(8):
-        await has_thing(site, f"lamp-{number}", {"attributes": {"tag": number % 4}})
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}", {"attributes": {"tag": number % 4}})
+    searcher = Searcher(harness)
     keys = [await searcher.subscribe(f"eq(attributes/tag,{tag})", "size(1)") for tag in range(4)]
     await searcher.request(keys[0], 1)
     searcher.cancel(keys[0])
-    site.search.error = StoreUnavailable("a page cannot be read")
+    harness.search.error = StoreUnavailable("a page cannot be read")
     await searcher.request(keys[1], 1)
-    site.search.error = None
+    harness.search.error = None
     for key in keys[2:]:
         searcher.ask(key, 10)
     await until(lambda: all(searcher.end(key) for key in keys[1:]))
@@ -269,44 +269,44 @@ async def test_case_87_parallel_searches_do_not_mix(site: ConnectionHarness) -> 
         assert found == [tag, tag]
 
 
-async def test_case_88_nothing_is_read_before_the_first_request(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-1")
-    searcher = Searcher(site)
+async def test_case_88_nothing_is_read_before_the_first_request(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1")
+    searcher = Searcher(harness)
     key = await searcher.subscribe()
     await pause()
-    assert site.search.pages == []
+    assert harness.search.pages == []
     await searcher.request(key)
-    assert [looked.after for looked in site.search.pages] == [None]
+    assert [looked.after for looked in harness.search.pages] == [None]
 
 
-async def test_case_89_a_request_without_the_id_is_answered_with_an_error(site: ConnectionHarness) -> None:
+async def test_case_89_a_request_without_the_id_is_answered_with_an_error(harness: ConnectionHarness) -> None:
     for action in ("request", "cancel"):
         for value in ({"demand": 1}, {"subscriptionId": None}, None):
-            answer = await site.ask(searching(action, value))
+            answer = await harness.ask(searching(action, value))
             assert answer["topic"] == "unknown/unknown/things/twin/errors"
             assert answer["value"]["error"] == "json.field.missing"
 
 
 async def test_case_90_a_thing_deleted_between_two_pages_is_skipped_and_the_page_filled(
-    site: ConnectionHarness,
+    harness: ConnectionHarness,
 ) -> None:
     for number in range(5):
-        await has_thing(site, f"lamp-{number}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(2)")
     await searcher.request(key)
-    assert (await site.ask(command("delete", name="lamp-2")))["status"] == 204
+    assert (await harness.ask(command("delete", name="lamp-2")))["status"] == 204
     pages = await searcher.request(key)
     assert [thing["thingId"][-1] for page in pages for thing in page] == list("0134")
     await until(lambda: searcher.end(key) == "complete")
 
 
-async def test_case_91_ids_of_searches_and_histories_are_separate(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-7")
-    searcher = Searcher(site)
+async def test_case_91_ids_of_searches_and_histories_are_separate(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-7")
+    searcher = Searcher(harness)
     key = await searcher.subscribe()
     topic = b"acme.site/lamp-7/things/twin/streaming/request"
-    answer = await site.ask(
+    answer = await harness.ask(
         searching("request", {"subscriptionId": key, "demand": 1}).replace(b"_/_/things/twin/search/request", topic)
     )
     assert answer["value"]["error"]["error"] == "streaming.subscription.not.found"
@@ -317,11 +317,11 @@ async def test_case_91_ids_of_searches_and_histories_are_separate(site: Connecti
 
 
 @pytest.mark.parametrize("action", ["request", "cancel"])
-async def test_an_unknown_or_foreign_id_is_not_found(site: ConnectionHarness, action: str) -> None:
-    searcher = Searcher(site)
+async def test_an_unknown_or_foreign_id_is_not_found(harness: ConnectionHarness, action: str) -> None:
+    searcher = Searcher(harness)
     for key, from_source in (("77", 0), (await searcher.subscribe(), 1)):
-        site.forget()
-        answer = await site.ask(searching(action, {"subscriptionId": key, "demand": 1}), source=from_source)
+        harness.forget()
+        answer = await harness.ask(searching(action, {"subscriptionId": key, "demand": 1}), source=from_source)
         assert answer["topic"] == "_/_/things/twin/search/failed"
         assert answer["value"]["error"] == {
             "status": 404,
@@ -330,24 +330,24 @@ async def test_an_unknown_or_foreign_id_is_not_found(site: ConnectionHarness, ac
         }
 
 
-async def test_a_search_without_requests_expires_and_later_is_not_found(site: ConnectionHarness) -> None:
-    searcher = Searcher(site)
+async def test_a_search_without_requests_expires_and_later_is_not_found(harness: ConnectionHarness) -> None:
+    searcher = Searcher(harness)
     key = await searcher.subscribe()
     for _ in range(62):
-        site.clock.advance(1)
-        site.streams.sweep()
+        harness.clock.advance(1)
+        harness.streams.sweep()
     error = searcher.failure(key)
     assert (error["status"], error["error"]) == (408, "thing-search:subscription.timeout")
     assert error["message"] == f"The subscription '{key}' stopped due to a lack of interaction."
 
 
-async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: ConnectionHarness) -> None:
+async def test_a_search_that_runs_is_aborted_when_the_service_stops(harness: ConnectionHarness) -> None:
     for number in range(3):
-        await has_thing(site, f"lamp-{number}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    searcher = Searcher(harness)
     running, waiting = await searcher.subscribe(None, "size(1)"), await searcher.subscribe()
     await searcher.request(running, 1)
-    site.streams.abort(SubscriptionKind.SEARCH)
+    harness.streams.abort(SubscriptionKind.SEARCH)
     assert searcher.messages(waiting) == ["created"]
     assert searcher.failure(running) == {
         "status": 500,
@@ -357,9 +357,9 @@ async def test_a_search_that_runs_is_aborted_when_the_service_stops(site: Connec
     }
 
 
-async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: ConnectionHarness) -> None:
-    site.streams.open_by_connection["site"] = 10_000
-    answer = await site.ask(searching("subscribe", {}))
+async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(harness: ConnectionHarness) -> None:
+    harness.streams.open_by_connection["site"] = 10_000
+    answer = await harness.ask(searching("subscribe", {}))
     assert (answer["topic"], answer["status"]) == ("unknown/unknown/things/twin/errors", 429)
     assert answer["value"]["error"] == "thing-search:subscription.limit"
 
@@ -374,24 +374,24 @@ async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(site: 
         ([1], "json.format.invalid"),
     ],
 )
-async def test_a_value_of_the_wrong_type_opens_no_search(site: ConnectionHarness, value: Any, code: str) -> None:
-    answer = await site.ask(searching("subscribe", value))
+async def test_a_value_of_the_wrong_type_opens_no_search(harness: ConnectionHarness, value: Any, code: str) -> None:
+    answer = await harness.ask(searching("subscribe", value))
     assert answer["topic"] == "unknown/unknown/things/twin/errors"
     assert answer["value"]["error"] == code
 
 
-async def test_a_search_without_matches_at_its_time_limit_fails(site: ConnectionHarness) -> None:
-    site.search.error = BudgetExceeded(5)
-    searcher = Searcher(site)
+async def test_a_search_without_matches_at_its_time_limit_fails(harness: ConnectionHarness) -> None:
+    harness.search.error = BudgetExceeded(5)
+    searcher = Searcher(harness)
     key = await searcher.subscribe()
     await searcher.request(key)
     error = searcher.failure(key)
     assert (error["status"], error["error"]) == (503, "thing-search:budget.exceeded")
 
 
-async def test_times_are_those_of_the_subscribe_and_equal_filters_share_a_predicate(site: ConnectionHarness) -> None:
+async def test_times_are_those_of_the_subscribe_and_equal_filters_share_a_predicate(harness: ConnectionHarness) -> None:
     def predicate(filter: str) -> Any:
-        return site.searching.understand(SearchQuery(filter), ()).question.predicate
+        return harness.searching.understand(SearchQuery(filter), ()).question.predicate
 
     assert predicate("gt(attributes/n,1)") is predicate("gt(attributes/n,1)")
     past = predicate("lt(_modified,time:now-1h)")
@@ -402,102 +402,102 @@ async def test_times_are_those_of_the_subscribe_and_equal_filters_share_a_predic
 # --- pages --------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_page_is_filled_from_several_slices(site: ConnectionHarness) -> None:
+async def test_a_page_is_filled_from_several_slices(harness: ConnectionHarness) -> None:
     for number in range(7):
-        await has_thing(site, f"lamp-{number}")
-    site.search.slice = 2
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    harness.search.slice = 2
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(3)")
     assert [len(page) for page in await searcher.request(key, 5)] == [3, 3, 1]
 
 
 async def test_things_found_until_the_time_limit_are_a_page(
-    site: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(7):
-        await has_thing(site, f"lamp-{number}")
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number}")
+    searcher = Searcher(harness)
     key = await searcher.subscribe(None, "size(5)")
-    page = site.search.page
+    page = harness.search.page
 
     def slowly(*asked: Any, **more: Any) -> Any:
-        if len(site.search.pages) == 1:
-            site.search.error = BudgetExceeded(5)
+        if len(harness.search.pages) == 1:
+            harness.search.error = BudgetExceeded(5)
         return page(*asked, **more)
 
-    site.search.slice = 2
-    monkeypatch.setattr(site.search, "page", slowly)
+    harness.search.slice = 2
+    monkeypatch.setattr(harness.search, "page", slowly)
     assert [len(each) for each in await searcher.request(key)] == [2]
-    site.search.error, site.search.slice = None, None
+    harness.search.error, harness.search.slice = None, None
     assert [len(each) for each in await searcher.request(key)] == [2, 5]
 
 
-async def test_a_page_ends_at_its_limit_of_bytes(site: ConnectionHarness) -> None:
+async def test_a_page_ends_at_its_limit_of_bytes(harness: ConnectionHarness) -> None:
     for number in range(30):
-        await has_thing(site, f"lamp-{number:02}", {"attributes": {"text": "x" * 90_000}})
-    searcher = Searcher(site)
+        await has_thing(harness, f"lamp-{number:02}", {"attributes": {"text": "x" * 90_000}})
+    searcher = Searcher(harness)
     ids = ", ".join(f'"acme.site:lamp-{number:02}"' for number in range(24)).replace(", ", ",")
     key = await searcher.subscribe(f"in(thingId,{ids})", "size(200)")
     await searcher.request(key, 10)
     sizes = [len(page) for page in searcher.pages(key)]
     assert sizes == [11, 11, 2]
-    assert max(len(message.envelope.payload) for message in site.link.published) < 1 << 20
+    assert max(len(message.envelope.payload) for message in harness.link.published) < 1 << 20
 
 
-async def test_several_pages_are_read_at_once_up_to_a_limit(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-1")
-    searcher = Searcher(site)
+async def test_several_pages_are_read_at_once_up_to_a_limit(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-1")
+    searcher = Searcher(harness)
     for options, wanted in (("size(200)", 400), ("size(1)", AT_ONCE), ("size(25)", 500)):
         await searcher.all(None, options)
-        assert site.search.pages[-1].limit == wanted
+        assert harness.search.pages[-1].limit == wanted
 
 
 async def test_searches_run_in_worker_threads_except_for_a_named_thing(
-    site: ConnectionHarness,
+    harness: ConnectionHarness,
 ) -> None:
-    await has_thing(site, "lamp-1")
-    searcher = Searcher(site)
+    await has_thing(harness, "lamp-1")
+    searcher = Searcher(harness)
     await searcher.all('eq(thingId,"acme.site:lamp-1")')
-    assert site.search.pages == []
+    assert harness.search.pages == []
     # Several large things may follow each other.
     assert await searcher.all('in(thingId,"acme.site:lamp-1","acme.site:lamp-2")') == ["acme.site:lamp-1"]
-    assert len(site.search.pages) == 1
+    assert len(harness.search.pages) == 1
     await searcher.all()
-    assert site.search.pages[-1].thread.startswith("search")
+    assert harness.search.pages[-1].thread.startswith("search")
 
 
-async def test_a_long_search_does_not_delay_others(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-7")
-    searcher = Searcher(site)
+async def test_a_long_search_does_not_delay_others(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-7")
+    searcher = Searcher(harness)
     long = await searcher.subscribe()
-    site.search.gate.clear()
+    harness.search.gate.clear()
     searcher.ask(long)
-    await until(lambda: site.search.pages)
-    assert (await site.ask(turn(True)))["status"] == 201
+    await until(lambda: harness.search.pages)
+    assert (await harness.ask(turn(True)))["status"] == 201
     assert await searcher.all('eq(thingId,"acme.site:lamp-7")') == ["acme.site:lamp-7"]
     searcher.cancel(long)
-    site.search.gate.set()
+    harness.search.gate.set()
     await pause()
     assert searcher.messages(long) == ["created"]
-    assert len(site.search.pages) == 1
+    assert len(harness.search.pages) == 1
 
 
-async def test_a_search_cancelled_before_its_turn_is_not_executed(site: ConnectionHarness) -> None:
-    await has_thing(site, "lamp-7")
-    searcher = Searcher(site)
+async def test_a_search_cancelled_before_its_turn_is_not_executed(harness: ConnectionHarness) -> None:
+    await has_thing(harness, "lamp-7")
+    searcher = Searcher(harness)
     keys = [await searcher.subscribe() for _ in range(4)]
-    site.search.gate.clear()
+    harness.search.gate.clear()
     for key in keys:
         searcher.ask(key)
-    await until(lambda: len(site.search.pages) == 2)
+    await until(lambda: len(harness.search.pages) == 2)
     for key in keys[1:]:
         searcher.cancel(key)
-    await until(lambda: len(list(site.streams)) == 1)
-    site.search.gate.set()
+    await until(lambda: len(list(harness.streams)) == 1)
+    harness.search.gate.set()
     await until(lambda: searcher.end(keys[0]) == "complete")
     assert await searcher.all() == ["acme.site:lamp-7"]
     assert [searcher.messages(key) for key in keys] == [["created", "next", "complete"], *[["created"]] * 3]
-    assert len(site.search.pages) == 3
+    assert len(harness.search.pages) == 3
 
 
 # --- read your writes ---------------------------------------------------------------------------------------------------
@@ -505,15 +505,15 @@ async def test_a_search_cancelled_before_its_turn_is_not_executed(site: Connecti
 
 async def test_a_search_waits_for_changes_that_are_not_durable_yet() -> None:
     disk = Disk()
-    site = ConnectionHarness(journal=disk)
-    await has_thing(site, "lamp-7")
-    searcher = Searcher(site)
+    harness = ConnectionHarness(journal=disk)
+    await has_thing(harness, "lamp-7")
+    searcher = Searcher(harness)
     keys = [
         await searcher.subscribe("exists(attributes/on)"),
         await searcher.subscribe('eq(thingId,"acme.site:lamp-7")'),
     ]
     disk.hold()
-    site.deliver(turn(True))
+    harness.deliver(turn(True))
     for key in keys:
         searcher.ask(key)
     await pause()
@@ -527,46 +527,46 @@ async def test_a_search_waits_for_changes_that_are_not_durable_yet() -> None:
 @pytest.mark.parametrize("number", [50, pytest.param(5_000, marks=pytest.mark.soak(shard="properties"))])
 async def test_every_acknowledged_write_is_found_under_load(tmp_path: Path, number: int) -> None:
     """A search sent after a response finds the change, by value and by ID, while others write."""
-    site = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
-    await has_thing(site, "lamp-7")
-    await has_thing(site, "lamp-8")
-    searcher = Searcher(site)
-    others = asyncio.get_running_loop().create_task(_keep_writing(site))
+    harness = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
+    await has_thing(harness, "lamp-7")
+    await has_thing(harness, "lamp-8")
+    searcher = Searcher(harness)
+    others = asyncio.get_running_loop().create_task(_keep_writing(harness))
     try:
         for count in range(1, number + 1):
-            site.forget()
-            site.deliver(turn(count, correlation_id=f"write-{count}"))
-            await until(lambda n=count: f"write-{n}" in site.correlations())  # type: ignore[misc]
+            harness.forget()
+            harness.deliver(turn(count, correlation_id=f"write-{count}"))
+            await until(lambda n=count: f"write-{n}" in harness.correlations())  # type: ignore[misc]
             assert await searcher.all(f"eq(attributes/on,{count})") == ["acme.site:lamp-7"]
             named = f'and(eq(thingId,"acme.site:lamp-7"),eq(attributes/on,{count}))'
             assert await searcher.all(named) == ["acme.site:lamp-7"]
     finally:
         others.cancel()
-    assert len(site.journal.events(EntityId(EntityType.THING, "acme.site", "lamp-8"), 1, 2**62, 9, 1 << 20)) == 9
+    assert len(harness.journal.events(EntityId(EntityType.THING, "acme.site", "lamp-8"), 1, 2**62, 9, 1 << 20)) == 9
 
 
-async def _keep_writing(site: ConnectionHarness) -> None:
+async def _keep_writing(harness: ConnectionHarness) -> None:
     """Send commands without a pause."""
     number = 0
     while True:
         number -= 1
-        site.deliver(command("modify", "/attributes/on", number, name="lamp-8", response_required=False))
-        await site.store.barrier()
+        harness.deliver(command("modify", "/attributes/on", number, name="lamp-8", response_required=False))
+        await harness.store.barrier()
 
 
 # --- the past -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: ConnectionHarness) -> None:
+async def test_a_search_in_the_past_needs_a_lake_and_an_instant(harness: ConnectionHarness) -> None:
     for at, status, code in (
         ("2029-01-01T00:00:00Z", 501, "thing-search:past.unavailable"),
         ("yesterday", 400, "header.invalid"),
     ):
-        site.forget()
-        site.deliver(searching("subscribe", {}, at_historical_timestamp=at))
-        await until(lambda: site.link.published)
-        key = site.answers()[0]["value"]["subscriptionId"]
-        searcher = Searcher(site)
+        harness.forget()
+        harness.deliver(searching("subscribe", {}, at_historical_timestamp=at))
+        await until(lambda: harness.link.published)
+        key = harness.answers()[0]["value"]["subscriptionId"]
+        searcher = Searcher(harness)
         await searcher.request(key)
         assert (searcher.failure(key)["status"], searcher.failure(key)["error"]) == (status, code)
     assert searcher.failure(key)["message"] == (
@@ -575,14 +575,14 @@ async def test_a_search_in_the_past_needs_a_lake_and_an_instant(site: Connection
     )
 
 
-async def test_a_search_in_the_past_is_opened_with_nanoseconds(site: ConnectionHarness) -> None:
+async def test_a_search_in_the_past_is_opened_with_nanoseconds(harness: ConnectionHarness) -> None:
     opened: list[int] = []
 
     def open_past(asked: SearchRequest, at: int) -> Feed | Fault:
         opened.append(at)
-        return SearchFeed(site.searching, asked)
+        return SearchFeed(harness.searching, asked)
 
-    site.searching.as_of = open_past
-    site.deliver(searching("subscribe", {}, at_historical_timestamp="1970-01-01T00:00:01.5Z"))
+    harness.searching.as_of = open_past
+    harness.deliver(searching("subscribe", {}, at_historical_timestamp="1970-01-01T00:00:01.5Z"))
     await until(lambda: opened)
     assert opened == [1_500_000_000]

@@ -19,9 +19,9 @@ QUOTED = NASTY.replace("'", "\\'")
 
 @pytest.fixture
 async def searcher() -> Searcher:
-    site = ConnectionHarness(source())
-    await has_thing(site, "lamp-7", {"attributes": {NASTY: NASTY, "text": "a" * 5000}})
-    return Searcher(site)
+    harness = ConnectionHarness(source())
+    await has_thing(harness, "lamp-7", {"attributes": {NASTY: NASTY, "text": "a" * 5000}})
+    return Searcher(harness)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ async def test_invalid_options_fail_with_their_code(searcher: Searcher, options:
 
 async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
     """Random values of search fields and random filters get `created` and an end, or an error."""
-    random_source, site = dice("bad searches"), searcher.site
+    random_source, harness = dice("bad searches"), searcher.harness
     pieces = [
         "eq",
         "(",
@@ -107,7 +107,7 @@ async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
     values: list[Any] = [None, 1, "", [], {}, True, "size(1)", ["x"], "thingId"]
     served = 0
     for _ in range(examples(300)):
-        site.forget()
+        harness.forget()
         value = {
             "filter": "".join(random_source.choices(pieces, k=random_source.randint(0, 9))),
             **{
@@ -115,12 +115,12 @@ async def test_every_random_search_gets_an_answer(searcher: Searcher) -> None:
                 for _ in range(2)
             },
         }
-        answer = await site.ask(searching("subscribe", value))
+        answer = await harness.ask(searching("subscribe", value))
         if answer["topic"].endswith("/errors"):
             assert answer["value"]["error"].startswith("json.")
             continue
         await searcher.request(answer["value"]["subscriptionId"])
-        last = site.answers()[-1]
+        last = harness.answers()[-1]
         assert "internalerror" not in str(last), (value, last)
         served += 1
     assert served >= 2

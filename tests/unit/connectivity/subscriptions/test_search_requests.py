@@ -27,29 +27,29 @@ PLACE = (SortValue(TypeRank.NUMBER, 4), SortValue(TypeRank.TEXT, "acme.site:lamp
 
 
 @pytest.fixture
-def site() -> ConnectionHarness:
+def harness() -> ConnectionHarness:
     return ConnectionHarness(source())
 
 
 @pytest.fixture
-def searches(site: ConnectionHarness) -> SearchRequests:
-    return searches_of(site)
+def searches(harness: ConnectionHarness) -> SearchRequests:
+    return searches_of(harness)
 
 
 def searches_of(
-    site: ConnectionHarness, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
+    harness: ConnectionHarness, now: Callable[[], datetime] = lambda: NOW, noted: list[AuditEntry] | None = None
 ) -> SearchRequests:
     async def note(entry: AuditEntry) -> None:
         if noted is None:
             raise StoreUnavailable(f"no room for {entry.by}")
         noted.append(entry)
 
-    return SearchRequests(site.searching, now, page_bytes=1 << 20, count_timeout=60.0, note=note)
+    return SearchRequests(harness.searching, now, page_bytes=1 << 20, count_timeout=60.0, note=note)
 
 
-async def lamps(site: ConnectionHarness, number: int) -> None:
+async def lamps(harness: ConnectionHarness, number: int) -> None:
     for each in range(number):
-        await has_thing(site, f"lamp-{each:03}", {"attributes": {"size": each, "odd": bool(each % 2)}})
+        await has_thing(harness, f"lamp-{each:03}", {"attributes": {"size": each, "odd": bool(each % 2)}})
 
 
 async def all_pages(searches: SearchRequests, inquiry: HttpSearch) -> list[list[Any]]:
@@ -72,49 +72,51 @@ async def error_of(answer: Any) -> tuple[int, str]:
 
 
 async def test_each_cursor_leads_to_the_next_page_until_the_last(
-    site: ConnectionHarness, searches: SearchRequests
+    harness: ConnectionHarness, searches: SearchRequests
 ) -> None:
-    await lamps(site, 7)
+    await lamps(harness, 7)
     pages = await all_pages(searches, replace(OWNER, options="size(3),sort(-attributes/size)"))
     assert [[thing["attributes"]["size"] for thing in page] for page in pages] == [[6, 5, 4], [3, 2, 1], [0]]
 
 
-async def test_without_options_a_page_has_25_things(site: ConnectionHarness, searches: SearchRequests) -> None:
-    await lamps(site, 26)
+async def test_without_options_a_page_has_25_things(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 26)
     assert [len(page) for page in await all_pages(searches, OWNER)] == [25, 1]
 
 
-async def test_a_full_last_page_has_no_cursor(site: ConnectionHarness, searches: SearchRequests) -> None:
-    await lamps(site, 2)
+async def test_a_full_last_page_has_no_cursor(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 2)
     assert (await searches.things(replace(OWNER, options="size(2)"))).cursor is None
 
 
 async def test_a_search_without_matches_returns_an_empty_page(
-    site: ConnectionHarness, searches: SearchRequests
+    harness: ConnectionHarness, searches: SearchRequests
 ) -> None:
-    await lamps(site, 1)
+    await lamps(harness, 1)
     assert await searches.things(HttpSearch(("acme:stranger",))) == (b"[]", None)
     assert await searches.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
 
 
-async def test_only_the_selected_fields_are_returned(site: ConnectionHarness, searches: SearchRequests) -> None:
-    await lamps(site, 1)
+async def test_only_the_selected_fields_are_returned(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 1)
     found = await searches.things(replace(OWNER, selection={"thingId": {}, "_revision": {}}))
     assert json.loads(found.items) == [{"thingId": "acme.site:lamp-000", "_revision": 1}]
 
 
-async def test_matches_are_counted_in_slices(site: ConnectionHarness, searches: SearchRequests) -> None:
-    await lamps(site, 9)
-    site.search.slice = 2
+async def test_matches_are_counted_in_slices(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 9)
+    harness.search.slice = 2
     assert await searches.count(OWNER) == 9
-    assert len(site.search.pages) == 5
+    assert len(harness.search.pages) == 5
     assert await searches.count(replace(OWNER, filter="eq(attributes/odd,true)")) == 4
     assert await searches.count(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == 0
     assert await searches.count(HttpSearch(("acme:stranger",))) == 0
 
 
-async def test_a_plan_describes_how_the_first_page_is_found(site: ConnectionHarness, searches: SearchRequests) -> None:
-    await lamps(site, 3)
+async def test_a_plan_describes_how_the_first_page_is_found(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    await lamps(harness, 3)
     found = await searches.plan(replace(OWNER, options="size(2)"))
     assert found == {
         "accessPath": "all things, sorted",
@@ -128,11 +130,11 @@ async def test_a_plan_describes_how_the_first_page_is_found(site: ConnectionHarn
     assert await error_of(searches.plan(replace(OWNER, filter="eq("))) == (400, "rql.expression.invalid")
 
 
-async def test_time_now_is_the_same_for_all_pages(site: ConnectionHarness) -> None:
+async def test_time_now_is_the_same_for_all_pages(harness: ConnectionHarness) -> None:
     """`time:now` has the value of the first page."""
-    await lamps(site, 3)
+    await lamps(harness, 3)
     clock = iter([NOW, NOW + timedelta(days=365), NOW + timedelta(days=730)])
-    searches = searches_of(site, lambda: next(clock))
+    searches = searches_of(harness, lambda: next(clock))
     pages = await all_pages(searches, replace(OWNER, filter="gt(_modified,time:now-1h)", options="size(1)"))
     assert [len(page) for page in pages] == [1, 1, 1]
     assert next(clock) == NOW + timedelta(days=365)
@@ -154,9 +156,9 @@ async def test_time_now_is_the_same_for_all_pages(site: ConnectionHarness) -> No
     ],
 )
 async def test_a_cursor_is_valid_for_its_own_search_only(
-    site: ConnectionHarness, searches: SearchRequests, change: dict[str, Any]
+    harness: ConnectionHarness, searches: SearchRequests, change: dict[str, Any]
 ) -> None:
-    await lamps(site, 5)
+    await lamps(harness, 5)
     inquiry = replace(OWNER, options="size(2)")
     cursor = (await searches.things(inquiry)).cursor
     assert cursor is not None
@@ -166,9 +168,9 @@ async def test_a_cursor_is_valid_for_its_own_search_only(
 
 
 async def test_the_page_size_and_fields_may_change_between_pages(
-    site: ConnectionHarness, searches: SearchRequests
+    harness: ConnectionHarness, searches: SearchRequests
 ) -> None:
-    await lamps(site, 5)
+    await lamps(harness, 5)
     cursor = (await searches.things(replace(OWNER, options="size(2)"))).cursor
     found = await searches.things(replace(OWNER, options=f"cursor({cursor}),size(9)", selection={"thingId": {}}))
     assert [thing["thingId"][-1] for thing in json.loads(found.items)] == ["2", "3", "4"]
@@ -186,43 +188,45 @@ async def test_the_page_size_and_fields_may_change_between_pages(
     ],
 )
 async def test_an_invalid_search_is_refused_without_reading(
-    site: ConnectionHarness, searches: SearchRequests, inquiry: HttpSearch, error: tuple[int, str]
+    harness: ConnectionHarness, searches: SearchRequests, inquiry: HttpSearch, error: tuple[int, str]
 ) -> None:
     assert await error_of(searches.things(inquiry)) == error
     assert await error_of(searches.count(inquiry)) == error
-    assert site.search.pages == []
+    assert harness.search.pages == []
 
 
-async def test_errors_of_a_search_are_returned(site: ConnectionHarness, searches: SearchRequests) -> None:
-    site.search.error = BudgetExceeded(5.0)
+async def test_errors_of_a_search_are_returned(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    harness.search.error = BudgetExceeded(5.0)
     assert await error_of(searches.things(OWNER)) == (503, "thing-search:budget.exceeded")
     assert await error_of(searches.count(OWNER)) == (503, "thing-search:budget.exceeded")
-    site.search.error = StoreUnavailable("a bad day")
+    harness.search.error = StoreUnavailable("a bad day")
     assert await error_of(searches.things(OWNER)) == (503, "api:store.unavailable")
     assert await error_of(searches.count(OWNER)) == (503, "api:store.unavailable")
 
 
-async def test_a_search_that_exceeds_its_timeout_is_refused(site: ConnectionHarness, searches: SearchRequests) -> None:
-    site.search.gate.clear()
+async def test_a_search_that_exceeds_its_timeout_is_refused(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    harness.search.gate.clear()
     inquiry = replace(OWNER, seconds=0.01)
     try:
         for answer in (searches.things(inquiry), searches.count(inquiry)):
             assert await error_of(answer) == (503, "thing-search:budget.exceeded")
     finally:
-        site.search.gate.set()
-    await lamps(site, 1)
+        harness.search.gate.set()
+    await lamps(harness, 1)
     assert await asyncio.wait_for(searches.count(OWNER), PATIENCE) == 1
 
 
-async def test_a_search_during_shutdown_is_refused(site: ConnectionHarness, searches: SearchRequests) -> None:
-    await lamps(site, 1)
-    site.search.gate.clear()
+async def test_a_search_during_shutdown_is_refused(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 1)
+    harness.search.gate.clear()
     looking = [asyncio.create_task(searches.count(OWNER)) for _ in range(3)]
-    await until(lambda: len(site.search.pages) == 2)
-    closing = asyncio.create_task(site.searching.close())
+    await until(lambda: len(harness.search.pages) == 2)
+    closing = asyncio.create_task(harness.searching.close())
     assert await error_of(asyncio.wait_for(looking[2], PATIENCE)) == (503, "api:store.unavailable")
     assert await error_of(searches.things(OWNER)) == (503, "api:store.unavailable")
-    site.search.gate.set()
+    harness.search.gate.set()
     assert await asyncio.wait_for(asyncio.gather(*looking[:2]), PATIENCE) == [1, 1]
     await closing
 
@@ -230,10 +234,10 @@ async def test_a_search_during_shutdown_is_refused(site: ConnectionHarness, sear
 # --- searches in the name of others
 
 
-async def test_a_search_in_the_name_of_others_is_audited_once_an_hour(site: ConnectionHarness) -> None:
-    await lamps(site, 1)
+async def test_a_search_in_the_name_of_others_is_audited_once_an_hour(harness: ConnectionHarness) -> None:
+    await lamps(harness, 1)
     moment, noted = NOW, list[AuditEntry]()
-    searches = searches_of(site, lambda: moment, noted)
+    searches = searches_of(harness, lambda: moment, noted)
     await searches.things(OWNER)
     assert noted == []
     anna = replace(OWNER, subjects=("acme:owner", "acme:guest"), instead="anna")
@@ -254,11 +258,11 @@ async def test_a_search_in_the_name_of_others_is_audited_once_an_hour(site: Conn
     ]
 
 
-async def test_a_search_that_cannot_be_audited_is_not_executed(site: ConnectionHarness) -> None:
-    searches = searches_of(site)
+async def test_a_search_that_cannot_be_audited_is_not_executed(harness: ConnectionHarness) -> None:
+    searches = searches_of(harness)
     for _ in range(2):
         assert await error_of(searches.things(replace(OWNER, instead="anna"))) == (503, "api:store.unavailable")
-    assert site.search.pages == []
+    assert harness.search.pages == []
     assert json.loads((await searches.things(OWNER)).items) == []
 
 

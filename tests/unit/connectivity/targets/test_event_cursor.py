@@ -14,7 +14,7 @@ from connectivity.targets.event_cursor import is_final
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
 from tests.support.in_process.service import command, creation, pause, target, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 BUSY, TOO_LARGE = PublishFailed("busy"), PublishFailed("too large", status=413)
 
@@ -25,20 +25,20 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_cases_114_and_115_a_target_gets_all_events_in_order_except_those_of_its_own_connection() -> None:
-    site, other = await followed()
+    harness, other = await followed()
     own = await beside(other, id="third")
-    await turned(site, *range(20))
+    await turned(harness, *range(20))
     assert await sent(other, 20) == await sent(own, 20) == list(range(2, 22))
     other.deliver(command("modify", "/attributes/on", True))
     assert await sent(own, 21) == list(range(2, 23))
     await pause()
     assert len(revisions(other)) == 20
-    assert cursor(other).seq == cursor(own).seq == site.store.tail.newest
+    assert cursor(other).seq == cursor(own).seq == harness.store.tail.newest
 
 
 async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
-    site, other = await followed()
-    await turned(site, True, correlation_id="c-7", my_own="x", condition="exists(thingId)")
+    harness, other = await followed()
+    await turned(harness, True, correlation_id="c-7", my_own="x", condition="exists(thingId)")
     await sent(other, 1)
     (event,) = other.answers()
     assert (event["topic"], event["path"]) == ("acme.site/lamp-7/things/twin/events/created", "/attributes/on")
@@ -48,11 +48,11 @@ async def test_case_116_an_event_carries_the_headers_of_its_command() -> None:
 
 async def test_a_blocked_target_delays_no_other_target_and_gets_all_events_later() -> None:
     """Its own window is all that waits in memory."""
-    site, other = await followed()
+    harness, other = await followed()
     other.link.confirms = False
     other.link.window = 10
-    await turned(site, *range(module.WINDOW + 50))
-    await until(lambda: len(site.link.published) == module.WINDOW + 50)
+    await turned(harness, *range(module.WINDOW + 50))
+    await until(lambda: len(harness.link.published) == module.WINDOW + 50)
     await until(lambda: len(other.outbox) == module.WINDOW)
     assert cursor(other).judged - cursor(other).seq == module.WINDOW
     assert "targets[0]" not in generate_latest(other.monitor.registry).decode()
@@ -64,9 +64,9 @@ async def test_a_blocked_target_delays_no_other_target_and_gets_all_events_later
 async def test_the_waiting_events_of_a_target_are_limited_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """An event of any size goes through."""
     monkeypatch.setattr(module, "WINDOW_BYTES", 100)
-    site, other = await followed()
+    harness, other = await followed()
     other.link.confirms = False
-    await turned(site, "x" * 60, "y" * 60, "z" * 200, 4)
+    await turned(harness, "x" * 60, "y" * 60, "z" * 200, 4)
     await sent(other, 2)
     await pause()
     assert len(other.link.published) == 2
@@ -76,58 +76,58 @@ async def test_the_waiting_events_of_a_target_are_limited_in_bytes(monkeypatch: 
         await pause()
         assert len(other.link.published) == number
     other.link.confirm()
-    assert cursor(other).seq == site.store.tail.newest
+    assert cursor(other).seq == harness.store.tail.newest
 
 
 async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is() -> None:
-    site, other = await followed()
+    harness, other = await followed()
     other.outbox.detach()
-    await turned(site, 1, 2, 3)
+    await turned(harness, 1, 2, 3)
     await pause()
     assert len(other.outbox) == 0
     other.outbox.attach(other.link)
-    site.dispatcher.event_publisher.wake()
+    harness.dispatcher.event_publisher.wake()
     assert await sent(other, 3) == [2, 3, 4]
 
 
 async def test_the_policy_at_the_time_of_sending_applies() -> None:
-    site, other = await followed()
+    harness, other = await followed()
     other.outbox.detach()
-    await turned(site, 1)
+    await turned(harness, 1)
     entry = {
         "subjects": {"acme:somebody": {"type": "t"}},
         "resources": {"policy:/": {"grant": ["READ", "WRITE"], "revoke": []}},
     }
     policy = {"entries": {"ELSE": entry}}
-    site.deliver(
+    harness.deliver(
         command("modify", value=policy).replace(b"/things/twin/", b"/policies/").replace(b'"path": ""', b'"path": "/"')
     )
-    await until(lambda: len(site.link.published) == 2)
-    assert site.answers()[1]["status"] == 204, site.answers()[1]
+    await until(lambda: len(harness.link.published) == 2)
+    assert harness.answers()[1]["status"] == 204, harness.answers()[1]
     other.outbox.attach(other.link)
-    site.dispatcher.event_publisher.wake()
-    await until(lambda: cursor(other).seq == site.store.tail.newest)
+    harness.dispatcher.event_publisher.wake()
+    await until(lambda: cursor(other).seq == harness.store.tail.newest)
     assert other.link.published == []
 
 
 async def test_an_event_that_the_broker_rejects_permanently_is_skipped_and_counted() -> None:
-    site, other = await followed()
+    harness, other = await followed()
     other.link.confirms = False
-    await turned(site, 1, 2, 3)
+    await turned(harness, 1, 2, 3)
     await sent(other, 3)
     with capture_logs() as lines:
         other.link.confirm(1, TOO_LARGE)
         other.link.confirm()
     assert [line["event"] for line in lines][-1:] == ["event skipped"]
-    assert (cursor(other).skipped, cursor(other).seq) == (1, site.store.tail.newest)
+    assert (cursor(other).skipped, cursor(other).seq) == (1, harness.store.tail.newest)
 
 
 @pytest.mark.usefixtures("hasty")
 async def test_events_after_a_temporary_rejection_are_sent_again_one_by_one() -> None:
     """So the last thing that a reader hears is the newest."""
-    site, other = await followed()
+    harness, other = await followed()
     other.link.confirms = False
-    await turned(site, 1, 2, 3)
+    await turned(harness, 1, 2, 3)
     await sent(other, 3)
     other.link.confirm(1)
     other.link.confirm(1, BUSY)
@@ -145,18 +145,18 @@ async def test_events_after_a_temporary_rejection_are_sent_again_one_by_one() ->
     assert await sent(other, 6) == [2, 3, 4, 3, 3, 4]
     other.link.confirms = True
     other.link.confirm()
-    await turned(site, 4)
+    await turned(harness, 4)
     assert await sent(other, 7) == [2, 3, 4, 3, 3, 4, 5]
     assert cursor(other).reason is None
-    assert cursor(other).seq == site.store.tail.newest
+    assert cursor(other).seq == harness.store.tail.newest
 
 
 async def test_an_event_without_an_address_is_passed() -> None:
-    site, other = await followed(target(EVENTS, address="{{ header:device }}"))
-    await turned(site, 1)
-    await turned(site, 2, device="d-1")
+    harness, other = await followed(target(EVENTS, address="{{ header:device }}"))
+    await turned(harness, 1)
+    await turned(harness, 2, device="d-1")
     assert await sent(other, 1) == [3]
-    await until(lambda: cursor(other).seq == site.store.tail.newest)
+    await until(lambda: cursor(other).seq == harness.store.tail.newest)
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_only_permanent_errors_prevent_a_retry(error: ConnectivityError, is_neve
 
 
 async def test_a_closed_cursor_says_nothing() -> None:
-    site, other = await followed()
+    harness, other = await followed()
     other.link.confirms = False
-    await turned(site, 1)
+    await turned(harness, 1)
     await sent(other, 1)
     heard: list[Any] = []
     one = cursor(other)
     one.listen(one.judged, heard.append)
-    site.dispatcher.close_connection("other")
+    harness.dispatcher.close_connection("other")
     other.link.confirm()
     assert (heard, one.seq) == ([], one.judged - 1)
 
@@ -194,16 +194,16 @@ async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
     """Or a broker that hangs up about it would hear of nothing else."""
     pauses = [0.0, 3600.0]
     monkeypatch.setattr(module, "back_off", lambda *_, **__: pauses.pop(0))
-    site, other = await followed()
+    harness, other = await followed()
     other.link.confirms = False
-    await turned(site, 1)
+    await turned(harness, 1)
     await sent(other, 1)
     other.link.confirm(1, BUSY)
     other.outbox.detach()
     await until(lambda: cursor(other).reason is None)
     assert len(pauses) == 1, "the first pause is over, while there is no link"
     other.outbox.attach(other.link)
-    site.dispatcher.event_publisher.linked("other")
+    harness.dispatcher.event_publisher.linked("other")
     await pause()
     assert (len(other.link.published), cursor(other).reason) == (1, "busy")
     assert pauses == []
@@ -211,10 +211,10 @@ async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
 
 @pytest.mark.usefixtures("hasty")
 async def test_an_event_refused_during_the_publish_call_is_retried_and_not_skipped() -> None:
-    site, other = await followed()
+    harness, other = await followed()
     other.link.refuses = BUSY
-    site.deliver(creation("lamp-8"), creation("lamp-9"))
-    await until(lambda: site.store.tail.newest == 6)
+    harness.deliver(creation("lamp-8"), creation("lamp-9"))
+    await until(lambda: harness.store.tail.newest == 6)
     await until(lambda: len(other.link.published) >= 2)
     other.link.refuses = None
     await until(lambda: cursor(other).seq == 6)
@@ -226,7 +226,7 @@ async def test_an_event_refused_during_the_publish_call_is_retried_and_not_skipp
 async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    site, other = await followed()
+    harness, other = await followed()
     route = cursor(other).route
     post = route.post
 
@@ -237,7 +237,7 @@ async def test_an_event_that_fails_while_it_is_posted_is_missed_and_holds_no_pla
 
     monkeypatch.setattr(route, "post", posted)
     with capture_logs():
-        await turned(site, 1, 2)
+        await turned(harness, 1, 2)
         await sent(other, 1)
-    await until(lambda: cursor(other).seq == site.store.tail.newest)
+    await until(lambda: cursor(other).seq == harness.store.tail.newest)
     assert (cursor(other).skipped, cursor(other).has_unconfirmed) == (1, False)

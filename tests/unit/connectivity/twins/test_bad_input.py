@@ -15,7 +15,7 @@ from mappings.ids import EntityId, EntityType
 from tests.support.in_process.service import LAMP, ConnectionHarness, command, creation, document, policy
 from tests.support.paths import VECTORS
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 CASES = json.loads((VECTORS / "twins" / "bad_input.json").read_text(encoding="utf-8"))
 DEEPEST = 200
@@ -34,49 +34,49 @@ def value_text(payload: bytes) -> str:
 
 
 async def a_lamp() -> ConnectionHarness:
-    site = ConnectionHarness()
-    site.deliver(
+    harness = ConnectionHarness()
+    harness.deliver(
         command("create", value={"_policy": policy("acme:owner"), "attributes": {"text": "t"}, "features": {"f": {}}})
     )
-    await site.settled(1)
-    site.forget()
-    return site
+    await harness.settled(1)
+    harness.forget()
+    return harness
 
 
 @pytest.mark.parametrize("vector", CASES, ids=lambda vector: vector["about"])
 async def test_bad_input_is_refused_and_odd_input_comes_back(vector: dict[str, Any]) -> None:
-    site = await a_lamp()
-    before = len(site.history())
+    harness = await a_lamp()
+    before = len(harness.history())
     payload = written(vector["action"], vector["path"], vector.get("text"), **vector.get("headers", {}))
-    answer = await site.ask(payload)
+    answer = await harness.ask(payload)
     assert answer["status"] == vector["status"]
     if "error" in vector:
         assert answer["value"]["error"] == vector["error"]
-        assert len(site.history()) == before
+        assert len(harness.history()) == before
         return
-    assert site.history()[-1].value == vector["text"].encode()
-    assert site.history()[-1].path == vector.get("stored", vector["path"])
+    assert harness.history()[-1].value == vector["text"].encode()
+    assert harness.history()[-1].path == vector.get("stored", vector["path"])
     if "back" in vector:
-        await site.ask(command("retrieve", vector["path"]))
-        assert value_text(site.link.published[-1].envelope.payload) == vector["back"]
+        await harness.ask(command("retrieve", vector["path"]))
+        assert value_text(harness.link.published[-1].envelope.payload) == vector["back"]
 
 
 @pytest.mark.parametrize(("spare", "status"), [(0, 201), (1, 400)])
 @pytest.mark.parametrize("brackets", [("[", "]"), ('{"a":', "}")], ids=["arrays", "objects"])
 async def test_nesting_ends_at_its_limit(spare: int, status: int, brackets: tuple[str, str]) -> None:
     """The levels of the path count, too: what is stored is a thing."""
-    site = await a_lamp()
+    harness = await a_lamp()
     opened, closed = brackets
     levels = DEEPEST - 2 + spare
     text = opened * (levels - 1) + ("[]" if opened == "[" else "{}") + closed * (levels - 1)
-    answer = await site.ask(written("modify", "/attributes/x", text))
+    answer = await harness.ask(written("modify", "/attributes/x", text))
     assert answer["status"] == status
     assert status == 201 or answer["value"]["error"] == "json.invalid"
 
 
 async def test_a_hundred_thousand_open_brackets_are_refused() -> None:
-    site = await a_lamp()
-    answer = await site.ask(written("modify", "/attributes/x", "[" * 100_000 + "]" * 100_000))
+    harness = await a_lamp()
+    answer = await harness.ask(written("modify", "/attributes/x", "[" * 100_000 + "]" * 100_000))
     assert (answer["status"], answer["value"]["error"]) == (400, "json.invalid")
 
 
@@ -97,14 +97,14 @@ async def test_a_hundred_thousand_open_brackets_are_refused() -> None:
     ],
 )
 async def test_case_14_15_names_and_namespaces(namespace: str, name: str, status: int) -> None:
-    site = ConnectionHarness()
-    answer = await site.ask(
+    harness = ConnectionHarness()
+    answer = await harness.ask(
         document(f"{namespace}/{name}/things/twin/commands/create", value={"_policy": policy("acme:owner")})
     )
     assert answer["status"] == status
     if status == 201:
         assert answer["value"]["thingId"] == f"{namespace}:{name}"
-        assert site.journal.latest(EntityId(EntityType.THING, namespace, name)) == 1
+        assert harness.journal.latest(EntityId(EntityType.THING, namespace, name)) == 1
     else:
         assert answer["value"]["error"] == "things:id.invalid"
 
@@ -121,11 +121,11 @@ async def test_case_14_a_slash_in_a_name_makes_another_topic() -> None:
 
 
 async def test_nothing_that_was_refused_is_in_the_history() -> None:
-    site = await a_lamp()
+    harness = await a_lamp()
     for vector in CASES:
-        site.deliver(written(vector["action"], vector["path"], vector.get("text"), **vector.get("headers", {})))
-    site.deliver(creation(correlation_id="last"))
-    await site.ended(len(CASES) + 1)
-    accepted = sum(answer["status"] < 300 for answer in site.answers())
-    assert len(site.history(LAMP)) == 1 + accepted
-    assert [event.revision for event in site.history(LAMP)] == list(range(1, accepted + 2))
+        harness.deliver(written(vector["action"], vector["path"], vector.get("text"), **vector.get("headers", {})))
+    harness.deliver(creation(correlation_id="last"))
+    await harness.ended(len(CASES) + 1)
+    accepted = sum(answer["status"] < 300 for answer in harness.answers())
+    assert len(harness.history(LAMP)) == 1 + accepted
+    assert [event.revision for event in harness.history(LAMP)] == list(range(1, accepted + 2))

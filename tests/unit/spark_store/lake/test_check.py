@@ -26,70 +26,70 @@ from tests.support.lake.twin_changes import erase_events, trim
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
+def data_folder(tmp_path: Path) -> DataFolder:
     """A table of two commits with files, `latest` of one."""
-    site = DataFolder(tmp_path)
-    site.write(10)
-    write_lake(site.folder, 5)
-    write_lake(site.folder)
-    return site
+    data_folder = DataFolder(tmp_path)
+    data_folder.write(10)
+    write_lake(data_folder.folder, 5)
+    write_lake(data_folder.folder)
+    return data_folder
 
 
-def look(site: DataFolder, *, every_page: bool = False) -> None:
-    with JournalReader.open(site.lake.journal) as follower:
-        check_lake(site.lake, follower, every_page=every_page)
+def look(data_folder: DataFolder, *, every_page: bool = False) -> None:
+    with JournalReader.open(data_folder.lake.journal) as follower:
+        check_lake(data_folder.lake, follower, every_page=every_page)
 
 
-def fault_of(site: DataFolder, *, every_page: bool = False) -> str:
+def fault_of(data_folder: DataFolder, *, every_page: bool = False) -> str:
     """What is wrong with the lake; empty for a whole one."""
     try:
-        look(site, every_page=every_page)
+        look(data_folder, every_page=every_page)
     except LakeUnfit as error:
         return str(error)
     return ""
 
 
-def test_a_complete_lake_passes_the_check_after_any_trim(site: DataFolder) -> None:
-    assert fault_of(site, every_page=True) == ""
-    trim(site, 7)
-    assert fault_of(site, every_page=True) == ""
-    trim(site, 10)
-    assert fault_of(site, every_page=True) == ""
+def test_a_complete_lake_passes_the_check_after_any_trim(data_folder: DataFolder) -> None:
+    assert fault_of(data_folder, every_page=True) == ""
+    trim(data_folder, 7)
+    assert fault_of(data_folder, every_page=True) == ""
+    trim(data_folder, 10)
+    assert fault_of(data_folder, every_page=True) == ""
 
 
-def test_events_missing_from_both_journal_and_lake_are_reported(site: DataFolder) -> None:
-    trim(site, 7)
-    shutil.rmtree(site.lake.folder)
+def test_events_missing_from_both_journal_and_lake_are_reported(data_folder: DataFolder) -> None:
+    trim(data_folder, 7)
+    shutil.rmtree(data_folder.lake.folder)
     with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
-        look(site)
-    trim(site, 10)
+        look(data_folder)
+    trim(data_folder, 10)
     with pytest.raises(LakeUnfit, match="every event before 11"):
-        look(site)
+        look(data_folder)
 
 
 def test_where_the_journal_has_everything_a_lake_need_not_be_there(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path)
-    assert fault_of(site) == ""
-    site.write(3)
-    assert fault_of(site) == ""
+    data_folder = DataFolder(tmp_path)
+    assert fault_of(data_folder) == ""
+    data_folder.write(3)
+    assert fault_of(data_folder) == ""
 
 
 def test_a_table_that_is_being_made_is_not_looked_at(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path)
-    site.write(3)
-    Path(site.lake.path(EVENTS), "_delta_log").mkdir(parents=True)
-    assert fault_of(site) == ""
+    data_folder = DataFolder(tmp_path)
+    data_folder.write(3)
+    Path(data_folder.lake.path(EVENTS), "_delta_log").mkdir(parents=True)
+    assert fault_of(data_folder) == ""
 
 
 def test_erased_events_are_not_reported_as_missing(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path)
-    site.write(3, entities=1)
-    with contextlib.closing(Journal.open(site.lake.journal)) as journal:
+    data_folder = DataFolder(tmp_path)
+    data_folder.write(3, entities=1)
+    with contextlib.closing(Journal.open(data_folder.lake.journal)) as journal:
         erase_events(journal, lamp(0))
-    with JournalReader.open(site.lake.journal) as follower:
+    with JournalReader.open(data_folder.lake.journal) as follower:
         assert follower.oldest() is None
-        check_reach(site.lake, follower)
-    assert fault_of(site) == ""
+        check_reach(data_folder.lake, follower)
+    assert fault_of(data_folder) == ""
 
 
 def commit(table: Path, number: int) -> Path:
@@ -141,25 +141,27 @@ def half_a_file(table: Path) -> None:
 )
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
 def test_a_damaged_table_is_reported_with_its_path_and_the_next_step(
-    site: DataFolder, table: Table, damage: Callable[[Path], None], said: str
+    data_folder: DataFolder, table: Table, damage: Callable[[Path], None], said: str
 ) -> None:
-    folder = Path(site.lake.path(table))
+    folder = Path(data_folder.lake.path(table))
     damage(folder)
     with pytest.raises(LakeUnfit, match=f"{folder}.*{said}.*; .*restore"):
-        look(site)
+        look(data_folder)
 
 
 @pytest.mark.parametrize("table", [EVENTS, LATEST])
-def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(site: DataFolder, table: Table) -> None:
-    folder = Path(site.lake.path(table))
+def test_a_part_of_the_log_that_a_pipeline_takes_away_meanwhile_is_not_missed(
+    data_folder: DataFolder, table: Table
+) -> None:
+    folder = Path(data_folder.lake.path(table))
     DeltaTable(folder).create_checkpoint()
     # It is listed, and not there when it is looked at.
     commit(folder, 0).unlink()
     commit(folder, 0).symlink_to("nowhere")
-    assert fault_of(site) == ""
+    assert fault_of(data_folder) == ""
 
 
-def test_a_checkpoint_that_is_made_meanwhile_is_found(site: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_is_made_meanwhile_is_found(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Path] = []
 
     def late(log: Path, version: int) -> bool:
@@ -167,16 +169,16 @@ def test_a_checkpoint_that_is_made_meanwhile_is_found(site: DataFolder, monkeypa
         return looks.count(log) > 1 and is_complete(log, version)
 
     monkeypatch.setattr("spark_store.lake.check.is_complete", late)
-    assert fault_of(site) == ""
+    assert fault_of(data_folder) == ""
     assert len(looks) > len(set(looks))
 
 
-def test_a_corrupt_page_is_found_when_every_page_is_checked(site: DataFolder) -> None:
-    trim(site, 10)
-    file = spoil_page(Path(site.lake.path(EVENTS)))
-    assert fault_of(site) == ""
+def test_a_corrupt_page_is_found_when_every_page_is_checked(data_folder: DataFolder) -> None:
+    trim(data_folder, 10)
+    file = spoil_page(Path(data_folder.lake.path(EVENTS)))
+    assert fault_of(data_folder) == ""
     with pytest.raises(LakeUnfit, match=f"{file}: expected the pages that were written, found: .*; .*restore"):
-        look(site, every_page=True)
+        look(data_folder, every_page=True)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +190,11 @@ def test_a_corrupt_page_is_found_when_every_page_is_checked(site: DataFolder) ->
     ],
 )
 def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch, number: int, step: str
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch, number: int, step: str
 ) -> None:
     def refuses(file: Path, **_: object) -> None:
         raise OSError(number, f"Failed to open local file '{file}'. Detail: [errno {number}] {os.strerror(number)}")
 
     monkeypatch.setattr(pq, "ParquetFile", refuses)
     with pytest.raises(StoreUnavailable, match=step):
-        look(site, every_page=True)
+        look(data_folder, every_page=True)

@@ -27,7 +27,7 @@ _copyfile = shutil.copyfile
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
+def data_folder(tmp_path: Path) -> DataFolder:
     """A journal whose newest events are not in the lake yet, and whose oldest are there alone."""
     made = DataFolder(tmp_path / "data")
     eventful(made)
@@ -61,44 +61,44 @@ def once(work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def test_a_backup_has_the_same_events_and_states_as_journal_and_lake(site: DataFolder, tmp_path: Path) -> None:
-    made = back_up(site.lake, tmp_path / "copy")
+def test_a_backup_has_the_same_events_and_states_as_journal_and_lake(data_folder: DataFolder, tmp_path: Path) -> None:
+    made = back_up(data_folder.lake, tmp_path / "copy")
     assert (made.trimmed, made.lake, made.linked) == (10, 30, 0)
     assert json.loads((tmp_path / "copy" / MANIFEST).read_text())["events"] == made.events
     copy = DataFolder(tmp_path / "copy")
-    assert states(copy) == states(site)
-    assert same(copy.folder) == same(site.folder) == []
-    assert [row["seq"] for row in copy.table(EVENTS)] == [row["seq"] for row in site.table(EVENTS)]
+    assert states(copy) == states(data_folder)
+    assert same(copy.folder) == same(data_folder.folder) == []
+    assert [row["seq"] for row in copy.table(EVENTS)] == [row["seq"] for row in data_folder.table(EVENTS)]
 
 
-def test_a_copy_is_for_its_owner_alone(site: DataFolder, tmp_path: Path) -> None:
+def test_a_copy_is_for_its_owner_alone(data_folder: DataFolder, tmp_path: Path) -> None:
     # An empty folder that others may look into is closed.
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy").chmod(0o755)
-    back_up(site.lake, tmp_path / "copy")
+    back_up(data_folder.lake, tmp_path / "copy")
     assert (tmp_path / "copy").stat().st_mode & 0o077 == 0
     assert (tmp_path / "copy" / "journal.db").stat().st_mode & 0o077 == 0
     assert sorted(each.name for each in (tmp_path / "copy").iterdir()) == [MANIFEST, "journal.db", "lake"]
 
 
 def test_a_journal_without_a_lake_is_copied_too(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path / "data")
-    eventful(site)
-    made = back_up(site.lake, tmp_path / "copy")
+    data_folder = DataFolder(tmp_path / "data")
+    eventful(data_folder)
+    made = back_up(data_folder.lake, tmp_path / "copy")
     assert (made.lake, made.tables, made.trimmed) == (None, {}, 0)
-    assert states(DataFolder(tmp_path / "copy")) == states(site)
+    assert states(DataFolder(tmp_path / "copy")) == states(data_folder)
 
 
 def test_a_backup_has_all_events_stored_before_it_began_and_does_not_stop_writes(
-    site: DataFolder, tmp_path: Path
+    data_folder: DataFolder, tmp_path: Path
 ) -> None:
     stop = threading.Event()
     written: list[int] = []
 
     def write() -> None:
         while not stop.is_set():
-            site.write(5)
-            with JournalReader.open(site.lake.journal) as follower:
+            data_folder.write(5)
+            with JournalReader.open(data_folder.lake.journal) as follower:
                 written.append(follower.newest())
 
     writer = threading.Thread(target=write)
@@ -108,7 +108,7 @@ def test_a_backup_has_all_events_stored_before_it_began_and_does_not_stop_writes
             while len(written) < 3 * (number + 1):
                 stop.wait(0.01)
             before = written[-1]
-            made = back_up(site.lake, tmp_path / f"copy-{number}")
+            made = back_up(data_folder.lake, tmp_path / f"copy-{number}")
             assert made.events >= before
             with JournalReader.open(tmp_path / f"copy-{number}" / "journal.db") as copy:
                 assert copy.newest() == made.events
@@ -120,7 +120,7 @@ def test_a_backup_has_all_events_stored_before_it_began_and_does_not_stop_writes
 
 
 def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
-    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a second look the copy would lack the events 31 to 35: neither the journal nor the lake would have them."""
     copied, times = module._Copying.lake, []
@@ -129,42 +129,42 @@ def test_events_trimmed_during_a_backup_are_copied_from_the_lake(
         tables = copied(copying)
         times.append(tables)
         if len(times) == 1:
-            with JournalReader.open(site.lake.journal) as follower:
+            with JournalReader.open(data_folder.lake.journal) as follower:
                 newest = follower.newest()
                 rest = list(follower.entries(31, newest))
-            add_events(site.folder, map(event_row, rest), newest)
-            trim(site, 35)
+            add_events(data_folder.folder, map(event_row, rest), newest)
+            trim(data_folder, 35)
         return tables
 
     monkeypatch.setattr(module._Copying, "lake", lake)
-    made = back_up(site.lake, tmp_path / "copy")
+    made = back_up(data_folder.lake, tmp_path / "copy")
     assert (len(times), made.trimmed, made.lake) == (2, 35, made.events)
     assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == made.events
 
 
 def test_a_table_with_files_removed_during_a_backup_is_copied_again(
-    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an erasure has it: rows are written anew, and the files that held them are removed at once."""
-    folder = Path(site.lake.path(EVENTS))
+    folder = Path(data_folder.lake.path(EVENTS))
 
     def erase() -> None:
         old = list(folder.glob("*.parquet"))
-        rows = site.table(EVENTS)
-        write_events(site.folder, rows[:-1])
+        rows = data_folder.table(EVENTS)
+        write_events(data_folder.folder, rows[:-1])
         for file in old:
             file.unlink()
 
     happens = once(erase)
     on_copy(monkeypatch, lambda source: happens() if source.parent.name == "_delta_log" else None)
-    expected = len(site.table(EVENTS)) - 1
-    made = back_up(site.lake, tmp_path / "copy")
+    expected = len(data_folder.table(EVENTS)) - 1
+    made = back_up(data_folder.lake, tmp_path / "copy")
     assert len(DataFolder(tmp_path / "copy").table(EVENTS)) == expected
     assert made.tables["events"] == 1
 
 
 def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
-    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gone(source: Path) -> None:
         if source.suffix == ".json" and source.parent.name == "_delta_log":
@@ -172,22 +172,22 @@ def test_a_file_that_goes_away_again_and_again_is_no_endless_loop(
 
     on_copy(monkeypatch, gone)
     with pytest.raises(LakeUnfit, match="after 5 attempts"):
-        back_up(site.lake, tmp_path / "copy")
+        back_up(data_folder.lake, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 
-def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(site: DataFolder, tmp_path: Path) -> None:
+def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(data_folder: DataFolder, tmp_path: Path) -> None:
     other = DataFolder(tmp_path / "other")
     other.write(5)
-    shutil.copytree(site.lake.folder, other.lake.folder)
+    shutil.copytree(data_folder.lake.folder, other.lake.folder)
     with pytest.raises(LakeUnfit, match="the lake has event 30, the journal ends at 5"):
         back_up(other.lake, tmp_path / "copy")
 
 
-def test_files_of_an_earlier_copy_are_linked(site: DataFolder, tmp_path: Path) -> None:
-    first = back_up(site.lake, tmp_path / "first")
-    site.write(5)
-    second = back_up(site.lake, tmp_path / "second", tmp_path / "first")
+def test_files_of_an_earlier_copy_are_linked(data_folder: DataFolder, tmp_path: Path) -> None:
+    first = back_up(data_folder.lake, tmp_path / "first")
+    data_folder.write(5)
+    second = back_up(data_folder.lake, tmp_path / "second", tmp_path / "first")
     (file,) = (tmp_path / "second" / "lake" / "events").glob("*.parquet")
     assert file.stat().st_ino == (tmp_path / "first" / "lake" / "events" / file.name).stat().st_ino
     assert second.linked > 0
@@ -197,52 +197,52 @@ def test_files_of_an_earlier_copy_are_linked(site: DataFolder, tmp_path: Path) -
 
 
 def test_where_links_are_not_to_be_had_files_are_copied(
-    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(*_: Any) -> None:
         raise OSError(errno.EXDEV, "another disk")
 
-    back_up(site.lake, tmp_path / "first")
+    back_up(data_folder.lake, tmp_path / "first")
     monkeypatch.setattr("spark_store.maintenance.backup.os.link", link)
-    assert back_up(site.lake, tmp_path / "second", tmp_path / "first").linked == 0
+    assert back_up(data_folder.lake, tmp_path / "second", tmp_path / "first").linked == 0
     assert same(tmp_path / "second") == []
 
 
-def test_a_backup_leaves_out_temporary_files_and_scratch_folders(site: DataFolder, tmp_path: Path) -> None:
-    log = Path(site.lake.path(EVENTS)) / "_delta_log"
+def test_a_backup_leaves_out_temporary_files_and_scratch_folders(data_folder: DataFolder, tmp_path: Path) -> None:
+    log = Path(data_folder.lake.path(EVENTS)) / "_delta_log"
     (log / "_last_checkpoint").write_text('{"version": 99, "size": 1}')
     (log / ".00000000000000000007.json.tmp").write_text("{")
-    with scratch_folder(site.lake) as scratch:
+    with scratch_folder(data_folder.lake) as scratch:
         (scratch / "spilled").touch()
-        back_up(site.lake, tmp_path / "copy")
+        back_up(data_folder.lake, tmp_path / "copy")
     assert not Lake(tmp_path / "copy").scratch.exists()
     assert sorted(each.name for each in (tmp_path / "copy/lake/events/_delta_log").iterdir()) == [f"{0:020}.json"]
 
 
 @pytest.mark.parametrize("place", ["data", "data/backups", "."])
-def test_a_backup_folder_must_be_outside_the_data_folder(site: DataFolder, tmp_path: Path, place: str) -> None:
+def test_a_backup_folder_must_be_outside_the_data_folder(data_folder: DataFolder, tmp_path: Path, place: str) -> None:
     with pytest.raises(OutputUnusable, match="expected a folder outside the data folder"):
-        back_up(site.lake, tmp_path / place)
+        back_up(data_folder.lake, tmp_path / place)
 
 
-def test_a_folder_with_something_in_it_is_left_alone(site: DataFolder, tmp_path: Path) -> None:
+def test_a_folder_with_something_in_it_is_left_alone(data_folder: DataFolder, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "mine").write_text("x")
     with pytest.raises(OutputUnusable, match="found files in it"):
-        back_up(site.lake, tmp_path / "copy")
+        back_up(data_folder.lake, tmp_path / "copy")
     assert (tmp_path / "copy" / "mine").read_text() == "x"
     with pytest.raises(OutputUnusable, match="expected a folder"):
-        back_up(site.lake, tmp_path / "copy" / "mine")
+        back_up(data_folder.lake, tmp_path / "copy" / "mine")
 
 
-def test_an_earlier_copy_has_to_be_whole(site: DataFolder, tmp_path: Path) -> None:
+def test_an_earlier_copy_has_to_be_whole(data_folder: DataFolder, tmp_path: Path) -> None:
     with pytest.raises(OutputUnusable, match=f"found no {MANIFEST}"):
-        back_up(site.lake, tmp_path / "copy", tmp_path / "data")
+        back_up(data_folder.lake, tmp_path / "copy", tmp_path / "data")
 
 
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_failed_backup_leaves_no_files(
-    site: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+    data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
 ) -> None:
     def full(source: Path) -> None:
         if source.suffix == ".parquet":
@@ -252,17 +252,17 @@ def test_a_failed_backup_leaves_no_files(
         (tmp_path / "copy").mkdir()
     on_copy(monkeypatch, full)
     with pytest.raises(StoreUnavailable, match="make room"):
-        back_up(site.lake, tmp_path / "copy")
+        back_up(data_folder.lake, tmp_path / "copy")
     assert (tmp_path / "copy").exists() is is_there
     assert not is_there or list((tmp_path / "copy").iterdir()) == []
 
 
-def test_a_backup_of_a_damaged_journal_fails_and_leaves_no_folder(site: DataFolder, tmp_path: Path) -> None:
-    content = bytearray(site.lake.journal.read_bytes())
+def test_a_backup_of_a_damaged_journal_fails_and_leaves_no_folder(data_folder: DataFolder, tmp_path: Path) -> None:
+    content = bytearray(data_folder.lake.journal.read_bytes())
     content[4096 * 3 : 4096 * 5] = b"\xff" * 8192
-    site.lake.journal.write_bytes(content)
+    data_folder.lake.journal.write_bytes(content)
     with pytest.raises(StoreUnavailable):
-        back_up(site.lake, tmp_path / "copy")
+        back_up(data_folder.lake, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
 

@@ -40,11 +40,11 @@ Rows = list[dict[str, Any]]
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
-    site = DataFolder(tmp_path / "data")
-    eventful(site)
-    write_lake(site.folder)
-    return site
+def data_folder(tmp_path: Path) -> DataFolder:
+    data_folder = DataFolder(tmp_path / "data")
+    eventful(data_folder)
+    write_lake(data_folder.folder)
+    return data_folder
 
 
 class Interrupted(Exception):
@@ -63,39 +63,39 @@ def stop(after: int) -> Callable[[VerifyReport], None]:
     return say
 
 
-def differences(site: DataFolder, options: VerifyOptions = ALL) -> list[str]:
-    return [str(it) for it in verify(site.lake, options).differences]
+def differences(data_folder: DataFolder, options: VerifyOptions = ALL) -> list[str]:
+    return [str(it) for it in verify(data_folder.lake, options).differences]
 
 
-def events(site: DataFolder) -> Rows:
-    return sorted(site.table(EVENTS), key=lambda row: row["seq"])
+def events(data_folder: DataFolder) -> Rows:
+    return sorted(data_folder.table(EVENTS), key=lambda row: row["seq"])
 
 
-def latest(site: DataFolder) -> dict[str, dict[str, Any]]:
-    return {row["entity"]: row for row in site.table(LATEST)}
+def latest(data_folder: DataFolder) -> dict[str, dict[str, Any]]:
+    return {row["entity"]: row for row in data_folder.table(LATEST)}
 
 
 @pytest.mark.parametrize(
     "options", [VerifyOptions(), ALL, VerifyOptions(range=7), VerifyOptions(range=7, fold_all=True)]
 )
-def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, site: DataFolder) -> None:
-    found = verify(site.lake, options)
+def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, data_folder: DataFolder) -> None:
+    found = verify(data_folder.lake, options)
     assert (found.first, found.last, found.compared, found.rows, found.entities) == (1, 48, 48, 48, 10)
     assert (found.count, found.differences) == (0, [])
-    assert not site.lake.progress_file.exists()
+    assert not data_folder.lake.progress_file.exists()
 
 
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path / "data")
-    site.write(3)
-    assert verify(site.lake, ALL) == VerifyReport(1, 0, 0, indexed=3, waiting=3)
+    data_folder = DataFolder(tmp_path / "data")
+    data_folder.write(3)
+    assert verify(data_folder.lake, ALL) == VerifyReport(1, 0, 0, indexed=3, waiting=3)
 
 
-def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(site: DataFolder) -> None:
-    trim(site, read_watermark(site.lake.watermark).seq)
-    shutil.rmtree(site.lake.folder)
+def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(data_folder: DataFolder) -> None:
+    trim(data_folder, read_watermark(data_folder.lake.watermark).seq)
+    shutil.rmtree(data_folder.lake.folder)
     with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
-        verify(site.lake, VerifyOptions())
+        verify(data_folder.lake, VerifyOptions())
 
 
 def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> None:
@@ -134,11 +134,11 @@ def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> N
 )
 @pytest.mark.parametrize("range", [1000, 10])
 def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
-    plant: Callable[[Rows], Rows], said: str, range: int, site: DataFolder
+    plant: Callable[[Rows], Rows], said: str, range: int, data_folder: DataFolder
 ) -> None:
-    write_events(site.folder, plant(events(site)))
-    assert differences(site, VerifyOptions(range=range)) == [said]
-    assert differences(site, VerifyOptions(is_expired=lambda _entry, _newest: True)) == (
+    write_events(data_folder.folder, plant(events(data_folder)))
+    assert differences(data_folder, VerifyOptions(range=range)) == [said]
+    assert differences(data_folder, VerifyOptions(is_expired=lambda _entry, _newest: True)) == (
         [] if "missing" in said else [said]
     )
 
@@ -158,56 +158,57 @@ def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
 )  # fmt: skip
 @pytest.mark.parametrize("options", [VerifyOptions(), ALL])
 def test_missing_trimmed_events_are_reported(
-    lost: set[int], said: list[str], options: VerifyOptions, site: DataFolder
+    lost: set[int], said: list[str], options: VerifyOptions, data_folder: DataFolder
 ) -> None:
-    trim(site, 30)
-    assert differences(site, options) == []
-    write_events(site.folder, [row for row in events(site) if row["seq"] not in lost])
-    assert differences(site, options) == said
+    trim(data_folder, 30)
+    assert differences(data_folder, options) == []
+    write_events(data_folder.folder, [row for row in events(data_folder) if row["seq"] not in lost])
+    assert differences(data_folder, options) == said
 
 
-def test_only_events_after_an_erasure_are_reported_as_missing(site: DataFolder) -> None:
+def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataFolder) -> None:
     """Whether the journal knows up to which revision it was, or only that it was."""
-    trim(site, 30)
+    trim(data_folder, 30)
     write_events(
-        site.folder, [row for row in events(site) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2]
+        data_folder.folder,
+        [row for row in events(data_folder) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2],
     )
-    assert differences(site) == ["events: 2 missing in the lake: acme.site:lamp-3 at revision 1"]
-    tamper(site, "UPDATE entities SET erased = 2 WHERE id = 'acme.site:lamp-3'")
-    assert differences(site) == []
-    tamper(site, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
-    assert differences(site) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
-    tamper(site, "UPDATE entities SET erased = 0 WHERE id = 'acme.site:lamp-3'")
-    tamper(site, f"{ERASE} ('thing', 'acme.site:lamp-3', 18, '', '')")
-    assert differences(site) == []
+    assert differences(data_folder) == ["events: 2 missing in the lake: acme.site:lamp-3 at revision 1"]
+    tamper(data_folder, "UPDATE entities SET erased = 2 WHERE id = 'acme.site:lamp-3'")
+    assert differences(data_folder) == []
+    tamper(data_folder, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
+    assert differences(data_folder) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
+    tamper(data_folder, "UPDATE entities SET erased = 0 WHERE id = 'acme.site:lamp-3'")
+    tamper(data_folder, f"{ERASE} ('thing', 'acme.site:lamp-3', 18, '', '')")
+    assert differences(data_folder) == []
 
 
 ERASE = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES"
 
 
-def erase_and_make_anew(site: DataFolder) -> None:
+def erase_and_make_anew(data_folder: DataFolder) -> None:
     """A thing is erased up to revision 5 and made anew; the lake has done the former, not the latter."""
-    tamper(site, f"{ERASE} ('thing', 'acme.site:lamp-3', 48, '', '')")
-    tamper(site, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
-    tamper(site, "UPDATE entities SET erased = 5 WHERE id = 'acme.site:lamp-3'")
-    site.append([counted(lamp(3), 6)])
-    publish_watermark(site.lake.watermark, Watermark(48, erased=1))
+    tamper(data_folder, f"{ERASE} ('thing', 'acme.site:lamp-3', 48, '', '')")
+    tamper(data_folder, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-3')")
+    tamper(data_folder, "UPDATE entities SET erased = 5 WHERE id = 'acme.site:lamp-3'")
+    data_folder.append([counted(lamp(3), 6)])
+    publish_watermark(data_folder.lake.watermark, Watermark(48, erased=1))
 
 
-def test_an_entity_created_again_above_the_watermark_is_not_missing_in_latest(site: DataFolder) -> None:
-    rows = latest(site)
+def test_an_entity_created_again_above_the_watermark_is_not_missing_in_latest(data_folder: DataFolder) -> None:
+    rows = latest(data_folder)
     row = rows.pop("acme.site:lamp-3")
-    write_events(site.folder, [it for it in events(site) if it["entity"] != "acme.site:lamp-3"])
-    erase_and_make_anew(site)
-    write_latest(site.folder, rows.values())
-    assert differences(site) == []
-    write_latest(site.folder, [*rows.values(), {**row, "revision": 3, "seq": 19}])
-    assert differences(site) == ["latest: erased, and still there: acme.site:lamp-3 at revision 3, event 19"]
-    publish_watermark(site.lake.watermark, Watermark(48))
-    assert differences(site) == [], "the pipeline has still to do it"
-    publish_watermark(site.lake.watermark, Watermark(49))
-    write_latest(site.folder, rows.values())
-    assert "latest: missing in the lake: acme.site:lamp-3 at revision 6" in differences(site, VerifyOptions())
+    write_events(data_folder.folder, [it for it in events(data_folder) if it["entity"] != "acme.site:lamp-3"])
+    erase_and_make_anew(data_folder)
+    write_latest(data_folder.folder, rows.values())
+    assert differences(data_folder) == []
+    write_latest(data_folder.folder, [*rows.values(), {**row, "revision": 3, "seq": 19}])
+    assert differences(data_folder) == ["latest: erased, and still there: acme.site:lamp-3 at revision 3, event 19"]
+    publish_watermark(data_folder.lake.watermark, Watermark(48))
+    assert differences(data_folder) == [], "the pipeline has still to do it"
+    publish_watermark(data_folder.lake.watermark, Watermark(49))
+    write_latest(data_folder.folder, rows.values())
+    assert "latest: missing in the lake: acme.site:lamp-3 at revision 6" in differences(data_folder, VerifyOptions())
 
 
 @each_row(
@@ -230,26 +231,26 @@ def test_events_may_be_missing_up_to_the_retention_or_erasure_boundary(
     assert boundary(erased, first, is_expired, snapshots) == expected
 
 
-def test_an_event_that_the_journal_lost_is_reported(site: DataFolder) -> None:
-    tamper(site, "DELETE FROM entries WHERE seq = 7")
-    assert differences(site) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
+def test_an_event_that_the_journal_lost_is_reported(data_folder: DataFolder) -> None:
+    tamper(data_folder, "DELETE FROM entries WHERE seq = 7")
+    assert differences(data_folder) == ["events: not in the journal: acme.site:lamp-1 at revision 1, event 7"]
 
 
-def test_events_trimmed_during_a_verify_are_not_reported_as_missing(site: DataFolder) -> None:
+def test_events_trimmed_during_a_verify_are_not_reported_as_missing(data_folder: DataFolder) -> None:
     with pytest.raises(Interrupted):
-        verify(site.lake, VerifyOptions(range=10), stop(1))
-    trim(site, 25)
-    found = verify(site.lake, VerifyOptions(range=10))
+        verify(data_folder.lake, VerifyOptions(range=10), stop(1))
+    trim(data_folder, 25)
+    found = verify(data_folder.lake, VerifyOptions(range=10))
     assert (found.first, found.compared, found.count) == (1, 48, 0)
 
 
-def test_a_fault_in_the_latest_table_is_reported(site: DataFolder) -> None:
-    rows = latest(site)
+def test_a_fault_in_the_latest_table_is_reported(data_folder: DataFolder) -> None:
+    rows = latest(data_folder)
     row = rows["acme.site:lamp-3"]
 
     def said(*planted: dict[str, Any]) -> list[str]:
-        write_latest(site.folder, planted)
-        return differences(site, VerifyOptions())
+        write_latest(data_folder.folder, planted)
+        return differences(data_folder, VerifyOptions())
 
     others = [it for name, it in rows.items() if name != "acme.site:lamp-3"]
     assert said(*others) == ["latest: missing in the lake: acme.site:lamp-3 at revision 5"]
@@ -267,45 +268,48 @@ def test_a_fault_in_the_latest_table_is_reported(site: DataFolder) -> None:
 
 
 def test_verify_reports_a_wrong_search_index_but_not_an_unfinished_one(
-    site: DataFolder,
+    data_folder: DataFolder,
 ) -> None:
-    tamper(site, "DELETE FROM search_values WHERE value = 'acme.site:other'")
-    found = verify(site.lake, ALL)
+    tamper(data_folder, "DELETE FROM search_values WHERE value = 'acme.site:other'")
+    found = verify(data_folder.lake, ALL)
     assert [str(it) for it in found.differences] == [
         "search index: missing: policyId: acme.site:lamp-1 at revision 7",
     ]
     assert (found.count, found.indexed, found.unindexed) == (1, 9, 0)
-    tamper(site, "UPDATE search_progress SET indexed = 1, is_stale = 1")
-    assert (verify(site.lake, ALL).count, verify(site.lake, ALL).unindexed) == (0, 10)
+    tamper(data_folder, "UPDATE search_progress SET indexed = 1, is_stale = 1")
+    assert (verify(data_folder.lake, ALL).count, verify(data_folder.lake, ALL).unindexed) == (0, 10)
 
 
-def test_a_state_that_is_wrong_in_journal_and_lake_is_found_by_the_events(site: DataFolder) -> None:
-    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+def test_a_state_that_is_wrong_in_journal_and_lake_is_found_by_the_events(data_folder: DataFolder) -> None:
+    tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     write_latest(
-        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+        data_folder.folder,
+        [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(data_folder).items()],
     )
-    rebuild_index(site.lake)
-    assert differences(site) == ["latest: state different from a replay of the events: acme.site:lamp-5 at revision 5"]
+    rebuild_index(data_folder.lake)
+    assert differences(data_folder) == [
+        "latest: state different from a replay of the events: acme.site:lamp-5 at revision 5"
+    ]
 
 
 def test_differences_are_counted_and_some_are_reported(tmp_path: Path) -> None:
-    site = DataFolder(tmp_path / "data")
-    site.write(3 * SHOWN)
-    write_lake(site.folder)
-    write_events(site.folder, events(site)[:10])
-    found = verify(site.lake, VerifyOptions(range=20))
+    data_folder = DataFolder(tmp_path / "data")
+    data_folder.write(3 * SHOWN)
+    write_lake(data_folder.folder)
+    write_events(data_folder.folder, events(data_folder)[:10])
+    found = verify(data_folder.lake, VerifyOptions(range=20))
     assert (found.count, len(found.differences)) == (3 * SHOWN - 10, SHOWN)
 
 
-def test_an_interrupted_comparison_continues_and_says_the_same(site: DataFolder) -> None:
-    write_events(site.folder, events(site)[:-1])
-    write_latest(site.folder, list(latest(site).values())[1:])
-    expected = verify(site.lake, VerifyOptions(range=10, fold_all=True))
+def test_an_interrupted_comparison_continues_and_says_the_same(data_folder: DataFolder) -> None:
+    write_events(data_folder.folder, events(data_folder)[:-1])
+    write_latest(data_folder.folder, list(latest(data_folder).values())[1:])
+    expected = verify(data_folder.lake, VerifyOptions(range=10, fold_all=True))
     assert expected.count == 2
     ranges: list[int] = []
     for _ in range(20):
         try:
-            found = verify(site.lake, VerifyOptions(range=10, fold_all=True), stop(1))
+            found = verify(data_folder.lake, VerifyOptions(range=10, fold_all=True), stop(1))
         except Interrupted:
             ranges.append(1)
         else:
@@ -313,24 +317,26 @@ def test_an_interrupted_comparison_continues_and_says_the_same(site: DataFolder)
     assert found == expected
     assert len(ranges) == 12, "five ranges, latest, and six parts"
     with pytest.raises(Interrupted):
-        verify(site.lake, VerifyOptions(range=10), stop(3))
+        verify(data_folder.lake, VerifyOptions(range=10), stop(3))
     starts: list[int] = []
-    verify(site.lake, VerifyOptions(range=10, restart=True), lambda decision: starts.append(decision.compared))
+    verify(data_folder.lake, VerifyOptions(range=10, restart=True), lambda decision: starts.append(decision.compared))
     assert starts[0] == 10
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_the_number_of_events_read_at_once_does_not_change_the_report(
-    site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tamper(site, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
-    rebuild_index(site.lake)
+    tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+    rebuild_index(data_folder.lake)
     write_latest(
-        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+        data_folder.folder,
+        [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(data_folder).items()],
     )
-    trim(site, 48)
+    trim(data_folder, 48)
     write_events(
-        site.folder, [row for row in events(site) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2]
+        data_folder.folder,
+        [row for row in events(data_folder) if row["entity"] != "acme.site:lamp-3" or row["revision"] > 2],
     )
     said = [
         "events: 2 missing in the lake: acme.site:lamp-3 at revision 1",
@@ -348,7 +354,7 @@ def test_the_number_of_events_read_at_once_does_not_change_the_report(
     entities = set()
     for range in (1, 3, 10, 1_000) if fold_all else (3, 1_000):
         read.clear()
-        found = verify(site.lake, VerifyOptions(range=range, fold_all=fold_all))
+        found = verify(data_folder.lake, VerifyOptions(range=range, fold_all=fold_all))
         assert [str(it) for it in found.differences] == said
         assert max(read) <= range
         entities.add(found.entities)
@@ -357,13 +363,14 @@ def test_the_number_of_events_read_at_once_does_not_change_the_report(
 
 @pytest.mark.parametrize("fold_all", [False, True])
 def test_the_memory_limit_does_not_change_the_report(
-    site: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_events(site.folder, [row for row in events(site) if row["seq"] not in (9, 10)])
+    write_events(data_folder.folder, [row for row in events(data_folder) if row["seq"] not in (9, 10)])
     write_latest(
-        site.folder, [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(site).items()]
+        data_folder.folder,
+        [{**row, "state": "{}"} if name.endswith("5") else row for name, row in latest(data_folder).items()],
     )
-    expected = verify(site.lake, VerifyOptions(fold_all=fold_all))
+    expected = verify(data_folder.lake, VerifyOptions(fold_all=fold_all))
     assert expected.count == 4
     held: list[int] = []
     within, states_in = lake_rows._within, lake_rows.states_in
@@ -380,32 +387,32 @@ def test_the_memory_limit_does_not_change_the_report(
 
     monkeypatch.setattr(lake_rows, "_within", counted)
     monkeypatch.setattr(lake_rows, "states_in", counted_states)
-    longest = max(len(row["value"] or "") + len(row["headers"]) for row in events(site))
-    longest = max(longest, *(len((row["state"] or "").encode()) for row in latest(site).values()))
+    longest = max(len(row["value"] or "") + len(row["headers"]) for row in events(data_folder))
+    longest = max(longest, *(len((row["state"] or "").encode()) for row in latest(data_folder).values()))
     for bytes in (1, 300, 1_000) if fold_all else (300, 1_000):
         held.clear()
-        assert verify(site.lake, VerifyOptions(fold_all=fold_all, bytes=bytes)) == expected
+        assert verify(data_folder.lake, VerifyOptions(fold_all=fold_all, bytes=bytes)) == expected
         assert max(held) <= max(bytes, longest + 40)
-        assert not site.lake.progress_file.exists()
+        assert not data_folder.lake.progress_file.exists()
 
 
-def test_events_that_only_the_lake_has_are_held_in_ranges_too(site: DataFolder) -> None:
+def test_events_that_only_the_lake_has_are_held_in_ranges_too(data_folder: DataFolder) -> None:
     """Trimmed after the comparison began, or erased and not yet by the lake."""
-    tamper(site, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
-    found = verify(site.lake, VerifyOptions(bytes=250))
+    tamper(data_folder, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
+    found = verify(data_folder.lake, VerifyOptions(bytes=250))
     assert (found.compared, found.rows, found.count) == (48, 48, 30)
 
 
 def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
     """Of which the lake has states, and hardly any events."""
-    site = DataFolder(tmp_path / "data")
-    site.write(60, 60)
-    write_lake(site.folder)
-    trim(site, 60)
-    write_events(site.folder, events(site)[:2])
+    data_folder = DataFolder(tmp_path / "data")
+    data_folder.write(60, 60)
+    write_lake(data_folder.folder)
+    trim(data_folder, 60)
+    write_events(data_folder.folder, events(data_folder)[:2])
     parts: list[int] = []
     found = verify(
-        site.lake, VerifyOptions(lambda *_: True, fold_all=True, range=7), lambda it: parts.append(it.entities)
+        data_folder.lake, VerifyOptions(lambda *_: True, fold_all=True, range=7), lambda it: parts.append(it.entities)
     )
     assert len(parts) == 1 + 9, "latest, and parts of seven"
     assert found.entities == 2
@@ -442,18 +449,18 @@ def test_seen_keys_use_little_memory_and_leave_no_file_in_the_folder(tmp_path: P
     assert peak < 1 << 20
 
 
-def test_a_file_that_is_no_progress_is_reported(site: DataFolder) -> None:
-    site.lake.progress_file.write_bytes(b"{")
+def test_a_file_that_is_no_progress_is_reported(data_folder: DataFolder) -> None:
+    data_folder.lake.progress_file.write_bytes(b"{")
     with pytest.raises(StoreUnavailable, match="use --restart"):
-        verify(site.lake, ALL)
-    assert verify(site.lake, VerifyOptions(restart=True)).count == 0
+        verify(data_folder.lake, ALL)
+    assert verify(data_folder.lake, VerifyOptions(restart=True)).count == 0
 
 
-def test_a_damaged_file_of_the_lake_is_reported(site: DataFolder) -> None:
-    for file in Path(site.lake.path(EVENTS)).glob("*.parquet"):
+def test_a_damaged_file_of_the_lake_is_reported(data_folder: DataFolder) -> None:
+    for file in Path(data_folder.lake.path(EVENTS)).glob("*.parquet"):
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):
-        verify(site.lake, ALL)
+        verify(data_folder.lake, ALL)
 
 
 @pytest.mark.parametrize("number", [0, 1, SAMPLE, SAMPLE + 1, 10 * SAMPLE + 3])
@@ -465,9 +472,9 @@ def test_a_sample_is_spread_over_everything(number: int) -> None:
         assert int(found[-1].entity) > number * 0.9
 
 
-def test_erasures_that_the_lake_has_not_done_are_counted(site: DataFolder) -> None:
-    assert verify(site.lake, ALL).pending == 0
-    tamper(site, f"{ERASE} ('thing', 'acme.site:gone', 0, 'now', 'me')")
-    assert verify(site.lake, ALL).pending == 1
-    publish_watermark(site.lake.watermark, structs.replace(read_watermark(site.lake.watermark), erased=1))
-    assert verify(site.lake, ALL).pending == 0
+def test_erasures_that_the_lake_has_not_done_are_counted(data_folder: DataFolder) -> None:
+    assert verify(data_folder.lake, ALL).pending == 0
+    tamper(data_folder, f"{ERASE} ('thing', 'acme.site:gone', 0, 'now', 'me')")
+    assert verify(data_folder.lake, ALL).pending == 1
+    publish_watermark(data_folder.lake.watermark, structs.replace(read_watermark(data_folder.lake.watermark), erased=1))
+    assert verify(data_folder.lake, ALL).pending == 0

@@ -10,5 +10,5 @@ from tests.support.lake.pipeline_process import DataFolder
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> DataFolder:
+def data_folder(tmp_path: Path) -> DataFolder:
     return DataFolder(tmp_path / "data")

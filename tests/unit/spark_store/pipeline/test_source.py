@@ -62,37 +62,37 @@ def test_arrow_batches_are_bounded_in_rows_and_in_bytes() -> None:
 
 
 def test_few_states_are_read_at_once_however_many_events_have_led_to_them(
-    site: DataFolder, monkeypatch: pytest.MonkeyPatch
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site.write(50, entities=7)
-    read = states_of(site.lake.journal, 1, 50, 7)
+    data_folder.write(50, entities=7)
+    read = states_of(data_folder.lake.journal, 1, 50, 7)
     assert read is not None
     assert sorted(read.column("seq").to_pylist()) == list(range(44, 51))
-    later = states_of(site.lake.journal, 49, 50, 7)
+    later = states_of(data_folder.lake.journal, 49, 50, 7)
     assert later is not None
     assert sorted(later.column("seq").to_pylist()) == [49, 50]
-    assert states_of(site.lake.journal, 1, 50, 6) is None, "too many"
+    assert states_of(data_folder.lake.journal, 1, 50, 6) is None, "too many"
     monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", read.nbytes - 1)
-    assert states_of(site.lake.journal, 1, 50, 7) is None, "too many bytes"
+    assert states_of(data_folder.lake.journal, 1, 50, 7) is None, "too many bytes"
     assert gc.isenabled()
 
 
-def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(site: DataFolder) -> None:
+def test_states_of_a_range_that_was_trimmed_meanwhile_are_refused(data_folder: DataFolder) -> None:
     """Which entities it touched nobody knows any more; all entities there are can still be told."""
-    site.write(50, entities=7)
-    erase_offline(site.folder, lamp(6), "anna")  # the event 21, among others
-    trim(site, 20)
-    tamper(site, "DELETE FROM holes WHERE seq <= 20")
-    states = JournalStates({"path": str(site.lake.journal), "first": "21", "last": "50", "parallelism": "1"}).reader(
-        StructType()
-    )
+    data_folder.write(50, entities=7)
+    erase_offline(data_folder.folder, lamp(6), "anna")  # the event 21, among others
+    trim(data_folder, 20)
+    tamper(data_folder, "DELETE FROM holes WHERE seq <= 20")
+    states = JournalStates(
+        {"path": str(data_folder.lake.journal), "first": "21", "last": "50", "parallelism": "1"}
+    ).reader(StructType())
     for first in (1, 21):
-        assert states_of(site.lake.journal, first, 50, 7) is not None
+        assert states_of(data_folder.lake.journal, first, 50, 7) is not None
         [batch] = states.read(EventRange(first, 50))
         assert isinstance(batch, pa.RecordBatch)
         assert batch.num_rows == 6
     with pytest.raises(StoreUnavailable, match="every event from 20 on, found that some were trimmed"):
-        states_of(site.lake.journal, 20, 50, 7)
+        states_of(data_folder.lake.journal, 20, 50, 7)
     with pytest.raises(StoreUnavailable, match="every event from 20 on"):
         list(states.read(EventRange(20, 50)))
 
@@ -123,53 +123,58 @@ def test_short_and_long_events_have_the_same_columns() -> None:
     assert batch.schema == arrow_reader.EVENTS
 
 
-def reader(site: DataFolder, start: int = 0, max_rows: int = 10) -> _EventsReader:
-    options = {"path": str(site.lake.journal), "start": str(start), "max_rows": str(max_rows), "parallelism": "2"}
+def reader(data_folder: DataFolder, start: int = 0, max_rows: int = 10) -> _EventsReader:
+    options = {
+        "path": str(data_folder.lake.journal),
+        "start": str(start),
+        "max_rows": str(max_rows),
+        "parallelism": "2",
+    }
     made = JournalEvents(options).streamReader(None)  # type: ignore[arg-type]
     assert isinstance(made, _EventsReader)
     return made
 
 
-def test_the_offset_is_the_number_of_the_last_event_within_the_limit(site: DataFolder) -> None:
-    events = reader(site, start=3)
+def test_the_offset_is_the_number_of_the_last_event_within_the_limit(data_folder: DataFolder) -> None:
+    events = reader(data_folder, start=3)
     assert events.initialOffset() == {"seq": 3}
     assert events.latestOffset({"seq": 0}, events.getDefaultReadLimit()) == {"seq": 0}
-    site.write(25)
+    data_folder.write(25)
     assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
     assert events.latestOffset({"seq": 20}, ReadMaxRows(10)) == {"seq": 25}
     assert events.latestOffset({"seq": 0}, ReadAllAvailable()) == {"seq": 25}
     assert events.latestOffset({"seq": 40}, ReadMaxRows(10)) == {"seq": 40}
 
 
-def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(site: DataFolder) -> None:
-    site.write(25)
-    (part,) = reader(site).partitions({"seq": 5}, {"seq": 15})
-    site.write(25)
-    (batch,) = reader(site).read(part)
+def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(data_folder: DataFolder) -> None:
+    data_folder.write(25)
+    (part,) = reader(data_folder).partitions({"seq": 5}, {"seq": 15})
+    data_folder.write(25)
+    (batch,) = reader(data_folder).read(part)
     assert sorted(batch.column("seq").to_pylist()) == list(range(6, 16))
     names = batch.column("entity").to_pylist()
     assert len([name for name, _ in itertools.groupby(names)]) == len(set(names)), "those of an entity lie together"
 
 
-def test_events_of_any_length_are_read_each_once(site: DataFolder) -> None:
-    site.write(20)
+def test_events_of_any_length_are_read_each_once(data_folder: DataFolder) -> None:
+    data_folder.write(20)
     long = b'"' + b"x" * (arrow_reader.LONG + 1) + b'"'
-    site.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
-    batches = list(reader(site).read(EventRange(1, 24)))
+    data_folder.append([change(lamp(50), revision, long if revision % 2 else b"1") for revision in range(1, 5)])
+    batches = list(reader(data_folder).read(EventRange(1, 24)))
     assert sorted(seq for batch in batches for seq in batch.column("seq").to_pylist()) == list(range(1, 25))
     assert {batch.schema.names == arrow_reader.EVENTS.names for batch in batches} == {True}
 
 
-def test_a_hole_in_the_journal_stops_the_batch(site: DataFolder) -> None:
-    site.write(5)
+def test_a_hole_in_the_journal_stops_the_batch(data_folder: DataFolder) -> None:
+    data_folder.write(5)
     with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
-        list(reader(site).read(EventRange(1, 9)))
+        list(reader(data_folder).read(EventRange(1, 9)))
 
 
-def test_the_available_now_limit_excludes_later_events(site: DataFolder) -> None:
-    site.write(15)
-    events = reader(site)
+def test_the_available_now_limit_excludes_later_events(data_folder: DataFolder) -> None:
+    data_folder.write(15)
+    events = reader(data_folder)
     events.prepareForTriggerAvailableNow()
-    site.write(15)
+    data_folder.write(15)
     assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
     assert events.latestOffset({"seq": 10}, ReadMaxRows(10)) == {"seq": 15}

@@ -136,12 +136,12 @@ def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service trims up to the watermark: it hears of the table before it is decided what to merge into it."""
-    site, known = DataFolder(target.lake.data_dir), []
-    site.write(50)
+    data_folder, known = DataFolder(target.lake.data_dir), []
+    data_folder.write(50)
     publish_watermark(target.lake.watermark, Watermark(45))
 
     def trimmed(*_: Any) -> None:
-        trim(site, 30)
+        trim(data_folder, 30)
 
     def merged(_: LakeWriter, first: int, last: int) -> None:
         known.append((read_watermark(target.lake.watermark).seq, first, last))

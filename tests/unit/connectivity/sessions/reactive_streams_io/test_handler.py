@@ -30,7 +30,7 @@ from tests.support.in_process.reactive_streams_io import (
 )
 from tests.support.in_process.service import pause, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 SERVER = "02 00 03 01 02 03"
 

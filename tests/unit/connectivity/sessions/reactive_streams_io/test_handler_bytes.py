@@ -12,7 +12,7 @@ from mappings.reactive_streams_io.frames import Goodbye
 from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw
 from tests.support.in_process.service import pause, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 SERVER = "02 00 03 01 02 03"
 RANGE = "11 0d 74 63 6b 2f 72 61 6e 67 65 3f 6e 3d"

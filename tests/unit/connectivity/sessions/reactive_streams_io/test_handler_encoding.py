@@ -58,7 +58,7 @@ def test_a_value_in_cbor_is_the_value_in_json(value: Any) -> None:
     assert json.dumps(found) == json.dumps(json.loads(text))
 
 
-@pytest.mark.usefixtures("sites")
+@pytest.mark.usefixtures("harnesses")
 async def test_every_publisher_of_json_brings_the_same_in_cbor() -> None:
     rsio_harness = await RsioHarness.filled(revisions=2)
     changed = await rsio_harness.dispatch(
@@ -80,7 +80,7 @@ async def test_every_publisher_of_json_brings_the_same_in_cbor() -> None:
         assert [cbor2.loads(each) for each in elements(frames, stream + 1)] == expected, both[stream]
 
 
-@pytest.mark.usefixtures("sites")
+@pytest.mark.usefixtures("harnesses")
 async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
     streamr_harness = await StreamrHarness.filled(messages=3)
     rsio_harness = await quay_beside(streamr_harness)
@@ -93,7 +93,7 @@ async def test_messages_of_streams_are_the_same_arrays_in_cbor() -> None:
     assert [cbor2.loads(each) for each in elements(frames, 2)] == [json.loads(each) for each in elements(frames, 1)]
 
 
-@pytest.mark.usefixtures("sites")
+@pytest.mark.usefixtures("harnesses")
 @pytest.mark.parametrize(
     "publisher",
     [

@@ -15,7 +15,7 @@ from mappings.reactive_streams_io.frames import OnError, OnNext
 from tests.support.in_process.reactive_streams_io import HISTORY, H, RsioHarness, source, subscribe
 from tests.support.in_process.service import LAMP, NOW, OWNER, command, document, pause, turn
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 EVENTS = f"things/{LAMP}/events"
 READER = "acme:reader"

@@ -41,7 +41,7 @@ from tests.support.in_process.reactive_streams_io import RsioHarness, raw, sourc
 from tests.support.in_process.service import LAMP, OWNER, command, creation, document, pause, policy, turn, until
 from tests.support.wait import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 H = "01 00 00"
 SERVER = "02 00 03 01 02 03"

@@ -18,7 +18,7 @@ from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, RsioHarness, revisions
 from tests.support.in_process.service import pause
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 REVISIONS = 60
 PAGE = 3

@@ -29,7 +29,7 @@ from tests.support.in_process.service import LAMP, OWNER, command, creation, pau
 from tests.support.in_process.streamr import StreamrHarness
 from tests.support.in_process.two_protocols import quay_beside, tank_streams
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 EVENTS = f"things/{LAMP}/events"
 

@@ -26,7 +26,7 @@ from mappings.reactive_streams_io.limits import OBJECT, EndpointLimits
 from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw, trial
 from tests.support.in_process.service import pause, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 class Store(Feed):

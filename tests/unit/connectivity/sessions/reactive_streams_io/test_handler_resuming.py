@@ -36,7 +36,7 @@ from tests.support.in_process.reactive_streams_io import (
 )
 from tests.support.in_process.service import pause, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 HELLO = "01 00 01 01"
 """The hello of a client that resumes."""

@@ -33,7 +33,7 @@ from tests.support.in_process.reactive_streams_io import (
 from tests.support.in_process.service import pause, until
 from tests.support.wait import PATIENCE
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 SERVER = "02 00 03 01 02 03"
 TOKEN = "5ab1e0c47f2d9913a6c8004e71b3d52f"

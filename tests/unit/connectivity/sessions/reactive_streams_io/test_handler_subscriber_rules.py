@@ -25,7 +25,7 @@ from mappings.reactive_streams_io.frames import (
 from tests.support.in_process.reactive_streams_io import H, RsioHarness, raw
 from tests.support.in_process.service import pause, turn, until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 WANTED = SubscribeFrame("ingest/telemetry", 1, 256)
 GONE = OnError(1, "404 things:thing.notfound It is gone.")

@@ -27,7 +27,7 @@ from tests.support.in_process.streamr import (
 )
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 CONSTANT = source(replyTarget={"address": "everybody", "headerMapping": {}})
 

@@ -31,7 +31,7 @@ from tests.support.in_process.streamr import (
 )
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 async def test_cases_s01_to_s04_a_subscriber_gets_a_confirmation_and_the_published_messages() -> None:

@@ -16,7 +16,7 @@ from tests.support.journal_entries import LATER
 from tests.support.lake.tables import append_events, forget
 from tests.support.temporary_journal import follow_on
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 TANK = partition_id("tank", 0)
 

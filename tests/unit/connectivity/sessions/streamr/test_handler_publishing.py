@@ -27,7 +27,7 @@ from tests.support.in_process.streamr import (
     subscribe,
 )
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 MILLISECONDS = int(NOW.timestamp() * 1000)
 

@@ -37,7 +37,7 @@ from tests.support.in_process.streamr import (
     unsubscribe,
 )
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 
 def place(sub: Any = "a", stream: str = "tank", partition: int = 0) -> dict[str, Any]:

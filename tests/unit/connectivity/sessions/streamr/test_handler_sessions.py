@@ -31,7 +31,7 @@ from tests.support.in_process.streamr import (
     unsubscribed,
 )
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 IDLE = 3600.0
 TANK = partition_id("tank", 0)

@@ -31,7 +31,7 @@ from tests.support.in_process.streamr import (
 )
 from tests.support.temporary_journal import TemporaryJournal
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 TANK = partition_id("tank", 0)
 STAMP = "2030-01-15T07:30:00.000000Z"

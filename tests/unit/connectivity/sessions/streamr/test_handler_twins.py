@@ -38,7 +38,7 @@ from tests.support.in_process.streamr import (
 )
 from tests.support.streamr_frames import twin_event_of
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 THING, POLICY = "things/acme.site:lamp-7", "policies/acme.site:tanks"
 TANKS = EntityId(EntityType.POLICY, "acme.site", "tanks")

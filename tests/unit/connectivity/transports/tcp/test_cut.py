@@ -28,7 +28,7 @@ from tests.support.in_process.reactive_streams_io import HISTORY, RsioHarness, d
 from tests.support.in_process.tcp_service import Caller, TcpService, landing
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.usefixtures("sites")
+pytestmark = pytest.mark.usefixtures("harnesses")
 
 REVISIONS = 80
 STREAMS = {

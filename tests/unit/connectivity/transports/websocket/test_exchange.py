@@ -85,8 +85,8 @@ async def test_events_go_to_all_peers_at_the_path_of_a_target(websocket_service:
     listeners = [await websocket_service.client("/alarms", "owners") for _ in range(2)]
     await listeners[0].send("nobody listens at a path of targets alone")
     assert (await asked(await websocket_service.client(token="owners"), creation("lamp-8")))["status"] == 201
-    await websocket_service.site.has_lamp()
-    await websocket_service.site.ask(turn(True))
+    await websocket_service.harness.has_lamp()
+    await websocket_service.harness.ask(turn(True))
     for listener in listeners:
         assert (await heard(listener))["topic"].endswith("/events/created")
         assert (await heard(listener))["value"] is True
@@ -94,10 +94,10 @@ async def test_events_go_to_all_peers_at_the_path_of_a_target(websocket_service:
 
 async def test_closing_the_connection_lets_the_answers_out_first(websocket_service: WebSocketService) -> None:
     client = await websocket_service.client(token="owners")
-    websocket_service.site.disk.hold()
+    websocket_service.harness.disk.hold()
     await client.send(creation(correlation_id="last").decode())
-    await wait_until(lambda: len(websocket_service.site.dispatcher._submitted) > 0)
-    websocket_service.site.disk.release()
+    await wait_until(lambda: len(websocket_service.harness.dispatcher._submitted) > 0)
+    websocket_service.harness.disk.release()
     await websocket_service.supervisor.close(drain=PATIENCE)
     assert (await heard(client))["headers"]["correlation-id"] == "last"
     await client.wait_closed()
@@ -111,6 +111,6 @@ async def test_the_subscriptions_of_a_client_end_when_it_leaves(websocket_servic
     kept = (await asked(staying, streaming("subscribeForPersistedEvents")))["value"]["subscriptionId"]
     assert "subscriptionId" in (await asked(leaving, streaming("subscribeForPersistedEvents")))["value"]
     await leaving.close()
-    await wait_until(lambda: len(list(websocket_service.site.streams)) == 1)
+    await wait_until(lambda: len(list(websocket_service.harness.streams)) == 1)
     event = await asked(staying, streaming("request", {"subscriptionId": kept, "demand": 1}))
     assert event["value"]["item"]["revision"] == 1

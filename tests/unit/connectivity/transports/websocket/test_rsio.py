@@ -102,8 +102,8 @@ async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_fir
     assert await heard(silent) == SERVER_HELLO
     await other.send(raw(H))
     assert await heard(other) == SERVER_HELLO
-    websocket_service.site.clock.advance(11)
-    websocket_service.site.dispatcher.handlers.sweep()
+    websocket_service.harness.clock.advance(11)
+    websocket_service.harness.dispatcher.handlers.sweep()
     said, code = await ended(silent)
     assert said.startswith(b"\x03")
     assert b"protocol error: no hello in time" in said
@@ -116,12 +116,12 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
     websocket_service: WebSocketService,
 ) -> None:
     client = await websocket_service.client(PATH)
-    websocket_service.site.clock.advance(1000)
-    websocket_service.site.dispatcher.handlers.sweep()
+    websocket_service.harness.clock.advance(1000)
+    websocket_service.harness.dispatcher.handlers.sweep()
     await client.send(raw(H))
     assert await heard(client) == SERVER_HELLO
-    websocket_service.site.clock.advance(1000)
-    websocket_service.site.dispatcher.handlers.sweep()
+    websocket_service.harness.clock.advance(1000)
+    websocket_service.harness.dispatcher.handlers.sweep()
     await client.send(raw(subscribe("tck/range?n=0", 1, 0)))
     assert await heard(client) == raw("81 01 00 86 01"), "a socket that is silent is still there"
 
@@ -166,12 +166,12 @@ async def test_case_g01_a_goodbye_is_answered_and_the_socket_closed(websocket_se
     assert await heard(client) == raw("81 01 00")
     await client.send(raw("03 04 64 6f 6e 65"))
     assert await ended(client) == (raw("03 02 6f 6b"), 1000)
-    await wait_until(lambda: list(websocket_service.site.streams) == [])
+    await wait_until(lambda: list(websocket_service.harness.streams) == [])
 
 
 async def test_case_d22_with_its_socket_all_streams_of_a_client_end(websocket_service: WebSocketService) -> None:
     client = await spoken(websocket_service)
     await client.send(raw(H, *(subscribe("tck/never", number, 1) for number in (1, 2, 3))))
-    await wait_until(lambda: len(list(websocket_service.site.streams)) == 3)
+    await wait_until(lambda: len(list(websocket_service.harness.streams)) == 3)
     await client.close()
-    await wait_until(lambda: not list(websocket_service.site.streams))
+    await wait_until(lambda: not list(websocket_service.harness.streams))

@@ -167,8 +167,8 @@ async def test_a_session_ends_with_its_socket(websocket_service: WebSocketServic
     for client in (leaving, staying):
         await say(client, subscribe())
         assert await heard(client) == subscribed()
-    assert len(list(websocket_service.site.streams)) == 2
+    assert len(list(websocket_service.harness.streams)) == 2
     await leaving.close()
-    await wait_until(lambda: len(list(websocket_service.site.streams)) == 1)
+    await wait_until(lambda: len(list(websocket_service.harness.streams)) == 1)
     await say(staying, publish())
     assert offsets([await heard(staying)]) == [4]
