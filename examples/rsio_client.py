@@ -34,7 +34,7 @@ from mappings.reactive_streams_io.events import (
     Completed,
     DemandReceived,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     NotResumed,
     SessionOpened,
     StreamFailed,
@@ -318,7 +318,7 @@ class Client:
             self._wake()
         raise ConnectionResetError("the link takes nothing more")
 
-    def _react(self, events: Sequence[Event]) -> None:
+    def _react(self, events: Sequence[EndpointEvent]) -> None:
         ends = {event.reason for event in events if isinstance(event, Closed | NotResumed)}
         for event in events:
             match event:

@@ -25,7 +25,7 @@ INVALID = "connectivity:message.mapper.config.invalid"
 FAILED = "connectivity:message.mapper.config.failed"
 """An option of the right type that cannot be made use of, as a template with an unknown placeholder."""
 
-Read: TypeAlias = Callable[[Any], Any]
+ReadOption: TypeAlias = Callable[[Any], Any]
 """Value as written → value as used. Raises InvalidMapperOption."""
 
 
@@ -64,7 +64,7 @@ class Option:
     """One option of a mapper. `default` is in the form of JSON; None if there is none."""
 
     name: str
-    read: Read
+    read: ReadOption
     description: str
     example: Any
     default: Any = None

@@ -18,7 +18,7 @@ import typer
 from connectivity.cli.http_client import CHANGED_MEANWHILE, NOT_FOUND, ServiceClient, ServiceRefused
 from connectivity.cli.options import load_files
 from connectivity.cli.output import print_error, print_problems
-from connectivity.cli.plan import Action, DesiredDocument, Step, StoredDocument
+from connectivity.cli.plan import Action, DesiredDocument, PlanStep, StoredDocument
 
 MAX_SAMPLE = 16 * 1024 * 1024
 
@@ -57,7 +57,7 @@ def fetch_stored(service: ServiceClient, wanted: Mapping[str, DesiredDocument]) 
     return found
 
 
-def carry_out(service: ServiceClient, step: Step, wanted: Mapping[str, DesiredDocument]) -> str | None:
+def carry_out(service: ServiceClient, step: PlanStep, wanted: Mapping[str, DesiredDocument]) -> str | None:
     """Carry out the step; return why it failed, None if it succeeded.
 
     Raises RequestFailed if further steps would fail too.

@@ -34,7 +34,7 @@ from connectivity.cli.output import (
 from connectivity.cli.tables import objects
 
 if TYPE_CHECKING:
-    from connectivity.cli.plan import Step
+    from connectivity.cli.plan import PlanStep
 
 
 RESTART_GRACE_SECONDS = 60.0
@@ -235,7 +235,7 @@ def apply(
         raise typer.Exit(CHANGES)
 
 
-def _plan(steps: Sequence[Step], outcomes: Mapping[str, str | None]) -> dict[str, Any]:
+def _plan(steps: Sequence[PlanStep], outcomes: Mapping[str, str | None]) -> dict[str, Any]:
     """Return the plan as JSON, with the result of each step that was begun."""
     from connectivity.cli.plan import step_as_json
 

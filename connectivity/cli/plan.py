@@ -166,7 +166,7 @@ class StoredDocument:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """The step for one connection. `tag` identifies the compared revision, None if there is none."""
 
     id: str
@@ -184,30 +184,30 @@ def decide(
     *,
     secrets: bool = False,
     prune: bool = False,
-) -> list[Step]:
+) -> list[PlanStep]:
     """Return a step for each wanted connection, and with `prune` for other connections of the API."""
     steps = [_step(name, document, stored.get(name), secrets) for name, document in desired.items()]
     if prune:
         steps += [
-            Step(name, Action.GONE, tag=found.tag)
+            PlanStep(name, Action.GONE, tag=found.tag)
             for name, found in stored.items()
             if name not in desired and found.file is None
         ]
     return steps
 
 
-def _step(name: str, desired: DesiredDocument, stored: StoredDocument | None, secrets: bool) -> Step:
+def _step(name: str, desired: DesiredDocument, stored: StoredDocument | None, secrets: bool) -> PlanStep:
     if stored is None:
-        return Step(name, Action.NEW, desired.file)
+        return PlanStep(name, Action.NEW, desired.file)
     if stored.file is not None:
-        return Step(name, Action.REFUSED, desired.file, stored.tag, reason=f"it belongs to the file {stored.file}")
+        return PlanStep(name, Action.REFUSED, desired.file, stored.tag, reason=f"it belongs to the file {stored.file}")
     found: DocumentComparison = compare(stored.document or {}, desired.document)
     is_changed = found.changes or (secrets and found.unknown)
     action = Action.CHANGED if is_changed else Action.UNCHANGED
-    return Step(name, action, desired.file, stored.tag, found.changes, found.unknown)
+    return PlanStep(name, action, desired.file, stored.tag, found.changes, found.unknown)
 
 
-def lines(step: Step) -> Iterator[str]:
+def lines(step: PlanStep) -> Iterator[str]:
     """Return the changes of a step as lines of text."""
     for change in step.changes:
         yield f"{change.path}: {_value(change.before)} → {_value(change.after)}"
@@ -216,7 +216,7 @@ def lines(step: Step) -> Iterator[str]:
         yield f"{path}: a secret that cannot be compared; {sent}"
 
 
-def step_as_json(step: Step) -> dict[str, Any]:
+def step_as_json(step: PlanStep) -> dict[str, Any]:
     """The step for machines."""
     return {
         "id": step.id,
@@ -229,7 +229,7 @@ def step_as_json(step: Step) -> dict[str, Any]:
     }
 
 
-def summary(steps: Sequence[Step]) -> str:
+def summary(steps: Sequence[PlanStep]) -> str:
     """Return the number of steps by action: `1 new, 2 changed`."""
     counts = {action: sum(step.action is action for step in steps) for action in Action}
     return ", ".join(f"{count} {action.value}" for action, count in counts.items() if count) or "nothing"

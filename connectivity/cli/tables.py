@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-Row: TypeAlias = dict[str, object]
+TableRow: TypeAlias = dict[str, object]
 
 WINDOWS = {"PT1M": "minute", "PT1H": "hour", "PT24H": "day"}
 _OUTCOMES = ("success", "failure")
@@ -23,9 +23,9 @@ def as_yaml(document: object) -> str:
     return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1_000_000)
 
 
-def connections(found: object) -> list[Row]:
+def connections(found: object) -> list[TableRow]:
     """Return one row for each connection of a list; problems only if there are some."""
-    rows: list[Row] = [
+    rows: list[TableRow] = [
         {
             "id": each.get("id"),
             "type": each.get("connectionType"),
@@ -43,7 +43,7 @@ def connections(found: object) -> list[Row]:
     return rows
 
 
-def live(found: object) -> Row:
+def live(found: object) -> TableRow:
     """Return the status of a connection as one row."""
     status = _object(found)
     first = next(iter(objects(status.get("clientStatus"))), {})
@@ -57,7 +57,7 @@ def live(found: object) -> Row:
     }
 
 
-def resources(found: object) -> list[Row]:
+def resources(found: object) -> list[TableRow]:
     """Return one row for each client, source, target and tunnel of a status."""
     status = _object(found)
     return [
@@ -74,10 +74,10 @@ def resources(found: object) -> list[Row]:
     ]
 
 
-def metrics(found: object) -> list[Row]:
+def metrics(found: object) -> list[TableRow]:
     """Return one row for each counter with a count: of the whole connection, then of each address."""
     document = _object(found)
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for direction, kinds in _object(document.get("connectionMetrics")).items():
         rows += _counters(direction, None, kinds)
     for name, direction in (("sourceMetrics", "source"), ("targetMetrics", "target")):
@@ -86,12 +86,12 @@ def metrics(found: object) -> list[Row]:
     return rows
 
 
-def _counters(of: str, address: str | None, kinds: object) -> Iterator[Row]:
+def _counters(of: str, address: str | None, kinds: object) -> Iterator[TableRow]:
     for kind, outcomes in _object(kinds).items():
         for outcome in _OUTCOMES:
             counted = _object(_object(outcomes).get(outcome))
             if any(counted.get(window) for window in WINDOWS):
-                row: Row = {"of": of, "address": address, "what": kind, "how": outcome}
+                row: TableRow = {"of": of, "address": address, "what": kind, "how": outcome}
                 row |= {heading: counted.get(window) for window, heading in WINDOWS.items()}
                 yield row | {"last": counted.get("lastMessageAt")}
 
@@ -100,7 +100,7 @@ _TESTED_PARTS = {"clients": "client", "sources": "source", "replyTargets": "repl
 _SUCCESS_STATES = {"open", "unknown", None}
 
 
-def connection_test(report: object) -> list[Row]:
+def connection_test(report: object) -> list[TableRow]:
     """Return one row for each tested client, source, reply-target and target."""
     return [
         {
@@ -180,9 +180,9 @@ def entry(found: Mapping[str, Any]) -> tuple[str, str, str]:
     return str(found.get("timestamp", "–")), how, f"{where}{place}{about}: {message}{correlation}"
 
 
-def leaves(found: Mapping[str, Any]) -> Row:
+def leaves(found: Mapping[str, Any]) -> TableRow:
     """Yield the values in a thing with the paths that filters use; an empty object is a value too."""
-    row: Row = {}
+    row: TableRow = {}
     waiting: list[tuple[str, object]] = [("", found)]
     while waiting:
         path, value = waiting.pop()
@@ -194,7 +194,7 @@ def leaves(found: Mapping[str, Any]) -> Row:
     return row
 
 
-def align_columns(found: object) -> list[Row]:
+def align_columns(found: object) -> list[TableRow]:
     """The rows of a list of objects, each with the names of all of them, in the order they come in."""
     rows = objects(found)
     names = list(dict.fromkeys(name for row in rows for name in row))

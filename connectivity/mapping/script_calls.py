@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Callable
 
 from connectivity.mapping.script_protocol import (
-    Answer,
     BadFrame,
     Call,
     CallFailure,
     CallResult,
     Load,
+    ScriptAnswer,
     WorkerReady,
     frame,
 )
@@ -80,7 +80,7 @@ class Calls:
             self._sent.append(pending_call)
         return b"".join(frames)
 
-    def handle_answer(self, answer: Answer) -> None:
+    def handle_answer(self, answer: ScriptAnswer) -> None:
         """Process an answer. Raises BadFrame for an unexpected one."""
         if isinstance(answer, WorkerReady):
             if self._is_ready:

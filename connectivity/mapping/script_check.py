@@ -11,7 +11,6 @@ from functools import lru_cache
 
 from connectivity.mapping.script_host import command, environment
 from connectivity.mapping.script_protocol import (
-    Answer,
     BadFrame,
     Call,
     CallFailure,
@@ -19,6 +18,7 @@ from connectivity.mapping.script_protocol import (
     Direction,
     Frames,
     Load,
+    ScriptAnswer,
     ScriptLimits,
     frame,
 )
@@ -61,7 +61,7 @@ def script_problem(sources: tuple[str, ...], libraries: tuple[str, ...], directi
     return _problem(answers, direction, limits)
 
 
-def _problem(answers: list[Answer], direction: Direction, limits: ScriptLimits) -> str | None:
+def _problem(answers: list[ScriptAnswer], direction: Direction, limits: ScriptLimits) -> str | None:
     if not answers:
         return "a script that could not be checked: no script process can be started"
     match answers[-1]:

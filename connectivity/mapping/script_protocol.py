@@ -67,7 +67,7 @@ class CallFailure(msgspec.Struct, tag="failed", frozen=True, array_like=True):
 
 
 Order: TypeAlias = ScriptLimits | Load | Call
-Answer: TypeAlias = WorkerReady | CallResult | CallFailure
+ScriptAnswer: TypeAlias = WorkerReady | CallResult | CallFailure
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -76,7 +76,7 @@ class BadFrame(Exception):
     """The other side sent a frame that is invalid or too long."""
 
 
-def frame(message: Order | Answer) -> bytes:
+def frame(message: Order | ScriptAnswer) -> bytes:
     """Return the frame of one message."""
     body = _encode(message)
     return len(body).to_bytes(LENGTH, "big") + body
@@ -88,9 +88,9 @@ class Frames:
     def __init__(self, longest: int) -> None:
         self._longest = longest
         self._received = bytearray()
-        self._decode = msgspec.msgpack.Decoder(Answer).decode
+        self._decode = msgspec.msgpack.Decoder(ScriptAnswer).decode
 
-    def feed(self, received: bytes) -> Iterator[Answer]:
+    def feed(self, received: bytes) -> Iterator[ScriptAnswer]:
         """Yield the messages that are complete. Raises BadFrame."""
         self._received += received
         while len(self._received) >= LENGTH:

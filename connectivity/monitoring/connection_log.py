@@ -31,7 +31,7 @@ MOST_BYTES: Final = 250_000
 NOT_PROVIDED: Final = "<not-provided>"
 """The correlation ID of an entry without one (Ditto)."""
 
-Entry: TypeAlias = "tuple[float, str | None, EntityId | None, str | None]"
+LogEntry: TypeAlias = "tuple[float, str | None, EntityId | None, str | None]"
 """Seconds since the epoch, correlation ID, entity, and the message unless it is the usual one."""
 
 
@@ -54,7 +54,7 @@ class ConnectionLog:
         self.now = now
         self.is_on = False
         self.since = self._until = 0.0
-        self._rings: dict[EntryKind, deque[Entry]] = {}
+        self._rings: dict[EntryKind, deque[LogEntry]] = {}
         self._messages: dict[EntryKind, str] = {}
         """The usual message of each ring."""
 
@@ -74,7 +74,7 @@ class ConnectionLog:
         for ring in self._rings.values():
             ring.clear()
 
-    def ring(self, kind: EntryKind, words: str) -> tuple[deque[Entry], str | None]:
+    def ring(self, kind: EntryKind, words: str) -> tuple[deque[LogEntry], str | None]:
         """Return the ring for entries of this kind, always the same one, and the message to store in an entry.
 
         The message is None where `words` is the usual message of the ring. Append only while the log `is_on`.
@@ -127,7 +127,7 @@ def instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _entry_as_json(kind: EntryKind, entry: Entry, usual_message: str) -> dict[str, Any]:
+def _entry_as_json(kind: EntryKind, entry: LogEntry, usual_message: str) -> dict[str, Any]:
     at, correlation_id, entity, words = entry
     shown: dict[str, Any] = {
         "correlationId": correlation_id if correlation_id is not None else NOT_PROVIDED,

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from connectivity.monitoring.connection_log import MOST_KEPT, ConnectionLog, Entry, EntryKind
+from connectivity.monitoring.connection_log import MOST_KEPT, ConnectionLog, EntryKind, LogEntry
 from connectivity.monitoring.windows import SecondClock, WindowedCount
 from mappings.ids import EntityId
 
@@ -51,7 +51,7 @@ class EventCounter(WindowedCount):
         """`words`: the usual message of a log entry."""
         super().__init__(clock)
         self.log = log
-        self._ring: deque[Entry] | None = None
+        self._ring: deque[LogEntry] | None = None
         self._message: str | None = words
         self.kind = kind
         self.outcome = outcome
@@ -68,7 +68,7 @@ class EventCounter(WindowedCount):
             else:
                 ring.append((log.now(), about.headers.get(_CORRELATION_ID), about.entity, words or self._message))
 
-    def ring(self) -> deque[Entry]:
+    def ring(self) -> deque[LogEntry]:
         """Return the ring of the log that the entries of this counter go to."""
         if self._ring is None:
             self._ring, self._message = self.log.ring(self.kind, self._message or "")

@@ -20,7 +20,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import NamedTuple, TypeAlias
 
 Address: TypeAlias = IPv4Address | IPv6Address
-Entry: TypeAlias = IPv4Network | IPv6Network | str
+HostRule: TypeAlias = IPv4Network | IPv6Network | str
 """A network or address, or a name in lower case; `*.internal` is every name under `internal`."""
 
 EXPECTED_ENTRY = (
@@ -55,7 +55,7 @@ class Refusal(NamedTuple):
         return f"{self.found}, expected {self.expected}"
 
 
-def entry(text: str) -> Entry:
+def entry(text: str) -> HostRule:
     """Parse an entry of a list of hosts. Raises ValueError that says what was expected."""
     try:
         return ipaddress.ip_network(text.strip())

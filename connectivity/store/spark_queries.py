@@ -16,10 +16,10 @@ from spark_store.queries.spark_query import (
     AT_ONCE,
     Batch,
     Cancellation,
-    Query,
     QueryLimits,
     QueryResult,
     SparkQueries,
+    SparkQuery,
     finder,
 )
 
@@ -38,7 +38,7 @@ class AsyncSparkQueries:
         self._workers = ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="wide")
         self._open = asyncio.Semaphore(at_once)
 
-    async def run(self, query: Query, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
+    async def run(self, query: SparkQuery, limits: QueryLimits | None = None) -> AsyncGenerator[Batch, None]:
         """Yield the batches of a query. Close it (`contextlib.aclosing`) when leaving before its end.
 
         Raises SparkQueryError, StoreUnavailable.

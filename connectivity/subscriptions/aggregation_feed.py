@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
+from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchService, SearchWorker
 from connectivity.twins.access import ThingRights
 from connectivity.twins.retrieval import TIMESTAMP
@@ -105,7 +105,7 @@ class AggregationFeed(Feed):
         self._size = size
         self._rows: Sequence[bytes] | None = None
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` pages of rows; none until the scan ends. Raises FeedFailed, StoreUnavailable."""
         if self._rows is None:
             try:

@@ -23,7 +23,7 @@ import structlog
 
 from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
+from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchRequest, item
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import StateLookup
@@ -182,7 +182,7 @@ class AsOfFeed(Feed):
         self._collecting: asyncio.Task[Spool] | None = None
         self._is_closed = False
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` pages of about `max_bytes` each. Raises FeedFailed, StoreUnavailable."""
         if self._collecting is None:
             self._collecting = asyncio.create_task(self._collect())

@@ -45,7 +45,7 @@ class SubscriptionEnded:
     reason: Fault | EndReason | None
 
 
-Output: TypeAlias = ElementsEmitted | SubscriptionEnded
+EngineOutput: TypeAlias = ElementsEmitted | SubscriptionEnded
 
 
 class Subscription:
@@ -80,7 +80,7 @@ class Subscription:
     def is_closed(self) -> bool:
         return self.state is SubscriptionState.CLOSED
 
-    def request(self, demand: int) -> list[Output]:
+    def request(self, demand: int) -> list[EngineOutput]:
         """Add demand; a demand of 0 or less ends the subscription (3.9)."""
         if self.state is SubscriptionState.CLOSED:
             return [SubscriptionEnded(EndReason.CANCELLED)]
@@ -90,7 +90,7 @@ class Subscription:
         self.demand = min(self.demand + demand, UNBOUNDED)
         return self._close(self._held_end) if self._held_end else []
 
-    def offer(self, elements: Sequence[Any]) -> list[Output]:
+    def offer(self, elements: Sequence[Any]) -> list[EngineOutput]:
         """Return the elements to send, supplied by the feed.
 
         Raises ValueError for more than `capacity`, an internal error.
@@ -104,28 +104,28 @@ class Subscription:
         self.sent += len(elements)
         return [ElementsEmitted(elements)]
 
-    def finish(self) -> list[Output]:
+    def finish(self) -> list[EngineOutput]:
         """End after the last element of the feed."""
         return self._end(SubscriptionEnded(None))
 
-    def fail(self, fault: Fault) -> list[Output]:
+    def fail(self, fault: Fault) -> list[EngineOutput]:
         """End because the feed cannot supply its elements."""
         return self._end(SubscriptionEnded(fault))
 
-    def cancel(self) -> list[Output]:
+    def cancel(self) -> list[EngineOutput]:
         """Close at the subscriber's wish. Nothing is sent, however often it is called (3.5, 3.7)."""
         self.state = SubscriptionState.CLOSED
         return []
 
-    def expire(self) -> list[Output]:
+    def expire(self) -> list[EngineOutput]:
         """End because of idleness, even before the first request."""
         return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(EndReason.IDLE))
 
-    def revoke(self, reason: Fault | EndReason) -> list[Output]:
+    def revoke(self, reason: Fault | EndReason) -> list[EngineOutput]:
         """End by an operator or at shutdown, even before the first request."""
         return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(reason))
 
-    def _end(self, ended: SubscriptionEnded) -> list[Output]:
+    def _end(self, ended: SubscriptionEnded) -> list[EngineOutput]:
         if self.state is SubscriptionState.CLOSED or self._held_end:
             return []
         if self.state is SubscriptionState.WAITING and self._terminal_needs_request:
@@ -133,6 +133,6 @@ class Subscription:
             return []
         return self._close(ended)
 
-    def _close(self, ended: SubscriptionEnded) -> list[Output]:
+    def _close(self, ended: SubscriptionEnded) -> list[EngineOutput]:
         self.state = SubscriptionState.CLOSED
         return [ended]

@@ -21,7 +21,7 @@ class PageEnd(Enum):
     END = "that was all"
 
 
-Position: TypeAlias = Any
+FeedPosition: TypeAlias = Any
 """Where a page begins: 0 at the beginning, otherwise a value of the feed, such as a number or a key."""
 
 
@@ -29,7 +29,7 @@ class Page(NamedTuple):
     """Elements in order, the next position, and whether there are further pages. May be empty."""
 
     elements: Sequence[Any]
-    position: Position
+    position: FeedPosition
     then: PageEnd
 
 
@@ -47,7 +47,7 @@ class Feed(ABC):
     __slots__ = ()
 
     @abstractmethod
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""
 
     def wake(self, ready: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class Feed(ABC):
 class _EmptyFeed(Feed):
     """A feed without elements."""
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:  # noqa: ARG002
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:  # noqa: ARG002
         return Page((), position, PageEnd.END)
 
 

@@ -23,8 +23,8 @@ import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitoring.logs import log_context
-from connectivity.subscriptions.engine import ElementsEmitted, Output, Subscription, SubscriptionState
-from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, PageEnd, Position
+from connectivity.subscriptions.engine import ElementsEmitted, EngineOutput, Subscription, SubscriptionState
+from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, PageEnd
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -151,7 +151,7 @@ class ActiveSubscription(Subscription):
         self.peer = subscriber
         self.subjects = subscriber.subjects
         self.feed: Feed | None = None
-        self.position: Position = 0
+        self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
         self.pump: asyncio.Task[None] | None = None
         self.touched = now
@@ -427,7 +427,7 @@ class SubscriptionManager:
                 return
             subscription.posting = self._send(subscription, subscription.offer(elements[start : start + at_once]))
 
-    def _send(self, subscription: ActiveSubscription, outputs: Sequence[Output]) -> PendingPublish | None:
+    def _send(self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput]) -> PendingPublish | None:
         """Send the engine's outputs as signals with the headers of the latest command."""
         posting = None
         for output in outputs:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from connectivity.store.store import Store
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
+from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import TIMESTAMP, shorten_timestamp
@@ -243,7 +243,7 @@ class SearchFeed(Feed):
         self._thing_id = named_thing(request.question.predicate)
         self._is_closed = False
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
         size, place = self._request.size, position or None
         pages, budget = PageBuilder(size, max_bytes), Budget(self._service.options.budget)

@@ -21,7 +21,7 @@ from connectivity.errors import TwinError
 from connectivity.twins import errors
 from connectivity.twins.paths import ResourcePath
 from mappings.ids import EntityId, EntityType, parse_entity_id
-from mappings.model.metadata import METADATA, Change, evolve_metadata, without_changes
+from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata, without_changes
 from mappings.model.signals import Command, Event, Headers, PolicyAnnouncement, Response
 from spark_store.history.replay import data_of, evolve_parsed
 from spark_store.records import PastState, Snapshot
@@ -145,7 +145,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         parsed: Any,
         *,
         entity: EntityId | None = None,
-        metadata: Sequence[Change] = (),
+        metadata: Sequence[MetadataChange] = (),
     ) -> EventStep:
         """Return the next event of the addressed entity (or of `entity`, at its root) and its state.
 
@@ -167,7 +167,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         )
         return EventStep(event, evolve_parsed(before, event, parsed))
 
-    def _stored_headers(self, metadata: Sequence[Change]) -> bytes:
+    def _stored_headers(self, metadata: Sequence[MetadataChange]) -> bytes:
         """Return the headers that an event keeps: those the operator names, and its metadata changes."""
         if not self.limits.historical_headers and not metadata:
             return b"{}"

@@ -23,7 +23,7 @@ from mappings.errors import DecodeError
 from mappings.ids import EntityType
 from mappings.model.field_selector import InvalidSelector, parse_pointers
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer
-from mappings.model.metadata import METADATA, Change, evolve_metadata
+from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata
 from spark_store.records import Snapshot
 
 PUT: Final = "put-metadata"
@@ -138,7 +138,7 @@ def changes(
     before: Snapshot | None,
     *,
     is_patch: bool = False,
-) -> list[Change]:
+) -> list[MetadataChange]:
     """Return how a command changes the metadata.
 
     It writes `written` at its path and was `given` with this value. Raises TwinError for invalid metadata. Parts that a
@@ -146,7 +146,7 @@ def changes(
     """
     if asked is NOTHING and not (case.address.is_root and isinstance(given, Mapping) and METADATA in given):
         return []
-    found: list[Change] = []
+    found: list[MetadataChange] = []
     written = MISSING if is_patch and written is None else values.strip_nulls(written) if is_patch else written
     inline = given.get(METADATA) if case.address.is_root and isinstance(given, Mapping) else None
     if inline is not None:

@@ -33,7 +33,7 @@ from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import CheckedValue
 from mappings.ids import EntityType, parse_entity_id
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer, remove
-from mappings.model.metadata import Change
+from mappings.model.metadata import MetadataChange
 from spark_store.history.replay import DeletePatternRefused, MatchBudget, is_delete_pattern, matching_keys, merge
 from spark_store.records import Snapshot
 
@@ -371,7 +371,7 @@ def _may_merge(case: CommandContext, enforcer: Enforcer, patch: Any) -> bool:
     )
 
 
-def _may_write_metadata(case: CommandContext, enforcer: Enforcer, said: Sequence[Change]) -> bool:
+def _may_write_metadata(case: CommandContext, enforcer: Enforcer, said: Sequence[MetadataChange]) -> bool:
     """Whether the caller may write every part whose metadata a merge sets, also outside the patch."""
     return enforcer.unrestricted(case.subjects, WRITE, case.address.guarded) or all(
         enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(parse_pointer(pointer)[:-1])}")

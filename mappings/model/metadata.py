@@ -18,7 +18,7 @@ from mappings.model.json_pointer import Segments, parse_pointer
 METADATA: Final = "_metadata"
 """The member of a state, and of an event's stored headers."""
 
-Change: TypeAlias = Sequence[Any]
+MetadataChange: TypeAlias = Sequence[Any]
 """`(pointer, value)` or `(pointer,)`."""
 
 _SIGN: Final = b'"_metadata":'
@@ -27,11 +27,11 @@ _encode: Final = msgspec.json.Encoder().encode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-def read_changes(headers: bytes) -> Sequence[Change]:
+def read_changes(headers: bytes) -> Sequence[MetadataChange]:
     """Return the metadata changes of an event with these stored headers, in order."""
     if _SIGN not in headers:
         return ()
-    found: Sequence[Change] = _decode(headers).get(METADATA, ())
+    found: Sequence[MetadataChange] = _decode(headers).get(METADATA, ())
     return found
 
 
@@ -42,7 +42,7 @@ def without_changes(headers: bytes) -> bytes:
     return _encode({name: value for name, value in _decode_members(headers).items() if name != METADATA})
 
 
-def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[Change]) -> dict[str, Any]:
+def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[MetadataChange]) -> dict[str, Any]:
     """Return the metadata after an event.
 
     The event changes the data from `before` to `after`, and the metadata by `changes`.

@@ -23,7 +23,7 @@ from mappings.errors import EncodeError, Fault, ProtocolError
 from mappings.reactive_streams_io import errors
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.errors import VERSION, ProtocolViolation, broken
-from mappings.reactive_streams_io.events import Closed, Event, Interrupted, NotResumed, Resumed, SessionOpened
+from mappings.reactive_streams_io.events import Closed, EndpointEvent, Interrupted, NotResumed, Resumed, SessionOpened
 from mappings.reactive_streams_io.frames import (
     CODES,
     CORE,
@@ -108,7 +108,7 @@ class Endpoint:
         self.session = ticket.session if ticket else RsioSession(self._limits, keeps_copies=keeps)
         other = EndpointRole.CLIENT if role is EndpointRole.SERVER else EndpointRole.SERVER
         self._decoder = Decoder(self._limits, frozenset({other.value, CODES[Goodbye]}), other.value, self.session.sizes)
-        self._events: list[Event] = []
+        self._events: list[EndpointEvent] = []
         self._control: deque[bytes] = deque()
         self._afterwards: deque[bytes] = deque()
         self._control_bytes = 0
@@ -140,7 +140,7 @@ class Endpoint:
         """Whether the connection has ended and `take` returns nothing."""
         return self.is_closed and not self._control
 
-    def receive(self, raw: bytes, now: float) -> list[Event]:
+    def receive(self, raw: bytes, now: float) -> list[EndpointEvent]:
         """Process received bytes of a stream, or one message. Errors end the connection, as an event."""
         if self.state is EndpointState.CLOSED:
             return []
@@ -160,7 +160,7 @@ class Endpoint:
             self._close_now(error.fault.message, is_fault=True)
         return self.take_events()
 
-    def reject(self, violation: ProtocolViolation) -> list[Event]:
+    def reject(self, violation: ProtocolViolation) -> list[EndpointEvent]:
         """Process something without frames from the transport."""
         if self.state is not EndpointState.CLOSED:
             self._close_now(broken(violation).fault.message, is_fault=True)
@@ -193,7 +193,7 @@ class Endpoint:
         self._hello_is_sent = True
         return batch[0] if len(batch) == 1 else b"".join(batch)
 
-    def lose(self, now: float, reason: str = errors.LOST) -> list[Event]:
+    def lose(self, now: float, reason: str = errors.LOST) -> list[EndpointEvent]:
         """The transport is gone. A session that can be resumed is interrupted, any other one is over."""
         if self.state is EndpointState.CLOSED:
             return self.take_events()
@@ -201,7 +201,7 @@ class Endpoint:
             self._end(reason)
         return self.take_events()
 
-    def close(self, now: float, reason: str = errors.OK) -> list[Event]:
+    def close(self, now: float, reason: str = errors.OK) -> list[EndpointEvent]:
         """Part from the peer: all streams end, and the connection is over once the peer has said goodbye too."""
         if self.state in (EndpointState.CLOSING, EndpointState.CLOSED):
             return self.take_events()
@@ -212,7 +212,7 @@ class Endpoint:
         self.state = EndpointState.CLOSING
         return self.take_events()
 
-    def tick(self, now: float) -> list[Event]:
+    def tick(self, now: float) -> list[EndpointEvent]:
         """The time has come that `due` named, or any other."""
         if self.state is not EndpointState.CLOSED and (due := self.due) is not None and now >= due:
             self._handle_timeout(now)
@@ -243,7 +243,7 @@ class Endpoint:
         since = self._incomplete_since if self._is_connected else self._last_received
         return None if since is None else since + limits.idle
 
-    def take_events(self) -> list[Event]:
+    def take_events(self) -> list[EndpointEvent]:
         """Return the events since the last call."""
         events, self._events = self._events, []
         return events

@@ -103,4 +103,4 @@ class Closed(msgspec.Struct, frozen=True):
 StreamEvent: TypeAlias = (
     SubscribeReceived | DemandReceived | Cancelled | StreamAccepted | ElementsReceived | Completed | StreamFailed
 )
-Event: TypeAlias = StreamEvent | SessionOpened | Interrupted | Resumed | NotResumed | Closed
+EndpointEvent: TypeAlias = StreamEvent | SessionOpened | Interrupted | Resumed | NotResumed | Closed

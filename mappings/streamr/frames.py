@@ -125,7 +125,7 @@ class Error:
     correlation_id: str | None = None
 
 
-Frame: TypeAlias = Broadcast | Unicast | Subscribed | Unsubscribed | Resending | Resent | NoResend | Error
+StreamrFrame: TypeAlias = Broadcast | Unicast | Subscribed | Unsubscribed | Resending | Resent | NoResend | Error
 
 ABOUT_STREAM: dict[FrameType, type[Subscribed] | type[Unsubscribed]] = {
     FrameType.SUBSCRIBED: Subscribed,
@@ -160,7 +160,7 @@ def fault_frame(fault: Fault, correlation_id: str | None = None) -> Error:
     return error_of(content, about, correlation_id)
 
 
-def write_frame(frame: Frame, style: FrameStyle = PLAIN) -> bytes:
+def write_frame(frame: StreamrFrame, style: FrameStyle = PLAIN) -> bytes:
     """Return the bytes of a frame in a peer's style."""
     if isinstance(frame, Unicast):
         # The most frequent case first.
@@ -217,7 +217,7 @@ def envelope(
     return Envelope(payload, headers)
 
 
-def type_of(frame: Frame) -> FrameType:
+def type_of(frame: StreamrFrame) -> FrameType:
     return _TYPES[type(frame)]
 
 

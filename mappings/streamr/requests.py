@@ -88,10 +88,10 @@ class Disconnect:
     """The session's client is gone, or soon will be."""
 
 
-Request: TypeAlias = Publish | SubscribeRequest | Unsubscribe | Resend | Disconnect
+StreamrRequest: TypeAlias = Publish | SubscribeRequest | Unsubscribe | Resend | Disconnect
 
 
-def twin_of(request: Request) -> EntityId | None:
+def twin_of(request: StreamrRequest) -> EntityId | None:
     """Return the thing or policy of a request; None for the operator's own streams."""
     place = None if isinstance(request, Disconnect) else parse_stream_id(request.stream)
     return place.entity if isinstance(place, ThingStream | PolicyStream) else None
@@ -103,7 +103,9 @@ _is_json = msgspec.json.Decoder(msgspec.Raw).decode
 Members: TypeAlias = Mapping[str, Any]
 
 
-def read_request(payload: bytes, limits: RequestLimits = RequestLimits(), *, accept_non_json: bool = False) -> Request:
+def read_request(
+    payload: bytes, limits: RequestLimits = RequestLimits(), *, accept_non_json: bool = False
+) -> StreamrRequest:
     """The request in this message. Raises RequestRejected, and nothing else.
 
     `accept_non_json` lets published contents be any text that is not empty.
@@ -211,7 +213,7 @@ def _disconnect(_members: Members, _limits: RequestLimits, _accept_non_json: boo
     return Disconnect()
 
 
-_READERS: dict[str, Callable[[Members, RequestLimits, bool], Request]] = {
+_READERS: dict[str, Callable[[Members, RequestLimits, bool], StreamrRequest]] = {
     "publish": _publish,
     "subscribe": _subscribe,
     "unsubscribe": _unsubscribe,

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
-from mappings.streamr.frames import Error, Frame, NoResend, Resending, Resent, Unicast, error_of
+from mappings.streamr.frames import Error, NoResend, Resending, Resent, StreamrFrame, Unicast, error_of
 from mappings.streamr.requests import Resend
 from mappings.streams.entry import EntrySelection, StreamEntry
 
@@ -137,10 +137,10 @@ class ResendFrames:
         self._request = request
         self.has_match = False
 
-    def element_frames(self, messages: Sequence[StreamEntry]) -> list[Frame]:
+    def element_frames(self, messages: Sequence[StreamEntry]) -> list[StreamrFrame]:
         """The frames of some messages, in order."""
         request = self._request
-        frames: list[Frame] = []
+        frames: list[StreamrFrame] = []
         if messages and not self.has_match:
             self.has_match = True
             frames.append(Resending(request.stream, request.partition, request.sub))

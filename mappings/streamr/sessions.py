@@ -25,8 +25,8 @@ from mappings.errors import Fault
 from mappings.model.absence import AbsenceDetector
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, Sub
-from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of
-from mappings.streamr.requests import Publish, Request, SubscribeRequest, Unsubscribe
+from mappings.streamr.frames import StreamrFrame, Subscribed, Unsubscribed, error_of
+from mappings.streamr.requests import Publish, StreamrRequest, SubscribeRequest, Unsubscribe
 
 Spot: TypeAlias = tuple[str, int]
 """A stream and one of its partitions."""
@@ -57,7 +57,7 @@ class SendFrame(NamedTuple):
     """Send the session a frame."""
 
     address: str
-    frame: Frame
+    frame: StreamrFrame
 
 
 class FollowStream(NamedTuple):
@@ -147,7 +147,7 @@ class SessionTable:
 
     def admit(
         self,
-        request: Request,
+        request: StreamrRequest,
         address: str | None,
         owners: frozenset[str],
         now: float,

@@ -40,17 +40,17 @@ def last_transaction(lake: Lake, table: Table, app: str) -> int:
         return delta.transaction_version(app) or 0
 
 
-class Position(NamedTuple):
+class LakePosition(NamedTuple):
     """One version of `events`, and the number of its last event."""
 
     version: int
     seq: int
 
 
-def position(lake: Lake) -> Position:
+def position(lake: Lake) -> LakePosition:
     """Return the present position of `events`. Raises StoreUnavailable."""
     with open_table(lake, EVENTS) as delta:
-        return Position(delta.version(), delta.transaction_version(APP) or 0)
+        return LakePosition(delta.version(), delta.transaction_version(APP) or 0)
 
 
 def pending(lake: Lake) -> list[Erasure]:

@@ -24,7 +24,7 @@ MAINTENANCE = ("retention", "full_snapshot", "optimize", "vacuum")
 """The kinds of maintenance."""
 
 
-class Batch(msgspec.Struct, frozen=True):
+class BatchProgress(msgspec.Struct, frozen=True):
     """The batch that moved the watermark last: its events, and how many seconds it took."""
 
     rows: int
@@ -70,7 +70,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
     seq: int = 0
     published: str | None = None
-    batch: Batch | None = None
+    batch: BatchProgress | None = None
     optimized: str | None = None
     vacuumed: str | None = None
     retention: RetentionRun | None = None

@@ -91,7 +91,7 @@ def compare(path: Path) -> IndexComparison:
             connection.close()
 
 
-def _rows(text: bytes | str, created: str) -> set[index.Row] | None:
+def _rows(text: bytes | str, created: str) -> set[index.IndexRow] | None:
     """Return the rows that a state requires; None if its rows are among the large things.
 
     Damaged states are reported elsewhere.
@@ -167,7 +167,7 @@ class _Comparing:
         return {policy for _, policy in subjects} | {policy for policy, _ in imports}
 
     def _of_things(self, keys: list[int]) -> Iterator[IndexDifference]:
-        there: dict[int, set[index.Row]] = {key: set() for key in keys}
+        there: dict[int, set[index.IndexRow]] = {key: set() for key in keys}
         for path, rank, value, key in self._connection.execute(_VALUES_OF, (msgspec.json.encode(keys).decode(),)):
             there[key].add((path, rank, value))
         for key in keys:
@@ -179,7 +179,7 @@ class _Comparing:
                 for path in sorted({path for path, *_ in rows}):
                     yield self._named(key, f"{what}: {path}")
 
-    def _expected_rows(self, key: int) -> set[index.Row]:
+    def _expected_rows(self, key: int) -> set[index.IndexRow]:
         _, _, created, text = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (None, 0, "", None)
         return (_rows(text, created) if text is not None and key <= self._reached else None) or set()
 

@@ -32,7 +32,14 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.check import refuse_hole
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, TABLES
-from spark_store.lake.watermark import Batch, RetentionRun, Watermark, forget_failure, publish_watermark, read_watermark
+from spark_store.lake.watermark import (
+    BatchProgress,
+    RetentionRun,
+    Watermark,
+    forget_failure,
+    publish_watermark,
+    read_watermark,
+)
 from spark_store.pipeline import erasure, fault_injection, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.clock import ClockReading, Uptime, uptime
 from spark_store.pipeline.clock import look as look_at_clock
@@ -317,7 +324,7 @@ class PipelineStream:
             lambda: tables.merge_latest(self._target, first, last),
         )
         seconds = time.monotonic() - begun
-        self._publish(last, Batch(last - first + 1, round(seconds, 3)))
+        self._publish(last, BatchProgress(last - first + 1, round(seconds, 3)))
         self._done = self._done._replace(batches=self._done.batches + 1, events=last - self._newest_snapshot)
         if self._done.batches % _LOOK_BATCHES == 0:
             self._count_files()
@@ -343,7 +350,7 @@ class PipelineStream:
         merging.result()
         return appending.result()
 
-    def _publish(self, seq: int, batch: Batch | None = None) -> None:
+    def _publish(self, seq: int, batch: BatchProgress | None = None) -> None:
         fault_injection.reach(FaultPoint.BEFORE_WATERMARK, self._target.spark)
         self._notify(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
 

@@ -23,7 +23,7 @@ from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, thing_document
-from spark_store.queries.spark_query import Batch, Query, Tables
+from spark_store.queries.spark_query import Batch, SparkQuery, Tables
 from spark_store.rql.order import sort_key, value_of
 from spark_store.rql.query import Access, SearchHit, SortKey, ThingQuery
 from spark_store.rql.search_evaluator import holds
@@ -73,7 +73,7 @@ class CandidateAccess(NamedTuple):
     policy: Policy
 
 
-def query(lake: Lake, question: ThingQuery, before: datetime) -> Query:
+def query(lake: Lake, question: ThingQuery, before: datetime) -> SparkQuery:
     """Return the Spark query for `candidates`. Raises StoreUnavailable, SchemaTooNew, LakeUnfit."""
     # Loads libraries that a service without such questions does without.
     from spark_store.lake import reader as lakes

@@ -31,7 +31,7 @@ from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
-from spark_store.lake.reader import Position
+from spark_store.lake.reader import LakePosition
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
 from spark_store.queries.selection import EventSelection, condition, matches, selects
@@ -52,7 +52,7 @@ def check_output(out: Path, *, force: bool) -> None:
         raise OutputUnusable(f"{out}: expected an existing folder, found no {out.parent}; create it")
 
 
-class Output:
+class ExportFile:
     """One output file; a context manager that removes an unfinished one."""
 
     def __init__(self, out: Path, part: Path, writer: pq.ParquetWriter, sink: pa.NativeFile, *, force: bool) -> None:
@@ -152,7 +152,7 @@ _SORT = [(name, "ascending") for name in _ORDER]
 _SIZE = "octet_length(entity) + octet_length(path) + coalesce(octet_length(value), 0) + octet_length(headers) + 80"
 
 
-class Key(NamedTuple):
+class EventKey(NamedTuple):
     """The place of an event in the order of an export."""
 
     entity: str
@@ -202,7 +202,7 @@ class Export:
         deadline = time.monotonic() + self.limits.seconds
         self.queries.find()
         count = _Count()
-        with Output.open(out, SCHEMA, force=force) as output:
+        with ExportFile.open(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.
             erased = lakes.pending(self.queries.lake)
             check = partial(self._check, deadline)
@@ -228,7 +228,7 @@ class Export:
             raise why
 
     def _from_lake(
-        self, selection: EventSelection, erased: Sequence[Erasure], position: Position | None, deadline: float
+        self, selection: EventSelection, erased: Sequence[Erasure], position: LakePosition | None, deadline: float
     ) -> Iterator[pa.Table]:
         """The events that the lake has, in order."""
         if position is not None:
@@ -236,7 +236,7 @@ class Export:
             yield from self._range(wanted, position.version, deadline, None, None, self.part_bytes)
 
     def _range(
-        self, wanted: str, version: int, deadline: float, after: Key | None, upto: Key | None, part_bytes: int
+        self, wanted: str, version: int, deadline: float, after: EventKey | None, upto: EventKey | None, part_bytes: int
     ) -> Iterator[pa.Table]:
         """Yield the events between two keys, in as many parts as necessary."""
         for last in [*self._cuts(within(wanted, after, upto), version, deadline, part_bytes), upto]:
@@ -254,7 +254,7 @@ class Export:
                 yield from self._range(wanted, version, deadline, after, last, part_bytes // 4)
             after = last
 
-    def _cuts(self, wanted: str, version: int, deadline: float, part_bytes: int) -> list[Key]:
+    def _cuts(self, wanted: str, version: int, deadline: float, part_bytes: int) -> list[EventKey]:
         """Return the last keys of all parts but the last one; none if one part suffices."""
         text = f"SELECT count(*) AS n, coalesce(sum({_SIZE}), 0) AS size FROM events WHERE {wanted}"
         (measured,) = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
@@ -267,7 +267,9 @@ class Export:
             f"AND pmod(xxhash64(entity, revision), {one_of}) = 0 ORDER BY {', '.join(_ORDER)}"
         )
         rows = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
-        return cuts([(Key(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts)
+        return cuts(
+            [(EventKey(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts
+        )
 
     def _ask(self, text: str, version: int, deadline: float) -> Iterator[pa.Table]:
         limits = QueryLimits(max(0.001, deadline - time.monotonic()))
@@ -282,9 +284,9 @@ class Export:
             raise
 
 
-def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:
+def cuts(sample: Sequence[tuple[EventKey, int]], parts: int) -> list[EventKey]:
     """Return the last key of each part, so that each has about the same share of the sample's sizes."""
-    share, taken, found = sum(size for _, size in sample) / parts, 0, list[Key]()
+    share, taken, found = sum(size for _, size in sample) / parts, 0, list[EventKey]()
     for key, size in sample[:-1]:
         taken += size
         if taken >= share * (len(found) + 1) and len(found) < parts - 1:
@@ -292,7 +294,7 @@ def cuts(sample: Sequence[tuple[Key, int]], parts: int) -> list[Key]:
     return found
 
 
-def within(wanted: str, after: Key | None, upto: Key | None) -> str:
+def within(wanted: str, after: EventKey | None, upto: EventKey | None) -> str:
     """The condition, for keys above `after` and up to `upto` only.
 
     The plain bound on `entity` lets files be passed over.
@@ -307,7 +309,7 @@ def within(wanted: str, after: Key | None, upto: Key | None) -> str:
     return " AND ".join(rules)
 
 
-def _beyond(key: Key, sign: str) -> str:
+def _beyond(key: EventKey, sign: str) -> str:
     """Return the SQL for events of this entity type beyond a key."""
     type = literal(key.entity_type)
     return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
@@ -315,7 +317,7 @@ def _beyond(key: Key, sign: str) -> str:
 
 def newest(
     lake: Lake, selection: EventSelection, erased: Sequence[Erasure] = (), check: Check = lambda: None
-) -> tuple[Position | None, pa.Table | None]:
+) -> tuple[LakePosition | None, pa.Table | None]:
     """Return the lake's position, and the selected later events of the journal, in order.
 
     Without erased ones; None if there are neither. Raises StoreUnavailable, and what `check` raises.
@@ -409,7 +411,7 @@ def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Itera
         taken += _GROUP_ROWS
 
 
-def _before(waiting: pa.Table, low: int, last: Key) -> int:
+def _before(waiting: pa.Table, low: int, last: EventKey) -> int:
     """Return the first place from `low` on whose event belongs to the entity of `last` or a later one."""
     high = waiting.num_rows
     while low < high:
@@ -421,8 +423,8 @@ def _before(waiting: pa.Table, low: int, last: Key) -> int:
     return low
 
 
-def _key(table: pa.Table, place: int) -> Key:
-    return Key(*(table.column(name)[place].as_py() for name in _ORDER))
+def _key(table: pa.Table, place: int) -> EventKey:
+    return EventKey(*(table.column(name)[place].as_py() for name in _ORDER))
 
 
 def filter_rows(tables: Iterable[pa.Table], selection: EventSelection, check: Check) -> Iterator[pa.Table]:

@@ -141,7 +141,7 @@ def reason_to_stop(limits: QueryLimits, deadline: float, cancellation: Cancellat
 
 
 Batch: TypeAlias = "pa.RecordBatch"
-Query: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
+SparkQuery: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
 
 
 class SparkQueries:
@@ -154,7 +154,7 @@ class SparkQueries:
         self._slots = threading.BoundedSemaphore(at_once)
 
     def run(
-        self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
+        self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
     ) -> QueryResult:
         """Ask. The answer's batches come as they are taken; errors may come with any of them.
 
@@ -200,7 +200,7 @@ class QueryResult:
         lake: Lake,
         find: Callable[[], str],
         places: threading.BoundedSemaphore,
-        query: Query,
+        query: SparkQuery,
         limits: QueryLimits,
         cancellation: Cancellation,
     ) -> None:
@@ -370,7 +370,7 @@ def _session(url: str) -> SparkSession:
     return session
 
 
-def _batches(session: SparkSession, query: Query, lake: Lake) -> Generator[pa.RecordBatch, None, None]:
+def _batches(session: SparkSession, query: SparkQuery, lake: Lake) -> Generator[pa.RecordBatch, None, None]:
     if isinstance(query, Sql):
         tables = Tables(session, lake)
         for table in named_tables(query.text):

@@ -38,7 +38,7 @@ class TypeRank(IntEnum):
 NOTHING = SortValue(TypeRank.NULL, None)
 """The place of a missing, null, or unreadable value."""
 
-Key: TypeAlias = Callable[[SortKey], Any]
+OrderKey: TypeAlias = Callable[[SortKey], Any]
 
 
 def value_of(scalar: Any) -> SortValue:
@@ -89,6 +89,6 @@ def compare(left: SortKey, right: SortKey, order: Sequence[SortField]) -> int:
     return 0
 
 
-def key_of(order: Sequence[SortField]) -> Key:
+def key_of(order: Sequence[SortField]) -> OrderKey:
     """Return the key for `sorted` that brings places into this order."""
     return cmp_to_key(lambda left, right: compare(left, right, order))

@@ -44,7 +44,7 @@ LONGEST = 512
 COMPLETE = 2**63 - 1
 """The value of `search_progress.indexed` once every entity is in the index."""
 
-Row: TypeAlias = tuple[str, int, Any]
+IndexRow: TypeAlias = tuple[str, int, Any]
 """Path, rank and value."""
 
 _EMPTY_ARRAY, _NULL, _NUMBER, _TEXT, _OBJECT, _ARRAY, _BOOLEAN = map(int, TypeRank)
@@ -131,8 +131,8 @@ class SearchIndex:
         has_rows = state is not None and not is_large
         if head is not None and head.state is not None and not was_large:
             before, since = _parsed(head), head.created
-        gone: list[Row] = []
-        come: list[Row] = []
+        gone: list[IndexRow] = []
+        come: list[IndexRow] = []
         if has_rows:
             try:
                 differing(before, state, gone, come)
@@ -221,9 +221,9 @@ def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
         index.end()
 
 
-def rows_of(state: Mapping[str, Any], created: str) -> set[Row] | None:
+def rows_of(state: Mapping[str, Any], created: str) -> set[IndexRow] | None:
     """Return every row of a thing that is not large; None if one of its paths is too long."""
-    come: list[Row] = []
+    come: list[IndexRow] = []
     try:
         differing(_NOTHING, state, [], come)
     except LongPath:
@@ -255,7 +255,7 @@ def wildcard(path: str) -> str | None:
     return f"features/*{slash}{rest}"
 
 
-def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Row], come: list[Row]) -> None:
+def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[IndexRow], come: list[IndexRow]) -> None:
     """Collect the rows that a thing loses and gains with its state, without equal parts. Raises LongPath."""
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
@@ -270,7 +270,7 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[Ro
 
 
 def _members(
-    place: tuple[str, ...], before: dict[str, Any], after: dict[str, Any], gone: list[Row], come: list[Row]
+    place: tuple[str, ...], before: dict[str, Any], after: dict[str, Any], gone: list[IndexRow], come: list[IndexRow]
 ) -> None:
     """The members of an object: this runs over everything that a thing holds, with every change of it."""
     kept = 0
@@ -296,12 +296,12 @@ def _members(
             _value((*place, key), before[key], _MISSING, gone, come)
 
 
-def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[Row], come: list[Row]) -> None:
+def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[IndexRow], come: list[IndexRow]) -> None:
     """Process a value that is completely different."""
     path = path_of(place)
     # Elements of an array may have the same rows.
-    were: set[Row] = set()
-    are: set[Row] = set()
+    were: set[IndexRow] = set()
+    are: set[IndexRow] = set()
     if old is not _MISSING:
         _collect(path, old, were, sys.maxsize)
     if new is not _MISSING:
@@ -310,7 +310,7 @@ def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[Row], come: li
     come += are - were
 
 
-def _collect(path: str, value: Any, rows: set[Row], longest: int) -> None:
+def _collect(path: str, value: Any, rows: set[IndexRow], longest: int) -> None:
     """Every row of a value at a path. Raises LongPath."""
     if len(path) > longest:
         raise LongPath
@@ -342,5 +342,5 @@ def _double(value: int) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _created(created: str) -> Iterable[Row]:
+def _created(created: str) -> Iterable[IndexRow]:
     return [("_created", _TEXT, fixed_width(created))] if created else []

@@ -29,7 +29,7 @@ from spark_store.rql.query import (
 )
 from spark_store.rql.search_evaluator import holds
 from spark_store.search.candidates import CachedCandidates
-from spark_store.search.read_view import ReadView, Row, SearchTimeout
+from spark_store.search.read_view import CandidateRow, ReadView, SearchTimeout
 
 _SIGN: Final = b'"_metadata":'
 
@@ -76,7 +76,7 @@ class Matcher:
             self._accesses[place] = None if policy is None else self._rights.access(policy, place[1])
         return self._accesses[place]
 
-    def match_row(self, row: Row) -> Match | None:
+    def match_row(self, row: CandidateRow) -> Match | None:
         """The thing of a row, if it is an answer.
 
         Raises SearchTimeout: of long texts, a few take as long as a search may.

@@ -34,7 +34,7 @@ _IDS_CHUNK: Final = f"SELECT id, key FROM entities WHERE key IN ({','.join('?' *
 
 _DECLARED: Final = f"SELECT id FROM search_paths WHERE path = ? AND declared = {int(DeclaredPathState.THERE)}"
 
-Row: TypeAlias = tuple[int, str, int, str, str, str | None, bytes]
+CandidateRow: TypeAlias = tuple[int, str, int, str, str, str | None, bytes]
 
 
 _ARRAY: Final = int(TypeRank.ARRAY)
@@ -123,7 +123,7 @@ class ReadView:
     def large(self) -> list[int]:
         return self.column("SELECT thing FROM search_large")
 
-    def load(self, keys: Collection[int]) -> Iterator[Row]:
+    def load(self, keys: Collection[int]) -> Iterator[CandidateRow]:
         """The things with these keys, in no order."""
         if len(keys) <= 4:
             for key in keys:

@@ -29,7 +29,7 @@ from spark_store.search.candidates import (
 from spark_store.search.index_sql import AllThings, Candidates, Intersection, RowSelect, path_of
 from spark_store.search.matcher import Match, Matcher
 from spark_store.search.planner import SORTABLE, AccessPath, QueryPlan, effective_order, shown_order, way_to_ids
-from spark_store.search.read_view import CHUNK, COLUMNS, ReadView, Row
+from spark_store.search.read_view import CHUNK, COLUMNS, CandidateRow, ReadView
 from spark_store.search.state_sql import Condition, possible
 
 CHUNK_MARK: Final = 128
@@ -215,7 +215,7 @@ class OrderedScan:
         is_descending: bool,
         fixed: tuple[Group, ...],
         apart: frozenset[int],
-    ) -> Iterator[Row | str]:
+    ) -> Iterator[CandidateRow | str]:
         """Yield rows that may match in the order of IDs, and IDs up to which none did."""
         if fixed and self.known.ids is not None and self.known.ids[0] == fixed:
             yield from self._known_ids(self.known.ids[1], start, is_descending)
@@ -224,7 +224,7 @@ class OrderedScan:
             yield from self._candidates_by_id(keys, tree, start, is_descending, fixed)
             return
         value = self._value(tree, fixed)
-        things: Iterator[Row | str] = (
+        things: Iterator[CandidateRow | str] = (
             self._by_ids.things(start, is_descending, COLUMNS)
             if value is None
             else self._of_value(value, None, start, is_descending, fixed)
@@ -254,7 +254,7 @@ class OrderedScan:
 
     def _possible_by_id(
         self, condition: Condition, start: str, is_descending: bool, apart: frozenset[int]
-    ) -> Iterator[Row | str]:
+    ) -> Iterator[CandidateRow | str]:
         """Yield rows that meet a condition after an ID, as `_rows_by_id` does, filtered in the database."""
         sign, back, direction = ("<", ">", "DESC") if is_descending else (">", "<", "ASC")
         ahead = f"SELECT id FROM entities WHERE type = 'thing' AND id {sign} ? ORDER BY id {direction} LIMIT 1 OFFSET ?"
@@ -271,7 +271,7 @@ class OrderedScan:
 
     def _candidates_by_id(
         self, keys: frozenset[int], tree: Candidates, start: str | None, is_descending: bool, fixed: tuple[Group, ...]
-    ) -> Iterator[Row | str]:
+    ) -> Iterator[CandidateRow | str]:
         if way_to_ids(len(keys), self.reach.things, self.limit) is AccessPath.CANDIDATES:
             if self.known.ids is None or self.known.ids[0] not in (keys, fixed):
                 self.known.ids = (fixed or keys, sorted(self.read_view.ids(keys)))
@@ -291,7 +291,9 @@ class OrderedScan:
             if looked_at % CHUNK_MARK == 0:
                 yield row[1]
 
-    def _known_ids(self, ids: list[tuple[str, int]], start: str | None, is_descending: bool) -> Iterator[Row | str]:
+    def _known_ids(
+        self, ids: list[tuple[str, int]], start: str | None, is_descending: bool
+    ) -> Iterator[CandidateRow | str]:
         """The things with these ids, which are in order, behind `start`."""
         if is_descending:
             rest = ids[: len(ids) if start is None else bisect_left(ids, (start,))][::-1]
@@ -303,7 +305,7 @@ class OrderedScan:
             yield from self._load(some)
             yield some[-1][0]
 
-    def _load(self, ids: Sequence[tuple[str, int]]) -> Iterator[Row]:
+    def _load(self, ids: Sequence[tuple[str, int]]) -> Iterator[CandidateRow]:
         rows = {row[0]: row for row in self.read_view.load([key for _, key in ids])}
         yield from (rows[key] for _, key in ids if key in rows)
 
@@ -321,7 +323,7 @@ class OrderedScan:
         start: str | None,
         is_descending: bool,
         fixed: tuple[Group, ...],
-    ) -> Iterator[Row | str]:
+    ) -> Iterator[CandidateRow | str]:
         """The things of a value among the keys, and ids as far as which there are no others."""
         size = min(CHUNK, self.limit + 1)
         # If other values come first, large things are examined by themselves.
@@ -336,7 +338,7 @@ class OrderedScan:
                 some = []
         yield from self._load(some)
 
-    def _every_row(self) -> Iterator[Row]:
+    def _every_row(self) -> Iterator[CandidateRow]:
         return self._by_ids.things(None, False, COLUMNS)
 
     def _level(

@@ -20,7 +20,14 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.typing import Subprotocol
 
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
-from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Event, StreamAccepted, StreamFailed
+from mappings.reactive_streams_io.events import (
+    Closed,
+    Completed,
+    ElementsReceived,
+    EndpointEvent,
+    StreamAccepted,
+    StreamFailed,
+)
 from tests.support.brokers import free_port
 from tests.support.in_process.service import policy
 from tests.support.in_process.tcp_service import MOST_READ
@@ -81,7 +88,7 @@ class Client:
 
     wire: Wire
     endpoint: Endpoint
-    reported: list[Event] = field(default_factory=list)
+    reported: list[EndpointEvent] = field(default_factory=list)
 
     async def send(self) -> None:
         while raw := self.endpoint.take():

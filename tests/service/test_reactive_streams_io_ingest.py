@@ -15,7 +15,13 @@ from typing import Any, Self
 import pytest
 
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
-from mappings.reactive_streams_io.events import Closed, DemandReceived, ElementsReceived, Event, SubscribeReceived
+from mappings.reactive_streams_io.events import (
+    Closed,
+    DemandReceived,
+    ElementsReceived,
+    EndpointEvent,
+    SubscribeReceived,
+)
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.amqp import AmqpClient
 from tests.support.in_process.service import policy
@@ -52,7 +58,7 @@ class Device:
         self.stream: int | None = None
         self.sent = self.first = self.kept
         self.wanted = 0
-        self.reported: list[Event] = []
+        self.reported: list[EndpointEvent] = []
         self.send()
 
     def send(self) -> None:

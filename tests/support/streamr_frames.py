@@ -19,8 +19,8 @@ from mappings.streamr.frames import (
     CONTROL_LAYER,
     Broadcast,
     Error,
-    Frame,
     FrameType,
+    StreamrFrame,
     Unicast,
 )
 from mappings.streams.entry import JSON_CONTENT, VERSIONS, StreamEntry, encode_content
@@ -46,7 +46,7 @@ class FrameRefused(DecodeError):
     """Bytes that are no valid frame of the protocol."""
 
 
-def read_frame(payload: bytes) -> Frame:
+def read_frame(payload: bytes) -> StreamrFrame:
     """The frame in these bytes. Raises FrameRefused or UnknownVersion."""
     try:
         items = _decode(payload)
@@ -63,27 +63,27 @@ def read_frame(payload: bytes) -> Frame:
     return _READERS[FrameType(number)](FrameType(number), sub, said)
 
 
-def _broadcast(_type: FrameType, _sub: Any, said: Any) -> Frame:
+def _broadcast(_type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
     return Broadcast(read_message(said))
 
 
-def _unicast(_type: FrameType, sub: Any, said: Any) -> Frame:
+def _unicast(_type: FrameType, sub: Any, said: Any) -> StreamrFrame:
     return Unicast(_client_id(sub), read_message(said))
 
 
-def _about_stream(type: FrameType, _sub: Any, said: Any) -> Frame:
+def _about_stream(type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
     """An older service says in an answer to `subscribe` that it failed."""
     if isinstance(said, dict) and said.get("error"):
         return _error(FrameType.ERROR, None, said)
     return ABOUT_STREAM[type](*_place(said))
 
 
-def _about_resend(type: FrameType, _sub: Any, said: Any) -> Frame:
+def _about_resend(type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
     stream, partition = _place(said)
     return ABOUT_RESEND[type](stream, partition, _client_id(said.get("sub")))
 
 
-def _error(_type: FrameType, _sub: Any, said: Any) -> Frame:
+def _error(_type: FrameType, _sub: Any, said: Any) -> StreamrFrame:
     if isinstance(said, str):
         try:
             inner = _decode(said)
@@ -100,7 +100,7 @@ def _error(_type: FrameType, _sub: Any, said: Any) -> Frame:
     return Error(text, _of(said, "status", int), _of(said, "code", str), about, _of(said, "correlationId", str))
 
 
-_READERS: dict[FrameType, Callable[[FrameType, Any, Any], Frame]] = {
+_READERS: dict[FrameType, Callable[[FrameType, Any, Any], StreamrFrame]] = {
     FrameType.BROADCAST: _broadcast,
     FrameType.UNICAST: _unicast,
     FrameType.SUBSCRIBED: _about_stream,

@@ -15,7 +15,7 @@ from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
 from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
 from connectivity.targets.event_publisher import lag_metrics
-from spark_store.lake.watermark import Batch, RetentionRun, TableSize, Watermark
+from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
 _CONNECTION = "depot-7_rabbit"
@@ -52,7 +52,9 @@ def example() -> PrometheusRegistry:
     monitor.watch_figures(lambda: store_figures(True))
     monitor.watch_figures(lambda: lag_metrics({(_CONNECTION, "0"): (3, 0.5)}))
     monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))
-    watermark = Watermark(3, _AT, Batch(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)})
+    watermark = Watermark(
+        3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}
+    )
     monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
     return monitor
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
-from connectivity.subscriptions.feed import Feed, FeedFailed, Page, PageEnd, Position
+from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
 from mappings.errors import Fault
 from mappings.reactive_streams_io import elements
 from mappings.reactive_streams_io.publisher_names import SyntheticName
@@ -33,7 +33,7 @@ class EncodedFeed(Feed):
         self._feed = feed
         self._write = write
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         found = await self._feed.page(position, min(limit, WRITTEN_AT_ONCE), max_bytes)
         raw = [written for each in found.elements if (written := self._write(each)) is not None]
         return Page(raw, found.position, found.then)
@@ -56,7 +56,7 @@ class FlattenedFeed(Feed):
         self._waiting: deque[bytes] = deque()
         self._then = PageEnd.MORE
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         if not self._waiting and self._then is not PageEnd.END:
             found = await self._feed.page(position, 1, max_bytes)
             position, self._then = found.position, found.then
@@ -83,7 +83,7 @@ class ConcatenatedFeed(Feed):
         self._open = open
         self._is_second = self._is_closed = False
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where there is no second feed."""
         found = await self._feed.page(position, limit, max_bytes)
         if self._is_second or self._is_closed or found.then is not PageEnd.END:
@@ -114,7 +114,7 @@ class DeferredFeed(Feed):
         self._feed: Feed | None = None
         self._is_closed = False
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed if there is none."""
         if self._feed is None:
             found = await self._find()
@@ -150,7 +150,7 @@ class SyntheticFeed(Feed):
         """Whether it is complete before it begins."""
         return not self._left and self._name.kind != "never" and elements.ending(self._name) is None
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Raises FeedFailed where this publisher is to fail."""
         if self._name.kind == "never":
             return Page((), position, PageEnd.WAIT)
@@ -182,7 +182,7 @@ class NumbersFeed(Feed):
         """Whether it is complete before it begins."""
         return not self._name.count
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """As many as there is room for."""
         size = self._name.size
         count = min(limit, max(1, max_bytes // size), self._name.count - position)

@@ -19,7 +19,7 @@ from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.commands import CommandResponses, CommandResult, CommandSender, carry_out
 from connectivity.sessions.reactive_streams_io.peer import PeerSession
 from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
-from connectivity.sessions.reactive_streams_io.sessions import Key, RsioSessions
+from connectivity.sessions.reactive_streams_io.sessions import PeerKey, RsioSessions
 from connectivity.sessions.reply_channel import ReplyChannel, drop, is_meant, resolved_reply
 from connectivity.sessions.stream_source import StreamSource
 from connectivity.sources.delivery import InboundDelivery
@@ -109,7 +109,7 @@ class RsioHandler(SessionHandler):
     def _state(
         self,
         registry: RsioSessions,
-        key: Key,
+        key: PeerKey,
         channel: ReplyChannel,
         known: PeerSession | None,
         route: ReplyTargetPublisher,
@@ -142,7 +142,7 @@ class RsioHandler(SessionHandler):
         reason: str,
         route: ReplyTargetPublisher,
         channel: ReplyChannel,
-        key: Key,
+        key: PeerKey,
         parting: CloseReason = CloseReason.DONE,
     ) -> None:
         """Say goodbye to a sender without session."""
@@ -222,7 +222,7 @@ class RsioHandler(SessionHandler):
 
     def _find(
         self, registry: RsioSessions, route: ReplyTargetPublisher, headers: Headers, arrival: InboundDelivery
-    ) -> tuple[Key, ReplyChannel] | None:
+    ) -> tuple[PeerKey, ReplyChannel] | None:
         """Return the key of a message's session, and its reply channel.
 
         None if there is no reply address, or it is not allowed.

@@ -30,7 +30,7 @@ from mappings.reactive_streams_io.events import (
     Completed,
     DemandReceived,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     Interrupted,
     Resumed,
     SessionOpened,
@@ -98,7 +98,7 @@ class PeerSession:
             return bool(self._recent) and next(reversed(self._recent)) == known
         return known in self._recent
 
-    def accept(self, delivery: Delivery, sender_check: SenderCheck | None = None) -> Sequence[Event]:
+    def accept(self, delivery: Delivery, sender_check: SenderCheck | None = None) -> Sequence[EndpointEvent]:
         """Process a message; return the events that are not about streams.
 
         `sender_check` knows the subjects of its sender.
@@ -113,11 +113,11 @@ class PeerSession:
             self._recent.popitem(last=False)
         return self._react(self.endpoint.receive(delivery.envelope.payload, self._clock()))
 
-    def reject(self, mistake: ProtocolViolation) -> Sequence[Event]:
+    def reject(self, mistake: ProtocolViolation) -> Sequence[EndpointEvent]:
         """A message has come that holds no frames."""
         return self._react(self.endpoint.reject(mistake), CloseReason.UNFIT)
 
-    def tick(self, *, is_taking: bool = True) -> Sequence[Event]:
+    def tick(self, *, is_taking: bool = True) -> Sequence[EndpointEvent]:
         """Do what is due. `is_taking`: whether deliveries are accepted now."""
         now = self._clock()
         if not is_taking or (self._is_peer and self.unconfirmed):
@@ -132,11 +132,11 @@ class PeerSession:
         if self.offers.ingest.acknowledge_done():
             self.flush()
 
-    def part(self, reason: str) -> Sequence[Event]:
+    def part(self, reason: str) -> Sequence[EndpointEvent]:
         """Say goodbye."""
         return self._react(self.endpoint.close(self._clock(), reason))
 
-    def lose(self) -> Sequence[Event]:
+    def lose(self) -> Sequence[EndpointEvent]:
         """End the connection: the reader has disconnected."""
         self._is_disconnected = True
         return self._react(self.endpoint.lose(self._clock()))
@@ -152,9 +152,11 @@ class PeerSession:
         self.offers = self._resumed(self.offers.session.key, session)
         self.offers.meet(self.wake)
 
-    def _react(self, events: Sequence[Event], fault: CloseReason = CloseReason.MALFORMED) -> Sequence[Event]:
+    def _react(
+        self, events: Sequence[EndpointEvent], fault: CloseReason = CloseReason.MALFORMED
+    ) -> Sequence[EndpointEvent]:
         """Carry out events about streams; return the others. `fault`: the fault for client errors."""
-        others: list[Event] = []
+        others: list[EndpointEvent] = []
         for event in events:
             match event:
                 case SubscribeReceived(stream, publisher, demand):

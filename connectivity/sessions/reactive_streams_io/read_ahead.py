@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from connectivity.subscriptions.feed import Feed, Page, PageEnd, Position
+from connectivity.subscriptions.feed import Feed, FeedPosition, Page, PageEnd
 from mappings.reactive_streams_io.limits import OBJECT
 from mappings.reactive_streams_io.publisher import PackedElements
 
@@ -138,7 +138,7 @@ class BudgetedFeed(Feed):
     def __repr__(self) -> str:
         return f"<BudgetedFeed {self._feed!r}, {self._held} bytes held>"
 
-    async def page(self, position: Position, limit: int, max_bytes: int) -> Page:
+    async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return the page of the underlying feed; an empty one if it was closed meanwhile."""
         budget = self._gate
         if not await budget.enter(self):

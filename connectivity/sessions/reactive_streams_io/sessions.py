@@ -21,7 +21,7 @@ from connectivity.sessions.reply_channel import ReplyChannel
 from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.model.absence import AbsenceDetector
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole, EndpointState
-from mappings.reactive_streams_io.events import Closed, Event, Interrupted
+from mappings.reactive_streams_io.events import Closed, EndpointEvent, Interrupted
 from mappings.reactive_streams_io.options import RsioOptions
 from mappings.reactive_streams_io.resumption import Resumables
 
@@ -31,7 +31,7 @@ MOST_SESSIONS = 10_000
 MOST_AT_AN_ADDRESS = 256
 """The most sessions at one address, distinguished by their names."""
 
-Key: TypeAlias = tuple[str, str | None]
+PeerKey: TypeAlias = tuple[str, str | None]
 """A reply address, and the client's name for its session."""
 
 
@@ -58,8 +58,8 @@ class RsioSessions:
         self._reader_access = reader_access
         self._clock = clock
         self._resumables = Resumables(options.limits)
-        self._peers: dict[Key, PeerSession] = {}
-        self._at: dict[str, set[Key]] = {}
+        self._peers: dict[PeerKey, PeerSession] = {}
+        self._at: dict[str, set[PeerKey]] = {}
         """By address, the keys of its sessions."""
         self._undelivered: dict[str, AbsenceDetector] = {}
         """By address, how many messages nobody received there."""
@@ -81,10 +81,10 @@ class RsioSessions:
     def is_parting(self) -> bool:
         return self._parted is not None
 
-    def find(self, key: Key) -> PeerSession | None:
+    def find(self, key: PeerKey) -> PeerSession | None:
         return self._peers.get(key)
 
-    def begin(self, key: Key, channel: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
+    def begin(self, key: PeerKey, channel: ReplyChannel, subjects: tuple[str, ...]) -> PeerSession:
         """Begin the session of a client; its former one ends."""
         self.forget(key)
         route = channel.route
@@ -115,7 +115,7 @@ class RsioSessions:
         self._at.setdefault(key[0], set()).add(key)
         return peer_session
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: PeerKey) -> None:
         """End a session without a goodbye."""
         if (peer_session := self._peers.get(key)) is not None:
             self._drop(key, peer_session)
@@ -152,7 +152,7 @@ class RsioSessions:
         if address in self._at and self._undelivered.setdefault(address, AbsenceDetector()).note(self._clock()):
             self.leave(address)
 
-    def see(self, key: Key, peer_session: PeerSession, events: Sequence[Event]) -> None:
+    def see(self, key: PeerKey, peer_session: PeerSession, events: Sequence[EndpointEvent]) -> None:
         """Process the end of a client's connection."""
         for event in events:
             match event:
@@ -203,7 +203,7 @@ class RsioSessions:
         offers.wake()
         return offers
 
-    def _drop(self, key: Key, peer_session: PeerSession) -> None:
+    def _drop(self, key: PeerKey, peer_session: PeerSession) -> None:
         if self._peers.get(key) is peer_session:
             del self._peers[key]
             keys = self._at[key[0]]

@@ -36,9 +36,18 @@ from mappings.errors import Fault, MappingError
 from mappings.model.signals import ErrorResponse, Headers, SessionMessage
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
-from mappings.streamr.frames import Error, Frame, Unsubscribed, error_of, fault_frame, type_of, version_in, write_frame
+from mappings.streamr.frames import (
+    Error,
+    StreamrFrame,
+    Unsubscribed,
+    error_of,
+    fault_frame,
+    type_of,
+    version_in,
+    write_frame,
+)
 from mappings.streamr.options import StreamrOptions
-from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
+from mappings.streamr.requests import Disconnect, Publish, Resend, StreamrRequest, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import SenderDecision, SessionEnd
 from mappings.streams.stream_id import ConfiguredStream
 from spark_store.errors import RevisionConflict, StoreUnavailable
@@ -90,7 +99,7 @@ class StreamrHandler(SessionHandler):
         changes: list[Change],
     ) -> Sequence[SessionReply | SessionCommand]:
         """Process a request. Its reply, a refusal too, is sent after everything before it is durable."""
-        request: Request = session_message.request
+        request: StreamrRequest = session_message.request
         context = self._context(request, session_message.headers, received_signal, arrival)
         if context is None:
             return ()
@@ -102,7 +111,7 @@ class StreamrHandler(SessionHandler):
             return (self._refusal(error, context, session_message.headers),)
 
     def _carry_out(
-        self, request: Request, context: _Request, headers: Headers, changes: list[Change]
+        self, request: StreamrRequest, context: _Request, headers: Headers, changes: list[Change]
     ) -> SessionReply | SessionCommand:
         if isinstance(request, Publish):
             return self._publish(request, context, headers, changes)
@@ -121,7 +130,7 @@ class StreamrHandler(SessionHandler):
         return _silent
 
     def _context(
-        self, request: Request, headers: Headers, received_signal: ReceivedSignal, arrival: InboundDelivery
+        self, request: StreamrRequest, headers: Headers, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> _Request | None:
         """Return the sender of a request; None if the request is not processed because of it."""
         route = received_signal.route
@@ -366,7 +375,7 @@ def _client(headers: Headers) -> str | None:
     return str(client) if client is not None else None
 
 
-def _session_in_use(request: Request) -> RequestRejected:
+def _session_in_use(request: StreamrRequest) -> RequestRejected:
     """Return the error for a sender that uses the session of another one."""
     if isinstance(request, Publish | SubscribeRequest | Resend):
         return RequestRejected(forbidden(request), error_subject(request))
@@ -375,7 +384,7 @@ def _session_in_use(request: Request) -> RequestRejected:
 
 
 def _send_frames(
-    channel: StreamrReplyChannel, frames: Sequence[Frame], _error: BaseException | None, ended: Done
+    channel: StreamrReplyChannel, frames: Sequence[StreamrFrame], _error: BaseException | None, ended: Done
 ) -> None:
     """It is this request's turn to be answered."""
     channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in frames], ended)
@@ -383,7 +392,7 @@ def _send_frames(
 
 def _confirm_subscription(
     registry: StreamrSessions,
-    frames: Sequence[Frame],
+    frames: Sequence[StreamrFrame],
     channel: StreamrReplyChannel,
     _error: BaseException | None,
     ended: Done,

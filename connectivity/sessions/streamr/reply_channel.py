@@ -14,7 +14,7 @@ from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
 from mappings.model.envelope import Envelope
-from mappings.streamr.frames import Frame, FrameStyle, FrameType, envelope, type_of, write_frame
+from mappings.streamr.frames import FrameStyle, FrameType, StreamrFrame, envelope, type_of, write_frame
 
 CORRELATION_ID = "correlation-id"
 
@@ -33,7 +33,7 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """The headers by type of frame: most channels send none."""
 
-    def send_frame(self, frame: Frame, ended: Done | None = None) -> PendingPublish:
+    def send_frame(self, frame: StreamrFrame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""
         return self.send([(type_of(frame), write_frame(frame, self.style))], ended)
 

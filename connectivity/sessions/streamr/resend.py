@@ -37,7 +37,7 @@ from mappings.model.signals import (
     SubscriptionKind,
 )
 from mappings.streamr.errors import Sub
-from mappings.streamr.frames import Frame, type_of, write_frame
+from mappings.streamr.frames import StreamrFrame, type_of, write_frame
 from mappings.streamr.requests import Resend
 from mappings.streamr.resends import ResendFrames, Resends, ResendTicket
 from mappings.streams.entry import FromTime
@@ -82,7 +82,7 @@ class ResendQueue:
         self._resends = Resends()
         self._running: dict[int, _Resend] = {}
         """By ticket number, the waiting and the running resends."""
-        self._delayed: list[tuple[float, _Resend, Frame]] = []
+        self._delayed: list[tuple[float, _Resend, StreamrFrame]] = []
         self._unconfirmed: Counter[Sub] = Counter()
         """How many unconfirmed ends of each `sub` there are."""
         self._is_over = False
@@ -127,7 +127,7 @@ class ResendQueue:
         """Request messages in the place of confirmed ones."""
         self._streams.request(Request(SubscriptionKind.HISTORY, resend.key, number, {}), resend.peer)
 
-    def finish(self, resend: _Resend, frame: Frame, *, found: bool) -> None:
+    def finish(self, resend: _Resend, frame: StreamrFrame, *, found: bool) -> None:
         """A resend has come to its end, and this is the frame that says so."""
         now = self._clock()
         self._running.pop(resend.ticket.number, None)
@@ -138,7 +138,7 @@ class ResendQueue:
             self._delayed.append((at, resend, frame))
         self.go_on()
 
-    def _answer(self, resend: _Resend, frame: Frame) -> None:
+    def _answer(self, resend: _Resend, frame: StreamrFrame) -> None:
         self._resends.answered(resend.ticket)
         self._unconfirmed[resend.ticket.request.sub] += 1
         resend.channel.send_frame(frame, partial(self._end_confirmed, resend.ticket.request.sub))

@@ -22,7 +22,7 @@ from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, Sub
-from mappings.streamr.frames import Frame, Subscribed, Unsubscribed, error_of, type_of, write_frame
+from mappings.streamr.frames import StreamrFrame, Subscribed, Unsubscribed, error_of, type_of, write_frame
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
@@ -105,7 +105,7 @@ class StreamrSessions:
         subjects: frozenset[str],
         now: float,
         client: str | None,
-    ) -> list[Frame]:
+    ) -> list[StreamrFrame]:
         """Subscribe a session to a partition; return the reply for `answer`.
 
         It is sent when it is durable. Raises StoreUnavailable.
@@ -114,12 +114,12 @@ class StreamrSessions:
         effects = self.sessions.subscribe(request, channel.address, owners, subjects, now, client=client)
         return self._apply(effects, channel)
 
-    def unsubscribe(self, request: Unsubscribe, channel: StreamrReplyChannel, client: str | None) -> list[Frame]:
+    def unsubscribe(self, request: Unsubscribe, channel: StreamrReplyChannel, client: str | None) -> list[StreamrFrame]:
         """Unsubscribe a session from a partition; return the reply for when that is durable."""
         effects = self.sessions.unsubscribe(request, channel.address, client=client)
         return self._apply(effects, channel)
 
-    def _apply(self, effects: Sequence[Effect], channel: StreamrReplyChannel) -> list[Frame]:
+    def _apply(self, effects: Sequence[Effect], channel: StreamrReplyChannel) -> list[StreamrFrame]:
         """Store a decision and do what needs no durability; return what is left."""
         self.do([effect for effect in effects if not isinstance(effect, SendFrame)])
         frames = [effect.frame for effect in effects if isinstance(effect, SendFrame)]
@@ -136,12 +136,12 @@ class StreamrSessions:
             self._begins.setdefault((channel.address, spot), self._newest(_entity(spot)))
         self.keeping.add_subscription(row, channel, self._begins.get((channel.address, spot), 0))
 
-    def answer(self, frames: Sequence[Frame], channel: StreamrReplyChannel, ended: Done) -> None:
+    def answer(self, frames: Sequence[StreamrFrame], channel: StreamrReplyChannel, ended: Done) -> None:
         """Do the rest of a durable decision, and reply."""
         said = [self._begin(frame, channel) if isinstance(frame, Subscribed) else frame for frame in frames]
         channel.send([(type_of(frame), write_frame(frame, channel.style)) for frame in said], ended)
 
-    def _begin(self, frame: Subscribed, channel: StreamrReplyChannel) -> Frame:
+    def _begin(self, frame: Subscribed, channel: StreamrReplyChannel) -> StreamrFrame:
         """Begin a durable subscription, unless it is running. Return its frame."""
         spot = (frame.stream, frame.partition)
         after = self._begins.pop((channel.address, spot), None)
@@ -206,7 +206,7 @@ class StreamrSessions:
         if state is not None and (live := state.live_subscriptions.pop(spot, None)) is not None:
             live.leave()
 
-    def _send(self, address: str, frame: Frame) -> None:
+    def _send(self, address: str, frame: StreamrFrame) -> None:
         if (state := self.states.get(address)) is not None:
             state.channel.send_frame(frame)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
-from mappings.reactive_streams_io.events import ElementsReceived, Event, StreamFailed
+from mappings.reactive_streams_io.events import ElementsReceived, EndpointEvent, StreamFailed
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.wait import PATIENCE
 
@@ -19,7 +19,7 @@ class Client:
     def __init__(self, kind: str, requester: BrokerClient) -> None:
         self.kind, self._party = kind, requester
         requester.read = bytes
-        self.reported: list[Event] = []
+        self.reported: list[EndpointEvent] = []
         self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic(), has_messages=True)
 
     def say(self) -> None:
@@ -66,7 +66,7 @@ class Client:
             None,
         )
 
-    def has(self, event: Event) -> bool:
+    def has(self, event: EndpointEvent) -> bool:
         return event in self.reported
 
     def close(self) -> None:

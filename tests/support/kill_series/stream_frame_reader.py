@@ -40,7 +40,7 @@ from mappings.reactive_streams_io.events import (
     Closed,
     Completed,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     Interrupted,
     NotResumed,
     Resumed,
@@ -250,7 +250,7 @@ class Reader:
             self._subscribe(endpoint, partition)
         while said := endpoint.take():
             way.send(said)
-        events: list[Event] = []
+        events: list[EndpointEvent] = []
         for raw in way.receive():
             events += endpoint.receive(raw, time.monotonic())
         events += endpoint.tick(time.monotonic())
@@ -279,7 +279,7 @@ class Reader:
         stream = endpoint.subscribe(f"streams/{STREAM}/{partition}?{where}&follow=true", PAGE)
         self._partitions[stream], self._wanted[stream] = partition, PAGE
 
-    def _react(self, endpoint: Endpoint, events: list[Event]) -> None:
+    def _react(self, endpoint: Endpoint, events: list[EndpointEvent]) -> None:
         for event in events:
             match event:
                 case ElementsReceived(stream, elements):

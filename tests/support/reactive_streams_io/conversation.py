@@ -15,7 +15,7 @@ from mappings.reactive_streams_io.events import (
     Cancelled,
     DemandReceived,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     StreamFailed,
     SubscribeReceived,
 )
@@ -65,7 +65,7 @@ class EndpointClient:
         self.pages = pages
         self.endpoint = Endpoint(role, self.clock.now(), **options)
         self.feeds: dict[int, Feed] = {}
-        self.events: list[Event] = []
+        self.events: list[EndpointEvent] = []
         self.cancelled: list[int] = []
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class EndpointClient:
         self.clock.advance(end - self.clock.now())
         return self.sends()
 
-    def react(self, events: list[Event]) -> None:
+    def react(self, events: list[EndpointEvent]) -> None:
         self.events += events
         for event in events:
             if isinstance(event, SubscribeReceived):

@@ -21,7 +21,7 @@ from mappings.reactive_streams_io.events import (
     Closed,
     Completed,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     Interrupted,
     Resumed,
     StreamAccepted,
@@ -112,7 +112,7 @@ plans = st.builds(
 )
 
 
-def _is_reused(stream: int, events: Sequence[Event]) -> bool:
+def _is_reused(stream: int, events: Sequence[EndpointEvent]) -> bool:
     """Whether a new session, which counts its streams from 1 again, has given the number to one of its own."""
     return any(isinstance(event, SubscribeReceived) and event.stream == stream for event in events)
 
@@ -141,7 +141,7 @@ class Side(EndpointClient):
         self.said += said
         return said
 
-    def react(self, events: list[Event]) -> None:
+    def react(self, events: list[EndpointEvent]) -> None:
         for position, event in enumerate(events):
             if isinstance(event, Resumed):
                 self.key = event.session
@@ -199,7 +199,7 @@ class StreamLedger:
     def requests(self, session: int, stream: int) -> None:
         self.open.add((session, stream))
 
-    def note(self, session: int, event: Event) -> None:
+    def note(self, session: int, event: EndpointEvent) -> None:
         match event:
             case StreamAccepted(stream):
                 assert (session, stream) in self.open

@@ -31,24 +31,24 @@ def payload(row: dict[str, Any]) -> bytes:
     return (row["text"] if "text" in row else json.dumps(row["message"])).encode()
 
 
-def request(row: dict[str, Any]) -> requests.Request:
+def request(row: dict[str, Any]) -> requests.StreamrRequest:
     """The request that a row's message is read as."""
     members = dict(row["members"])
     if "selection" in members:
         ((kind, options),) = members["selection"].items()
         members["selection"] = getattr(requests, kind)(**options)
-    built: requests.Request = getattr(requests, row["request"])(**members)
+    built: requests.StreamrRequest = getattr(requests, row["request"])(**members)
     return built
 
 
-def frame(row: dict[str, Any]) -> frames.Frame:
+def frame(row: dict[str, Any]) -> frames.StreamrFrame:
     members = dict(row["members"])
     if "message" in members:
         written = members["message"]
         members["message"] = StreamEntry(**{**written, "content": encode_content(written["content"])})
     if "about" in members:
         members["about"] = ErrorSubject(**members["about"])
-    built: frames.Frame = getattr(frames, row["frame"])(**members)
+    built: frames.StreamrFrame = getattr(frames, row["frame"])(**members)
     return built
 
 

@@ -24,7 +24,7 @@ from mappings.reactive_streams_io.events import (
     Closed,
     DemandReceived,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     Interrupted,
     Resumed,
     SessionOpened,
@@ -139,7 +139,7 @@ class Door:
             self._want(party, party.events[before:])
             said = party.sends()
 
-    def _want(self, party: EndpointClient, events: Sequence[Event]) -> None:
+    def _want(self, party: EndpointClient, events: Sequence[EndpointEvent]) -> None:
         for event in events:
             if isinstance(event, SessionOpened) and self._window:
                 self.requests.append(party.endpoint.subscribe(self._wants, self._window))

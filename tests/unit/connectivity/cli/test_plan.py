@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from connectivity.cli.plan import Action, DesiredDocument, Step, StoredDocument, decide, lines, step_as_json, summary
+from connectivity.cli.plan import (
+    Action,
+    DesiredDocument,
+    PlanStep,
+    StoredDocument,
+    decide,
+    lines,
+    step_as_json,
+    summary,
+)
 
 BASE: dict[str, Any] = {"id": "depot", "connectionType": "mqtt", "connectionStatus": "open", "uri": "tcp://u:*****@h:1"}
 FILE = Path("depot.yaml")
@@ -68,5 +77,5 @@ def test_a_plan_is_reported_field_by_field_without_secrets() -> None:
 
 
 def test_a_plan_is_summed_up() -> None:
-    steps = [Step("a", Action.CHANGED), Step("b", Action.NEW), Step("c", Action.CHANGED)]
+    steps = [PlanStep("a", Action.CHANGED), PlanStep("b", Action.NEW), PlanStep("c", Action.CHANGED)]
     assert (summary(steps), summary([])) == ("1 new, 2 changed", "nothing")

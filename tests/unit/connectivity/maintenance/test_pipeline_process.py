@@ -30,7 +30,7 @@ from connectivity.maintenance.pipeline_process import (
 )
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from spark_store.journal.journal import Journal
-from spark_store.lake.watermark import Batch, RetentionRun, TableSize, Watermark, publish_watermark
+from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark, publish_watermark
 from tests.support.journal_entries import LAMP, history
 from tests.support.wait import PATIENCE, wait_until
 
@@ -296,7 +296,7 @@ async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path)
     published = Watermark(
         3,
         at,
-        Batch(200, 0.5),
+        BatchProgress(200, 0.5),
         optimized=at,
         retention=RetentionRun("2029-01-01T00:00:00.000000Z", 17, clock=at),
         tables={"events": TableSize(4, 700)},

@@ -14,7 +14,7 @@ from connectivity.config.settings import Settings
 from connectivity.store.spark_queries import AsyncSparkQueries, open_spark_queries
 from spark_store.errors import NoSparkQueries, QueryCancelled, QueryRefused
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import Cancellation, Query, QueryLimits, SparkQueries, Sql
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery, Sql
 
 QUERY = Sql("SELECT 1")
 
@@ -28,7 +28,9 @@ class Slow(SparkQueries):
         self.allowed = threading.Semaphore(0)
         self.requests, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
 
-    def run(self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None) -> Numbers:  # type: ignore[override]
+    def run(
+        self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
+    ) -> Numbers:  # type: ignore[override]
         assert cancellation is not None
         return Numbers(self, cancellation)
 

@@ -23,7 +23,7 @@ from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries.as_of import Candidate, CandidateAccess
 from spark_store.queries.as_of_fold import OUT
-from spark_store.queries.spark_query import Cancellation, Query, QueryLimits, SparkQueries
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
 from spark_store.queries.spool import SpoolLimits
 from spark_store.rql.options import read_options
 from spark_store.rql.query import ThingQuery
@@ -55,7 +55,7 @@ class CannedQueries(SparkQueries):
         self.rows.append(dict(zip(OUT, row, strict=True)))
 
     def run(  # type: ignore[override]
-        self, query: Query, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
+        self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
     ) -> Iterator[pa.RecordBatch]:
         self.requests += 1
         assert cancellation is not None

@@ -20,7 +20,7 @@ from mappings.reactive_streams_io.events import (
     Closed,
     Completed,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     NotResumed,
     Resumed,
     StreamFailed,
@@ -65,7 +65,7 @@ class Side:
         party.react(events)
         self.reported(events)
 
-    def reported(self, events: Sequence[Event]) -> None:
+    def reported(self, events: Sequence[EndpointEvent]) -> None:
         assert self.party is not None
         for event in events:
             if isinstance(event, ElementsReceived):

@@ -15,12 +15,12 @@ from mappings.streamr.frames import (
     Broadcast,
     Error,
     ErrorPayload,
-    Frame,
     FrameStyle,
     FrameType,
     NoResend,
     Resending,
     Resent,
+    StreamrFrame,
     Subscribed,
     Unicast,
     Unsubscribed,
@@ -48,7 +48,7 @@ MESSAGES = st.builds(
 PLACES = (TEXT, st.integers(0, 255))
 STYLES = st.builds(FrameStyle, st.sampled_from([28, 29]), st.sampled_from(["", None]), st.just(ErrorPayload.OBJECT))
 ABOUT = st.builds(ErrorSubject, st.none() | TEXT, st.none() | st.integers(0, 255), st.none() | SUBS)
-ANY_FRAME: st.SearchStrategy[Frame] = st.one_of(
+ANY_FRAME: st.SearchStrategy[StreamrFrame] = st.one_of(
     st.builds(Broadcast, MESSAGES),
     st.builds(Unicast, SUBS, MESSAGES),
     *(st.builds(kind, *PLACES) for kind in (Subscribed, Unsubscribed)),
@@ -71,7 +71,7 @@ def test_an_encoded_frame_decodes_to_its_contents(row: dict[str, Any]) -> None:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(ANY_FRAME, STYLES)
-def test_every_frame_comes_back_as_it_was(frame: Frame, style: FrameStyle) -> None:
+def test_every_frame_comes_back_as_it_was(frame: StreamrFrame, style: FrameStyle) -> None:
     written = write_frame(frame, style)
     assert read_frame(written) == frame
     layer, number, _, _ = json.loads(written)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject
 from mappings.streamr.frames import Subscribed, Unsubscribed, error_of
-from mappings.streamr.requests import Disconnect, Publish, Request, Resend, SubscribeRequest, Unsubscribe
+from mappings.streamr.requests import Disconnect, Publish, Resend, StreamrRequest, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import (
     Effect,
     EndSession,
@@ -193,7 +193,7 @@ def test_limits_are_reported() -> None:
 
 # --- whose it is --------------------------------------------------------------------------------------------------------
 
-REQUESTS: list[Request] = [
+REQUESTS: list[StreamrRequest] = [
     Publish("tank", "{}"),
     SubscribeRequest("tank"),
     Unsubscribe("tank"),
@@ -203,13 +203,13 @@ REQUESTS: list[Request] = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_cases_b03_b04_without_a_reply_address_only_a_publish_is_carried_out(request_: Request) -> None:
+def test_cases_b03_b04_without_a_reply_address_only_a_publish_is_carried_out(request_: StreamrRequest) -> None:
     decision = SessionTable().admit(request_, None, PLANT, 0, is_allowed=allowed)
     assert decision is (SenderDecision.SILENT if isinstance(request_, Publish) else SenderDecision.NOWHERE)
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request) -> None:
+def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: StreamrRequest) -> None:
     sessions = SessionTable()
     assert sessions.admit(request_, "other/a", PLANT, 0, is_allowed=allowed) is SenderDecision.OUTSIDE
     assert sessions.admit(request_, A, PLANT, 0, is_allowed=allowed) is SenderDecision.SERVED
@@ -217,7 +217,7 @@ def test_case_b05_an_address_that_is_not_meant_gets_no_session(request_: Request
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_case_b06_a_request_of_another_subject_does_not_refresh_a_session(request_: Request) -> None:
+def test_case_b06_a_request_of_another_subject_does_not_refresh_a_session(request_: StreamrRequest) -> None:
     clock = Clock()
     sessions = SessionTable()
     subscribe(sessions, now=clock.now())

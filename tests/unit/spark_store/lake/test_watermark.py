@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import StoreUnavailable
-from spark_store.lake.watermark import Batch, TableSize, Watermark, publish_watermark, read_watermark
+from spark_store.lake.watermark import BatchProgress, TableSize, Watermark, publish_watermark, read_watermark
 
 
 def test_a_published_watermark_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     assert read_watermark(file) == Watermark(seq=0)
     for seq in (5, 9):
-        published = Watermark(seq, "2030-01-15T07:30:00.250000Z", Batch(4, 0.5), tables={"events": TableSize(3, 700)})
+        published = Watermark(
+            seq, "2030-01-15T07:30:00.250000Z", BatchProgress(4, 0.5), tables={"events": TableSize(3, 700)}
+        )
         publish_watermark(file, published)
         assert read_watermark(file) == published
     assert [it.name for it in tmp_path.iterdir()] == ["watermark.json"]

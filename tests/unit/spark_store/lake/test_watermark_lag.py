@@ -9,7 +9,15 @@ from pathlib import Path
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import EVENTS, LATEST
-from spark_store.lake.watermark import Batch, Failure, LakeLag, Watermark, measure_lag, note_failure, publish_watermark
+from spark_store.lake.watermark import (
+    BatchProgress,
+    Failure,
+    LakeLag,
+    Watermark,
+    measure_lag,
+    note_failure,
+    publish_watermark,
+)
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_lake
 from tests.support.lake.twin_changes import trim
@@ -32,7 +40,7 @@ def test_the_status_shows_the_last_batch(tmp_path: Path) -> None:
     data_folder.write(10, entities=1)
     assert read_status(data_folder.lake, NOW)["lag_events"] == 10
     data_folder.lake.pipeline.mkdir(parents=True)
-    publish_watermark(data_folder.lake.watermark, Watermark(10, batch=Batch(10, 0.5)))
+    publish_watermark(data_folder.lake.watermark, Watermark(10, batch=BatchProgress(10, 0.5)))
     found = read_status(data_folder.lake, NOW)
     assert (found["seq"], found["newest"], found["lag_events"], found["batch_rows_per_second"]) == (10, 10, 0, 20)
     assert (found["watermark_failure"], found["lake_failure"]) == (None, None)

@@ -28,12 +28,12 @@ from spark_store.errors import (
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.reader import Position
+from spark_store.lake.reader import LakePosition
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries import export as module
 from spark_store.queries import spark_query
-from spark_store.queries.export import SCHEMA, Export, Key, cuts, filter_rows, merge_ordered, newest, within
+from spark_store.queries.export import SCHEMA, EventKey, Export, cuts, filter_rows, merge_ordered, newest, within
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, reason_to_stop
 from tests.support.dice import dice
@@ -45,12 +45,12 @@ POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 
 
 def events(*keys: tuple[str, str, int]) -> pa.Table:
-    rows = [dict.fromkeys(SCHEMA.names) | dict(zip(Key._fields, key, strict=True)) for key in keys]
+    rows = [dict.fromkeys(SCHEMA.names) | dict(zip(EventKey._fields, key, strict=True)) for key in keys]
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
 def keys(tables: Iterator[pa.Table]) -> list[tuple[str, str, int]]:
-    return [tuple(row[name] for name in Key._fields) for table in tables for row in table.to_pylist()]
+    return [tuple(row[name] for name in EventKey._fields) for table in tables for row in table.to_pylist()]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_parts_are_cut_where_their_shares_end() -> None:
-    sample = [(Key(f"e{number // 10}", "thing", number % 10), 1 + (number % 3)) for number in range(100)]
+    sample = [(EventKey(f"e{number // 10}", "thing", number % 10), 1 + (number % 3)) for number in range(100)]
     found = cuts(sample, 4)
     assert [key for key, _ in sample if key in found] == found
     shares = []
@@ -86,7 +86,7 @@ def test_parts_are_cut_where_their_shares_end() -> None:
 
 def test_a_part_is_a_range_of_keys_with_a_plain_bound() -> None:
     assert within("true", None, None) == "(true)"
-    assert within("x", Key("a'", "thing", 3), Key("b", "policy", 5)) == (
+    assert within("x", EventKey("a'", "thing", 3), EventKey("b", "policy", 5)) == (
         r"(x) AND entity >= 'a\'' AND (entity > 'a\'' OR entity_type > 'thing' OR (entity_type = 'thing' AND revision > 3))"
         " AND entity <= 'b' AND (entity < 'b' OR entity_type < 'policy' OR (entity_type = 'policy' AND revision <= 5))"
     )
@@ -112,7 +112,7 @@ def test_lake_and_journal_are_joined_in_order_however_they_are_cut() -> None:
 
 def test_the_journal_provides_the_events_that_the_lake_lacks(lake: Lake) -> None:
     position, rows = newest(lake, EventSelection())
-    assert position == Position(0, 4)
+    assert position == LakePosition(0, 4)
     assert keys(iter([rows])) == [
         ("acme.site:lamp-6", "thing", 3),
         ("acme.site:lamp-7", "policy", 1),
@@ -127,12 +127,12 @@ def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypa
     # The pipeline goes on while the journal is read: the next look finds it further.
     monkeypatch.setattr(JournalReader, "oldest", lambda _: 9)
     monkeypatch.setattr(module, "read_watermark", lambda _: Watermark(8))
-    positions = iter([Position(0, 4), Position(1, 6), Position(2, 8)])
+    positions = iter([LakePosition(0, 4), LakePosition(1, 6), LakePosition(2, 8)])
     monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: next(positions))
     position, rows = newest(lake, EventSelection())
     assert rows is not None
-    assert (position, rows.num_rows) == (Position(2, 8), 1)
-    monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: Position(0, 4))
+    assert (position, rows.num_rows) == (LakePosition(2, 8), 1)
+    monkeypatch.setattr("spark_store.queries.export.lakes.position", lambda _: LakePosition(0, 4))
     with pytest.raises(StoreUnavailable, match="trimmed repeatedly"):
         newest(lake, EventSelection())
 
@@ -182,17 +182,17 @@ class Answers:
 
     def __init__(self, lake: Lake, most_rows: int) -> None:
         self.table = deltalake.DeltaTable(lake.path(EVENTS)).to_pyarrow_table().cast(SCHEMA)
-        self.table = self.table.sort_by([(name, "ascending") for name in Key._fields])
+        self.table = self.table.sort_by([(name, "ascending") for name in EventKey._fields])
         self.most_rows = most_rows
-        self.ranges: list[tuple[Key | None, Key | None]] = []
+        self.ranges: list[tuple[EventKey | None, EventKey | None]] = []
 
-    def range(self, after: Key | None, upto: Key | None) -> Iterator[pa.Table]:
+    def range(self, after: EventKey | None, upto: EventKey | None) -> Iterator[pa.Table]:
         self.ranges.append((after, upto))
         rows = [
             row
             for row in self.table.to_pylist()
-            if (after is None or Key(*(row[name] for name in Key._fields)) > after)
-            and (upto is None or Key(*(row[name] for name in Key._fields)) <= upto)
+            if (after is None or EventKey(*(row[name] for name in EventKey._fields)) > after)
+            and (upto is None or EventKey(*(row[name] for name in EventKey._fields)) <= upto)
         ]
         for taken, row in enumerate(rows):
             if taken == self.most_rows:
@@ -205,9 +205,9 @@ def exporting(
 ) -> tuple[Export, Answers]:
     answers = Answers(lake, most_rows)
     export = Export(SparkQueries(lake, lambda: "sc://nowhere"), **options)  # type: ignore[arg-type]
-    last: list[tuple[Key | None, Key | None]] = []
+    last: list[tuple[EventKey | None, EventKey | None]] = []
 
-    def bounded(wanted: str, after: Key | None, upto: Key | None) -> str:
+    def bounded(wanted: str, after: EventKey | None, upto: EventKey | None) -> str:
         last.append((after, upto))
         return wanted
 
@@ -262,7 +262,7 @@ def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
     export, answers = exporting(lake, monkeypatch, cancellation=cancellation)
     ask = answers.range
 
-    def last(after: Key | None, upto: Key | None) -> Iterator[pa.Table]:
+    def last(after: EventKey | None, upto: EventKey | None) -> Iterator[pa.Table]:
         yield from ask(after, upto)
         cancellation.cancel()
 
@@ -296,10 +296,10 @@ def test_a_timeout_error_names_the_configured_limit_and_not_the_time_left(
         assert why is not None
         raise why
 
-    def found(*_: object) -> tuple[Position, None]:
+    def found(*_: object) -> tuple[LakePosition, None]:
         nonlocal now
         now += 7.0
-        return Position(0, 4), None
+        return LakePosition(0, 4), None
 
     monkeypatch.setattr(SparkQueries, "run", late)
     monkeypatch.setattr(module, "newest", found)

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_store.errors import OutputUnusable, StoreUnavailable
-from spark_store.queries.export import Output
+from spark_store.queries.export import ExportFile
 
 TABLE = pa.table({"n": [1, 2]})
 
 
 def write(out: Path, *, force: bool = False) -> int:
-    with Output.open(out, TABLE.schema, force=force) as output:
+    with ExportFile.open(out, TABLE.schema, force=force) as output:
         output.write(TABLE)
         assert not out.exists() or force
         return output.finish()
@@ -38,14 +38,14 @@ def test_a_file_is_put_in_its_place_at_the_end(tmp_path: Path) -> None:
 def test_an_unfinished_output_is_removed_and_the_existing_file_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     out.write_text("old")
-    with Output.open(out, TABLE.schema, force=True) as output:
+    with ExportFile.open(out, TABLE.schema, force=True) as output:
         output.write(TABLE)
     assert [it.read_text() for it in tmp_path.iterdir()] == ["old"]
 
 
 def test_somebody_elses_file_that_came_meanwhile_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
-    with Output.open(out, TABLE.schema, force=False) as output:
+    with ExportFile.open(out, TABLE.schema, force=False) as output:
         out.write_text("theirs")
         with pytest.raises(OutputUnusable):
             output.finish()
@@ -70,7 +70,7 @@ def test_a_full_disk_is_something_else_and_leaves_nothing(
     def refuse(_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    with Output.open(tmp_path / "it.parquet", TABLE.schema, force=False) as output:
+    with ExportFile.open(tmp_path / "it.parquet", TABLE.schema, force=False) as output:
         monkeypatch.setattr(output._writer, "write_table", refuse)
         with pytest.raises(StoreUnavailable, match="the disk is full; make room"):
             output.write(TABLE)

@@ -14,13 +14,13 @@ from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.matcher import Matcher
-from spark_store.search.read_view import Deadline, ReadView, Row
+from spark_store.search.read_view import CandidateRow, Deadline, ReadView
 from tests.support.oracles.search import Given, PartialReader, StateDatabase
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 AT = "2024-05-01T10:00:00Z"
 STATE = {"thingId": "acme:a", "policyId": "acme:p", "attributes": {"room": "hall", "level": 3}}
-ROW: Row = (1, "acme:a", 7, AT, AT, "acme:p", msgspec.json.encode(STATE))
+ROW: CandidateRow = (1, "acme:a", 7, AT, AT, "acme:p", msgspec.json.encode(STATE))
 WHOLE = PartialReader(lambda _: True, is_whole=True)
 LEVEL_ONLY = PartialReader(lambda path: path == ("attributes", "level") or path == ("thingId",), is_whole=False)
 

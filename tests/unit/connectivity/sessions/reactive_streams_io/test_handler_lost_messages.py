@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
-from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, Event, Interrupted, Resumed
+from mappings.reactive_streams_io.events import Closed, Completed, ElementsReceived, EndpointEvent, Interrupted, Resumed
 from tests.support.dice import dice
 from tests.support.in_process.reactive_streams_io import HISTORY, RsioHarness, revisions
 from tests.support.in_process.service import pause
@@ -77,7 +77,7 @@ class LossyReader:
             self.rsio_harness.dispatcher.sweep()
             self.react(endpoint.tick(self.rsio_harness.clock.now()))
 
-    def react(self, events: list[Event]) -> None:
+    def react(self, events: list[EndpointEvent]) -> None:
         for event in events:
             match event:
                 case ElementsReceived(stream, elements):

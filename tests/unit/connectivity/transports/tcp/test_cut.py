@@ -18,7 +18,7 @@ from mappings.reactive_streams_io.events import (
     Closed,
     Completed,
     ElementsReceived,
-    Event,
+    EndpointEvent,
     NotResumed,
     Resumed,
     StreamFailed,
@@ -54,7 +54,7 @@ class ReconnectingClient:
         self.names: dict[int, str] = {}
         self.got: dict[str, list[bytes]] = {}
         self.over: set[str] = set()
-        self.faults: list[Event] = []
+        self.faults: list[EndpointEvent] = []
         self.endpoint = Endpoint(EndpointRole.CLIENT, time.monotonic())
         for name in (HISTORY, *STREAMS):
             self.names[self.endpoint.subscribe(name, PAGE)] = name
@@ -100,7 +100,7 @@ class ReconnectingClient:
         self.cuts += 1
         return False
 
-    def send(self, events: list[Event]) -> None:
+    def send(self, events: list[EndpointEvent]) -> None:
         for event in events:
             match event:
                 case ElementsReceived(stream, elements):
