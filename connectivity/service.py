@@ -79,7 +79,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-
 DRAIN_SECONDS = 6.0
 """How long pending replies may take. Disconnecting brokers and API clients takes two more at most."""
 

@@ -36,7 +36,6 @@ from mappings.errors import Fault
 
 log = structlog.get_logger(__name__)
 
-
 PROBES: Final = frozenset({"/health/live", "/health/ready"})
 READ_METHODS: Final = frozenset({"GET", "HEAD"})
 

@@ -26,7 +26,6 @@ from mappings.errors import INTERNAL_ERROR, Fault
 
 log = structlog.get_logger(__name__)
 
-
 JSON = "application/json"
 
 _CODE_BY_LOCATION = {

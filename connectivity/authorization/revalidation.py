@@ -20,7 +20,6 @@ from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
 
-
 _NAMING_A_POLICY: Final = frozenset({"/", "/policyId"})
 """The path at which a change gives a thing another policy."""
 

@@ -31,7 +31,6 @@ from mappings.model.signals import MAX_TIMEOUT, Acknowledgement, PolicyAnnouncem
 
 log = structlog.get_logger(__name__)
 
-
 TOPIC: Final = "_/_/policies/announcements"
 
 MAX_ATTEMPTS: Final = 5

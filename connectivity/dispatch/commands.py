@@ -27,7 +27,6 @@ from spark_store.records import Change, DeliveryName, EventCause, StoredAnswer
 
 log = structlog.get_logger(__name__)
 
-
 _COMMAND_HEADERS: Final = frozenset(row.name for row in FIELDS.values() if not row.is_written) | {
     "content-type",
     "entity-revision",

@@ -81,7 +81,6 @@ from spark_store.records import Change, PastQuery
 
 log = structlog.get_logger(__name__)
 
-
 _MAX_ATTEMPTS = 5
 """How often a command is decided again because a change before it could not be stored."""
 

@@ -25,7 +25,6 @@ from mappings.model.signals import Acknowledgement, Command, Live, LiveAnswer, L
 
 log = structlog.get_logger(__name__)
 
-
 _MAX_ENDED_IN_HEAP = 1000
 """How many ended requests, or half of the heap, may stay in the heap until it is cleaned."""
 

@@ -71,7 +71,6 @@ from spark_store.records import Snapshot
 
 log = structlog.get_logger(__name__)
 
-
 MAX_WITHOUT_DELIVERY = 1000
 """The most live signals of a connection that wait for a response without holding their delivery."""
 

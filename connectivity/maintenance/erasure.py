@@ -36,7 +36,6 @@ from spark_store.lake.watermark import Watermark, read_watermark
 
 log = structlog.get_logger(__name__)
 
-
 ERASED = Fault(
     410,
     "streaming.subscription.erased",

@@ -25,7 +25,6 @@ from spark_store.search.index_sql import path_of
 
 log = structlog.get_logger(__name__)
 
-
 REPORT_SECONDS = 10.0
 """How often progress is logged."""
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-
 ROUND_SECONDS: Final = 1.0
 """The pause between two rounds."""
 

@@ -35,7 +35,6 @@ from spark_store.records import AuditEntry, StoredRevision
 
 log = structlog.get_logger(__name__)
 
-
 KEY_FILE_NAME = "secrets.key"
 """The key file in the data folder."""
 

@@ -29,7 +29,6 @@ from spark_store.records import Change, PolicyDue, Snapshot
 
 log = structlog.get_logger(__name__)
 
-
 MOST_POLICIES = 50
 """How many policies are checked in one round."""
 

@@ -31,7 +31,6 @@ from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
 
-
 _GOOD: Final = EntryKind("connection", "other", None, True)
 _BAD: Final = EntryKind("connection", "other", None, False)
 

@@ -37,7 +37,6 @@ from mappings.errors import Fault
 
 log = structlog.get_logger(__name__)
 
-
 Report: TypeAlias = dict[str, Any]
 
 PATIENCE = 10.0

@@ -48,7 +48,6 @@ from spark_store.records import AuditEntry, FileNote, StoredRevision
 
 log = structlog.get_logger(__name__)
 
-
 Answer = TypeVar("Answer")
 
 OPEN_SECONDS = 55.0

@@ -34,7 +34,6 @@ from spark_store.records import FileNote
 
 log = structlog.get_logger(__name__)
 
-
 DRAIN_SECONDS = 3.0
 """How long pending responses of a changed connection may take."""
 

@@ -19,7 +19,6 @@ from mappings.model.signals import SubscriptionKind
 
 log = structlog.get_logger(__name__)
 
-
 SHOWN = 8
 """How many characters of an ID are shown."""
 

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-
 _PARTING = 5 / 6
 """The share of the time for sessions that do not answer a goodbye. Pending responses leave meanwhile."""
 

@@ -45,7 +45,6 @@ from mappings.model.envelope import Envelope
 
 log = structlog.get_logger(__name__)
 
-
 PATIENCE = 20.0
 START_TIMEOUT_SECONDS = 60.0
 MAX_CALLS = 32

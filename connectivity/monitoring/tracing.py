@@ -41,7 +41,6 @@ from mappings.model.signals import ErrorResponse, Inbound, Outbound, Subscribe
 
 log = structlog.get_logger(__name__)
 
-
 _SYSTEMS: Final = {"amqp-091": "rabbitmq", "mqtt-5": "mqtt"}
 """The OpenTelemetry names of systems that differ from the connection type."""
 

@@ -40,7 +40,6 @@ from mappings.placeholders.template import PlaceholderContext, Scope, Template, 
 
 log = structlog.get_logger(__name__)
 
-
 MAX_PAYLOAD = 1 << 20
 
 DEVICE_HEADER = "device_id"

@@ -23,7 +23,6 @@ from spark_store.records import SessionKey, SessionRow
 
 log = structlog.get_logger(__name__)
 
-
 STEP_ROWS = 200
 """How many rows one step stores: about a millisecond."""
 

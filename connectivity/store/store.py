@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-
 T = TypeVar("T")
 
 _WRITE_CHANGES = 64

@@ -59,7 +59,6 @@ from spark_store.rql.query import Access
 
 log = structlog.get_logger(__name__)
 
-
 LAKE_BEHIND: Final = Fault(
     503,
     "thing-search:past.behind",

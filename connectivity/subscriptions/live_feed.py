@@ -32,7 +32,6 @@ from spark_store.records import PublishedEvent, event_size
 
 log = structlog.get_logger(__name__)
 
-
 MOST = 10_000
 MOST_BYTES = 32 << 20
 """The most events kept in memory, and their bytes, for all entities together."""

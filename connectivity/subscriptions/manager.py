@@ -47,7 +47,6 @@ from spark_store.errors import HistoryUnavailable, StoreError
 
 log = structlog.get_logger(__name__)
 
-
 AT_ONCE = 100
 """How many messages a subscription sends before other tasks run, by default; they take about 1 ms."""
 

@@ -28,7 +28,6 @@ from spark_store.records import CursorPosition, PublishedEvent
 
 log = structlog.get_logger(__name__)
 
-
 WINDOW: Final = 200
 """How many events of a target may wait for its broker."""
 

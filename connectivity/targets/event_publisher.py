@@ -32,7 +32,6 @@ from spark_store.records import CursorPosition, PublishedEvent
 
 log = structlog.get_logger(__name__)
 
-
 WRITE_SECONDS: Final = 0.2
 """How long a position may have moved before it is stored. After a crash, later events are sent again."""
 

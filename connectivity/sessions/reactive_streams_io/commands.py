@@ -37,7 +37,6 @@ from mappings.reactive_streams_io.options import RsioOptions
 
 log = structlog.get_logger(__name__)
 
-
 _UNANSWERABLE = frozenset({"requested-acks", "live-channel-condition"})
 """Headers of a command that concern responses, which such a client could not receive."""
 

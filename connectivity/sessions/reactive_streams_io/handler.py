@@ -46,7 +46,6 @@ from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
 
-
 UNRELIABLE = "400 transport not reliable"
 FULL = "429 rsio:sessions.limit The maximum number of sessions is reached."
 

@@ -21,7 +21,6 @@ from mappings.reactive_streams_io.session import RsioSession
 
 log = structlog.get_logger(__name__)
 
-
 WINDOW = 256
 """Elements of one stream that a client may have sent and that are not done."""
 

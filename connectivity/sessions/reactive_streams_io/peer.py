@@ -41,7 +41,6 @@ from mappings.reactive_streams_io.frames import Extension, envelope
 
 log = structlog.get_logger(__name__)
 
-
 WINDOW = 64
 """Messages of one client that the broker has not confirmed."""
 

@@ -62,7 +62,6 @@ from spark_store.history.event_view import partial_thing
 
 log = structlog.get_logger(__name__)
 
-
 _read = msgspec.json.Decoder().decode
 
 

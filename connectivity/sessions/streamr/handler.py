@@ -55,7 +55,6 @@ from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
 
-
 PROTOCOL = "streamr"
 CLIENT_ID = "client-id"
 """The header that distinguishes clients that share an address."""

@@ -45,7 +45,6 @@ from spark_store.errors import HistoryUnavailable, StoreUnavailable
 
 log = structlog.get_logger(__name__)
 
-
 WINDOW = 2 * AT_ONCE
 """The most unconfirmed messages of one resend."""
 

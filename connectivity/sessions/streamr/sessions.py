@@ -42,7 +42,6 @@ from mappings.streams.stream_id import parse_stream_id
 
 log = structlog.get_logger(__name__)
 
-
 MakeLive = Callable[
     [StreamrReplyChannel, Spot, tuple[str, ...], Callable[[Fault], None], Callable[[int], object]], LiveSubscription
 ]

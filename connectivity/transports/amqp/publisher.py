@@ -47,7 +47,6 @@ from connectivity.transports.base import Done, OutboundMessage, Readers, ReaderS
 
 log = structlog.get_logger(__name__)
 
-
 EXCHANGE_RECHECK_DELAY = 1.0
 """Seconds until a missing exchange is checked again."""
 

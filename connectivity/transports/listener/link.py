@@ -36,7 +36,6 @@ from mappings.model.envelope import Envelope
 
 log = structlog.get_logger(__name__)
 
-
 REPLY_TO = "reply-to"
 """The header with the address of the sender, to which replies are sent."""
 

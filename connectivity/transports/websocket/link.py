@@ -32,7 +32,6 @@ from mappings.model.envelope import Envelope, parse_content_type
 
 log = structlog.get_logger(__name__)
 
-
 _CODES = {
     CloseReason.DONE: CloseCode.NORMAL_CLOSURE,
     CloseReason.MALFORMED: CloseCode.PROTOCOL_ERROR,

@@ -28,9 +28,9 @@ class Slow(SparkQueries):
         self.allowed = threading.Semaphore(0)
         self.requests, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
 
-    def run(
+    def run(  # type: ignore[override]
         self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
-    ) -> Numbers:  # type: ignore[override]
+    ) -> Numbers:
         assert cancellation is not None
         return Numbers(self, cancellation)
 
