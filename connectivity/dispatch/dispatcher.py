@@ -140,13 +140,16 @@ class Dispatcher:
                 self._commands.take_announcements()
                 self._store.submit(changes)
                 raise
-        if effects or remaining:
-            # A barrier even without changes keeps responses, and retried deliveries, in order.
+        if remaining:
+            # At once, so that no later delivery is processed before these.
+            postponed(remaining)
+        if effects or changes:
+            # A barrier even without changes keeps responses in order.
             must_submit = changes or not self._store.is_available
             stored = self._store.submit(changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
             announced = self._commands.take_announcements()
-            stored.add_done_callback(lambda future: self._on_stored(future, effects, remaining, postponed, announced))
+            stored.add_done_callback(lambda future: self._on_stored(future, effects, postponed, announced))
 
     def join(self, member: OpenConnection) -> None:
         """Add a connection that was opened, so that its targets get signals of others."""
@@ -236,11 +239,11 @@ class Dispatcher:
         self,
         stored: asyncio.Future[None],
         effects: Effects,
-        remaining: Sequence[InboundDelivery],
         postponed: Postponed,
         announced: Sequence[PolicyAnnouncement],
     ) -> None:
         self._submitted.discard(stored)
+        retries: list[InboundDelivery] = []
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
         if error is None:
             for step in effects:
@@ -249,14 +252,13 @@ class Dispatcher:
                 self.announce(announcement)
         elif isinstance(error, StoreUnavailable):
             self._drop_pending(effects)
-            processed = list(dict.fromkeys(step.arrival for step in effects))
-            for arrival in processed:
+            retries = list(dict.fromkeys(step.arrival for step in effects))
+            for arrival in retries:
                 arrival.is_again = True
-            remaining = [*processed, *remaining]
         else:
-            remaining = [*self._handle_store_error(error, effects), *remaining]
-        if remaining:
-            postponed(remaining)
+            retries = self._handle_store_error(error, effects)
+        if retries:
+            postponed(retries)
 
     def _handle_store_error(self, error: BaseException, effects: Effects) -> list[InboundDelivery]:
         """Send an error response for a change that cannot be stored; return the deliveries to retry."""

@@ -268,3 +268,23 @@ async def test_case_51_minutes_in_which_a_link_was_throttled_are_counted_at_the_
     await running.answered(3)
     inbound = running.supervisor.metrics_report()["sourceMetrics"]["addressMetrics"]
     assert [inbound[name]["throttled"]["success"]["PT1M"] for name in ("in", "other")] == [3, 0]
+
+
+async def test_b1_a_delivery_handed_back_during_a_commit_is_processed_before_the_next_one() -> None:
+    running = await Running.opened()
+    await running.harness.has_lamp("lamp-8")
+    commits = running.harness.disk.commits
+    running.harness.disk.hold()
+    with capture_logs() as lines:
+        running.send(command("modify", "/attributes/on", 0, name="lamp-8", correlation_id="0"))
+        await until(lambda: running.harness.disk.commits > commits)
+        running.harness.store._cache.clear()
+        running.harness.disk.unreadable = True
+        running.send(*numbered(1))
+        await until(lambda: any(line["event"] == "the store cannot be read" for line in lines))
+        running.harness.disk.unreadable = False
+        running.send(*numbered(2))
+        await pause()
+        running.harness.disk.release()
+        await running.answered(3)
+    assert running.harness.values() == [1, 2]
