@@ -303,8 +303,7 @@ class Dispatcher:
             else:
                 step.forward()
         except Exception:
-            # The delivery stays unacknowledged, so it is redelivered over the next link.
-            self._redeliveries.forget(step.arrival)
+            self._redeliveries.fail(step.arrival)
             headers = step.response.headers if isinstance(step, RespondEffect) else step.headers
             log.exception("response not sent", **_log_fields(step.arrival, headers))
 

@@ -359,6 +359,6 @@ class RequestReply:
         try:
             self._replies.post(pending.route, answer, pending.ended or ignore_outcome)
         except Exception:
-            # The delivery stays unacknowledged, so it is redelivered over the next link.
-            self._memory.forget(arrival)
+            if pending.ended is not None:
+                self._memory.fail(arrival)
             raise

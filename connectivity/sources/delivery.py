@@ -84,12 +84,22 @@ class InboundDelivery:
         """Note that a response is published or refused; the last one ends the delivery."""
         self.open -= 1
         if self.open == 0:
-            if self.outcome is Outcome.SETTLED:
-                self.settle()
-            else:
-                self.delivery.reject(self.outcome is Outcome.REDELIVER)
-                counter = self.counters.requeued if self.outcome is Outcome.REDELIVER else self.counters.rejected
-                counter.note(self.about)
+            self._end()
+
+    def fail(self) -> None:
+        """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""
+        self.outcome = Outcome.DROPPED
+        if self.open > 0:
+            self.open = 0
+            self._end()
+
+    def _end(self) -> None:
+        if self.outcome is Outcome.SETTLED:
+            self.settle()
+        else:
+            self.delivery.reject(self.outcome is Outcome.REDELIVER)
+            counter = self.counters.requeued if self.outcome is Outcome.REDELIVER else self.counters.rejected
+            counter.note(self.about)
 
     def settle(self) -> None:
         self.delivery.settle()
@@ -231,6 +241,11 @@ class RedeliveryTracker:
             inbound.ended(error)
 
         return ended
+
+    def fail(self, inbound: InboundDelivery) -> None:
+        """Reject a delivery after an internal error, whatever else it waits for."""
+        self.forget(inbound)
+        inbound.fail()
 
     def forget(self, inbound: InboundDelivery) -> None:
         """Forget a delivery that will not be finished, so that its redelivery is processed."""
