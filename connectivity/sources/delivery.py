@@ -62,6 +62,7 @@ class InboundDelivery:
         "open",
         "outcome",
         "received",
+        "redeliveries",
         "route",
         "signals",
         "tries",
@@ -77,6 +78,8 @@ class InboundDelivery:
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
         self.signals: Any = None
+        self.redeliveries: list[Delivery] = []
+        """Further ones that have arrived meanwhile: each ends as this one."""
         self.key: _DeliveryKey | None = (route.place, delivery.name) if delivery.name is not None else None
         """The unique key of the delivery, whatever its payload; None if the broker gives it no name."""
 
@@ -97,12 +100,14 @@ class InboundDelivery:
         if self.outcome is Outcome.SETTLED:
             self.settle()
         else:
-            self.delivery.reject(self.outcome is Outcome.REDELIVER)
+            for each in (self.delivery, *self.redeliveries):
+                each.reject(self.outcome is Outcome.REDELIVER)
             counter = self.counters.requeued if self.outcome is Outcome.REDELIVER else self.counters.rejected
             counter.note(self.about)
 
     def settle(self) -> None:
-        self.delivery.settle()
+        for each in (self.delivery, *self.redeliveries):
+            each.settle()
         self.counters.acknowledged.note(self.about)
 
     @property
@@ -213,8 +218,11 @@ class RedeliveryTracker:
         if earlier is inbound:
             return False  # a retry after the store was unavailable
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            # The link of the earlier delivery has ended: acknowledge this one instead.
-            earlier.delivery = inbound.delivery
+            if earlier.delivery.redelivered:
+                earlier.redeliveries.append(inbound.delivery)
+            else:
+                # The link of the first one has ended.
+                earlier.delivery = inbound.delivery
             return True
         if self._refused.get(place) == digest(inbound.delivery):
             inbound.settle()

@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.transports.base import Outcome
+from connectivity.transports.base import Delivery, Outcome
 from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import Journal
-from tests.support.in_process.service import ConnectionHarness, command, creation, pause, source, streaming, turn, until
+from tests.support.in_process.service import (
+    ConfirmingLink,
+    ConnectionHarness,
+    command,
+    creation,
+    pause,
+    source,
+    streaming,
+    turn,
+    until,
+)
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
@@ -67,6 +77,32 @@ async def test_a_command_redelivered_within_one_batch_is_not_executed_again(harn
     harness.handle(harness.delivery(turn(1), "x"), harness.delivery(turn(1), "x", redelivered=True))
     await harness.settled(2)
     assert (harness.values(), harness.statuses()) == ([1], [201, 201])
+
+
+async def test_b2_two_deliveries_with_one_message_id_are_both_settled_after_their_link_was_lost(
+    harness: ConnectionHarness,
+) -> None:
+    """A producer has retried with the same message ID and bytes; the broker redelivers both."""
+    harness.link.confirms = False
+    for _ in range(2):
+        harness.handle(harness.delivery(turn(True), "amqp:m1"))
+    await until(lambda: len(harness.link.published) == 2)
+    harness.outbox.detach(was_silent=True)
+    harness.link = ConfirmingLink()
+    harness.link.confirms = False
+    harness.outbox.attach(harness.link)
+    settled: list[Delivery] = []
+    again = [harness.delivery(turn(True), "amqp:m1", redelivered=True) for _ in range(2)]
+    for delivery in again:
+        delivery.ended = lambda ended, _outcome: settled.append(ended)
+        harness.handle(delivery)
+    await until(lambda: len(harness.link.published) == 2)
+    harness.link.confirm(2)
+    await until(lambda: len(settled) == 2)
+    assert settled == again
+    assert harness.values() == [True, True], (
+        "without the broker's mark and without a key of its own it is another command"
+    )
 
 
 async def test_a_redelivery_after_a_restart_is_recognized_from_the_journal(tmp_path: Path) -> None:
