@@ -194,8 +194,11 @@ class RedeliveryTracker:
         self._rejections: OrderedDict[_DeliveryKey, int] = OrderedDict()
         self._has_failures = False
         """Whether a key may have been refused or requeued before."""
+        self._closed: dict[str, int] = {}
+        """By connection, the number that all deliveries of closed openings are below."""
 
     def close_connection(self, connection_id: str) -> None:
+        self._closed[connection_id] = next(_numbers)
         for known in (self._pending, self._refused, self._rejections):
             for place in [place for place in known if place[0][0] == connection_id]:
                 del known[place]
@@ -235,7 +238,8 @@ class RedeliveryTracker:
         Call it only when the result can no longer be rolled back, because such a delivery is not processed again.
         """
         place = inbound.key
-        if place is None:
+        if place is None or inbound.number < self._closed.get(place[0][0], 0):
+            # The broker redelivers to the next opening of a connection, which has to process it.
             return inbound.ended
         self._pending[place] = inbound
 

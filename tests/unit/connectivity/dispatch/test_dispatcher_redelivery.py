@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from connectivity.dispatch import dispatcher
+from connectivity.store.past_state import state_at
+from connectivity.store.store import Store
 from connectivity.transports.base import Delivery, Outcome
 from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import Journal
+from spark_store.records import PastQuery, PastState
 from tests.support.in_process.service import (
     ConfirmingLink,
     ConnectionHarness,
@@ -103,6 +108,30 @@ async def test_b2_two_deliveries_with_one_message_id_are_both_settled_after_thei
     assert harness.values() == [True, True], (
         "without the broker's mark and without a key of its own it is another command"
     )
+
+
+async def test_b3_a_retrieve_that_outlives_its_connection_leaves_the_redelivery_to_the_next_opening(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await harness.ask(turn(True))
+    gate = asyncio.Event()
+
+    async def slow(store: Store, query: PastQuery) -> PastState | None:
+        await gate.wait()
+        return await state_at(store, query)
+
+    monkeypatch.setattr(dispatcher, "state_at", slow)
+    retrieve = command("retrieve", at_historical_revision=1)
+    harness.handle(harness.delivery(retrieve, "mqtt:7"))
+    await pause()
+    harness.dispatcher.close_connection("site")
+    harness.outbox.detach()
+    gate.set()
+    await pause()
+    reopened = ConnectionHarness(beside=harness)
+    reopened.handle(reopened.delivery(retrieve, "mqtt:7", redelivered=True))
+    assert await reopened.settled(1) == ["mqtt:7"]
+    assert reopened.statuses() == [200]
 
 
 async def test_a_redelivery_after_a_restart_is_recognized_from_the_journal(tmp_path: Path) -> None:
