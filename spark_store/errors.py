@@ -141,6 +141,10 @@ class Unstorable(StoreError):
     """
 
 
+class StateDamaged(StoreError):
+    """The stored state of one entity cannot be read, and will not be later; the others can."""
+
+
 class SchemaTooNew(StoreError):
     """The file's schema version is above the newest known one."""
 

@@ -213,15 +213,12 @@ class Dispatcher:
             arrival.route.meter.inbound("unread")
         try:
             for received_signal in received.signals:
-                signal = received_signal.signal
-                if isinstance(signal, Command):
-                    steps.append(self._process_command(signal, received_signal, arrival, changes))
-                elif isinstance(signal, Subscribe | Request | Cancel):
-                    self._process_subscription_signal(signal, received_signal, arrival)
-                elif isinstance(signal, SessionMessage):
-                    steps += self._process_session_request(signal, received_signal, arrival, changes)
-                elif (step := self._forward(signal, received_signal, arrival, is_alone=is_alone)) is not None:
-                    steps.append(step)
+                try:
+                    steps += self._effects_of(received_signal, arrival, changes, is_alone=is_alone)
+                except StoreUnavailable:
+                    raise
+                except Exception:
+                    steps.append(self._fail(received_signal, arrival))
         except StoreUnavailable:
             self._drop_pending(steps)
             raise
@@ -234,6 +231,33 @@ class Dispatcher:
             self._apply(steps[0])
         else:
             effects += steps
+
+    def _effects_of(
+        self, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change], *, is_alone: bool
+    ) -> Effects:
+        """Process one signal by its type. Raises StoreUnavailable."""
+        signal = received_signal.signal
+        if isinstance(signal, Command):
+            return [self._process_command(signal, received_signal, arrival, changes)]
+        if isinstance(signal, Subscribe | Request | Cancel):
+            self._process_subscription_signal(signal, received_signal, arrival)
+            return []
+        if isinstance(signal, SessionMessage):
+            return self._process_session_request(signal, received_signal, arrival, changes)
+        step = self._forward(signal, received_signal, arrival, is_alone=is_alone)
+        return [step] if step is not None else []
+
+    def _fail(self, received_signal: ReceivedSignal, arrival: InboundDelivery) -> RespondEffect:
+        """Log an internal error, and return the effect that responds to its signal with status 500."""
+        signal = received_signal.signal
+        log.exception("signal not processed", **_log_fields(arrival, signal.headers))
+        entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
+        group = entity.type.group if entity is not None else "things"
+        channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
+        if isinstance(signal, Subscribe | Request | Cancel | SessionMessage):
+            channel = "twin"
+        response = ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers, channel)
+        return RespondEffect(arrival, response, received_signal.route)
 
     def _on_stored(
         self,
@@ -358,10 +382,6 @@ class Dispatcher:
         except TwinError as refused:
             refusal = ErrorResponse(command.entity, refused.group, refused.fault, command.headers)
             return RespondEffect(arrival, refusal, received_signal.route)
-        except StoreUnavailable:
-            raise
-        except Exception:
-            return RespondEffect(arrival, self._forwarding_error(command, arrival), received_signal.route)
         if isinstance(live_delivery, ErrorResponse):
             return RespondEffect(arrival, live_delivery, received_signal.route)
         if live_delivery.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
@@ -479,63 +499,40 @@ class Dispatcher:
             return ForwardEffect(
                 arrival, lambda: self._pass_to_request_later(signal, received_signal, arrival), signal.headers
             )
-        try:
-            live_delivery = self._request_reply.prepare(signal, received_signal.route, arrival)
-        except StoreUnavailable:
-            raise
-        except Exception:
-            return RespondEffect(arrival, self._forwarding_error(signal, arrival), received_signal.route)
+        live_delivery = self._request_reply.prepare(signal, received_signal.route, arrival)
         if isinstance(live_delivery, ErrorResponse):
             return RespondEffect(arrival, live_delivery, received_signal.route)
         return ForwardEffect(arrival, live_delivery.send, signal.headers, live_delivery.pending)
 
     def _pass_to_request(self, signal: LiveAnswer | Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
         """Pass a response or acknowledgement to its request; return an error response if it is refused."""
-        try:
-            if isinstance(signal, Acknowledgement):
-                return self._request_reply.acknowledge(signal, arrival)
-            return self._request_reply.answer(signal, arrival)
-        except Exception:
-            return self._forwarding_error(signal, arrival)
+        if isinstance(signal, Acknowledgement):
+            return self._request_reply.acknowledge(signal, arrival)
+        return self._request_reply.answer(signal, arrival)
 
     def _pass_to_request_later(
         self, signal: LiveAnswer | Acknowledgement, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> None:
-        if (response := self._pass_to_request(signal, arrival)) is not None:
+        try:
+            response = self._pass_to_request(signal, arrival)
+        except Exception:
+            self._respond(self._fail(received_signal, arrival))
+            return
+        if response is not None:
             self._respond(RespondEffect(arrival, response, received_signal.route))
         else:
             self._redeliveries.finish_one(arrival)(None)
-
-    def _forwarding_error(
-        self,
-        signal: Command | Message | LiveCommand | LiveEvent | LiveAnswer | Acknowledgement,
-        arrival: InboundDelivery,
-    ) -> ErrorResponse:
-        log.exception("signal not forwarded", **_log_fields(arrival, signal.headers))
-        channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
-        return ErrorResponse(signal.entity, "things", INTERNAL_ERROR, signal.headers, channel)
 
     def _process_session_request(
         self, request: SessionMessage, received_signal: ReceivedSignal, arrival: InboundDelivery, changes: list[Change]
     ) -> Effects:
         """Have the protocol's session handler process a request. Raises StoreUnavailable."""
-        try:
-            handler = self.handlers.of(received_signal.route.mapper.protocol)
-            assert handler is not None, "a protocol with sessions has a session handler"
-            results = handler.take(request, received_signal, arrival, changes)
-            replies = [
-                self._execute_session_command(each, arrival, changes) if isinstance(each, SessionCommand) else each
-                for each in results
-            ]
-        except StoreUnavailable:
-            raise
-        except Exception:
-            log.exception("session request not processed", **_log_fields(arrival, request.headers))
-            return [
-                RespondEffect(
-                    arrival, ErrorResponse(None, "things", INTERNAL_ERROR, request.headers), received_signal.route
-                )
-            ]
+        handler = self.handlers.of(received_signal.route.mapper.protocol)
+        assert handler is not None, "a protocol with sessions has a session handler"
+        replies = [
+            self._execute_session_command(each, arrival, changes) if isinstance(each, SessionCommand) else each
+            for each in handler.take(request, received_signal, arrival, changes)
+        ]
         return [SessionEffect(arrival, say, request.headers) for say in replies]
 
     def _execute_session_command(
@@ -565,21 +562,14 @@ class Dispatcher:
         subscriber = self._subscriber(
             received_signal.route, arrival.received.subjects, received_signal.route.connection_id, reader=reader
         )
-        try:
-            if isinstance(signal, Subscribe):
-                self._streams.subscribe(signal, subscriber)
-            elif self._redeliveries.is_known_request(signal, received_signal, arrival):
-                arrival.route.meter.inbound("answered_again")
-            elif isinstance(signal, Request):
-                self._streams.request(signal, subscriber)
-            else:
-                self._streams.cancel(signal, subscriber)
-        except Exception:
-            log.exception("subscription command failed", **_log_fields(arrival, signal.headers))
-            entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
-            group = entity.type.group if entity is not None else "things"
-            arrival.route.meter.inbound("failed")
-            received_signal.route.post(ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers))
+        if isinstance(signal, Subscribe):
+            self._streams.subscribe(signal, subscriber)
+        elif self._redeliveries.is_known_request(signal, received_signal, arrival):
+            arrival.route.meter.inbound("answered_again")
+        elif isinstance(signal, Request):
+            self._streams.request(signal, subscriber)
+        else:
+            self._streams.cancel(signal, subscriber)
 
 
 def _has_failed(stored: asyncio.Future[None]) -> bool:

@@ -23,7 +23,14 @@ import msgspec
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
-from spark_store.errors import DAMAGED_JOURNAL, StoreError, StoreUnavailable, Unstorable, translate_sqlite_error
+from spark_store.errors import (
+    DAMAGED_JOURNAL,
+    StateDamaged,
+    StoreError,
+    StoreUnavailable,
+    Unstorable,
+    translate_sqlite_error,
+)
 from spark_store.journal import schema, statements
 from spark_store.journal.batch import PlannedState, plan
 from spark_store.records import Change, DeliveryName, HistoryStart, NumberedEvent, OldestEvent, Snapshot, entity_of
@@ -352,7 +359,7 @@ class Journal:
         try:
             state = None if text is None else msgspec.json.decode(text)
         except msgspec.DecodeError as error:
-            raise StoreUnavailable(f"{self.path}: state of {entity}: {error}; {DAMAGED_JOURNAL}") from error
+            raise StateDamaged(f"{self.path}: state of {entity}: {error}; {DAMAGED_JOURNAL}") from error
         return Snapshot(entity, revision, created, modified, state, policy)
 
     def latest(self, entity: EntityId) -> int:

@@ -273,24 +273,33 @@ async def test_an_internal_error_in_a_subscription_is_answered_and_the_next_comm
     assert [(line["connection"], line["correlation_id"]) for line in lines] == [("site", "c-1")]
 
 
-async def test_an_internal_error_in_a_batch_leaves_no_decided_change_unstored(
+async def test_b4_an_internal_error_with_one_command_affects_no_other_of_its_batch(
     harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link ends, and the next one redelivers the batch: it and later deliveries are answered."""
-    hold = harness.dispatcher._request_reply.hold
+    """Its change was decided, so that it is stored, as a sender expects who gets a 500: the outcome is unknown."""
 
-    def failing(*_arguments: object) -> None:
-        monkeypatch.setattr(harness.dispatcher._request_reply, "hold", hold)
-        raise ZeroDivisionError
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("an internal error")
 
-    monkeypatch.setattr(harness.dispatcher._request_reply, "hold", failing)
-    asking = turn(2, requested_acks=["twin-persisted", "other:seen"], timeout="5s")
-    batch = [turn(1), asking]
-    with pytest.raises(ZeroDivisionError):
-        harness.handle(*(harness.delivery(payload, f"d{n}") for n, payload in enumerate(batch, 1)))
-    await until(lambda: harness.values() == [1, 2])
-    harness.handle(*(harness.delivery(payload, f"d{n}", redelivered=True) for n, payload in enumerate(batch, 1)))
-    harness.deliver(turn(3))
-    await until(lambda: len(harness.answers()) == 2)
+    monkeypatch.setattr(harness.dispatcher._request_reply, "hold", fail)
+    asking = turn(2, requested_acks=["twin-persisted", "other:seen"], timeout="5s", correlation_id="c-1")
+    with capture_logs() as lines:
+        harness.deliver(turn(1), asking, turn(3))
+        await harness.settled(3)
+    assert harness.statuses() == [201, 500, 204]
     assert harness.values() == [1, 2, 3]
-    assert harness.dispatcher.waiting_deliveries("site") == 1
+    assert [(line["event"], line["correlation_id"]) for line in lines] == [("signal not processed", "c-1")]
+
+
+@pytest.mark.parametrize("damaged", ["acme.site:lamp-8", "acme.site:other"])
+async def test_b10_a_damaged_state_fails_its_own_commands_alone(harness: ConnectionHarness, damaged: str) -> None:
+    await harness.has_lamp("lamp-8")
+    harness.forget()
+    harness.journal.within(lambda it: it.execute("UPDATE entities SET state = '{' WHERE id = ?", (damaged,)))
+    harness.journal.commit()
+    harness.store._cache.clear()
+    with capture_logs():
+        harness.deliver(turn(1, name="lamp-8"), command("retrieve", name="lamp-8"), turn(2))
+        await harness.ended(3)
+    expected = [500, 500] if damaged.endswith("lamp-8") else [201, 200]
+    assert harness.statuses() == [*expected, 201]
