@@ -174,6 +174,8 @@ class AsOfSearches:
 class AsOfFeed(Feed):
     """The pages of one search of the past. A position is the index of the next record in the spool."""
 
+    has_timeout = True
+
     def __init__(self, past: AsOfSearches, request: SearchRequest, before: datetime) -> None:
         self._past = past
         self._request = request

@@ -52,10 +52,11 @@ class Subscription:
     """Demand and terminal signal of one subscriber.
 
     At most the requested elements are sent (1.1), and at most one terminal signal, the last (1.7), except for late requests.
-    `sent` is the number of elements sent.
+    `complete` follows the confirm of the last element: a refused one leaves a gap, and the subscription fails. `sent` is the
+    number of elements sent, `unconfirmed` that of emissions which the broker has not confirmed.
     """
 
-    __slots__ = ("_held_end", "_terminal_needs_request", "demand", "sent", "state")
+    __slots__ = ("_held_end", "_terminal_needs_request", "demand", "sent", "state", "unconfirmed")
 
     def __init__(self, *, terminal_needs_request: bool, demand: int = 0) -> None:
         """Begin with the demand that the subscribe brings.
@@ -65,7 +66,7 @@ class Subscription:
         self._terminal_needs_request = terminal_needs_request
         self._held_end: SubscriptionEnded | None = None
         self.demand = min(demand, UNBOUNDED)
-        self.sent = 0
+        self.sent = self.unconfirmed = 0
         self.state = SubscriptionState.FLOWING if demand or not terminal_needs_request else SubscriptionState.WAITING
 
     def __repr__(self) -> str:
@@ -74,7 +75,7 @@ class Subscription:
     @property
     def capacity(self) -> int:
         """How many elements may be offered now."""
-        return self.demand if self.state is SubscriptionState.FLOWING else 0
+        return self.demand if self.state is SubscriptionState.FLOWING and self._held_end is None else 0
 
     @property
     def is_closed(self) -> bool:
@@ -88,7 +89,7 @@ class Subscription:
             return self._close(SubscriptionEnded(EndReason.INVALID_DEMAND))
         self.state = SubscriptionState.FLOWING
         self.demand = min(self.demand + demand, UNBOUNDED)
-        return self._close(self._held_end) if self._held_end else []
+        return self._close(self._held_end) if self._held_end and not self.unconfirmed else []
 
     def offer(self, elements: Sequence[Any]) -> list[EngineOutput]:
         """Return the elements to send, supplied by the feed.
@@ -102,14 +103,31 @@ class Subscription:
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
         self.sent += len(elements)
+        self.unconfirmed += 1
         return [ElementsEmitted(elements)]
 
+    def confirm(self) -> list[EngineOutput]:
+        """Note that the broker has confirmed an emission."""
+        self.unconfirmed -= 1
+        is_due = self._held_end and not self.unconfirmed and self.state is SubscriptionState.FLOWING
+        return self._close(self._held_end) if self._held_end and is_due else []
+
+    def refuse(self, fault: Fault) -> list[EngineOutput]:
+        """Note that the broker has refused an emission, and end, because that leaves a gap."""
+        self.unconfirmed -= 1
+        return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(fault))
+
     def finish(self) -> list[EngineOutput]:
-        """End after the last element of the feed."""
+        """End after the last element of the feed, once all are confirmed."""
+        if self.unconfirmed and self.state is not SubscriptionState.CLOSED:
+            self._held_end = self._held_end or SubscriptionEnded(None)
+            return []
         return self._end(SubscriptionEnded(None))
 
     def fail(self, fault: Fault) -> list[EngineOutput]:
         """End because the feed cannot supply its elements."""
+        if self._held_end is not None and self._held_end.reason is None:
+            self._held_end = None
         return self._end(SubscriptionEnded(fault))
 
     def cancel(self) -> list[EngineOutput]:

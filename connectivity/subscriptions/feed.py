@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from mappings.errors import Fault
 
@@ -45,6 +45,8 @@ class Feed(ABC):
     """A sequence of elements with positions. Only a live feed answers WAIT."""
 
     __slots__ = ()
+    has_timeout: ClassVar[bool] = False
+    """Whether its pages have a timeout of their own: waiting for one is not idleness."""
 
     @abstractmethod
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:

@@ -253,7 +253,7 @@ class SubscriptionManager:
 
     def idle(self, subscription: ActiveSubscription) -> int:
         """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
-        return 0 if subscription.pump is not None else self._second - subscription.touched
+        return 0 if subscription.unconfirmed else self._second - subscription.touched
 
     def revoke(self, subscription: ActiveSubscription, fault: Fault) -> None:
         """End a subscription by an operator; its client is sent `failed`."""
@@ -296,16 +296,13 @@ class SubscriptionManager:
             ]:
                 if not subscription.is_closed:
                     self._cancel(subscription)
-                if subscription.pump is not None:
-                    # The task may wait for a link that will not come.
-                    subscription.pump.cancel()
                 self._forget(subscription, scope, kind)
 
     def _check(self, subscription: ActiveSubscription, now: int) -> None:
         if subscription.is_closed:
             self._forget(subscription, subscription.peer.scope, subscription.kind)
-        elif subscription.pump is not None:
-            # Elements that wait for a broker are not idleness.
+        elif subscription.unconfirmed or (subscription.pump and subscription.feed and subscription.feed.has_timeout):
+            # Elements that wait for a broker are not idleness; a feed that yields nothing is.
             subscription.touched = now
             self._schedule(subscription, self._bounds.idle_timeout)
         elif (seconds_left := subscription.touched + self._bounds.idle_timeout - now) > 0:
@@ -382,7 +379,9 @@ class SubscriptionManager:
             log.exception("feed failed", **_log_fields(subscription))
             self._send(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
-            subscription.pump = subscription.posting = None
+            subscription.pump = None
+            if not subscription.unconfirmed:
+                subscription.posting = None
             subscription.touched = self._second
         if then is PageEnd.WAIT and subscription.feed is not None:
             subscription.feed.wake(lambda: self._start(subscription))
@@ -401,12 +400,8 @@ class SubscriptionManager:
             if subscription.is_closed:
                 break
             if then is PageEnd.END:
-                if subscription.posting is not None:
-                    # A refused element leaves a gap, after which `complete` must not follow.
-                    await subscription.posting.over()
-                if not subscription.is_closed:
-                    self._send(subscription, subscription.finish())
-                continue
+                self._send(subscription, subscription.finish())
+                break
             if subscription.posting is not None:
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
@@ -439,6 +434,8 @@ class SubscriptionManager:
                     ),
                     partial(self._on_sent, subscription),
                 )
+                if posting is None:
+                    subscription.confirm()
             else:
                 if output.reason is None:
                     subscription.peer.reply.post(
@@ -453,10 +450,16 @@ class SubscriptionManager:
         return posting
 
     def _on_sent(self, subscription: ActiveSubscription, error: ConnectivityError | None) -> None:
-        """Fail the subscription after elements that the broker refused, because they leave a gap."""
-        if error is not None and not subscription.is_closed:
-            fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
-            self._send(subscription, subscription.fail(fault))
+        """Note the broker's result for elements: a refusal fails the subscription."""
+        subscription.touched = self._second
+        if error is None:
+            outputs = subscription.confirm()
+        else:
+            outputs = subscription.refuse(error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR)
+        if outputs:
+            self._send(subscription, outputs)
+        if not subscription.unconfirmed and subscription.pump is None:
+            subscription.posting = None
 
     def _cancel(self, subscription: ActiveSubscription) -> None:
         subscription.cancel()
@@ -473,6 +476,9 @@ class SubscriptionManager:
         if subscription.feed is not None:
             subscription.feed.close()
             subscription.feed = None
+        if subscription.pump is not None:
+            # It may wait for a page, or for a link, that will not come.
+            subscription.pump.cancel()
         self.open_by_connection[subscription.connection_id] -= 1
         self._remove_reader(subscription)
         if subscription.peer.fails_once:

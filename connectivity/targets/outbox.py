@@ -34,7 +34,7 @@ class PendingPublish:
     Setting `withdrawn` drops messages that no link has taken yet; after the `deadline`, in monotonic seconds, they fail.
     """
 
-    __slots__ = ("_accepted", "_over", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = ("_accepted", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
 
     def __init__(self, count: int, ended: Done | None, deadline: float | None = None) -> None:
         self.untaken = self.unconfirmed = count
@@ -43,7 +43,6 @@ class PendingPublish:
         self.deadline = deadline
         self.ended = ended
         self._accepted: asyncio.Future[None] | None = None
-        self._over: asyncio.Future[None] | None = None
 
     async def wait_until_accepted(self) -> None:
         """Wait until the link has taken every message into its window."""
@@ -51,13 +50,6 @@ class PendingPublish:
             if self._accepted is None:
                 self._accepted = asyncio.get_running_loop().create_future()
             await self._accepted
-
-    async def over(self) -> None:
-        """Wait until every message has ended, one way or the other."""
-        if self.unconfirmed > 0:
-            if self._over is None:
-                self._over = asyncio.get_running_loop().create_future()
-            await self._over
 
     def take(self) -> None:
         self.untaken -= 1
@@ -72,8 +64,6 @@ class PendingPublish:
             return
         if self.ended is not None:
             self.ended(self.error)
-        if self._over is not None and not self._over.done():
-            self._over.set_result(None)
 
 
 class _QueueEntry:

@@ -44,7 +44,7 @@ class Link:
 
 
 class KeepingReply:
-    """A reply that keeps the signals. With `is_stalled` set, the broker takes nothing."""
+    """A reply that keeps the signals. `is_stalled`: the broker takes nothing; `confirms`: it confirms at once."""
 
     def __init__(self, connection_id: str = "c-1", *, terminal_needs_request: bool = True) -> None:
         self.connection_id = connection_id
@@ -52,6 +52,7 @@ class KeepingReply:
         self.signals: list[Outbound] = []
         self.postings: list[PendingPublish] = []
         self.is_stalled = False
+        self.confirms = True
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         self.signals.append(signal)
@@ -59,7 +60,8 @@ class KeepingReply:
         self.postings.append(posting)
         if not self.is_stalled:
             posting.take()
-            posting.confirm(None)
+            if self.confirms:
+                posting.confirm(None)
         return posting
 
     @property

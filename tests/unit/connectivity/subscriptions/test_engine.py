@@ -59,6 +59,7 @@ def test_spec_1_02_a_subscription_may_end_with_demand_left() -> None:
     subscription = patient()
     subscription.request(10)
     assert subscription.offer(["a"]) == [ElementsEmitted(["a"])]
+    assert subscription.confirm() == []
     assert subscription.finish() == [SubscriptionEnded(None)]
     assert subscription.is_closed
 
@@ -73,6 +74,7 @@ def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
     subscription = patient()
     subscription.request(1)
     subscription.offer(["a"])
+    subscription.confirm()
     assert subscription.capacity == 0
     assert subscription.finish() == [SubscriptionEnded(None)]
 
@@ -182,9 +184,48 @@ def test_demand_may_come_with_the_subscribe() -> None:
     subscription = patient(demand=2)
     assert subscription.capacity == 2
     assert subscription.offer(["a", "b"]) == [ElementsEmitted(["a", "b"])]
+    subscription.confirm()
     assert subscription.finish() == [SubscriptionEnded(None)]
 
 
 def test_an_offer_of_nothing_sends_nothing() -> None:
     subscription = patient()
     assert subscription.offer([]) == []
+
+
+def test_b5_complete_follows_the_confirm_of_every_emission() -> None:
+    subscription = patient(demand=9)
+    for element in "ab":
+        subscription.offer([element])
+    assert subscription.finish() == []
+    assert subscription.capacity == 0, "the feed has ended"
+    assert subscription.confirm() == []
+    assert subscription.request(1) == []
+    assert subscription.confirm() == [SubscriptionEnded(None)]
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_b5_a_refused_emission_fails_the_subscription_although_others_are_unconfirmed(is_finished: bool) -> None:
+    subscription = patient(demand=9)
+    for element in "abc":
+        subscription.offer([element])
+    if is_finished:
+        subscription.finish()
+    assert subscription.refuse(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
+    assert subscription.confirm() == subscription.refuse(NOT_FOUND) == []
+
+
+def test_b5_a_feed_that_fails_after_its_end_was_held_ends_with_its_fault() -> None:
+    subscription = patient(demand=9)
+    subscription.offer(["a"])
+    subscription.finish()
+    assert subscription.fail(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
+    assert subscription.confirm() == []
+
+
+def test_b5_a_cancelled_subscription_sends_nothing_at_the_last_confirm() -> None:
+    subscription = patient(demand=9)
+    subscription.offer(["a"])
+    subscription.finish()
+    subscription.cancel()
+    assert subscription.confirm() == []

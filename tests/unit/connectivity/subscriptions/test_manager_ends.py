@@ -1,0 +1,73 @@
+"""When a subscription ends: after the last confirm, or when its feed yields nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from connectivity.errors import PublishFailed
+from connectivity.subscriptions.feed import Page, PageEnd
+from mappings.model.signals import EndReason
+from tests.support.in_process.fakes import ListFeed
+from tests.support.in_process.subscription_setup import Bench
+
+
+class HungFeed(ListFeed):
+    """A feed whose page never comes."""
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing sets the event")
+
+
+class BarrenFeed(ListFeed):
+    """A feed in which nothing matches: pages without elements, and no end."""
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        return Page((), position + 1, PageEnd.MORE)
+
+
+class GapFeed(ListFeed):
+    """A filtered history whose last page is empty."""
+
+    async def page(self, position: int, limit: int, max_bytes: int) -> Page:
+        return Page((), 2, PageEnd.END) if position else Page([1], 1, PageEnd.MORE)
+
+
+@pytest.mark.parametrize("error", [None, PublishFailed("too large", status=413)], ids=["confirmed", "refused"])
+async def test_b5_an_empty_last_page_does_not_send_complete_before_the_elements_are_confirmed(
+    error: PublishFailed | None,
+) -> None:
+    bench = Bench(lambda: GapFeed([]))
+    key = bench.subscribe()
+    bench.reply.confirms = False
+    await bench.request(key, 10)
+    assert bench.reply.names == ["Created", "Next"]
+    bench.pass_time(3600)
+    assert bench.reply.names == ["Created", "Next"], "elements that wait for the broker are not idleness"
+    bench.reply.postings[-1].confirm(error)
+    await bench.settle()
+    assert bench.reply.names == ["Created", "Next", "Complete" if error is None else "Failed"]
+
+
+@pytest.mark.parametrize("feed", [HungFeed, BarrenFeed])
+async def test_b7_a_feed_that_yields_nothing_for_the_idle_time_ends_the_subscription(feed: type[ListFeed]) -> None:
+    bench = Bench(lambda: feed([]))
+    await bench.request(bench.subscribe(), 1)
+    bench.pass_time(59)
+    assert bench.reply.names == ["Created"]
+    bench.pass_time(3)
+    await bench.settle()
+    assert bench.failures() == [EndReason.IDLE]
+    assert all(subscription.pump is None for subscription in bench.streams)
+
+
+async def test_waiting_for_a_page_with_a_timeout_of_its_own_is_not_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HungFeed, "has_timeout", True)
+    bench = Bench(lambda: HungFeed([]))
+    key = bench.subscribe()
+    await bench.request(key, 1)
+    bench.pass_time(3600)
+    assert bench.failures() == []
+    bench.cancel(key)
