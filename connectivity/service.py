@@ -76,7 +76,6 @@ if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracing
     from spark_store.lake.history_reader import LakeHistory
 
-
 log = structlog.get_logger(__name__)
 
 DRAIN_SECONDS = 6.0

@@ -47,7 +47,6 @@ COMMANDS = (
     "connectivity.commands:resetConnectionLogs",
 )
 
-
 ConnectionId = Annotated[
     str,
     Path(

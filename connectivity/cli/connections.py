@@ -36,7 +36,6 @@ from connectivity.cli.tables import objects
 if TYPE_CHECKING:
     from connectivity.cli.plan import PlanStep
 
-
 RESTART_GRACE_SECONDS = 60.0
 """How long a restarted service may take until it knows the connection again."""
 

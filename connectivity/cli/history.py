@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from connectivity.maintenance.export import HistoryExport
     from mappings.ids import EntityId
 
-
 EXITS = (
     "Exit codes: 0 written; 1 unknown entity, or a failure that may be temporary; 2 invalid arguments, settings, "
     "limits or file; 4 no pipeline runs Spark queries; 130 canceled."

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from connectivity.config.settings import Settings
     from connectivity.management.files import LoadedFolder
 
-
 EXITS = (
     "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 invalid arguments; "
     "4 the token is missing, invalid, or lacks permission; 5 no service was reached; 130 interrupted."

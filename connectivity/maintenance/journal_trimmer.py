@@ -30,7 +30,6 @@ from spark_store.records import NumberedEvent, Snapshot
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
 
-
 log = structlog.get_logger(__name__)
 
 ROUND_SECONDS: Final = 1.0

@@ -55,7 +55,6 @@ from spark_store.errors import StoreUnavailable
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracing
 
-
 log = structlog.get_logger(__name__)
 
 _PARTING = 5 / 6

@@ -15,8 +15,9 @@ import msgspec
 from connectivity.sessions.base import FOREVER, RetentionTimes
 from connectivity.store.past_state import first_published
 from connectivity.store.store import Store
+from mappings.errors import Fault
 from mappings.ids import EntityId
-from mappings.model.signals import Event, HistoryQuery
+from mappings.model.signals import ErrorResponse, Event, Failed, HistoryQuery, Outbound
 from mappings.streams.entry import (
     All,
     EntrySelection,
@@ -128,3 +129,10 @@ def query_of(selection: EntrySelection, entity: EntityId, newest: int) -> Histor
 def offset_query(entity: EntityId, first: int, last: int) -> HistoryQuery:
     """Return a query for offsets, both inclusive."""
     return HistoryQuery(entity, max(1, first), last) if last >= max(1, first) else HistoryQuery(entity, 2, 1)
+
+
+def fault_of(signal: Outbound, ended: Fault) -> Fault:
+    """Return why the engine has ended a subscription, or not begun it; `ended` if there is no fault."""
+    if isinstance(signal, ErrorResponse):
+        return signal.fault
+    return signal.reason if isinstance(signal, Failed) and isinstance(signal.reason, Fault) else ended

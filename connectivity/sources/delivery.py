@@ -29,7 +29,6 @@ from spark_store.records import DeliveryName
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracer
 
-
 IDEMPOTENCY_KEY = "idempotency-key"
 MAX_REJECTIONS = 5
 """How often a delivery is requeued before it is acknowledged or rejected for good."""

@@ -21,7 +21,6 @@ from spark_store.records import HistoryStart
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
 
-
 Result = TypeVar("Result")
 
 MOST = 10_000

@@ -40,7 +40,6 @@ from spark_store.records import Change, DeliveryName, NumberedEvent, OldestEvent
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import LakeHistory
 
-
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")

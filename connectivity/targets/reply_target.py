@@ -47,7 +47,6 @@ from mappings.placeholders.template import PlaceholderContext, Scope
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracer
 
-
 TOO_LARGE = 413
 
 NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expected", "address_unresolved"

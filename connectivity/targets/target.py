@@ -32,7 +32,6 @@ from mappings.model.signals import MAX_TIMEOUT, Acknowledgement, Live, Outbound
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracer
 
-
 _ADDRESS_ERRORS: Final = (Detail.MISSING_ADDRESS.value, Detail.NOT_AUTHORIZED.value)
 
 MAX_WAITING: Final = 1000

@@ -29,7 +29,6 @@ from spark_store.records import Times, event_size
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import ColdEvents, LakeHistory
 
-
 SCAN_ROWS = 200
 """How many events a page with a filter examines at most: about a millisecond."""
 

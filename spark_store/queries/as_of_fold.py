@@ -32,7 +32,6 @@ from spark_store.rql.search_evaluator import holds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
 KNOWN = "known"
 """The action of a row that is a state."""
 

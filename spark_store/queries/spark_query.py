@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from pyspark.sql.connect.dataframe import DataFrame
     from pyspark.sql.connect.session import SparkSession
 
-
 AT_ONCE = 2
 """How many queries of one `SparkQueries` run at the same time; others wait, within their time."""
 

@@ -54,7 +54,6 @@ _INSTANT = re.compile(
     r"(?:\.(?P<fraction>[0-9]{1,9}))?(?P<zone>Z|[+-][0-9]{2}:[0-9]{2})"
 )
 
-
 Operands: TypeAlias = Callable[[str], bool]
 """Whether a property is an operand: known beside a document, and no part of it."""
 

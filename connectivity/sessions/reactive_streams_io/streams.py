@@ -16,6 +16,7 @@ from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.ingest import Ingest
 from connectivity.sessions.reactive_streams_io.publishers import ResolvedPublisher
 from connectivity.sessions.reactive_streams_io.read_ahead import BudgetedFeed, ConnectionBudget, ReadAheadBudget
+from connectivity.sessions.stream_source import fault_of
 from connectivity.subscriptions.feed import NOTHING, Feed
 from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from connectivity.targets.outbox import PendingPublish
@@ -26,9 +27,6 @@ from mappings.model.signals import (
     Cancel,
     Complete,
     Created,
-    EndReason,
-    ErrorResponse,
-    Failed,
     Next,
     Outbound,
     Request,
@@ -187,7 +185,9 @@ class PublishedStream:
             posting = self._offer(signal, ended)
         else:
             self.is_over = True
-            session.end(self.stream, None if isinstance(signal, Complete) else errors.write(fault_of(signal)))
+            session.end(
+                self.stream, None if isinstance(signal, Complete) else errors.write(fault_of(signal, _NOT_READ))
+            )
             offers.forget(self)
         offers.wake()
         return posting
@@ -217,14 +217,6 @@ class PublishedStream:
             self._feed.release()
         while self._postings:
             _let_go(self._postings.popleft())
-
-
-def fault_of(signal: Outbound) -> Fault:
-    """Why the engine has ended a subscription, or not begun it."""
-    if isinstance(signal, ErrorResponse):
-        return signal.fault
-    reason = signal.reason if isinstance(signal, Failed) else EndReason.CANCELLED
-    return reason if isinstance(reason, Fault) else _NOT_READ
 
 
 def _let_go(posting: PendingPublish, error: ConnectivityError | None = None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from connectivity.errors import ConnectivityError
+from connectivity.sessions.stream_source import fault_of
 from connectivity.sessions.streamr.frame_cache import FrameCache
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
@@ -21,9 +22,6 @@ from mappings.ids import EntityId
 from mappings.model.signals import (
     Cancel,
     Created,
-    EndReason,
-    ErrorResponse,
-    Failed,
     LiveQuery,
     Next,
     Outbound,
@@ -33,6 +31,8 @@ from mappings.model.signals import (
 )
 from mappings.streamr.frames import FrameType
 from mappings.streamr.sessions import Spot
+
+ENDED = Fault(503, "streamr:subscription.ended", "The subscription has ended.")
 
 WINDOW = 1000
 """The most unconfirmed messages of one subscription.
@@ -90,7 +90,7 @@ class LiveSubscription:
             return self.channel.send(frames, partial(self._sent, len(frames), self.last, ended), elements=len(frames))
         if not isinstance(signal, Created):
             self._is_over = True
-            self._lost(fault_of(signal))
+            self._lost(fault_of(signal, ENDED))
         return None
 
     def _sent(self, number: int, last: int, ended: Done | None, _error: ConnectivityError | None) -> None:
@@ -100,11 +100,3 @@ class LiveSubscription:
         if not self._is_over:
             self._confirmed(last)
             self._streams.request(Request(SubscriptionKind.LIVE, self._key, number, {}), self.peer)
-
-
-def fault_of(signal: Outbound) -> Fault:
-    """Why the engine has ended a subscription, or not begun it."""
-    if isinstance(signal, ErrorResponse):
-        return signal.fault
-    reason = signal.reason if isinstance(signal, Failed) else EndReason.CANCELLED
-    return reason if isinstance(reason, Fault) else Fault(503, "streamr:subscription.ended", reason.value)

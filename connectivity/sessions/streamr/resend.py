@@ -16,8 +16,8 @@ from typing import NamedTuple
 import structlog
 
 from connectivity.errors import ConnectivityError
-from connectivity.sessions.stream_source import StreamSource, query_of
-from connectivity.sessions.streamr.live_subscription import fault_of
+from connectivity.sessions.stream_source import StreamSource, fault_of, query_of
+from connectivity.sessions.streamr.live_subscription import ENDED
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import AT_ONCE, Subscriber, SubscriptionManager
@@ -221,7 +221,7 @@ class _Resend:
         if isinstance(signal, Next):
             return self._send(signal, ended)
         if not isinstance(signal, Complete):
-            self._fail(fault_of(signal))
+            self._fail(fault_of(signal, ENDED))
             return None
         self._is_over = True
         self._resending.finish(self, self._conversation.completed(), found=self._conversation.has_match)
