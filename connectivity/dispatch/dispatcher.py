@@ -253,9 +253,8 @@ class Dispatcher:
         log.exception("signal not processed", **_log_fields(arrival, signal.headers))
         entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
         group = entity.type.group if entity is not None else "things"
-        channel = getattr(signal, "channel", "twin" if isinstance(signal, Command) else "live")
-        if isinstance(signal, Subscribe | Request | Cancel | SessionMessage):
-            channel = "twin"
+        is_twin = isinstance(signal, Command | Subscribe | Request | Cancel | SessionMessage)
+        channel = getattr(signal, "channel", "twin" if is_twin else "live")
         response = ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers, channel)
         return RespondEffect(arrival, response, received_signal.route)
 

@@ -428,12 +428,9 @@ class SubscriptionManager:
             headers = decode(subscription.headers)
             if isinstance(output, ElementsEmitted):
                 subscribed = decode(subscription.subscribed)
-                posting = subscription.peer.reply.post(
-                    Next(
-                        subscription.kind, subscription.key, subscription.entity, headers, output.elements, subscribed
-                    ),
-                    partial(self._on_sent, subscription),
-                )
+                kind, key, entity = subscription.kind, subscription.key, subscription.entity
+                elements = Next(kind, key, entity, headers, output.elements, subscribed)
+                posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription))
                 if posting is None:
                     subscription.confirm()
             else:

@@ -40,20 +40,20 @@ class Destination(NamedTuple):
     address: str
     headers: Mapping[str, str]
 
-    def outgoing(self, envelopes: Sequence[Envelope], qos: int) -> list[OutboundMessage]:
-        """Return the messages to publish.
+    def outgoing(self, envelopes: Sequence[Envelope], qos: int, order: str | None = None) -> list[OutboundMessage]:
+        """Return the messages to publish; those with one `order` keep their order.
 
         A mapped header replaces one of the codec's; envelopes that share their headers go on sharing them.
         """
         if not self.headers:
-            return [OutboundMessage(self.address, envelope, qos) for envelope in envelopes]
+            return [OutboundMessage(self.address, envelope, qos, order) for envelope in envelopes]
         merged: dict[int, dict[str, str]] = {}
         messages = []
         for envelope in envelopes:
             headers = merged.get(id(envelope.headers))
             if headers is None:
                 headers = merged[id(envelope.headers)] = {**envelope.headers, **self.headers}
-            messages.append(OutboundMessage(self.address, Envelope(envelope.payload, headers), qos))
+            messages.append(OutboundMessage(self.address, Envelope(envelope.payload, headers), qos, order))
         return messages
 
 

@@ -73,18 +73,17 @@ class SignalPublisher:
             return None
         return destination, [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
 
-    def _messages(self, mapped: MappedSignal) -> list[OutboundMessage]:
+    def _messages(self, signal: Outbound, mapped: MappedSignal) -> list[OutboundMessage]:
         destination, parts = mapped
-        if len(parts) == 1:
-            return destination.outgoing(parts[0][1], self.qos)
-        return destination.outgoing([envelope for _, envelopes in parts for envelope in envelopes], self.qos)
+        envelopes = parts[0][1] if len(parts) == 1 else [envelope for _, found in parts for envelope in found]
+        return destination.outgoing(envelopes, self.qos, order_of(signal))
 
-    async def _messages_of_scripts(self, mapped: MappedSignal) -> list[OutboundMessage]:
+    async def _messages_of_scripts(self, signal: Outbound, mapped: MappedSignal) -> list[OutboundMessage]:
         destination, parts = mapped
         messages: list[OutboundMessage] = []
         for mapper, envelopes in parts:
             finished = await mapper.finish(envelopes) if mapper.must_finish else envelopes
-            messages += destination.outgoing(finished, self.qos)
+            messages += destination.outgoing(finished, self.qos, order_of(signal))
         return messages
 
     def _send(
@@ -108,7 +107,7 @@ class SignalPublisher:
             running = asyncio.ensure_future(self._run_scripts(signal, mapped, messages, posting, span))
             self.outbox.hold(running, posting, subject, sender, mapped[0].address)
             return
-        messages += self._messages(mapped) if span is None else span.carry(self._messages(mapped))
+        messages += self._messages(signal, mapped) if span is None else span.carry(self._messages(signal, mapped))
         posting.untaken = posting.unconfirmed = len(messages)
         self.outbox.put(messages, posting, subject, sender)
 
@@ -122,7 +121,7 @@ class SignalPublisher:
     ) -> Sequence[OutboundMessage]:
         """Add the messages that scripts make to the list, and return it."""
         try:
-            made = await self._messages_of_scripts(mapped)
+            made = await self._messages_of_scripts(signal, mapped)
             messages += made if span is None else span.carry(made)
         except Exception as error:
             messages.clear()
@@ -161,3 +160,9 @@ class SignalPublisher:
 def subject_of(signal: Outbound) -> Hashable:
     """Return the key by which signals keep their order: the entity, or the subscription if there is none."""
     return signal.entity if signal.entity is not None else getattr(signal, "key", None)
+
+
+def order_of(signal: Outbound) -> str | None:
+    """Return the ordering key of a signal: the ID of its subscription, or that of its entity."""
+    key: str | None = getattr(signal, "key", None)
+    return key if key is not None or signal.entity is None else signal.entity.id

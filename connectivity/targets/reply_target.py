@@ -180,7 +180,7 @@ class ReplyTargetPublisher(SignalPublisher):
         None if it is not expected or its address has no value.
         """
         mapped = self._map_and_count(signal, unasked)
-        return self._messages(mapped) if mapped is not None else ()
+        return self._messages(signal, mapped) if mapped is not None else ()
 
     async def preview_messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
         """Return what `post` would send, or the reason why it would send nothing.
@@ -188,7 +188,7 @@ class ReplyTargetPublisher(SignalPublisher):
         Nothing is counted or logged. Raises MappingError if the signal cannot be mapped.
         """
         mapped = self._map_if_expected(signal, unasked)
-        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped) or NOT_ENCODED
+        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(signal, mapped) or NOT_ENCODED
 
     def _map_and_count(self, signal: Outbound, unasked: bool) -> MappedSignal | None:
         """Return the mapped signal; None if it is not sent, for a reason that is counted."""

@@ -103,7 +103,7 @@ class TargetPublisher(SignalPublisher):
         None if its address has no value or all mappers drop it. Raises PublishFailed if it cannot be mapped.
         """
         mapped = self._map_and_count(signal)
-        return self._messages(mapped) if mapped is not None else ()
+        return self._messages(signal, mapped) if mapped is not None else ()
 
     def _map_and_count(self, signal: Outbound) -> MappedSignal | None:
         """Return the mapped signal; None if there is nothing to publish. Raises PublishFailed."""

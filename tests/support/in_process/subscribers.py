@@ -344,6 +344,12 @@ class Ditto(ProtocolSubscriber):
         self._ask(other.id, 3)
         self._leave(other.id)
 
+    @property
+    def orders(self) -> set[str | None]:
+        """Those of its own subscription: others at its address may overtake it."""
+        own = self.id.encode()
+        return {each.order for each in self.pier.holding.by_address[self.address] if own in each.envelope.payload}
+
     def _ask(self, id: str, demand: int) -> None:
         self._say(self.say("request", {"subscriptionId": id, "demand": demand}, **self._headers))
 

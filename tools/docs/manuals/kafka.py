@@ -76,7 +76,8 @@ partitions among them, so more members than partitions are of no use. One member
 keep their order; give an entity's commands one key. When a document wants fewer members than before, those that are gone
 keep their partitions for ten seconds. `throttlingLimit` applies to each client.
 
-Records are published once and in order, acknowledged by all in-sync replicas.
+Records are published once and in order, acknowledged by all in-sync replicas. A record whose address names no key has
+the ID of its subscription as the key, or that of its entity, so that a topic with several partitions keeps their order.
 """,
         ),
     ),
