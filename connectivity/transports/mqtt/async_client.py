@@ -59,7 +59,7 @@ class AsyncMqttClient:
         self._client = client
         self._on_lost, self._on_read = on_lost, on_read
         self._socket: socket.socket | None = None
-        self._rest = b""
+        self._rest = memoryview(b"")
         self._is_flushing = self._is_closing = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
         self._connack: asyncio.Future[ConnAck] = self._loop.create_future()
@@ -178,21 +178,20 @@ class AsyncMqttClient:
         unsent = self._client.unsent
         if not self._rest and not unsent:
             return
-        data = b"".join((self._rest, *unsent)) if self._rest else b"".join(unsent)
-        unsent.clear()
-        had_rest, sent = bool(self._rest), 0
-        view = memoryview(data)
+        had_rest = bool(self._rest)
         try:
-            while sent < len(data):
-                sent += sock.send(view[sent:])
+            while self._rest or unsent:
+                if not self._rest:
+                    self._rest = memoryview(b"".join(unsent))
+                    unsent.clear()
+                self._rest = self._rest[sock.send(self._rest) :]
         except _WOULD_BLOCK:
             pass
         except OSError as error:
-            self._rest = b""
+            self._rest = memoryview(b"")
             self._die(lost_error(error))
             return
         self._client.spoke()
-        self._rest = data[sent:] if sent < len(data) else b""
         if self._rest and not had_rest:
             self._loop.add_writer(sock, self._writable)
         elif had_rest and not self._rest:

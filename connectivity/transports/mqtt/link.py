@@ -14,6 +14,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+import structlog
+
 from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
 from connectivity.transports.base import (
     Delivery,
@@ -33,6 +35,8 @@ from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion, ReceivedPublish
 from connectivity.transports.mqtt.topics import Sources
 from mappings.model.envelope import Envelope
+
+log = structlog.get_logger(__name__)
 
 IN_FLIGHT = 1000
 MOST_HELD = 20 * IN_FLIGHT
@@ -229,7 +233,11 @@ class MqttLink:
         address, done = unconfirmed
         if (reader_status := self._signs.get(reason)) is not None:
             self.readers(address, reader_status)
-        done(None if reason < REFUSED else refused_message(reason))
+        try:
+            done(None if reason < REFUSED else refused_message(reason))
+        except Exception:
+            # The packets behind this one have to be read all the same.
+            log.exception("confirmed message not processed", address=address)
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail
 from connectivity.transports.base import Delivery, OutboundMessage
@@ -115,4 +117,42 @@ async def test_a_broker_refuses_a_message_by_a_reason_code_from_128_on(reason: i
     made.publish(OutboundMessage("lab/out", Envelope(b"", {})), outcomes.append)
     client.on_confirmed(1, reason)
     assert [error is None for error in outcomes] == [is_taken]
+    await made.close()
+
+
+async def test_b13_an_error_in_a_confirm_callback_does_not_stop_the_packets_behind_it() -> None:
+    made, client = link()
+    confirmed: list[ConnectivityError | None] = []
+
+    def fail(_: ConnectivityError | None) -> None:
+        raise ZeroDivisionError("an internal error")
+
+    made.publish(OutboundMessage("lab/out", Envelope(b"1")), fail)
+    made.publish(OutboundMessage("lab/out", Envelope(b"2")), confirmed.append)
+    with capture_logs() as lines:
+        client.on_confirmed(1, 0)
+        client.on_confirmed(2, 0)
+    assert confirmed == [None]
+    assert [(line["event"], line["address"]) for line in lines] == [("confirmed message not processed", "lab/out")]
+    await made.close()
+
+
+async def test_b12_a_slow_reader_costs_no_copy_for_each_write() -> None:
+    """What the socket has not taken stays where it is, however many writes it needs."""
+    made, client = link()
+    (channel,) = made._channels
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        channel._socket = ours
+        client.unsent.append(bytes(8 << 20))
+        channel._flush()
+        unsent = channel._rest.obj
+        client.unsent.append(b"behind it")
+        for _ in range(8):
+            theirs.recv(64 << 10)
+            channel._flush()
+            assert channel._rest.obj is unsent
+        channel._socket = None
+        asyncio.get_running_loop().remove_writer(ours)
     await made.close()
