@@ -27,9 +27,6 @@ class DependencyIndex(Generic[Dependent]):
         self._due = 0
         """The remaining fraction of a turn, in rounds."""
 
-    def __repr__(self) -> str:
-        return f"<Dependencies: {len(self._upon)} of {len(self._of)} entities>"
-
     def __len__(self) -> int:
         return len(self._upon)
 

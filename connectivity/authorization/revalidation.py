@@ -43,9 +43,6 @@ class PolicyChangeNotifier:
     def __init__(self) -> None:
         self._listeners: dict[ChangeListener, None] = {}
 
-    def __repr__(self) -> str:
-        return f"<PolicyChangeNotifier, listeners: {len(self._listeners)}>"
-
     def watch(self, listener: ChangeListener) -> None:
         """Call `listener` with the changed entities after each commit that has changed some."""
         self._listeners[listener] = None

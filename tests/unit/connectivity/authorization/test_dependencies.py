@@ -32,7 +32,7 @@ def test_a_forgotten_dependent_leaves_no_entries() -> None:
     dependents.note("tank", frozenset({A, B}))
     dependents.forget("tank")
     dependents.forget("tank")
-    assert (len(dependents), repr(dependents)) == (0, "<Dependencies: 0 of 0 entities>")
+    assert (len(dependents), dependents._of) == (0, {})
     assert not dependents.of([A, B])
 
 
