@@ -102,8 +102,11 @@ class TestAmqp091(BrokerBehaviour):
         # The bystander's library would give it one.
         await world.bare_client.send_bare(world.source, b"2", correlation_id="c-7")
         await world.bare_client.send_bare(world.source, b"3")
-        by_id, by_correlation, without = [delivery.name for delivery in await taker.take(3)]
+        await world.bare_client.send_bare(world.source, b'{"headers": {"correlation-id": "c-8"}}')
+        by_id, by_correlation, without, by_envelope = [delivery.name for delivery in await taker.take(4)]
         assert (by_id, without) == ("amqp:m-7", None)
+        assert by_envelope is not None, "B14: a change is stored once although its ID is in the envelope alone"
+        assert by_envelope.startswith("amqp::")
         assert by_correlation is not None
         assert by_correlation.startswith("amqp:c-7:")
 

@@ -36,8 +36,12 @@ from mappings.model.envelope import Envelope
 IN_FLIGHT = 1000
 
 
+_ENVELOPE_ID = b'"correlation-id"'
+"""In the payload of a command with an ID of its own."""
+
+
 class UnsettledNames:
-    """The names of unsettled deliveries that have a correlation ID and no message ID.
+    """The names of unsettled deliveries with a correlation ID and no message ID.
 
     One correlation ID may occur in several commands, so the payload is part of the name; of several unsettled deliveries
     with the same ID and payload, all but the first are numbered. They are redelivered in order and get the same names.
@@ -162,7 +166,7 @@ class AmqpConsumer:
         name, common = None, None
         if message_id is not None:
             name = f"amqp:{message_id}"
-        elif correlation := headers.get(CORRELATION):
+        elif (correlation := headers.get(CORRELATION, "")) or _ENVELOPE_ID in payload:
             common, name = self._names.delivery_name(correlation, payload)
         address = self._queues.get(consumer, "")
         delivery = _TaggedDelivery(Envelope(payload, headers), address, name, redelivered, self._ended)

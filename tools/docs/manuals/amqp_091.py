@@ -47,7 +47,8 @@ no UTF-8 in base64. An enforcement's input can only be a header.
     ),
     settling_rules="""\
 Outcomes reach the broker in the order of arrival. A delivery is named by its message id, else by its
-correlation id and its bytes.
+correlation id, as a property or in the payload, and its bytes. One without any id has no name: after a lost link it may
+be carried out twice.
 """,
     limits=(
         Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
