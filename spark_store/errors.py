@@ -362,6 +362,5 @@ _SQLITE_STEPS = {
 def translate_sqlite_error(path: str | Path, error: sqlite3.Error) -> StoreUnavailable:
     """Return SQLite's error about the file at `path` as an error of the store."""
     # Extended codes begin with the name of the primary one: SQLITE_IOERR_WRITE.
-    name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
-    step = _SQLITE_STEPS.get(name)
+    step = _SQLITE_STEPS.get("_".join(getattr(error, "sqlite_errorname", "").split("_")[:2]))
     return StoreUnavailable(f"{path}: {error}" + (f"; {step}" if step is not None else ""))

@@ -36,10 +36,6 @@ from mappings.model.envelope import Envelope
 IN_FLIGHT = 1000
 
 
-_ENVELOPE_ID = b'"correlation-id"'
-"""In the payload of a command with an ID of its own."""
-
-
 class UnsettledNames:
     """The names of unsettled deliveries with a correlation ID and no message ID.
 
@@ -166,7 +162,8 @@ class AmqpConsumer:
         name, common = None, None
         if message_id is not None:
             name = f"amqp:{message_id}"
-        elif (correlation := headers.get(CORRELATION, "")) or _ENVELOPE_ID in payload:
+        elif (correlation := headers.get(CORRELATION, "")) or b'"correlation-id"' in payload:
+            # Also an ID in the payload alone says that equal payloads are one command.
             common, name = self._names.delivery_name(correlation, payload)
         address = self._queues.get(consumer, "")
         delivery = _TaggedDelivery(Envelope(payload, headers), address, name, redelivered, self._ended)

@@ -205,9 +205,9 @@ def test_a_command_imports_only_the_modules_it_needs(
     arguments: list[str], more: tuple[str, ...], tmp_path: Path
 ) -> None:
     script = (
-        "import sys\nfrom connectivity.cli.main import app\n"
+        "import sys\nearlier = set(sys.modules)\nfrom connectivity.cli.main import app\n"
         f"try:\n    app({arguments})\nexcept SystemExit:\n    pass\n"
-        f"print([name for name in {(*HEAVY, *more)} if name in sys.modules])"
+        f"print([name for name in {(*HEAVY, *more)} if name in sys.modules and name not in earlier])"
     )
     ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, text=True)
     assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
