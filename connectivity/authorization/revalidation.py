@@ -15,7 +15,7 @@ import structlog
 
 from connectivity.authorization.dependencies import DependencyIndex
 from mappings.ids import EntityId, EntityType
-from spark_store.errors import StoreUnavailable
+from spark_store.errors import StateDamaged, StoreError
 from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
@@ -125,7 +125,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         """Whether the dependencies have changed since they were noted."""
         try:
             return self.concerning(judged) != self._all.upon(judged)
-        except StoreUnavailable:
+        except StoreError:
             return True
 
     def _judge(self, found: dict[Judged, None]) -> None:
@@ -133,6 +133,11 @@ class AccessRevalidation(ABC, Generic[Judged]):
             return
         try:
             self.recheck(list(found))
-        except StoreUnavailable as error:
+        except StoreError as error:
+            if isinstance(error, StateDamaged) and len(found) > 1:
+                # One of them depends on it; the others are checked.
+                for judged in found:
+                    self._judge({judged: None})
+                return
             log.warning("permission checks postponed", count=len(found), reason=str(error))
             self._owed |= {judged: None for judged in found if judged in self._all}

@@ -30,11 +30,8 @@ def back_up(settings: Settings, folder: Path, earlier: Path | None = None) -> Ma
     """
     try:
         made = backup.back_up(Lake(settings.data_dir), folder, earlier)
-    except OutputUnusable as error:
-        raise CommandFailed(str(error), EXIT_UNUSABLE) from error
-    except LakeUnfit as error:
-        raise CommandFailed(str(error), EXIT_UNFIT) from error
     except StoreError as error:
-        raise CommandFailed(str(error), EXIT_FAILED) from error
+        codes = {OutputUnusable: EXIT_UNUSABLE, LakeUnfit: EXIT_UNFIT}
+        raise CommandFailed(str(error), codes.get(type(error), EXIT_FAILED)) from error
     key = Path(settings.data_dir) / KEY_FILE_NAME
     return {**msgspec.to_builtins(made), "key_left_out": str(key) if key.exists() else None}

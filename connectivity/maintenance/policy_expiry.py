@@ -24,7 +24,7 @@ from connectivity.store.store import Store
 from connectivity.twins.policy_expiry import ExpiryNotice, ExpiryOutcome, expire_subjects
 from mappings.model.signals import PolicyAnnouncement
 from mappings.timestamps import utc_text
-from spark_store.errors import StoreUnavailable
+from spark_store.errors import StateDamaged, StoreUnavailable
 from spark_store.records import Change, PolicyDue, Snapshot
 
 log = structlog.get_logger(__name__)
@@ -93,6 +93,8 @@ class PolicyExpiryJob:
             try:
                 if (begun := self._begin(due, now)) is not None:
                     working.append(begun)
+            except StateDamaged as error:
+                log.error("policy expiry failed", policy=str(due.entity), reason=str(error))
             except StoreUnavailable as error:
                 # Begun ones go on: their announcements depend on stored events.
                 trouble = error

@@ -109,7 +109,7 @@ class SessionHandler(ABC):
 
         Its changes are staged in the store and appended to the changes of its batch. The returned replies and commands are
         handled in this order when these are durable; the delivery is settled when all have ended. A retried delivery is
-        processed again; what the handler has noted in `arrival.made` is kept. Raises StoreUnavailable if it has to be
+        processed again; what the handler has noted in `arrival.results` is kept. Raises StoreUnavailable if it has to be
         retried.
         """
 

@@ -48,8 +48,7 @@ class InboundDelivery:
 
     `is_again`: it may have been processed before, by a transaction that seemed to fail. `number` is the order of arrival,
     `tries` the number of attempts to store it that failed for reasons of its own, `outcome` how the delivery ends after
-    its last response. `route` belongs to the source; each signal is answered by a route of its own. `made` is the result
-    of a session handler, kept for a retry.
+    its last response. `route` is the source's first one. `results` of session handlers are kept for a retry.
     """
 
     __slots__ = (
@@ -62,8 +61,8 @@ class InboundDelivery:
         "outcome",
         "received",
         "redeliveries",
+        "results",
         "route",
-        "signals",
         "tries",
     )
 
@@ -76,7 +75,7 @@ class InboundDelivery:
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
-        self.signals: Any = None
+        self.results: Any = None
         self.redeliveries: list[Delivery] = []
         """Further ones that have arrived meanwhile: each ends as this one."""
         self.key: _DeliveryKey | None = (route.place, delivery.name) if delivery.name is not None else None

@@ -42,11 +42,9 @@ def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: Stat
     """Return the policies, and the thing, whose changes may change who may read a stream."""
     found = parse_stream_id(stream)
     if isinstance(found, ThingStream | PolicyStream):
-        entity, snapshot = found.entity, world.snapshot(found.entity)
-        policy_id = snapshot.policy if snapshot is not None else None
-        return frozenset({entity}) | _policies_of(policy_id, entity.namespace, world)
+        return frozenset({found.entity}) | _policies_of(enforcer_of(found.entity, world))
     own = streams.get(stream)
-    return frozenset() if own is None else frozenset({own.policy}) | _policies_of(str(own.policy), None, world)
+    return frozenset() if own is None else frozenset({own.policy}) | _policies_of(world.enforcer(str(own.policy)))
 
 
 def enforcer_of(entity: EntityId, world: StateLookup) -> Enforcer | None:
@@ -56,8 +54,7 @@ def enforcer_of(entity: EntityId, world: StateLookup) -> Enforcer | None:
     return world.enforcer(policy, entity.namespace) if policy is not None else None
 
 
-def _policies_of(policy_id: str | None, namespace: str | None, world: StateLookup) -> frozenset[EntityId]:
-    enforcer = world.enforcer(policy_id, namespace) if policy_id is not None else None
+def _policies_of(enforcer: Enforcer | None) -> frozenset[EntityId]:
     return enforcer.policies if enforcer is not None else frozenset()
 
 

@@ -74,7 +74,7 @@ class RsioHandler(SessionHandler):
 
         The session replies at once or later; the commands in the message are executed with its batch.
         """
-        if arrival.signals is not None and (made := arrival.signals.get(received_signal.name)) is not None:
+        if arrival.results is not None and (made := arrival.results.get(received_signal.name)) is not None:
             return carry_out(made, received_signal, arrival)
         registry = self._registry(received_signal.route)
         found = self._find(registry, received_signal.route, session_message.headers, arrival)
@@ -270,7 +270,7 @@ def _carry_out(
         return ()
     sender = CommandSender(offers.ingest, registry.answers, peer_session.channel.address, lambda: offers.wake())
     made = CommandResult(elements, sender)
-    arrival.signals = {**(arrival.signals or {}), received_signal.name: made}
+    arrival.results = {**(arrival.results or {}), received_signal.name: made}
     return carry_out(made, received_signal, arrival)
 
 

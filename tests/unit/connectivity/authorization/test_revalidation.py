@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.authorization.revalidation import ROUND, AccessRevalidation, PolicyChangeNotifier
 from mappings.ids import EntityId
-from spark_store.errors import StoreUnavailable
+from spark_store.errors import StateDamaged, StoreUnavailable
 from tests.support.twin_world import policy, thing
 
 A, B = policy("acme:a"), policy("acme:b")
@@ -24,6 +25,7 @@ class BanRegistry(AccessRevalidation[str]):
         self.banned: set[str] = set()
         self.judged: list[str] = []
         self.is_unreadable = False
+        self.damaged: set[str] = set()
 
     def concerning(self, judged: str) -> frozenset[EntityId]:
         if self.is_unreadable:
@@ -34,6 +36,8 @@ class BanRegistry(AccessRevalidation[str]):
         for judged in found:
             if self.is_unreadable:
                 raise StoreUnavailable("a page cannot be read")
+            if judged in self.damaged:
+                raise StateDamaged("a state cannot be read")
             self.judged.append(judged)
             if judged in self.banned:
                 self.forget(judged)
@@ -111,3 +115,15 @@ def test_a_failed_check_is_repeated_with_the_next_ones(authorities: PolicyChange
     assert sorted(court.judged) == ["ada", "eve"]
     court.sweep()
     assert len(court.judged) == 2
+
+
+def test_b10_a_damaged_state_delays_the_checks_of_no_other(
+    court: BanRegistry, authorities: PolicyChangeNotifier
+) -> None:
+    for name in ("ada", "bob", "eve"):
+        court.come(name, A)
+    court.damaged, court.banned = {"bob"}, {"ada", "eve"}
+    with capture_logs() as lines:
+        court._changed({A})
+    assert ("ada" in court, "bob" in court, "eve" in court) == (False, True, False)
+    assert [(line["event"], line["count"]) for line in lines] == [("permission checks postponed", 1)]

@@ -231,6 +231,21 @@ async def test_policies_that_cannot_be_judged_do_not_keep_others_from_their_turn
     await setup.store.close()
 
 
+async def test_b10_a_damaged_policy_keeps_no_other_from_its_turn() -> None:
+    setup = ExpirySetup(disk := Disk())
+    await asyncio.gather(*(setup.write(policy) for policy in (named("bad"), POLICY)))
+    await setup.expiry.round()
+    disk.within(lambda it: it.execute("UPDATE entities SET state = '{\"expiry\"' WHERE id = ?", ("acme.site:bad",)))
+    disk.commit()
+    setup.store._cache.clear()
+    setup.at(8, 0)
+    with capture_logs() as lines:
+        await setup.expiry.round()
+    assert setup.history()[-1].action == "deleted"
+    assert "policy expiry failed" in [line["event"] for line in lines]
+    await setup.store.close()
+
+
 @pytest.mark.parametrize(("turn", "commits", "turns"), [(60.0, 10, 0), (0.0, 60, 20)])
 async def test_expiries_due_together_share_commits_and_yield_to_other_tasks(
     turn: float, commits: int, turns: int, monkeypatch: pytest.MonkeyPatch
