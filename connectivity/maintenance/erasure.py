@@ -28,7 +28,7 @@ from mappings.errors import Fault
 from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, parse_entity_id, utf16_length
 from mappings.texts import shorten
 from mappings.timestamps import utc_text
-from spark_store.errors import StoreError, StoreUnavailable
+from spark_store.errors import StoreError
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader, expect_journal
 from spark_store.lake.tables import Lake
@@ -134,7 +134,7 @@ class Eraser:
             if self._store.snapshot(entity) is None:
                 raise UnknownEntity(f"found no {entity.type.value} {entity}, expected one that exists or has existed")
             await self._erasures.begin(entity, utc_text(self._now()), by, lake_erased, begin)
-        except StoreUnavailable as error:
+        except StoreError as error:
             if begun:
                 self._show(begun[0])
                 # A commit that failed may have been carried out.

@@ -54,6 +54,7 @@ class InboundDelivery:
     __slots__ = (
         "counters",
         "delivery",
+        "has_failed",
         "is_again",
         "key",
         "number",
@@ -73,6 +74,7 @@ class InboundDelivery:
         self.counters = route.arriving.at(delivery.address)
         self.number = next(_numbers)
         self.open = self.tries = 0
+        self.has_failed = False
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
         self.results: Any = None
@@ -89,7 +91,7 @@ class InboundDelivery:
 
     def fail(self) -> None:
         """End the delivery after an internal error: rejected, and not requeued, since it would fail again."""
-        self.outcome = Outcome.DROPPED
+        self.outcome, self.has_failed = Outcome.DROPPED, True
         if self.open > 0:
             self.open = 0
             self._end()
@@ -236,7 +238,7 @@ class RedeliveryTracker:
         Call it only when the result can no longer be rolled back, because such a delivery is not processed again.
         """
         place = inbound.key
-        if place is None or inbound.number < self._closed.get(place[0][0], 0):
+        if place is None or inbound.has_failed or inbound.number < self._closed.get(place[0][0], 0):
             # The broker redelivers to the next opening of a connection, which has to process it.
             return inbound.ended
         self._pending[place] = inbound

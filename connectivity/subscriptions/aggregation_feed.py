@@ -99,6 +99,8 @@ class FullScan:
 class AggregationFeed(Feed):
     """The rows of one aggregation, in pages."""
 
+    has_timeout = True
+
     def __init__(self, scan: FullScan, aggregation: Aggregation, size: int) -> None:
         self._scan = scan
         self._groups = GroupAccumulator(aggregation, MOST_GROUPS)

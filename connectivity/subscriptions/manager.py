@@ -232,15 +232,9 @@ class SubscriptionManager:
         if subscription.is_closed:
             (ended,) = subscription.request(signal.demand)
             assert not isinstance(ended, ElementsEmitted)
-            subscriber.reply.post(
-                Failed(
-                    subscription.kind,
-                    subscription.key,
-                    subscription.entity,
-                    signal.headers,
-                    ended.reason or EndReason.CANCELLED,
-                )
-            )
+            reason = ended.reason or EndReason.CANCELLED
+            kind, key, entity = subscription.kind, subscription.key, subscription.entity
+            subscriber.reply.post(Failed(kind, key, entity, signal.headers, reason))
             return
         self._mark_active(subscription, signal.headers, subscriber)
         self._send(subscription, subscription.request(signal.demand))
@@ -411,6 +405,8 @@ class SubscriptionManager:
 
     async def _send_in_turns(self, subscription: ActiveSubscription, elements: Sequence[Any]) -> None:
         """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
+        if not elements:
+            return
         at_once = subscription.peer.at_once
         subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]))
         for start in range(at_once, len(elements), at_once):
@@ -424,25 +420,21 @@ class SubscriptionManager:
     def _send(self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput]) -> PendingPublish | None:
         """Send the engine's outputs as signals with the headers of the latest command."""
         posting = None
+        kind, key, entity = subscription.kind, subscription.key, subscription.entity
         for output in outputs:
             headers = decode(subscription.headers)
             if isinstance(output, ElementsEmitted):
                 subscribed = decode(subscription.subscribed)
-                kind, key, entity = subscription.kind, subscription.key, subscription.entity
                 elements = Next(kind, key, entity, headers, output.elements, subscribed)
                 posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription))
                 if posting is None:
                     subscription.confirm()
             else:
                 if output.reason is None:
-                    subscription.peer.reply.post(
-                        Complete(subscription.kind, subscription.key, subscription.entity, headers)
-                    )
+                    subscription.peer.reply.post(Complete(kind, key, entity, headers))
                 else:
                     self._withdraw(subscription)
-                    subscription.peer.reply.post(
-                        Failed(subscription.kind, subscription.key, subscription.entity, headers, output.reason)
-                    )
+                    subscription.peer.reply.post(Failed(kind, key, entity, headers, output.reason))
                 self._release(subscription)
         return posting
 

@@ -270,22 +270,19 @@ class SessionTable:
     def recheck(self, streams: Container[str], may_read: Callable[[str, frozenset[str]], bool]) -> list[Effect]:
         """End the subscriptions to these streams that are no longer permitted, after a change of policies.
 
-        `may_read` is called once for each stream and subjects.
+        `may_read` is called once for each stream and subjects. If it raises, nothing has changed.
         """
-        effects: list[Effect] = []
         judged = cache(may_read)
-        for session in self._sessions.values():
-            lost = [
-                spot
-                for spot, found in session.subscriptions.items()
-                if spot[0] in streams and not judged(spot[0], found.subjects)
-            ]
-            for spot in lost:
-                fault = errors.not_authorized(*spot)
-                effects += (
-                    self._leave(session, spot),
-                    SendFrame(session.address, error_of(fault, ErrorSubject(*spot))),
-                )
+        lost = [
+            (session, spot)
+            for session in self._sessions.values()
+            for spot, found in session.subscriptions.items()
+            if spot[0] in streams and not judged(spot[0], found.subjects)
+        ]
+        effects: list[Effect] = []
+        for session, spot in lost:
+            refusal = error_of(errors.not_authorized(*spot), ErrorSubject(*spot))
+            effects += (self._leave(session, spot), SendFrame(session.address, refusal))
         return effects
 
     # --- restarts -------------------------------------------------------------------------------------------------------

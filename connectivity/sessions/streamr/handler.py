@@ -50,7 +50,7 @@ from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Resend, StreamrRequest, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import SenderDecision, SessionEnd
 from mappings.streams.stream_id import ConfiguredStream
-from spark_store.errors import RevisionConflict, StoreUnavailable
+from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable
 from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
@@ -285,7 +285,7 @@ class StreamrHandler(SessionHandler):
         world, now = self._services.decider.world, self._services.clock()
         try:
             go_on(self._rows, connection_id, {route: self._registry(route) for route in own}, world, now)
-        except StoreUnavailable as error:
+        except StoreError as error:
             log.warning("sessions not resumed yet", connection=connection_id, reason=str(error))
             self._unopened[connection_id] = own
         else:

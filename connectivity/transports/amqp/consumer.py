@@ -8,6 +8,7 @@ A delivery without a message ID is named by its correlation ID and payload (`Uns
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
 
@@ -34,6 +35,8 @@ from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, Out
 from mappings.model.envelope import Envelope
 
 IN_FLIGHT = 1000
+
+_ENVELOPE_ID = re.compile(rb'"correlation-id"\s*:\s*"[^"]')
 
 
 class UnsettledNames:
@@ -162,7 +165,7 @@ class AmqpConsumer:
         name, common = None, None
         if message_id is not None:
             name = f"amqp:{message_id}"
-        elif (correlation := headers.get(CORRELATION, "")) or b'"correlation-id"' in payload:
+        elif (correlation := headers.get(CORRELATION, "")) or _ENVELOPE_ID.search(payload):
             # Also an ID in the payload alone says that equal payloads are one command.
             common, name = self._names.delivery_name(correlation, payload)
         address = self._queues.get(consumer, "")

@@ -37,6 +37,7 @@ MIN_TICK = 0.25
 KEEP_ALIVE_TIMEOUT = 141
 
 _WOULD_BLOCK = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_EMPTY = memoryview(b"")
 
 
 class ConnAck(NamedTuple):
@@ -59,7 +60,7 @@ class AsyncMqttClient:
         self._client = client
         self._on_lost, self._on_read = on_lost, on_read
         self._socket: socket.socket | None = None
-        self._rest = memoryview(b"")
+        self._rest = _EMPTY
         self._is_flushing = self._is_closing = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
         self._connack: asyncio.Future[ConnAck] = self._loop.create_future()
@@ -185,10 +186,12 @@ class AsyncMqttClient:
                     self._rest = memoryview(b"".join(unsent))
                     unsent.clear()
                 self._rest = self._rest[sock.send(self._rest) :]
+            # An empty view would keep what it is a view of.
+            self._rest = _EMPTY
         except _WOULD_BLOCK:
             pass
         except OSError as error:
-            self._rest = memoryview(b"")
+            self._rest = _EMPTY
             self._die(lost_error(error))
             return
         self._client.spoke()

@@ -96,3 +96,15 @@ async def test_the_memory_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPat
     assert len(deliveries.memory._rejections) == 10
     deliveries.memory.close_connection("site")
     assert (len(deliveries.memory._rejections), len(deliveries.memory._pending)) == (0, 0)
+
+
+async def test_b4_a_response_of_a_failed_delivery_does_not_keep_it_under_way() -> None:
+    """Its redelivery has to be processed, and settled."""
+    deliveries = Deliveries()
+    inbound = deliveries.inbound("x")
+    inbound.open = 2
+    deliveries.memory.fail(inbound)
+    deliveries.memory.finish_one(inbound)(None)
+    again = Delivery(Envelope(b"x"), "in", "x", True, lambda *_: None)
+    assert not deliveries.memory.is_answered(InboundDelivery(again, DecodedDelivery(()), deliveries.route))
+    assert deliveries.outcomes == [DROPPED]

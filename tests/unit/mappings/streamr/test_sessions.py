@@ -166,6 +166,25 @@ def test_case_x06_a_subscriber_that_lost_read_permission_gets_an_error_and_leave
     assert sessions.recheck({"tank"}, may_read) == []
 
 
+def test_case_x06_a_check_that_fails_in_between_changes_nothing() -> None:
+    """Its repetition finds the same subscriptions to end."""
+    sessions = SessionTable()
+    subscribe(sessions, A)
+    subscribe(sessions, B)
+    answers = iter([False, None, False, False])
+
+    def may_read(_stream: str, _subjects: frozenset[str]) -> bool:
+        if (answer := next(answers)) is None:
+            raise LookupError("a state cannot be read")
+        return answer
+
+    sessions.subscribe(SubscribeRequest("pump"), A, PLANT, KEYED, 0)
+    with pytest.raises(LookupError):
+        sessions.recheck({"tank", "pump"}, may_read)
+    effects = sessions.recheck({"tank", "pump"}, may_read)
+    assert sum(isinstance(effect, LeaveStream) for effect in effects) == 3
+
+
 def test_the_latest_subscribe_request_sets_the_subjects_of_the_subscription() -> None:
     sessions = SessionTable()
     subscribe(sessions)
