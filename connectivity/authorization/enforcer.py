@@ -84,7 +84,7 @@ class Enforcer:
 
     Paths are resources as text: `thing:/attributes/site`. `now` is the time as in `Event.timestamp`; expired subjects are
     left out. `expires` is the next expiry, or None. Entries for other namespaces than `namespace` are left out; without one
-    all apply. `made_of` are the policies it depends on, imports included, missing ones too.
+    all apply. `policies` are those it depends on, imports included, missing ones too.
     """
 
     __slots__ = ("_root", "expires", "policies")
@@ -94,10 +94,10 @@ class Enforcer:
         policy: Mapping[str, Any],
         now: str = "",
         namespace: str | None = None,
-        made_of: frozenset[EntityId] = frozenset(),
+        policies: frozenset[EntityId] = frozenset(),
     ) -> None:
         self._root = _Node(None)
-        self.policies = made_of
+        self.policies = policies
         self.expires: str | None = None
         for entry in policy.get("entries", {}).values():
             if namespace is not None and not holds_in(entry, namespace):

@@ -71,8 +71,8 @@ Judged = TypeVar("Judged", bound=Hashable)
 class AccessRevalidation(ABC, Generic[Judged]):
     """Repeats permission checks, while there is anyone to check."""
 
-    def __init__(self, changed_entities: PolicyChangeNotifier) -> None:
-        self._authorities = changed_entities
+    def __init__(self, notifier: PolicyChangeNotifier) -> None:
+        self._notifier = notifier
         self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
         """Those whose check was postponed."""
@@ -95,7 +95,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         """Add someone to check, or update the dependencies. Raises StoreUnavailable."""
         upon = self.concerning(judged)
         if not len(self._all):
-            self._authorities.watch(self._changed)
+            self._notifier.watch(self._changed)
         self._all.note(judged, upon)
 
     def forget(self, judged: Judged) -> None:
@@ -103,7 +103,7 @@ class AccessRevalidation(ABC, Generic[Judged]):
         self._all.forget(judged)
         self._owed.pop(judged, None)
         if not len(self._all):
-            self._authorities.leave(self._changed)
+            self._notifier.leave(self._changed)
 
     def select(self, are_meant: Callable[[Judged], bool]) -> Collection[Judged]:
         """Return those that a predicate selects."""

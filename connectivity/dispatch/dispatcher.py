@@ -211,17 +211,14 @@ class Dispatcher:
             steps.append(RespondEffect(arrival, received.error, received.route or arrival.route))
         elif not received.signals:
             arrival.route.meter.inbound("unread")
-        try:
-            for received_signal in received.signals:
-                try:
-                    steps += self._effects_of(received_signal, arrival, changes, is_alone=is_alone)
-                except StoreUnavailable:
-                    raise
-                except Exception:
-                    steps.append(self._fail(received_signal, arrival))
-        except StoreUnavailable:
-            self._drop_pending(steps)
-            raise
+        for received_signal in received.signals:
+            try:
+                steps += self._effects_of(received_signal, arrival, changes, is_alone=is_alone)
+            except StoreUnavailable:
+                self._drop_pending(steps)
+                raise
+            except Exception:
+                steps.append(self._fail(received_signal, arrival))
         arrival.open = len(steps) or 1
         if not steps:
             # Subscriptions send on their own; acknowledge when the link has taken what was sent before.

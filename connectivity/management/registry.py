@@ -212,7 +212,8 @@ class ConnectionRegistry:
         except FolderUnavailable as error:
             self.has_looked = True
             if not self.folder_problem:
-                hint = "create it, or set connections_dir" + "; running connections stay open" * bool(self._supervisors)
+                running = "; running connections stay open" if self._supervisors else ""
+                hint = f"create it, or set connections_dir{running}"
                 log.error("connections folder cannot be read", folder=str(error), hint=hint)
             self.folder_problem = str(error)
             self._may_hide = True

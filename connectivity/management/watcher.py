@@ -67,7 +67,7 @@ class FolderWatcher:
         """Files that a folder that has come back does not have yet."""
 
     def look(self, *, reload: bool = False) -> LoadedFolder | None:
-        """Return the content of the files; None if unchanged and `reload` is false. Raises FolderGone."""
+        """Return the content of the files; None if unchanged and `reload` is false. Raises FolderUnavailable."""
         found = self._stamps()
         changed = list(self._changed_files(found))
         gone = [name for name in self._known if name not in found]
@@ -122,7 +122,7 @@ class FolderWatcher:
         return (name for name in read if name in self._restless)
 
     def _stamps(self) -> dict[str, object]:
-        """Return the stamp of each file; of several names for one file the first one. Raises FolderGone."""
+        """Return each file's stamp; of several names for one file the first. Raises FolderUnavailable."""
         try:
             status = self._folder.stat()
             place = status.st_dev, status.st_ino

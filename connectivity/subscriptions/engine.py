@@ -89,7 +89,7 @@ class Subscription:
             return self._close(SubscriptionEnded(EndReason.INVALID_DEMAND))
         self.state = SubscriptionState.FLOWING
         self.demand = min(self.demand + demand, UNBOUNDED)
-        return self._close(self._held_end) if self._held_end and not self.unconfirmed else []
+        return self._close_if_due()
 
     def offer(self, elements: Sequence[Any]) -> list[EngineOutput]:
         """Return the elements to send, supplied by the feed.
@@ -109,8 +109,7 @@ class Subscription:
     def confirm(self) -> list[EngineOutput]:
         """Note that the broker has confirmed an emission."""
         self.unconfirmed -= 1
-        is_due = self._held_end and not self.unconfirmed and self.state is SubscriptionState.FLOWING
-        return self._close(self._held_end) if self._held_end and is_due else []
+        return self._close_if_due()
 
     def refuse(self, fault: Fault) -> list[EngineOutput]:
         """Note that the broker has refused an emission, and end, because that leaves a gap."""
@@ -119,15 +118,10 @@ class Subscription:
 
     def finish(self) -> list[EngineOutput]:
         """End after the last element of the feed, once all are confirmed."""
-        if self.unconfirmed and self.state is not SubscriptionState.CLOSED:
-            self._held_end = self._held_end or SubscriptionEnded(None)
-            return []
         return self._end(SubscriptionEnded(None))
 
     def fail(self, fault: Fault) -> list[EngineOutput]:
-        """End because the feed cannot supply its elements."""
-        if self._held_end is not None and self._held_end.reason is None:
-            self._held_end = None
+        """End because the feed cannot supply its elements, even if it has come to its end."""
         return self._end(SubscriptionEnded(fault))
 
     def cancel(self) -> list[EngineOutput]:
@@ -144,12 +138,18 @@ class Subscription:
         return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(reason))
 
     def _end(self, ended: SubscriptionEnded) -> list[EngineOutput]:
-        if self.state is SubscriptionState.CLOSED or self._held_end:
+        if self._held_end is None or self._held_end.reason is None:
+            self._held_end = ended
+        return self._close_if_due()
+
+    def _close_if_due(self) -> list[EngineOutput]:
+        """Send the held end, unless it waits for the first request, or `complete` for confirms."""
+        ended = self._held_end
+        if ended is None or self.state is SubscriptionState.CLOSED:
             return []
         if self.state is SubscriptionState.WAITING and self._terminal_needs_request:
-            self._held_end = ended
             return []
-        return self._close(ended)
+        return [] if ended.reason is None and self.unconfirmed else self._close(ended)
 
     def _close(self, ended: SubscriptionEnded) -> list[EngineOutput]:
         self.state = SubscriptionState.CLOSED

@@ -2,7 +2,7 @@
 
 `TopicFilter.judge` checks the target's read permission, its topics, the namespace, and the filter with extra fields (Ditto
 connections, targets). It returns the signal as the target receives it, or the reason why it does not. For many targets,
-create one `SignalContext` and pass it to `judge_shared` of each. A filter sees only what its target may read: otherwise
+create one `SignalContext` and pass it to `filter_shared` of each. A filter sees only what its target may read: otherwise
 deliveries would reveal hidden values.
 """
 

@@ -2,7 +2,7 @@
 
 All parts use the same functions; the table in `paths.py` and the readers in `policy_values.py` hold the differences. Checks
 come in the order of things (Ditto protocol, which check wins): syntax, existence of the policy, permission, entity tags,
-existence of the part; last, whether the resulting policy is valid (`policy_rules`).
+existence of the part; last, whether the resulting policy is valid (`policy_values.check`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Checks and normalizes the values of policy commands.
 
-A policy is stored with all defaults written out and no unknown members (Ditto protocol, policy JSON). These checks need only
-the command; `policy_rules.py` checks who can change the resulting policy, and its imports. Wrong types:
-`json.format.invalid` for the addressed value itself, `json.invalid` further in.
+A policy is stored with all defaults written out and no unknown members (Ditto protocol, policy JSON). The readers of the
+values need only the command; `check`, at the end, needs the resulting policy: who can change it, and its references and
+imports. Wrong types: `json.format.invalid` for the addressed value itself, `json.invalid` further in.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from typing import Any, Final
 from connectivity.authorization.enforcer import DROP, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, values
+from connectivity.twins.access import enforcer_of
 from connectivity.twins.context import (
     CommandContext,
     Decision,
@@ -249,8 +250,7 @@ def _visible(case: CommandContext) -> int:
     """Return the newest revision of an existing, readable entity; its past is hidden from others."""
     is_thing = case.entity.type is EntityType.THING
     snapshot = case.living()
-    policy = snapshot.policy if snapshot is not None else None
-    enforcer = case.world.enforcer(policy, case.entity.namespace) if policy is not None else None
+    enforcer = enforcer_of(case.entity, case.world)
     if snapshot is None or enforcer is None:
         raise case.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):

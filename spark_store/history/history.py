@@ -4,7 +4,7 @@
 instants revisions, the filter a predicate. `page` reads on from a position, the last processed revision (0 at the
 beginning). A range is small, because there are as many as subscriptions.
 
-The journal is read first. If a page begins with trimmed events, it returns their revisions (`Trimmed`), and `cold_page`
+The journal is read first. If a page begins with trimmed events, it returns their revisions (`TrimmedRange`), and `cold_page`
 reads them from the lake. A range begins at the oldest retained event; missing events inside of it are an error. Undurable
 events have no known time yet: such a range keeps its instants, and is empty without an end until they are durable. Times
 never go back within an entity, so bounds of instants are found by bisection.

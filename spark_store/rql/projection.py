@@ -1,6 +1,6 @@
 """Reads only the fields of a question from documents, and skips the rest of a large text.
 
-`holds` and `place_of` give the same result as for the whole document, in a fraction of the time.
+`holds` and `sort_key` give the same result as for the whole document, in a fraction of the time.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     write_much(data_folder, 100)
     with full_disk(spark, 300_000):
         fails(StoreUnavailable, "make room")
-    assert check(data_folder.folder, amid=True) == []
+    assert check(data_folder.folder, after_kill=True) == []
     take_all(spark, data_folder)
     data_folder.assert_equal()
 

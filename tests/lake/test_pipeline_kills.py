@@ -102,7 +102,7 @@ def series(
     monkeypatch.setenv("JDK_JAVA_OPTIONS", QUICK_JAVA)
     for point, victim in kills:
         die(data_folder, point, victim, monkeypatch)
-        assert_whole(data_folder.folder, amid=True)
+        assert_whole(data_folder.folder, after_kill=True)
     take_all(spark, data_folder, maintenance=MaintenancePlan(full_snapshot_events=1))
     assert_whole(data_folder.folder)
 
@@ -128,7 +128,7 @@ def test_a_kill_while_a_pipeline_catches_up_loses_nothing_and_repeats_nothing(
     die(data_folder, FaultPoint.BEFORE_WATERMARK, "driver", monkeypatch)
     for point, victim in ((FaultPoint.AFTER_MERGE, "java"), (FaultPoint.BEFORE_WATERMARK, "driver")):
         die(data_folder, point, victim, monkeypatch, at_start=True)
-        assert_whole(data_folder.folder, amid=True)
+        assert_whole(data_folder.folder, after_kill=True)
     take_all(spark, data_folder)
     assert_whole(data_folder.folder)
 

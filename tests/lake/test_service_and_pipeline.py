@@ -51,7 +51,7 @@ def test_when_a_pipeline_of_the_service_is_killed_between_append_and_watermark_n
         wait_until_sync(lambda: not trigger.exists() and not first.is_running(), WITHIN)
         assert read_watermark(data_folder.lake.watermark).seq == 20
         assert len(data_folder.table(EVENTS)) == 40, "the batch is in the tables"
-        assert check(data_folder.folder, amid=True) == []
+        assert check(data_folder.folder, after_kill=True) == []
         # The service goes on, and starts another pipeline. The stream of this process does its work, which is cheaper.
         wait_until_sync(lambda: [it["event"] for it in service.records()].count("pipeline started") == 2, WITHIN)
         assert service.get("/health/ready")[0] == 200

@@ -88,7 +88,7 @@ def pack_expiry(seconds: int) -> bytes:
 
 
 def pack_binary(identifier: int, value: bytes) -> bytes:
-    """Pack a binary property. Raises Malformed for more than 65,535 bytes."""
+    """Pack a binary property. Raises MalformedProperty for more than 65,535 bytes."""
     if len(value) > MAX_STRING:
         raise MalformedProperty(f"{len(value)} bytes, expected at most {MAX_STRING}")
     return _TEXT.pack(identifier, len(value)) + value
@@ -96,13 +96,13 @@ def pack_binary(identifier: int, value: bytes) -> bytes:
 
 @lru_cache(maxsize=CACHED_PROPERTIES)
 def pack_text(identifier: int, value: str) -> bytes:
-    """Pack a text property. Raises Malformed for a text that MQTT cannot carry."""
+    """Pack a text property. Raises MalformedProperty for a text that MQTT cannot carry."""
     return _TEXT.pack(identifier, len(encoded := _encode(value))) + encoded
 
 
 @lru_cache(maxsize=CACHED_PROPERTIES)
 def pack_user(name: str, value: str) -> bytes:
-    """Pack a user property. Raises Malformed for texts that MQTT cannot carry."""
+    """Pack a user property. Raises MalformedProperty for texts that MQTT cannot carry."""
     second = _encode(value)
     return pack_text(USER_PROPERTY, name) + _LENGTH.pack(len(second)) + second
 
@@ -114,7 +114,7 @@ def _encode(text: str) -> bytes:
 
 
 def unpack(packed: bytes) -> PublishProperties:
-    """Read the properties in `packed`, without their length in front. Raises Malformed."""
+    """Read the properties in `packed`, without their length in front. Raises MalformedProperty."""
     if not packed:
         return EMPTY_PROPERTIES
     try:

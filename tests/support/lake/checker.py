@@ -1,12 +1,12 @@
 """Says whether a lake is its journal, row for row: a process of its own, which shares no code with who wrote either.
 
-    python -m tests.support.lake.checker DATA_DIR [--amid]
+    python -m tests.support.lake.checker DATA_DIR [--after-kill]
 
 It reads the journal's file with SQLite and the tables with deltalake, prints what is wrong, one line each, and ends with 1
 if anything is. After everything has been moved, `events` holds each event of the journal exactly once and `latest` each
-entity's state. `--amid`, right after a kill, asks for less: `events` is the journal's beginning, at least as far as the
-watermark says, without a hole and without a repeat, and `latest` is nowhere older than the watermark, nor newer than the
-journal. In either case every partition of `full_snapshots` has each thing once that was there by its event, or newer.
+entity's state. `--after-kill` asks for less: `events` is the journal's beginning, at least as far as the watermark says,
+without a hole and without a repeat, and `latest` is nowhere older than the watermark, nor newer than the journal. In
+either case every partition of `full_snapshots` has each thing once that was there by its event, or newer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _STATES = """
 Row = tuple[Any, ...]
 
 
-def check(data_dir: Path, *, amid: bool = False) -> list[str]:
+def check(data_dir: Path, *, after_kill: bool = False) -> list[str]:
     """What is wrong, at most twenty lines of each kind."""
     journal = sqlite3.connect(f"{(data_dir / 'journal.db').absolute().as_uri()}?mode=rw", uri=True)
     try:
@@ -45,7 +45,7 @@ def check(data_dir: Path, *, amid: bool = False) -> list[str]:
     watermark = _watermark(data_dir)
     events, latest = _events(data_dir), _latest(data_dir)
     moments = list(_full_snapshots_wrong(data_dir, entries))
-    if amid:
+    if after_kill:
         found = [*_events_wrong(entries[: len(events)], events), *_behind(entries, watermark, events, latest, states)]
     else:
         found = [*_events_wrong(entries, events), *_unequal("latest", states, latest)]
@@ -142,14 +142,14 @@ def _watermark(data_dir: Path) -> int:
         return 0
 
 
-def assert_whole(data_dir: Path, *, amid: bool = False) -> None:
+def assert_whole(data_dir: Path, *, after_kill: bool = False) -> None:
     """Run the checker as a process; raises AssertionError with what it says."""
-    command = [sys.executable, "-m", "tests.support.lake.checker", str(data_dir), *(["--amid"] * amid)]
+    command = [sys.executable, "-m", "tests.support.lake.checker", str(data_dir), *(["--after-kill"] * after_kill)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{done.stdout}{done.stderr}"
 
 
 if __name__ == "__main__":
-    wrong = check(Path(sys.argv[1]), amid="--amid" in sys.argv)
+    wrong = check(Path(sys.argv[1]), after_kill="--after-kill" in sys.argv)
     print("\n".join(wrong))
     sys.exit(bool(wrong))

@@ -27,15 +27,15 @@ def data_folder(tmp_path: Path) -> DataFolder:
 def test_a_lake_that_is_the_journal_is_whole(data_folder: DataFolder) -> None:
     write_lake(data_folder.folder)
     assert check(data_folder.folder) == []
-    assert check(data_folder.folder, amid=True) == []
+    assert check(data_folder.folder, after_kill=True) == []
     assert_whole(data_folder.folder)
 
 
 def test_in_the_middle_of_a_batch_the_lake_is_the_journals_beginning(data_folder: DataFolder) -> None:
-    assert check(data_folder.folder, amid=True) == [], "no table yet"
+    assert check(data_folder.folder, after_kill=True) == [], "no table yet"
     write_lake(data_folder.folder, 14)
     data_folder.write(3)
-    assert check(data_folder.folder, amid=True) == []
+    assert check(data_folder.folder, after_kill=True) == []
     assert "events: missing: number 15" in check(data_folder.folder)
     assert "watermark: expected 23, found 14" in check(data_folder.folder)
 
@@ -53,14 +53,14 @@ def test_in_the_middle_of_a_batch_the_lake_is_the_journals_beginning(data_folder
     ],
     ids=["loss", "gap", "repeat", "change"],
 )
-@pytest.mark.parametrize("amid", [False, True])
+@pytest.mark.parametrize("after_kill", [False, True])
 def test_the_checker_finds_a_fault_in_the_events_table(
-    plant: Callable[[Rows], Rows], said: str, amid: bool, data_folder: DataFolder
+    plant: Callable[[Rows], Rows], said: str, after_kill: bool, data_folder: DataFolder
 ) -> None:
     write_lake(data_folder.folder)
     write_events(data_folder.folder, plant(sorted(data_folder.table(EVENTS), key=lambda row: row["seq"])))
-    found = check(data_folder.folder, amid=amid)
-    if amid and said.endswith("20"):
+    found = check(data_folder.folder, after_kill=after_kill)
+    if after_kill and said.endswith("20"):
         said = "watermark: found 20, expected at most the 19"
     assert any(line.startswith(said) for line in found), found
 
@@ -69,7 +69,7 @@ def test_a_lake_with_a_missing_event_fails_with_the_checker_findings(data_folder
     write_lake(data_folder.folder)
     write_events(data_folder.folder, [row for row in data_folder.table(EVENTS) if row["seq"] != 9])
     with pytest.raises(AssertionError, match="events: missing: number 9"):
-        assert_whole(data_folder.folder, amid=True)
+        assert_whole(data_folder.folder, after_kill=True)
 
 
 def test_the_checker_finds_a_fault_in_the_latest_table(data_folder: DataFolder) -> None:
@@ -77,12 +77,12 @@ def test_the_checker_finds_a_fault_in_the_latest_table(data_folder: DataFolder) 
     rows = sorted(data_folder.table(LATEST), key=lambda row: row["entity"])
     write_latest(data_folder.folder, rows[1:])
     assert any("'acme.site:lamp-0'" in line for line in check(data_folder.folder))
-    assert any("expected acme.site:lamp-0 at revision 3" in line for line in check(data_folder.folder, amid=True))
+    assert any("expected acme.site:lamp-0 at revision 3" in line for line in check(data_folder.folder, after_kill=True))
     write_latest(data_folder.folder, [*rows, rows[0]])
     assert check(data_folder.folder) != []
-    assert "latest: an entity is there more than once" in check(data_folder.folder, amid=True)
+    assert "latest: an entity is there more than once" in check(data_folder.folder, after_kill=True)
     write_latest(data_folder.folder, [{**rows[0], "revision": 9}, *rows[1:]])
-    assert "latest: acme.site:lamp-0 is newer than the journal" in check(data_folder.folder, amid=True)
+    assert "latest: acme.site:lamp-0 is newer than the journal" in check(data_folder.folder, after_kill=True)
     write_latest(data_folder.folder, [{**rows[0], "state": "{}"}, *rows[1:]])
     assert len(check(data_folder.folder)) == 2
 
@@ -90,4 +90,7 @@ def test_the_checker_finds_a_fault_in_the_latest_table(data_folder: DataFolder) 
 def test_a_watermark_before_its_time_is_caught(data_folder: DataFolder) -> None:
     write_lake(data_folder.folder, 10)
     publish_watermark(data_folder.lake.watermark, Watermark(11))
-    assert check(data_folder.folder, amid=True)[0] == "watermark: found 11, expected at most the 10 events in the lake"
+    assert (
+        check(data_folder.folder, after_kill=True)[0]
+        == "watermark: found 11, expected at most the 10 events in the lake"
+    )
