@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from connectivity.api.server import server_of
 from connectivity.config.settings import Settings, SparkMode, TracingSettings
 from connectivity.connections import secret_references
 from connectivity.connections.model import Connection
-from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.dispatch.assembly import assemble
 from connectivity.errors import SettingsError
 from connectivity.maintenance.erasure import Eraser
 from connectivity.maintenance.index_builder import LOOK_SECONDS, IndexBuilder
@@ -46,10 +46,11 @@ from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
 from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring import logs
-from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
+from connectivity.monitoring.prometheus import GaugeReading, PrometheusRegistry, store_figures
 from connectivity.security import egress, redaction
 from connectivity.sessions import SessionServices, open_handlers
 from connectivity.sessions.base import RetentionTimes
+from connectivity.sources.consumer import settlement_metrics
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.session_repository import SessionRepository
@@ -166,12 +167,13 @@ class Service:
         handlers = open_handlers(
             SessionServices(self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times)
         )
-        self.dispatcher = Dispatcher(self.store, self.subscriptions, self.decider, handlers=handlers)
-        cursors = self.dispatcher.event_publisher
+        self.dispatch = assemble(self.store, self.subscriptions, self.decider, handlers)
+        cursors = self.dispatch.event_publisher
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
         self.monitor.watch_figures(lambda: store_figures(self.store.is_available))
         self.monitor.watch_figures(self.live_feeds.figures)
+        self.monitor.watch_figures(self._unsettled)
         vault = open_vault(settings)
         self.registry = ConnectionRegistry(
             FolderWatcher(Path(settings.connections_dir)),
@@ -201,11 +203,18 @@ class Service:
         self._now = now
         jobs = [
             Job("count metrics", self.monitor.tick, _SWEEP_SECONDS),
-            Job("end idle subscriptions", self.subscriptions.sweep, _SWEEP_SECONDS),
-            Job("advance event cursors", self.dispatcher.event_publisher.sweep, _SWEEP_SECONDS),
-            Job("end idle sessions", self.dispatcher.sweep, _SWEEP_SECONDS),
+            *(
+                Job(component.job, component.sweep, _SWEEP_SECONDS)
+                for component in self.dispatch.components
+                if component.job
+            ),
+            Job("reject overdue deliveries", self._reject_overdue, _SWEEP_SECONDS),
             Job("watch connection files", self._watch, _SWEEP_SECONDS),
-            Job("expire policies", PolicyExpiryJob(self.store, self.dispatcher.announce, now).round, _SWEEP_SECONDS),
+            Job(
+                "expire policies",
+                PolicyExpiryJob(self.store, self.dispatch.announcements.announce, now).round,
+                _SWEEP_SECONDS,
+            ),
             Job("erase entities", self.eraser.round),
             Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
         ]
@@ -229,8 +238,8 @@ class Service:
         for outcome in await asyncio.gather(*closing, return_exceptions=True):
             if isinstance(outcome, Exception):
                 log.error("connection not closed cleanly", exc_info=outcome)
-        await self.dispatcher.event_publisher.close()
-        await self.dispatcher.handlers.close()
+        for component in self.dispatch.components:
+            await component.close()
         await self.searching.close()
         if self.past is not None:
             self.past.close()
@@ -280,7 +289,7 @@ class Service:
     def _supervisor(self, connection: Connection) -> Supervisor:
         return Supervisor(
             connection,
-            self.dispatcher,
+            self.dispatch,
             self.store,
             self.monitor,
             pauses=self._pauses,
@@ -291,8 +300,23 @@ class Service:
 
     def _keep_only(self, is_wanted: Callable[[str], bool]) -> None:
         """Delete what is kept for connections that must not be open."""
-        self.dispatcher.event_publisher.keep(is_wanted)
-        self.dispatcher.handlers.keep_only(is_wanted)
+        for component in self.dispatch.components:
+            component.keep_only(is_wanted)
+
+    def _reject_overdue(self) -> None:
+        now, timeout = time.monotonic(), self.settings.source.settle_timeout.total_seconds()
+        for supervisor in self.registry:
+            supervisor.deliveries.reject_overdue(now, timeout)
+
+    def _unsettled(self) -> Iterator[GaugeReading]:
+        now = time.monotonic()
+        return settlement_metrics(
+            {
+                (supervisor.connection.id, str(source)): seconds
+                for supervisor in self.registry
+                for source, seconds in supervisor.deliveries.unsettled_seconds(now).items()
+            }
+        )
 
     def _past(self, now: Callable[[], datetime]) -> AsOfSearches:
         options = PastOptions(

@@ -324,6 +324,15 @@ class ReconnectSettings(Section):
         return self
 
 
+class SourceSettings(Section):
+    """The settlement of deliveries."""
+
+    settle_timeout: PositiveDuration = Field(
+        default=timedelta(minutes=5),
+        description="After this time a delivery that nothing has settled is rejected, so that its source does not stall.",
+    )
+
+
 class LimitSettings(Section):
     """The limits of sizes."""
 
@@ -481,6 +490,7 @@ class Settings(BaseSettings):
     subscriptions: SubscriptionSettings = SubscriptionSettings()
     search: SearchSettings = SearchSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
+    source: SourceSettings = SourceSettings()
     limits: LimitSettings = LimitSettings()
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()

@@ -18,11 +18,11 @@ from typing import Final
 
 import structlog
 
-from connectivity.dispatch.commands import foreign_labels
+from connectivity.dispatch.command_executor import foreign_labels
 from connectivity.errors import ConnectivityError
 from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import AckAggregator
-from connectivity.targets.directory import OpenConnection
+from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Done, Outcome, ignore_outcome
 from mappings.ids import EntityId, new_correlation_id
@@ -71,7 +71,17 @@ class PolicyAnnouncements:
         return len(self._pending)
 
     def announce(self, announcement: PolicyAnnouncement) -> int:
-        """Send an announcement with a new correlation ID; return the number of targets."""
+        """Send an announcement with a new correlation ID; return the number of targets.
+
+        Errors are logged only.
+        """
+        try:
+            return self._announce(announcement)
+        except Exception:
+            log.exception("announcement not sent", policy=str(announcement.entity))
+            return 0
+
+    def _announce(self, announcement: PolicyAnnouncement) -> int:
         signal = replace(announcement, headers={**announcement.headers, "correlation-id": new_correlation_id()})
         labels = foreign_labels(signal.headers.get("requested-acks") or ())
         if not labels:

@@ -1,22 +1,37 @@
-"""Effects of the signals of a delivery, carried out in order once its changes are durable.
+"""Signal handlers, and the effects that they return.
 
-There are three kinds: `RespondEffect` sends a response, `ForwardEffect` sends something to other connections, and
-`SessionEffect` sends a session handler's reply. Responses for redeliveries are encoded here.
+Effects are carried out in order once the changes of their batch are durable. There are three effects: `RespondEffect` sends
+a response, `ForwardEffect` sends something to other connections, and `SessionEffect` sends a session handler's reply.
+Responses for redeliveries are encoded here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from connectivity.dispatch.pending import PendingRequest
+from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionReply
 from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from mappings.errors import INTERNAL_ERROR
-from mappings.model.signals import Command, ErrorResponse, Headers, Response
+from mappings.model.signals import (
+    Cancel,
+    Command,
+    ErrorResponse,
+    Headers,
+    Inbound,
+    PolicyAnnouncement,
+    Request,
+    Response,
+    SessionMessage,
+    Subscribe,
+)
+from spark_store.records import Change
 
 CommandResponse: TypeAlias = Response | ErrorResponse
 
@@ -48,7 +63,35 @@ class SessionEffect(NamedTuple):
     pending: None = None
 
 
-Effects: TypeAlias = list[RespondEffect | ForwardEffect | SessionEffect]
+Effect: TypeAlias = RespondEffect | ForwardEffect | SessionEffect
+
+
+class Batch:
+    """The results of one batch so far: staged changes, effects, announcements of policies."""
+
+    __slots__ = ("announcements", "changes", "effects")
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.effects: list[Effect] = []
+        self.announcements: list[PolicyAnnouncement] = []
+
+
+class SignalHandler(Protocol):
+    """Processes the signals of some types."""
+
+    @property
+    def signals(self) -> tuple[type, ...]:
+        """The types, exactly."""
+
+    def handle(
+        self, signal: Any, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
+    ) -> Sequence[Effect]:
+        """Process a signal, stage its changes in the store, and return the effects.
+
+        Without effects its delivery is settled once the links have taken what was sent before. Raises StoreUnavailable if
+        the delivery has to be retried.
+        """
 
 
 def encode_response(response: Response, command: Command) -> bytes:
@@ -72,9 +115,28 @@ def internal_error(answer: CommandResponse) -> ErrorResponse:
     return ErrorResponse(answer.entity, group, INTERNAL_ERROR, answer.headers)
 
 
-def group_by_arrival(waiting: Effects) -> list[tuple[InboundDelivery, Effects]]:
+def internal_error_of(signal: Inbound) -> ErrorResponse:
+    """Return the error response to a signal that could not be processed because of an internal error."""
+    entity = signal.query.entity if isinstance(signal, Subscribe) else signal.entity
+    is_twin = isinstance(signal, Command | Subscribe | Request | Cancel | SessionMessage)
+    channel = getattr(signal, "channel", "twin" if is_twin else "live")
+    group = entity.type.group if entity is not None else "things"
+    return ErrorResponse(entity, group, INTERNAL_ERROR, signal.headers, channel)
+
+
+def group_by_arrival(waiting: Sequence[Effect]) -> list[tuple[InboundDelivery, list[Effect]]]:
     """Return the effects of each delivery, in order."""
-    steps_by_arrival: dict[InboundDelivery, Effects] = {}
+    steps_by_arrival: dict[InboundDelivery, list[Effect]] = {}
     for step in waiting:
         steps_by_arrival.setdefault(step.arrival, []).append(step)
     return list(steps_by_arrival.items())
+
+
+def log_fields(arrival: InboundDelivery, headers: Headers) -> dict[str, Any]:
+    """Return the log fields of a delivery and its conversation."""
+    return {
+        "connection": arrival.route.connection_id,
+        "source": arrival.route.index,
+        "address": arrival.delivery.address,
+        **log_context(headers),
+    }

@@ -21,7 +21,8 @@ from typing import Any
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.sources.acknowledgements import RequestedAcks, weak
-from connectivity.targets.directory import ConnectionDirectory, OpenConnection
+from connectivity.targets.directory import ConnectionDirectory
+from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.signal_context import CurrentState, SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher

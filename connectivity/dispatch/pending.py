@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
 from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import AckAggregator, RequestedAcks
 from connectivity.sources.delivery import InboundDelivery
+from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
@@ -90,7 +91,7 @@ class PendingRequest:
             posting.withdrawn = True
 
 
-class PendingRequests:
+class PendingRequests(ConnectionComponent):
     """All pending requests."""
 
     def __init__(self, clock: Callable[[], float], finish: Callable[[PendingRequest], None]) -> None:
@@ -113,6 +114,10 @@ class PendingRequests:
         """Return how many deliveries of a connection wait for acknowledgements."""
         return self._held[connection_id]
 
+    def conditions(self, connection_id: str) -> Iterable[tuple[int | None, str]]:
+        if held := self.waiting_deliveries(connection_id):
+            yield None, f"{held} deliveries wait for acknowledgements"
+
     def unheld(self, connection_id: str) -> int:
         """Return how many signals of a connection wait for a response without holding their delivery."""
         return self._unheld[connection_id]
@@ -127,6 +132,8 @@ class PendingRequests:
         ended: Done | None,
     ) -> PendingRequest:
         """Add a signal; `find` must not find another with the same correlation ID."""
+        if ended is not None:
+            arrival.delivery.has_own_timeout = True
         labels = wish.labels or (LIVE_RESPONSE,)
         deadline = self._clock() + wish.timeout
         pending = PendingRequest(
@@ -178,7 +185,7 @@ class PendingRequests:
             heapq.heapify(self._heap)
             self._ended_in_heap = 0
 
-    def close_connection(self, connection_id: str) -> None:
+    def closed(self, connection_id: str) -> None:
         """Remove the requests of a connection; the broker keeps their deliveries."""
         for pending in [each for each in self._pending.values() if each.arrival.route.connection_id == connection_id]:
             self.drop(pending)

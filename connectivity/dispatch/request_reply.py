@@ -8,16 +8,15 @@ acknowledgements, live responses). Deadlines are in `connectivity.dispatch.pendi
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import structlog
 
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.dispatch.announcements import PolicyAnnouncements
-from connectivity.dispatch.commands import foreign_labels
+from connectivity.dispatch.command_executor import foreign_labels
 from connectivity.dispatch.live_channel import (
     LiveChannel,
     fits,
@@ -31,7 +30,6 @@ from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.dispatch.weak_acknowledgements import WeakAcknowledgements
 from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import (
-    BUILT_IN,
     SEARCH_PERSISTED,
     TWIN_PERSISTED,
     RequestedAcks,
@@ -42,7 +40,7 @@ from connectivity.sources.acknowledgements import (
     refusal,
     requested_acks,
 )
-from connectivity.sources.delivery import InboundDelivery, RedeliveryTracker, digest
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -63,7 +61,6 @@ from mappings.model.signals import (
     LiveEvent,
     Message,
     Response,
-    is_success,
 )
 from mappings.placeholders.values import utc_now
 from spark_store.errors import StoreUnavailable
@@ -87,11 +84,6 @@ _TOO_MANY = Fault(
     " limit.",
     "Use the default of 'requested-acks', or set a shorter 'timeout'.",
 )
-_MAX_EARLIER_ACKS = 10_000
-"""How many requeued deliveries are remembered with their successful acknowledgements."""
-
-_DeliveryKey: TypeAlias = tuple[tuple[str, int], str]
-
 _NO_REPLY = RequestedAcks((), False, 0.0)
 
 
@@ -142,19 +134,16 @@ class RequestReply:
         cursors: EventPublisher,
         replies: ResponseRouter,
         world: StateLookup,
-        memory: RedeliveryTracker,
+        announcements: PolicyAnnouncements,
         clock: Callable[[], float],
     ) -> None:
         """`clock` returns monotonic seconds."""
         self._cursors = cursors
-        self._earlier_acks: OrderedDict[_DeliveryKey, tuple[bytes, tuple[Acknowledgement, ...]]] = OrderedDict()
-        """Acknowledgements of commands whose delivery was requeued, with the digest of its payload."""
         self._world = world
-        self._memory = memory
         self._replies = replies
         self._members = members
         self.pending = PendingRequests(clock, self._finish)
-        self.announcements = PolicyAnnouncements(members)
+        self.announcements = announcements
 
     def duplicate(self, signal: Command | Message | LiveCommand, arrival: InboundDelivery) -> Fault | None:
         """Return a fault if another signal already waits with this correlation ID.
@@ -167,7 +156,7 @@ class RequestReply:
         is_earlier_delivery = earlier.arrival is not arrival and earlier.arrival.route.place == arrival.route.place
         if arrival.delivery.redelivered and is_earlier_delivery:
             self.pending.drop(earlier)
-            self._memory.forget(earlier.arrival)
+            earlier.arrival.ledger.forget(earlier.arrival)
             return None
         return _DUPLICATE
 
@@ -175,16 +164,16 @@ class RequestReply:
         self, command: Command, requested: RequestedAcks, route: ReplyTargetPublisher, arrival: InboundDelivery
     ) -> PendingRequest:
         """Wait for the acknowledgements that a command requests; `command_persisted` adds the service's own."""
-        return self.pending.begin(command, requested, "twin", arrival, route, arrival.ended)
+        return self.pending.begin(command, requested, "twin", arrival, route, arrival.finish)
 
     def command_persisted(self, pending: PendingRequest, response: Response) -> None:
         """Note that the command is durable, and have others acknowledge its event."""
         if pending.is_over:
             return
-        pending.ended = self._memory.finish_one(pending.arrival)
+        pending.ended = pending.arrival.respond()
         headers = pending.signal.headers
         acks = [acknowledgement_of(label, response, "twin", headers) for label in (TWIN_PERSISTED, SEARCH_PERSISTED)]
-        earlier_acks = self._acks_before(pending.arrival)
+        earlier_acks = pending.arrival.ledger.take_acks(pending.arrival)
         self.pending.mark_durable(pending, *acks, *earlier_acks)
         if not pending.is_over and (labels := foreign_labels(pending.collector.missing)):
             self._request_acks(pending, response, labels)
@@ -206,22 +195,6 @@ class RequestReply:
         except StoreUnavailable as error:
             # Without acknowledgements the delivery is requeued.
             log.warning("acknowledgements not requested", entity=str(response.entity), error=str(error))
-
-    def _acks_before(self, arrival: InboundDelivery) -> tuple[Acknowledgement, ...]:
-        """Return the acknowledgements that an earlier delivery of the command received from others."""
-        if arrival.key is None or not arrival.delivery.redelivered:
-            return ()
-        payload, earlier_acks = self._earlier_acks.pop(arrival.key, (b"", ()))
-        return earlier_acks if payload == digest(arrival.delivery) else ()
-
-    def _remember_acks(self, arrival: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
-        """Remember the successful acknowledgements of others for the redelivery, which does not repeat them."""
-        earlier_acks = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
-        if arrival.key is None or not earlier_acks:
-            return
-        self._earlier_acks[arrival.key] = digest(arrival.delivery), earlier_acks
-        if len(self._earlier_acks) > _MAX_EARLIER_ACKS:
-            self._earlier_acks.popitem(last=False)
 
     def prepare(
         self, signal: Live, route: ReplyTargetPublisher, arrival: InboundDelivery
@@ -250,7 +223,7 @@ class RequestReply:
             )
         pending = None
         if is_awaited and not isinstance(signal, LiveEvent):
-            held = arrival.ended if requested.labels else None
+            held = arrival.finish if requested.labels else None
             pending = self.pending.begin(signal, requested, "live", arrival, route, held)
             pending.is_done = False
         return LiveDelivery(lambda: self._send(signal, requested, pending, arrival, current), pending)
@@ -266,7 +239,7 @@ class RequestReply:
         if pending is not None and pending.is_over:
             # A redelivery has replaced it, or the connection is closed.
             return
-        ended = self._memory.finish_one(arrival)
+        ended = arrival.respond()
         if pending is not None:
             if requested.labels:
                 pending.ended = ended
@@ -291,7 +264,7 @@ class RequestReply:
             ended(None)
 
     def _error_response(self, signal: Live, fault: Fault, outcome: Outcome, arrival: InboundDelivery) -> ErrorResponse:
-        self._memory.note(arrival, outcome, is_done=False)
+        arrival.note(outcome, is_done=False)
         return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
     def acknowledge(self, ack: Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
@@ -353,12 +326,12 @@ class RequestReply:
             )
         arrival = pending.arrival
         if pending.ended is not None:
-            self._memory.note(arrival, outcome, is_done=True)
+            arrival.note(outcome, is_done=True)
             if isinstance(signal, Command) and arrival.outcome is Outcome.REDELIVER:
-                self._remember_acks(arrival, collector.acks)
+                arrival.ledger.keep_acks(arrival, collector.acks)
         try:
-            self._replies.post(pending.route, answer, pending.ended or ignore_outcome)
+            self._replies.post(pending.route, answer, pending.ended or ignore_outcome, arrival)
         except Exception:
             if pending.ended is not None:
-                self._memory.fail(arrival)
+                arrival.fail()
             raise

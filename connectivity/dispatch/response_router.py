@@ -12,6 +12,7 @@ import structlog
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import ConnectivityError
 from connectivity.monitoring.logs import log_context
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.targets.directory import DIVERTED_FROM, ConnectionDirectory
 from connectivity.targets.reply_target import ReplyTargetPublisher, response_type, too_large
 from connectivity.targets.target import TargetPublisher
@@ -28,8 +29,16 @@ class ResponseRouter:
     def __init__(self, members: ConnectionDirectory) -> None:
         self._members = members
 
-    def post(self, route: ReplyTargetPublisher, answer: Answer, ended: Done, *, unasked: bool = False) -> None:
-        """Send the response to a signal of this source; `ended` is called once all brokers have it.
+    def post(
+        self,
+        route: ReplyTargetPublisher,
+        answer: Answer,
+        ended: Done,
+        arrival: InboundDelivery,
+        *,
+        unasked: bool = False,
+    ) -> None:
+        """Send the response to a signal of this delivery; `ended` is called once all brokers have it.
 
         `unasked`: the request could not be read, or the response is sent although none is required.
         """
@@ -57,6 +66,8 @@ class ResponseRouter:
             route.post(answer, both, unasked=unasked)
             ended = both
         if target is not None:
+            # It waits for the broker of another connection.
+            arrival.delivery.has_own_timeout = True
             _divert(target, answer, route.connection_id, ended)
         elif not diverted.is_preserved:
             route.counters.not_diverted.note(answer, words=diverted.reason or None)

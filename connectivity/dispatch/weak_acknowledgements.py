@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 
 from connectivity.errors import PublishFailed
 from connectivity.sources.acknowledgements import weak
-from connectivity.targets.directory import OpenConnection
 from connectivity.targets.event_cursor import EventCursor, Result
 from connectivity.targets.event_publisher import EventPublisher
+from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from mappings.model.signals import Acknowledgement, TwinEvent
 from spark_store.records import PublishedEvent

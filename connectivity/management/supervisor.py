@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +21,7 @@ import structlog
 from connectivity.connections.lifecycle import ConnectionState, Status, overall
 from connectivity.connections.model import Connection
 from connectivity.connections.target_topics import CONNECTION_ANNOUNCEMENTS
-from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.dispatch.assembly import Dispatch
 from connectivity.errors import Detail
 from connectivity.management.client import Backoff, ConnectionClient
 from connectivity.management.status_report import (
@@ -40,12 +39,12 @@ from connectivity.monitoring.status import report
 from connectivity.sources.consumer import RetryBuffer
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
-from connectivity.targets.directory import OpenConnection
+from connectivity.targets.open_connection import ConnectionComponent, OpenConnection
 from connectivity.targets.outbox import Outbox, PerAddressOutbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, ignore_outcome
+from connectivity.transports.base import Link, ReaderStatus, ignore_outcome
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
@@ -67,7 +66,7 @@ class Supervisor:
     def __init__(
         self,
         connection: Connection,
-        dispatcher: Dispatcher,
+        dispatch: Dispatch,
         store: Store,
         monitor: PrometheusRegistry,
         *,
@@ -82,7 +81,7 @@ class Supervisor:
         """Whether the connection's opening was announced."""
         self.attempted = asyncio.Event()
         """Set when every client's first attempt to connect has ended, one way or the other."""
-        self._dispatcher = dispatcher
+        self._components = dispatch.components
         self._store = store
         self._meter = monitor.meter(connection.id)
         self._outbox = outbox_of(connection)
@@ -100,28 +99,26 @@ class Supervisor:
             TargetPublisher(connection, index, self._outbox, self._meter, now, self._host, tracer)
             for index in range(len(connection.targets))
         ]
-        declared = frozenset().union(*(reader.route.declared for reader in readers))
         self._targets = targets
         self._meter.keep(
             {address for source in connection.sources for address in source.addresses},
             {target.address for target in connection.targets},
         )
-        self._member = OpenConnection(connection, targets, declared)
+        self._member = OpenConnection(connection, targets, [route for reader in readers for route in reader.routes])
         self._opening: asyncio.Task[None] | None = None
-        self._routes = [route for reader in readers for route in reader.routes]
-        holding = RetryBuffer(dispatcher.handle, store)
+        self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store)
         self.clients = [
             ConnectionClient(
                 connection,
                 number,
                 readers,
-                holding,
+                self.deliveries,
                 self._outbox,
                 self._meter.log,
                 pauses=pauses,
                 changed=self._client_changed,
                 now=now,
-                received_signal=partial(dispatcher.reader, connection.id),
+                received_signal=self._reader,
             )
             for number in range(connection.client_count)
         ]
@@ -149,8 +146,9 @@ class Supervisor:
         return "; ".join((details, *self._conditions()))
 
     def _conditions(self) -> Iterator[str]:
-        for index, condition in self._dispatcher.event_publisher.conditions(self.connection.id):
-            yield f"targets[{index}] {condition}"
+        for component in self._components:
+            for index, condition in component.conditions(self.connection.id):
+                yield condition if index is None else f"targets[{index}] {condition}"
 
     def _details_of_opening(self) -> str:
         """Return the details while the clients wait for the store."""
@@ -165,9 +163,7 @@ class Supervisor:
         for client in clients:
             if client.link is not None and (condition := client.link.condition) is not None:
                 return condition
-        held = self._dispatcher.waiting_deliveries(self.connection.id)
-        besides = [f"{held} deliveries wait for acknowledgements"] if held else []
-        besides += conditions
+        besides = list(conditions)
         if self._reservations:
             besides.append(self._reservations)
         return f"{Detail.CONNECTED.value}: {'; '.join(besides)}" if besides else Detail.CONNECTED.value
@@ -185,8 +181,10 @@ class Supervisor:
         if not running:
             return closed_status(self.connection.id, wanted, self.clients[0].since)
         conditions: dict[int, str] = {}
-        for index, condition in self._dispatcher.event_publisher.conditions(self.connection.id):
-            conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
+        for component in self._components:
+            for index, condition in component.conditions(self.connection.id):
+                if index is not None:
+                    conditions[index] = f"{conditions[index]}; {condition}" if index in conditions else condition
         connected = [
             client.since for client in running if client.lifecycle.state is ConnectionState.OPEN and client.since
         ]
@@ -225,14 +223,15 @@ class Supervisor:
         if self._opening is not None:
             return
         self._meter.log.enable()
-        if self._dispatcher.event_publisher.has_positions(self.connection):
-            self._open()
+        if unprepared := [each for each in self._components if not each.is_prepared(self.connection)]:
+            self._opening = asyncio.get_running_loop().create_task(self._prepare_and_open(unprepared))
         else:
-            self._opening = asyncio.get_running_loop().create_task(self._open_with_positions())
+            self._open()
 
-    async def _open_with_positions(self) -> None:
+    async def _prepare_and_open(self, unprepared: Sequence[ConnectionComponent]) -> None:
         try:
-            await self._dispatcher.event_publisher.place(self.connection)
+            for component in unprepared:
+                await component.prepare(self.connection)
         finally:
             self._opening = None
         self._open()
@@ -241,9 +240,9 @@ class Supervisor:
         if not any(client.is_running for client in self.clients):
             for shortfall in ignored_parts(self.connection):
                 log.warning("part of the document has no effect", connection=self.connection.id, part=shortfall)
-            self._dispatcher.join(self._member)
-            self._dispatcher.event_publisher.join(self.connection, self._targets)
-            self._dispatcher.handlers.opened(self.connection.id, self._routes)
+            self.deliveries.begin_opening()
+            for component in self._components:
+                component.opened(self._member)
         for client in self.clients:
             client.open()
 
@@ -261,19 +260,19 @@ class Supervisor:
         if drain and links:
             # Answers to a goodbye arrive like other messages.
             started = time.monotonic()
-            await self._wait(self._dispatcher.handlers.part(self.connection.id), links, drain * _PARTING)
+            parting = asyncio.gather(*(component.part(self.connection.id) for component in self._components))
+            await self._wait(parting, links, drain * _PARTING)
             drain -= time.monotonic() - started
         for client in self.clients:
             client.stop_taking()
-        stopping = self._dispatcher.event_publisher.stop(self.connection.id)
         if drain and links:
             # Confirmed now, they are not sent again later. A silent broker gets half of the time.
             started = time.monotonic()
+            stopping = asyncio.gather(*(component.stop(self.connection.id) for component in self._components))
             await self._wait(stopping, links, drain / 2)
             drain -= time.monotonic() - started
-        else:
-            stopping.close()
-        self._dispatcher.close_connection(self.connection.id)
+        for component in self._components:
+            component.closed(self.connection.id)
         if self._is_announced:
             self._is_announced = False
             if links:
@@ -287,7 +286,7 @@ class Supervisor:
         # Ends the waiting for clients of a closed connection.
         self.attempted.set()
 
-    async def _wait(self, done: Coroutine[Any, Any, None], links: list[Link], seconds: float) -> None:
+    async def _wait(self, done: Awaitable[Any], links: list[Link], seconds: float) -> None:
         """Wait for messages in flight, while there is a link to take them."""
         abandoned = asyncio.ensure_future(asyncio.wait([link.lost for link in links]))
         ends: list[asyncio.Future[Any]] = [asyncio.ensure_future(done), abandoned]
@@ -311,6 +310,10 @@ class Supervisor:
             if CONNECTION_ANNOUNCEMENTS in target.interest:
                 target.post(announcement, ignore_outcome)
 
+    def _reader(self, address: str, reader_status: ReaderStatus) -> None:
+        for component in self._components:
+            component.reader(self.connection.id, address, reader_status)
+
     def _client_changed(self) -> None:
         status = self.status
         self._meter.is_up = status is Status.OPEN
@@ -318,10 +321,9 @@ class Supervisor:
             self._is_linked,
             any(client.lifecycle.state is ConnectionState.OPEN for client in self.clients),
         )
-        if self._is_linked:
-            # The link must be there for the announcement.
-            cursors = self._dispatcher.event_publisher
-            cursors.wake() if was_linked else cursors.linked(self.connection.id)
+        if self._is_linked and not was_linked:
+            for component in self._components:
+                component.linked(self.connection.id)
         if status is Status.OPEN and not self._is_announced:
             # Once for each opening: a link that comes and goes in between is no news.
             self._is_announced = True

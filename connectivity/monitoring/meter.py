@@ -53,8 +53,8 @@ class Meter:
     def inbound(self, outcome: str, count: int = 1) -> None:
         """Count deliveries by an outcome that belongs to no address.
 
-        Such outcomes are malformed, refused, failed, unread (by any mapper), answered_again, unanswerable, and held (while
-        the store was unavailable).
+        Such outcomes are malformed, refused, failed, unread (by any mapper), answered_again, unanswerable, held (while the
+        store was unavailable), and overdue (rejected because nothing had settled them).
         """
         self._outcomes["in", outcome] += count
 

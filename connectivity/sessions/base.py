@@ -15,13 +15,15 @@ from datetime import datetime
 from typing import Protocol
 
 from connectivity.config.settings import RetentionSettings, SparkMode
-from connectivity.sources.delivery import DeduplicationKey, InboundDelivery
+from connectivity.sources.deduplication import DeduplicationKey
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.store.session_repository import SessionRepository
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
+from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Done, ReaderStatus
+from connectivity.transports.base import Done
 from connectivity.twins.decider import Decider
 from mappings.model.signals import Command, ErrorResponse, Event, Response, SessionMessage
 from mappings.streams.entry import time_to_live
@@ -91,8 +93,8 @@ class SessionServices:
     lifetimes: RetentionTimes = FOREVER
 
 
-class SessionHandler(ABC):
-    """Serves one protocol."""
+class SessionHandler(ConnectionComponent, ABC):
+    """Serves one protocol for all connections."""
 
     @abstractmethod
     def __init__(self, services: SessionServices) -> None: ...
@@ -116,31 +118,3 @@ class SessionHandler(ABC):
     @abstractmethod
     def refuse(self, error: ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, ended: Done) -> None:
         """Answer a delivery that could not be read."""
-
-    @abstractmethod
-    def sweep(self) -> None:
-        """Do periodic work; to be called about once a second."""
-
-    @abstractmethod
-    def close_connection(self, connection_id: str) -> None:
-        """The connection is closed, for now or for ever: nothing more is sent to its sessions."""
-
-    # Only for handlers whose sessions outlive the service, or end with their readers.
-
-    def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:  # noqa: B027
-        """Resume the stored sessions of a connection that is about to open, with these publishers."""
-
-    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:  # noqa: B027
-        """Only connections of which this is true may be open: the sessions of others have ended."""
-
-    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:  # noqa: B027
-        """Process the coming or going of a reader at an address."""
-
-    async def part(self, connection_id: str) -> None:  # noqa: B027
-        """Say goodbye to the sessions of a connection that is about to close, and wait for their replies.
-
-        Deliveries still arrive; the caller limits the waiting.
-        """
-
-    async def close(self) -> None:  # noqa: B027
-        """Store what resumes at the next start of the service."""

@@ -2,23 +2,30 @@
 
 A `SourceConsumer` consumes what one link delivers for one source. While the store cannot write, the `RetryBuffer` of the
 connection holds the deliveries of all of its consumers, makes the consumers wait, and later processes the deliveries in
-order of arrival. So deliveries about one entity stay in order, whichever client or source they arrive by.
+order of arrival. So deliveries about one entity stay in order, whichever client or source they arrive by. It also rejects
+deliveries that nothing settles, as the last resort.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from time import time_ns
+from time import monotonic, time_ns
 from typing import Any
 
-from connectivity.sources.delivery import InboundDelivery, read
+import structlog
+
+from connectivity.monitoring.prometheus import GaugeReading
+from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
-from connectivity.transports.base import Link
+from connectivity.transports.base import Delivery, Link, Outcome
 from spark_store.errors import StoreUnavailable
+
+log = structlog.get_logger(__name__)
 
 PAUSE = 0.5
 """Seconds before deliveries are retried that the store refused although it is available."""
@@ -29,15 +36,20 @@ Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery
 
 
 class RetryBuffer:
-    """The deliveries of a connection that could not be processed because the store was unavailable."""
+    """The consumers of a connection, and the deliveries that wait because the store was unavailable."""
 
     def __init__(self, process: Handle, store: Store, *, pause: float = PAUSE) -> None:
         self._process = process
         self._store = store
         self._pause = pause
+        self.ledger = DeliveryLedger()
         self._consumers: set[SourceConsumer] = set()
         self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
         self._recovery: asyncio.Task[None] | None = None
+
+    def begin_opening(self) -> None:
+        """Forget the deliveries of earlier openings of the connection."""
+        self.ledger = DeliveryLedger()
 
     def enter(self, consumer: SourceConsumer) -> None:
         self._consumers.add(consumer)
@@ -55,6 +67,31 @@ class RetryBuffer:
         while self._recovery is not None:
             await asyncio.shield(self._recovery)
         self._handle(deliveries, dict.fromkeys(deliveries, consumer))
+
+    def unsettled_seconds(self, now: float) -> Mapping[int, float]:
+        """Return the age of the oldest unsettled delivery by source; 0 if all are settled."""
+        ages: dict[int, float] = {}
+        for consumer in self._consumers:
+            oldest = next(consumer.unsettled(), None)
+            age = now - oldest.arrived if oldest is not None else 0.0
+            ages[consumer.source] = max(age, ages.get(consumer.source, 0.0))
+        return ages
+
+    def reject_overdue(self, now: float, timeout: float) -> None:
+        """Reject deliveries that nothing has settled within these seconds.
+
+        Without that their source would stall. The time does not run while the store is unavailable, or the broker takes no
+        responses, and not for deliveries that wait for others.
+        """
+        for consumer in self._consumers:
+            if not consumer.is_working or not self._store.is_available or self._recovery is not None:
+                consumer.working_since = now
+            elif now - consumer.working_since > timeout:
+                for delivery in consumer.unsettled():
+                    if now - delivery.arrived <= timeout:
+                        break
+                    if not delivery.has_own_timeout:
+                        consumer.reject(delivery, now)
 
     def _handle(self, deliveries: Sequence[InboundDelivery], owners: Mapping[InboundDelivery, SourceConsumer]) -> None:
         self._process(deliveries, partial(self._hold, owners))
@@ -101,33 +138,80 @@ class SourceConsumer:
         self._retry_buffer = retry_buffer
         self._task: asyncio.Task[Any] | None = None
         self._error: Exception | None = None
+        self._link: Link | None = None
+        self._unsettled: deque[Delivery] = deque()
+        """In order of arrival; settled ones leave when they are the first."""
+        self.working_since = monotonic()
+        """Since when deliveries can be settled."""
+
+    @property
+    def source(self) -> int:
+        return self._reader.route.index
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the link can take responses."""
+        return self._link is not None and self._link.condition is None
+
+    def unsettled(self) -> Iterator[Delivery]:
+        """Iterate over the unsettled deliveries, the oldest first."""
+        waiting = self._unsettled
+        while waiting and waiting[0].outcome is not None:
+            waiting.popleft()
+        return (delivery for delivery in waiting if delivery.outcome is None)
+
+    def reject(self, delivery: Delivery, now: float) -> None:
+        """Reject a delivery that nothing has settled, without requeue."""
+        route = self._reader.route
+        log.error(
+            "delivery not settled in time",
+            connection=route.connection_id,
+            source=route.index,
+            address=delivery.address,
+            seconds=round(now - delivery.arrived),
+        )
+        route.meter.inbound("overdue")
+        delivery.settle(Outcome.DROPPED)
 
     async def run(self, link: Link) -> None:
         """Consume until the link ends; the broker redelivers what is not acknowledged then.
 
         Raises the error that `stop` was called with.
         """
-        self._task = asyncio.current_task()
+        self._task, self._link = asyncio.current_task(), link
         throttled = link.throttled
-        self._retry_buffer.enter(self)
+        buffer = self._retry_buffer
+        buffer.enter(self)
         try:
-            async for deliveries in link.consume(self._reader.route.index):
+            async for deliveries in link.consume(self.source):
                 started = time_ns()
+                self.unsettled()
+                self._unsettled += deliveries
                 if (minutes := link.throttled) != throttled:
                     self._reader.note_throttled(minutes - throttled)
                     throttled = minutes
                 # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
-                await self._retry_buffer.handle(read(self._reader, deliveries, prepared, started), self)
+                await buffer.handle(read(self._reader, deliveries, buffer.ledger, prepared, started), self)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
             raise
         finally:
-            self._retry_buffer.leave(self)
+            buffer.leave(self)
 
     def stop(self, error: Exception) -> None:
         """End `run` with this error, because the deliveries of the link cannot be processed."""
         self._error = error
         if self._task is not None:
             self._task.cancel()
+
+
+def settlement_metrics(ages: Mapping[tuple[str, ...], float]) -> Iterator[GaugeReading]:
+    """Return the metrics of unsettled deliveries, by connection and source."""
+    yield GaugeReading(
+        "connectivity_oldest_unsettled_seconds",
+        "Age of the oldest delivery of a source that is not settled.",
+        ages,
+        ("connection", "source"),
+    )

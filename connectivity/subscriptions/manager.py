@@ -25,8 +25,9 @@ from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitoring.logs import log_context
 from connectivity.subscriptions.engine import ElementsEmitted, EngineOutput, Subscription, SubscriptionState
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, PageEnd
+from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
-from connectivity.transports.base import Done
+from connectivity.transports.base import Done, ReaderStatus
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, new_subscription_id
 from mappings.model.signals import (
@@ -164,8 +165,10 @@ class ActiveSubscription(Subscription):
         return f"<{self.kind.value} {self.key[:6]}… of {self.entity}, {self.state.value}, demand {self.demand}>"
 
 
-class SubscriptionManager:
+class SubscriptionManager(ConnectionComponent):
     """All subscriptions of the service."""
+
+    job = "end idle subscriptions"
 
     def __init__(self, open_feed: FeedFactory, bounds: SubscriptionLimits, clock: Callable[[], float]) -> None:
         """`clock` returns monotonic seconds."""
@@ -253,10 +256,11 @@ class SubscriptionManager:
         """End a subscription by an operator; its client is sent `failed`."""
         self._send(subscription, subscription.revoke(fault))
 
-    def leave(self, connection_id: str, reader: str) -> None:
+    def reader(self, connection_id: str, address: str, reader_status: ReaderStatus) -> None:
         """Cancel the subscriptions of a reader that has gone, unless another reader has taken them over."""
-        for subscription in list(self._by_reader.get((connection_id, reader), ())):
-            self._cancel(subscription)
+        if reader_status is ReaderStatus.GONE:
+            for subscription in list(self._by_reader.get((connection_id, address), ())):
+                self._cancel(subscription)
 
     def sweep(self) -> None:
         """End idle subscriptions and forget ended ones; to be called about once a second."""
@@ -282,7 +286,7 @@ class SubscriptionManager:
             if subscription.kind is kind and subscription.state is SubscriptionState.FLOWING:
                 self._send(subscription, subscription.revoke(EndReason.ABORTED))
 
-    def close_connection(self, connection_id: str) -> None:
+    def closed(self, connection_id: str) -> None:
         """End the subscriptions of a connection that is closed or deleted, without a reply."""
         for (scope, kind), subscriptions in list(self._scopes.items()):
             for subscription in [

@@ -10,58 +10,18 @@ twice (Ditto connections, response diversion).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple
 
-from connectivity.connections.model import Connection, ResponseType
+from connectivity.connections.model import ResponseType
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
+from connectivity.targets.open_connection import ConnectionComponent, OpenConnection
 from connectivity.targets.target import TargetPublisher
 from mappings.model.signals import Answer
 
 DIVERTED_FROM = "diverted-response-from-connection"
 
 _USUAL_TYPES = frozenset({ResponseType.RESPONSE.value, ResponseType.ERROR.value})
-
-
-@dataclass(frozen=True, slots=True)
-class DivertingOptions:
-    """The diversion options in a connection's `specificConfig`."""
-
-    is_source: bool = False
-    is_target: bool = False
-    preserves_original: bool = False
-    """Whether a diverted response goes to the reply-target too."""
-    authorized: frozenset[str] = frozenset()
-    """The connections whose responses are accepted."""
-
-    @classmethod
-    def of(cls, connection: Connection) -> DivertingOptions:
-        options = connection.specific_config
-
-        def flag(name: str) -> bool:
-            return options.get(name, "").lower() == "true"
-
-        authorized = options.get("authorized-connections-as-sources", "").split(",")
-        return cls(
-            flag("is-diversion-source"),
-            flag("is-diversion-target"),
-            flag("preserve-normal-response-via-source"),
-            frozenset(filter(None, map(str.strip, authorized))),
-        )
-
-
-class OpenConnection:
-    """One open connection. `declared`: the labels that its sources declare."""
-
-    def __init__(self, connection: Connection, targets: Sequence[TargetPublisher], declared: frozenset[str]) -> None:
-        self.connection_id = connection.id
-        self.targets = tuple(targets)
-        self.declared = declared
-        self.diverting = DivertingOptions.of(connection)
-
-    def __repr__(self) -> str:
-        return f"<OpenConnection {self.connection_id}, {len(self.targets)} targets>"
 
 
 class ResponseDiversion(NamedTuple):
@@ -72,7 +32,7 @@ class ResponseDiversion(NamedTuple):
     reason: str = ""
 
 
-class ConnectionDirectory:
+class ConnectionDirectory(ConnectionComponent):
     """The open connections, in the order in which they were opened."""
 
     def __init__(self) -> None:
@@ -81,10 +41,10 @@ class ConnectionDirectory:
     def __iter__(self) -> Iterator[OpenConnection]:
         return iter(tuple(self._members.values()))
 
-    def join(self, member: OpenConnection) -> None:
-        self._members[member.connection_id] = member
+    def opened(self, opened: OpenConnection) -> None:
+        self._members[opened.connection_id] = opened
 
-    def leave(self, connection_id: str) -> None:
+    def closed(self, connection_id: str) -> None:
         """Remove a connection, and end what waits for its broker."""
         member = self._members.pop(connection_id, None)
         for target in member.targets if member is not None else ():

@@ -23,8 +23,8 @@ from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.cursor_repository import CursorRepository
 from connectivity.store.store import Store
 from connectivity.targets.event_cursor import EventCursor
+from connectivity.targets.open_connection import ConnectionComponent, OpenConnection
 from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, SignalContext
-from connectivity.targets.target import TargetPublisher
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.errors import StoreUnavailable
@@ -56,8 +56,10 @@ class TargetLag(NamedTuple):
     seconds: float
 
 
-class EventPublisher:
+class EventPublisher(ConnectionComponent):
     """Every target that events go to."""
+
+    job = "advance event cursors"
 
     def __init__(self, store: Store, present: ClockedState) -> None:
         """Raises StoreUnavailable."""
@@ -93,12 +95,12 @@ class EventPublisher:
         """The open cursors of a connection."""
         return self._cursors.get(connection_id, ())
 
-    def has_positions(self, connection: Connection) -> bool:
+    def is_prepared(self, connection: Connection) -> bool:
         """Whether exactly the targets of a connection have durable positions."""
         known = [target for id, target in self._positions if id == connection.id]
         return sorted(known) == sorted(keys(connection).values())
 
-    async def place(self, connection: Connection) -> None:
+    async def prepare(self, connection: Connection) -> None:
         """Create the missing positions of a connection. Waits for the store."""
         wanted = list(keys(connection).values())
         self._joining[connection.id] += 1
@@ -128,17 +130,17 @@ class EventPublisher:
             self._joining += Counter()
             self._update_following()
 
-    def join(self, connection: Connection, targets: Sequence[TargetPublisher]) -> None:
+    def opened(self, opened: OpenConnection) -> None:
         """Open the cursors of a connection whose targets have positions."""
-        opened = []
-        for index, key in keys(connection).items():
-            if (place := self._positions.get((connection.id, key))) is None:
+        cursors = []
+        for index, key in keys(opened.connection).items():
+            if (place := self._positions.get((opened.connection_id, key))) is None:
                 continue
-            opened.append(EventCursor(targets[index], place, self.wake))
+            cursors.append(EventCursor(opened.targets[index], place, self.wake))
             # Creates the time series, so that its first increase is visible.
-            self.on_skip(connection.id, str(index), 0)
-        if opened:
-            self._cursors[connection.id] = opened
+            self.on_skip(opened.connection_id, str(index), 0)
+        if cursors:
+            self._cursors[opened.connection_id] = cursors
             self.wake()
 
     async def stop(self, connection_id: str) -> None:
@@ -146,13 +148,13 @@ class EventPublisher:
         if cursors := self.of(connection_id):
             await asyncio.gather(*(cursor.stop() for cursor in cursors))
 
-    def leave(self, connection_id: str) -> None:
+    def closed(self, connection_id: str) -> None:
         """Close the cursors of a connection. Their positions are kept."""
         for cursor in self._cursors.pop(connection_id, ()):
             self._note(cursor)
             cursor.close()
 
-    def keep(self, is_wanted: Callable[[str], bool]) -> None:
+    def keep_only(self, is_wanted: Callable[[str], bool]) -> None:
         """Delete the positions of connections for which this is false."""
         for connection_id in {id for id, _ in self._positions if id not in self._cursors and not is_wanted(id)}:
             for key in [key for key in self._positions if key[0] == connection_id]:
@@ -346,7 +348,7 @@ class EventPublisher:
         stored = datetime.fromisoformat(oldest.event.timestamp).astimezone(UTC)
         return TargetLag(newest - seq, max(0.0, (self._present.now() - stored).total_seconds()))
 
-    def conditions(self, connection_id: str) -> Iterator[tuple[int, str]]:
+    def conditions(self, connection_id: str) -> Iterator[tuple[int | None, str]]:
         """Return the conditions of targets for the status of a connection, by their index."""
         for cursor in self.of(connection_id):
             index = cursor.route.index

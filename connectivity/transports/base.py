@@ -12,8 +12,9 @@ import asyncio
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
+from time import monotonic
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -36,11 +37,13 @@ class Outcome(Enum):
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One received envelope that is acknowledged by `settle` or rejected by `reject`: one call, once.
+    """One received envelope, and its settlement: `settle` takes effect once.
 
     `name` is the broker's identifier of the delivery, equal after a redelivery (None: there is no identifier);
-    `redelivered` is the broker's own flag. `address` is the concrete address it arrived on. `reader` is the address of
-    the sender, which reads the replies there, if the link reports when the sender leaves (`ReaderStatus.GONE`).
+    `redelivered` is the broker's own flag. `address` is the concrete address it arrived on. `ended` reports the outcome to
+    the broker. `reader` is the address of the sender, which reads the replies there, if the link reports when the sender
+    leaves (`ReaderStatus.GONE`). `arrived` is the time in monotonic seconds, `outcome` None until it is settled.
+    `has_own_timeout`: it waits for others, for a limited time.
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
@@ -51,12 +54,15 @@ class Delivery:
     redelivered: bool
     ended: Callable[[Delivery, Outcome], None]
     reader: str | None = None
+    arrived: float = field(default_factory=monotonic)
+    outcome: Outcome | None = None
+    has_own_timeout: bool = False
 
-    def settle(self) -> None:
-        self.ended(self, Outcome.SETTLED)
-
-    def reject(self, redeliver: bool) -> None:
-        self.ended(self, Outcome.REDELIVER if redeliver else Outcome.DROPPED)
+    def settle(self, outcome: Outcome = Outcome.SETTLED) -> None:
+        """Acknowledge or reject the delivery, unless it is settled already."""
+        if self.outcome is None:
+            self.outcome = outcome
+            self.ended(self, outcome)
 
 
 AnyDelivery = TypeVar("AnyDelivery", bound=Delivery)

@@ -22,16 +22,16 @@ import uvloop
 from prometheus_client import generate_latest
 
 from connectivity.connections.model import Connection
-from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.dispatch.assembly import assemble
 from connectivity.monitoring.counters import Addresses, EventCounter, SignalReference, TargetCounters
 from connectivity.monitoring.meter import Meter
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from connectivity.sources.delivery import read
+from connectivity.sources.delivery import DeliveryLedger, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
-from connectivity.targets.directory import OpenConnection
+from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
@@ -157,7 +157,7 @@ class Way:
         now = datetime.now
         decider = Decider(self.store, now=lambda: now(UTC))
         self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), time.monotonic)
-        self.dispatcher = Dispatcher(self.store, self.streams, decider)
+        self.dispatch, self.ledger = assemble(self.store, self.streams, decider, {}), DeliveryLedger()
         self.link, self.outbox = Confirming(), Outbox()
         self.outbox.attach(self.link)
         meter = monitor.meter("bench")
@@ -176,9 +176,9 @@ class Way:
 
     async def start(self) -> Way:
         if self.targets:
-            self.dispatcher.join(OpenConnection(self.beside, self.targets, frozenset()))
-            await self.dispatcher.event_publisher.place(self.beside)
-            self.dispatcher.event_publisher.join(self.beside, self.targets)
+            await self.dispatch.event_publisher.prepare(self.beside)
+            for component in self.dispatch.components:
+                component.opened(OpenConnection(self.beside, self.targets))
         return self
 
     def _open_feed(self, signal: Subscribe, _subjects: tuple[str, ...]) -> HistoryFeed:
@@ -197,7 +197,7 @@ class Way:
                 for payload in payloads[start : start + BATCH]
             ]
             self.ended.expect(len(deliveries))
-            self.dispatcher.handle(read(self.reader, deliveries), _nothing)
+            self.dispatch.dispatcher.handle(read(self.reader, deliveries, self.ledger), _nothing)
             self.monitor.tick()
             await self.ended.reached()
         await self.link.taken.reached()
@@ -216,12 +216,12 @@ class Way:
         payload = b'{"topic":"%s","path":"/","headers":{},"value":%s}' % (topic.encode(), value)
         self.ended.expect(1)
         delivery = Delivery(Envelope(payload, {}), "bench", None, False, self._ended)
-        self.dispatcher.handle(read(self.reader, [delivery]), _nothing)
+        self.dispatch.dispatcher.handle(read(self.reader, [delivery], self.ledger), _nothing)
         await self.ended.reached()
 
     async def close(self) -> None:
-        self.dispatcher.close_connection("beside")
-        await self.dispatcher.event_publisher.close()
+        self.dispatch.event_publisher.closed("beside")
+        await self.dispatch.event_publisher.close()
         await self.store.close()
 
 

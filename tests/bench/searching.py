@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.dispatch.assembly import assemble
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from connectivity.sources.delivery import read
+from connectivity.sources.delivery import DeliveryLedger, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed
@@ -152,7 +152,8 @@ async def _in_process(path: Path) -> tuple[float, float]:
         assert isinstance(signal.query, SearchQuery)
         return searching.open(signal.query, signal.headers, subjects)
 
-    dispatcher = Dispatcher(store, SubscriptionManager(open_feed, SubscriptionLimits(), time.monotonic), decider)
+    streams = SubscriptionManager(open_feed, SubscriptionLimits(), time.monotonic)
+    dispatcher, ledger = assemble(store, streams, decider, {}).dispatcher, DeliveryLedger()
     document: dict[str, Any] = {"id": "bench", "connectionType": "mqtt", "connectionStatus": "open"}
     built = parse({**document, "uri": "tcp://127.0.0.1:1883", "sources": [source("bench", SUBJECT)]})
     link, outbox = _Taking(), Outbox()
@@ -164,7 +165,7 @@ async def _in_process(path: Path) -> tuple[float, float]:
 
     def deliver(payloads: list[bytes]) -> None:
         each = [Delivery(Envelope(it, {}), "bench/ask", str(next(names)), False, _nothing) for it in payloads]
-        dispatcher.handle(read(reader, each), _nothing)
+        dispatcher.handle(read(reader, each, ledger), _nothing)
 
     async def search(first: int, count: int) -> None:
         link.keys.clear()

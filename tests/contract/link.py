@@ -15,7 +15,7 @@ import pytest
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import ConnectivityError, Detail, LinkError
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Delivery, Link, OutboundMessage, ProbeReport, ReaderStatus
+from connectivity.transports.base import Delivery, Link, OutboundMessage, Outcome, ProbeReport, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.support.wait import PATIENCE, wait_until
 
@@ -233,7 +233,7 @@ class BrokerBehaviour:
         first = await world.connect()
         await world.send([b"bad"])
         [delivery] = await DeliveryCollector(first).take(1)
-        delivery.reject(redeliver=False)
+        delivery.settle(Outcome.DROPPED)
         await first.close()
         second = await world.connect()
         await world.send([b"new"])
@@ -245,7 +245,7 @@ class BrokerBehaviour:
         taker = DeliveryCollector(link)
         await world.send([b"later"])
         [first] = await taker.take(1)
-        first.reject(redeliver=True)
+        first.settle(Outcome.REDELIVER)
         if world.is_renewed_for_redelivery:
             await link.close()
             link = await world.connect()

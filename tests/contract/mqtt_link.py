@@ -12,7 +12,7 @@ import pytest
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import Detail, PublishFailed
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import OutboundMessage
+from connectivity.transports.base import OutboundMessage, Outcome
 from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MOST_HELD, MqttLink
 from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
@@ -197,7 +197,7 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send([b"shared"])
         [one], [two] = await DeliveryCollector(first, 0).take(1), await DeliveryCollector(first, 1).take(1)
         one.settle()
-        two.reject(redeliver=True)
+        two.settle(Outcome.REDELIVER)
         await first.close()
         second = await world.connect()
         assert [(await DeliveryCollector(second, index).take(1))[0].redelivered for index in (0, 1)] == [True, True]
@@ -227,7 +227,7 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send([b"zero"])
         [delivery] = await taker.take(1)
         assert (delivery.name, delivery.envelope.headers["mqtt.qos"]) == (None, "0")
-        delivery.reject(redeliver=True)
+        delivery.settle(Outcome.REDELIVER)
         await first.close()
         second = await world.connect()
         await world.send([b"new"])
@@ -301,7 +301,7 @@ class MqttBehaviour(BrokerBehaviour):
         link = await world.connect()
         taker = DeliveryCollector(link)
         await world.send([b"bad"])
-        (await taker.take(1))[0].reject(redeliver=True)
+        (await taker.take(1))[0].settle(Outcome.REDELIVER)
         await world.send(numbered(5))
         assert await taker.payloads(5) == numbered(5)
         await link.close()
@@ -312,7 +312,7 @@ class MqttBehaviour(BrokerBehaviour):
         await world.send([b"again"])
         [first] = await taker.take(1)
         rejected_at = asyncio.get_running_loop().time()
-        first.reject(redeliver=True)
+        first.settle(Outcome.REDELIVER)
         error = await lost(link)
         assert asyncio.get_running_loop().time() - rejected_at >= 0.9
         assert (error.detail, error.retry) == (Detail.CONNECTING, True)
@@ -329,7 +329,7 @@ class MqttBehaviour(BrokerBehaviour):
         taker = DeliveryCollector(link)
         await world.send(numbered(MAX_UNACKNOWLEDGED))
         for delivery in await taker.take(MAX_UNACKNOWLEDGED):
-            delivery.reject(redeliver=True)
+            delivery.settle(Outcome.REDELIVER)
         await lost(link)
         await link.close()
 

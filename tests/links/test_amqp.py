@@ -20,7 +20,7 @@ from connectivity.errors import Detail, NotConnected, PublishFailed
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import WINDOW, AmqpLink
 from connectivity.transports.amqp.publisher import EXCHANGE_RECHECK_DELAY
-from connectivity.transports.base import OutboundMessage, ReaderStatus
+from connectivity.transports.base import OutboundMessage, Outcome, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered, signs_of
 from tests.support.amqp_link import AmqpWorld
@@ -122,7 +122,7 @@ class TestAmqp091(BrokerBehaviour):
         names = [delivery.name for delivery in first]
         assert len(set(names)) == 3
         for delivery in first:
-            delivery.reject(redeliver=True)
+            delivery.settle(Outcome.REDELIVER)
         again = await taker.take(3)
         assert [(delivery.name, delivery.redelivered) for delivery in again] == [(name, True) for name in names]
         await world.cut()
@@ -193,7 +193,7 @@ class TestAmqp091(BrokerBehaviour):
         monkeypatch.setattr(link.client, "send", sent.append)
         for delivery in deliveries[:100]:
             delivery.settle()
-        deliveries[100].reject(redeliver=False)
+        deliveries[100].settle(Outcome.DROPPED)
         for delivery in deliveries[101:]:
             delivery.settle()
         await wait_until(lambda: sent)
@@ -221,7 +221,7 @@ class TestAmqp091(BrokerBehaviour):
         world.sources([queue])
         link = await world.connect()
         await world.bare_client.send(queue, [b"bad"])
-        (await DeliveryCollector(link).take(1))[0].reject(redeliver=False)
+        (await DeliveryCollector(link).take(1))[0].settle(Outcome.DROPPED)
         await wait_until(world.received)
         assert world.received()[0].payload == b"bad"
         await link.close()

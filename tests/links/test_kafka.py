@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.transports.base import OutboundMessage
+from connectivity.transports.base import OutboundMessage, Outcome
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.consumer import IN_FLIGHT
 from connectivity.transports.kafka.link import KafkaLink
@@ -202,7 +202,7 @@ class TestKafka(BrokerBehaviour):
         link = await world.connect()
         taker = DeliveryCollector(link)
         await world.send([b"at most once"])
-        (await taker.take(1))[0].reject(redeliver=True)
+        (await taker.take(1))[0].settle(Outcome.REDELIVER)
         await world.send([b"next"])
         assert (await taker.take(1))[0].envelope.payload == b"next"
         await link.close()
@@ -229,7 +229,7 @@ class TestKafka(BrokerBehaviour):
         one, two, three, four = await taker.take(4)
         one.settle()
         four.settle()
-        two.reject(redeliver=True)
+        two.settle(Outcome.REDELIVER)
         three.settle()
         again = await taker.take(3)
         assert [each.envelope.payload for each in again] == numbered(4)[1:]

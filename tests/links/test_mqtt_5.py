@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import OutboundMessage, ReaderStatus
+from connectivity.transports.base import OutboundMessage, Outcome, ReaderStatus
 from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, Publishing, numbered, signs_of
@@ -145,7 +145,7 @@ class TestMqtt5(MqttBehaviour):
         await world.send([b"shared"])
         [one], [two] = await DeliveryCollector(first, 0).take(1), await DeliveryCollector(first, 1).take(1)
         one.settle()
-        two.reject(redeliver=True)
+        two.settle(Outcome.REDELIVER)
         await first.close()
         second = await world.connect()
         again = DeliveryCollector(second, 1)

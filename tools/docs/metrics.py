@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
+from connectivity.sources.consumer import settlement_metrics
 from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
 from connectivity.targets.event_publisher import lag_metrics
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
@@ -26,6 +27,7 @@ LABELS: Mapping[str, str] = {
     "kind": "`batch`, `optimize`, `vacuum`, `retention`; of what fails `full_snapshot` and `erasure`, too, and no `batch`",
     "name": "the name of a background job",
     "outcome": "the outcome of a message, see below",
+    "source": "the index of a source in its connection",
     "table": "the name of a table of the lake",
     "target": "the index of a target in its connection",
 }
@@ -51,6 +53,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
     monitor.watch_figures(lambda: lag_metrics({(_CONNECTION, "0"): (3, 0.5)}))
+    monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
     monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))
     watermark = Watermark(
         3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}
@@ -106,6 +109,7 @@ _OUTCOMES = """
 | `in` | `unmatched` | a response or acknowledgement without a pending request |
 | `in` | `unanswerable` | it has no valid reply address |
 | `in` | `held` | held back while the store was unavailable |
+| `in` | `overdue` | rejected, because nothing had settled it for `source.settle_timeout` |
 | `out` | `published`, `failed` | the broker has confirmed a message, or refused it; or it could not be written |
 | `out` | `not_expected`, `no_reply_target`, `address_unresolved`, `not_diverted` | not sent, for this reason |
 | `out` | `unwritten` | the mapper produced no message |"""

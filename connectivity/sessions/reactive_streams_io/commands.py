@@ -22,7 +22,8 @@ from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionCommand, SessionReply
 from connectivity.sessions.reactive_streams_io.ingest import Element, Ingest
 from connectivity.sessions.reply_channel import ReplyChannel
-from connectivity.sources.delivery import InboundDelivery, name_of_part
+from connectivity.sources.deduplication import name_of_part
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import DecodedDelivery, ReceivedSignal, SenderCheck
 from connectivity.targets.destination import Destination, context_of
 from connectivity.targets.reply_target import ReplyTargetPublisher, failure_of, too_large

@@ -53,6 +53,8 @@ FULL = "429 rsio:sessions.limit The maximum number of sessions is reached."
 class RsioHandler(SessionHandler):
     """Serves all sessions of the service."""
 
+    job = "end idle reactive-streams-io sessions"
+
     def __init__(self, services: SessionServices) -> None:
         self._services = services
         self._registries: dict[tuple[str, str], RsioSessions] = {}
@@ -192,7 +194,7 @@ class RsioHandler(SessionHandler):
             await self._services.store.barrier()
         await asyncio.gather(*(registry.part(errors.SHUTDOWN) for registry in registries))
 
-    def close_connection(self, connection_id: str) -> None:
+    def closed(self, connection_id: str) -> None:
         for key in [key for key in self._registries if key[0] == connection_id]:
             self._registries.pop(key).close()
 

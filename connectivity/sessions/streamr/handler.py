@@ -28,8 +28,10 @@ from connectivity.sessions.streamr.resend import ResendQueue, ResendRequest
 from connectivity.sessions.streamr.resumption import go_on
 from connectivity.sessions.streamr.sessions import StreamrSessions
 from connectivity.sessions.streamr.twin_commands import twin_command
-from connectivity.sources.delivery import InboundDelivery, name_in_session
+from connectivity.sources.deduplication import name_in_session
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
+from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done, ReaderStatus, ignore_outcome
 from mappings.errors import Fault, MappingError
@@ -76,6 +78,8 @@ class _Request(NamedTuple):
 
 class StreamrHandler(SessionHandler):
     """Serves all sessions of the service."""
+
+    job = "end idle Streamr sessions"
 
     def __init__(self, services: SessionServices) -> None:
         self._services = services
@@ -275,12 +279,16 @@ class StreamrHandler(SessionHandler):
                 if not state.resending.is_idle:
                     state.resending.go_on()
         for connection_id, routes in list(self._unopened.items()):
-            self.opened(connection_id, routes)
+            self._resume(connection_id, routes)
         if self._is_desired is not None:
             self.keep_only(self._is_desired)
         self._rows.sweep()
 
-    def opened(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
+    def opened(self, opened: OpenConnection) -> None:
+        """Resume the stored sessions of a connection."""
+        self._resume(opened.connection_id, opened.routes)
+
+    def _resume(self, connection_id: str, routes: Sequence[ReplyTargetPublisher]) -> None:
         own = [route for route in routes if route.mapper.protocol == PROTOCOL]
         world, now = self._services.decider.world, self._services.clock()
         try:
@@ -314,7 +322,7 @@ class StreamrHandler(SessionHandler):
     async def close(self) -> None:
         await self._rows.close()
 
-    def close_connection(self, connection_id: str) -> None:
+    def closed(self, connection_id: str) -> None:
         for registry in self._of(connection_id):
             registry.close()
             self._reader_access.close(registry)

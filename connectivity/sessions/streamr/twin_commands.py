@@ -13,7 +13,7 @@ from typing import Any
 from connectivity.sessions.base import SessionCommand
 from connectivity.sessions.streamr.permissions import StreamPermission
 from connectivity.sessions.streamr.reply_channel import StreamrReplyChannel
-from connectivity.sources.delivery import DeduplicationKey
+from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.transports.base import Done
 from mappings.errors import DecodeError
 from mappings.ids import EntityId, new_correlation_id

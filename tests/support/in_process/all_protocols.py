@@ -97,7 +97,7 @@ class AllProtocolsSetup(ConnectionHarness):
         for _ in range(seconds):
             self.clock.advance(1)
             self.streams.sweep()
-            self.dispatcher.sweep()
+            self.sweep_sessions()
 
     def fail_behind(self, revision: int) -> None:
         """From now on, nothing behind this revision can be read."""

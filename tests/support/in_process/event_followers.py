@@ -33,7 +33,7 @@ async def beside(
 
 
 def cursor(harness: ConnectionHarness, target: int = 0) -> EventCursor:
-    found: EventCursor = harness.dispatcher.event_publisher.of(harness.connection.id)[target]
+    found: EventCursor = harness.event_publisher.of(harness.connection.id)[target]
     return found
 
 

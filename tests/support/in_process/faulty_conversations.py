@@ -163,7 +163,7 @@ class RoamingClient:
         return bool(said)
 
     def gone(self) -> None:
-        self.rsio_harness.dispatcher.reader("site", self.places[-1], ReaderStatus.GONE)
+        self.rsio_harness.reader(self.places[-1], ReaderStatus.GONE)
         self.requester.react(self.requester.endpoint.lose(self.rsio_harness.clock.now()))
 
 
@@ -291,7 +291,7 @@ class Conversation:
     def wait(self, seconds: float) -> None:
         self.waited += seconds
         self.rsio_harness.clock.advance(seconds)
-        self.rsio_harness.dispatcher.sweep()
+        self.rsio_harness.sweep_sessions()
         self.rsio_harness.streams.sweep()
         for visitor in self.visitors:
             visitor.requester.react(visitor.requester.endpoint.tick(self.rsio_harness.clock.now()))
@@ -310,10 +310,10 @@ class Conversation:
         """Everybody goes, and nobody comes back in time."""
         for visitor in self.visitors:
             for place in visitor.places:
-                self.rsio_harness.dispatcher.reader("site", place, ReaderStatus.GONE)
+                self.rsio_harness.reader(place, ReaderStatus.GONE)
         for _ in range(4):
             self.rsio_harness.clock.advance(700)
-            self.rsio_harness.dispatcher.sweep()
+            self.rsio_harness.sweep_sessions()
             self.rsio_harness.streams.sweep()
         await until(lambda: len(asyncio.all_tasks()) == 1)
 
@@ -343,7 +343,7 @@ class Conversation:
 
 def left(rsio_harness: RsioHarness) -> list[object]:
     """What is still kept at a quay without clients."""
-    desk: Any = rsio_harness.handlers.of("reactive_streams_io")
+    desk: Any = rsio_harness.handlers["reactive_streams_io"]
     found: list[object] = [*rsio_harness.streams, *rsio_harness.streams._scopes, *rsio_harness.following._lines]
     if len(desk._reader_access._all):
         found.append(desk._reader_access)

@@ -36,7 +36,7 @@ class Running:
         self.connection = connection(*sources, uri=f"memory://{name}:1", **more)
         self.supervisor = Supervisor(
             self.connection,
-            self.harness.dispatcher,
+            self.harness.assembly,
             self.harness.store,
             self.harness.monitor,
             pauses=pauses,

@@ -18,12 +18,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from connectivity.connections.model import Connection
-from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.dispatch.assembly import Dispatch, assemble
+from connectivity.dispatch.live_handler import LiveHandler
+from connectivity.dispatch.request_reply import RequestReply
 from connectivity.errors import ConnectivityError
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.prometheus import PrometheusRegistry
-from connectivity.sessions import SessionHandlers, SessionServices, open_handlers
-from connectivity.sources.delivery import InboundDelivery, read
+from connectivity.sessions import SessionHandler, SessionServices, open_handlers
+from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store, StoreOptions
 from connectivity.subscriptions.aggregation_feed import open_search
@@ -32,17 +34,17 @@ from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.live_feed import LiveFeeds
 from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchConnection, SearchService
-from connectivity.targets.directory import OpenConnection
+from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
-from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome
+from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome, ReaderStatus
 from connectivity.twins.access import may_stream
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Event, LiveQuery, SearchQuery, SessionQuery, Subscribe
+from mappings.model.signals import Event, LiveQuery, Message, SearchQuery, SessionQuery, Subscribe
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
@@ -213,11 +215,11 @@ class ConnectionHarness:
     clock: Clock
     decider: Decider
     streams: SubscriptionManager
-    dispatcher: Dispatcher
+    assembly: Dispatch
     monitor: PrometheusRegistry
     searching: SearchService
     following: LiveFeeds
-    handlers: SessionHandlers
+    handlers: Mapping[str, SessionHandler]
     kept: KeptRows
 
     def __init__(
@@ -239,7 +241,7 @@ class ConnectionHarness:
         self.journal = beside.journal if beside is not None else journal or Disk()
         if beside is not None:
             self.store, self.clock, self.decider = beside.store, beside.clock, beside.decider
-            self.streams, self.dispatcher, self.monitor = beside.streams, beside.dispatcher, beside.monitor
+            self.streams, self.assembly, self.monitor = beside.streams, beside.assembly, beside.monitor
             self.searching, self.following, self.handlers = beside.searching, beside.following, beside.handlers
             self.kept = beside.kept
         else:
@@ -256,7 +258,7 @@ class ConnectionHarness:
                 self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
             )
             self.handlers = open_handlers(services)
-            self.dispatcher = Dispatcher(self.store, self.streams, self.decider, self.clock.now, self.handlers)
+            self.assembly = assemble(self.store, self.streams, self.decider, self.handlers, self.clock.now)
             self.monitor = PrometheusRegistry()
             self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()
@@ -274,10 +276,14 @@ class ConnectionHarness:
             TargetPublisher(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer)
             for index in range(len(self.connection.targets))
         ]
-        declared: frozenset[str] = frozenset().union(*(reader.route.declared for reader in self.readers))
-        self.dispatcher.join(OpenConnection(self.connection, self.targets, declared))
+        self.dispatcher = self.assembly.dispatcher
+        self.event_publisher = self.assembly.event_publisher
+        self.ledger = DeliveryLedger()
         self.routes = [route for reader in self.readers for route in reader.routes]
-        self.dispatcher.handlers.opened(self.connection.id, self.routes)
+        self.opened = OpenConnection(self.connection, self.targets, self.routes)
+        for component in self.assembly.components:
+            if component is not self.event_publisher:
+                component.opened(self.opened)
         self.postponed: list[InboundDelivery] = []
         self.outcomes: list[tuple[str | None, Outcome]] = []
         self._number = 0
@@ -306,9 +312,32 @@ class ConnectionHarness:
 
     async def follow(self) -> Self:
         """Have the events of twins go to the targets of this connection, from now on or from where they were."""
-        await self.dispatcher.event_publisher.place(self.connection)
-        self.dispatcher.event_publisher.join(self.connection, self.targets)
+        await self.event_publisher.prepare(self.connection)
+        self.event_publisher.opened(self.opened)
         return self
+
+    def close_connection(self) -> None:
+        """Close this connection, as its supervisor does."""
+        for component in self.assembly.components:
+            component.closed(self.connection.id)
+
+    def reader(self, address: str, reader_status: ReaderStatus) -> None:
+        """Report a reader's status, as a link does."""
+        for component in self.assembly.components:
+            component.reader(self.connection.id, address, reader_status)
+
+    @property
+    def request_reply(self) -> RequestReply:
+        handler = self.dispatcher._handlers[Message]
+        assert isinstance(handler, LiveHandler)
+        return handler._request_reply
+
+    def waiting_deliveries(self) -> int:
+        return self.request_reply.pending.waiting_deliveries(self.connection.id)
+
+    def sweep_sessions(self) -> None:
+        for handler in self.handlers.values():
+            handler.sweep()
 
     async def close(self) -> None:
         """Let go of the disk and end the store's thread."""
@@ -334,7 +363,7 @@ class ConnectionHarness:
 
     def handle(self, *deliveries: Delivery, source: int = 0) -> None:
         """Hand over one batch."""
-        self.dispatcher.handle(read(self.readers[source], deliveries), self.postponed.extend)
+        self.dispatcher.handle(read(self.readers[source], deliveries, self.ledger), self.postponed.extend)
 
     def deliver(self, *payloads: bytes, source: int = 0, **headers: str) -> list[Delivery]:
         """Hand over one batch of these payloads."""

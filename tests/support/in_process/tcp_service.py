@@ -155,7 +155,7 @@ class TcpService:
         self.port = self.connection.broker_uri.port
         self.supervisor = Supervisor(
             self.connection,
-            rsio_harness.dispatcher,
+            rsio_harness.assembly,
             rsio_harness.store,
             rsio_harness.monitor,
             pauses=AT_ONCE,
@@ -202,9 +202,7 @@ class TcpService:
 
     @property
     def _registries(self) -> list[RsioSessions]:
-        return list(
-            cast(RsioHandler, self.rsio_harness.dispatcher.handlers.of("reactive_streams_io"))._registries.values()
-        )
+        return list(cast(RsioHandler, self.rsio_harness.handlers["reactive_streams_io"])._registries.values())
 
     def keeps_little(self) -> None:
         """Let the system keep little of what those who are there have not read."""
@@ -215,7 +213,7 @@ class TcpService:
     def pass_time(self, seconds: float) -> None:
         """Move the clock of the sessions, and do what is due then."""
         self.rsio_harness.clock.advance(seconds)
-        self.rsio_harness.dispatcher.handlers.sweep()
+        self.rsio_harness.sweep_sessions()
 
     async def close(self) -> None:
         # Who is still there would be waited for.

@@ -26,7 +26,7 @@ class WebSocketService:
         self.connection = door(self.port, **more)
         self.supervisor = Supervisor(
             self.connection,
-            harness.dispatcher,
+            harness.assembly,
             harness.store,
             harness.monitor,
             pauses=AT_ONCE,

@@ -58,7 +58,7 @@ def begun(connection: Connection) -> None:
     list(caveats(connection))
     supervisor = Supervisor(
         connection,
-        cast(Any, SimpleNamespace(reader=print, handle=print)),
+        cast(Any, SimpleNamespace(dispatcher=SimpleNamespace(handle=print), components=())),
         cast(Any, None),
         PrometheusRegistry(),
         pauses=Backoff(),

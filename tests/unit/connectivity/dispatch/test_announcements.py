@@ -32,8 +32,8 @@ def a_target(topic: str = TOPIC, *subjects: str) -> dict[str, Any]:
 
 def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlation_id() -> None:
     harness = ConnectionHarness(targets=[a_target(TOPIC, OWNER, GUEST)])
-    harness.dispatcher.announce(ANNOUNCEMENT)
-    harness.dispatcher.announce(ANNOUNCEMENT)
+    harness.assembly.announcements.announce(ANNOUNCEMENT)
+    harness.assembly.announcements.announce(ANNOUNCEMENT)
     first, second = harness.answers()
     assert (first["topic"], first["path"]) == ("acme.site/pol-7/policies/announcements/subjectDeletion", "/")
     assert (first["value"], first["headers"]["content-type"]) == ({"deleteAt": "x"}, "application/json")
@@ -52,7 +52,7 @@ def test_case_the_announced_subject_is_sent_the_announcement_with_a_new_correlat
 )
 def test_targets_are_selected_by_subject_and_namespace(topic: str, subjects: tuple[str, ...], is_told: bool) -> None:
     harness = ConnectionHarness(targets=[a_target(topic, *subjects)])
-    harness.dispatcher.announce(ANNOUNCEMENT)
+    harness.assembly.announcements.announce(ANNOUNCEMENT)
     assert len(harness.answers()) == is_told
 
 
@@ -60,7 +60,7 @@ def test_every_connection_is_sent_the_announcement() -> None:
     """Including the connection of the command."""
     harness = ConnectionHarness(targets=[a_target(), a_target()])
     other = ConnectionHarness(source("in"), beside=harness, id="other", targets=[a_target()])
-    harness.dispatcher.announce(ANNOUNCEMENT)
+    harness.assembly.announcements.announce(ANNOUNCEMENT)
     assert (len(harness.answers()), len(other.answers())) == (2, 1)
 
 
@@ -69,13 +69,13 @@ def asking(*labels: str, **headers: Any) -> PolicyAnnouncement:
 
 
 def awaited(harness: ConnectionHarness) -> int:
-    return len(harness.dispatcher._request_reply.announcements)
+    return len(harness.assembly.announcements)
 
 
 async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> None:
     harness = ConnectionHarness(targets=[a_target()])
     with capture_logs() as lines:
-        harness.dispatcher.announce(asking("site:seen", timeout="1ms"))
+        harness.assembly.announcements.announce(asking("site:seen", timeout="1ms"))
         await until(lambda: awaited(harness) == 0)
     answers = harness.answers()
     assert len(answers) == MAX_ATTEMPTS
@@ -85,7 +85,7 @@ async def test_9_05_an_announcement_without_acknowledgement_is_sent_again() -> N
 
 async def test_9_05_a_source_that_declares_the_label_acknowledges_it() -> None:
     harness = ConnectionHarness(source("in", declaredAcks=["{{ connection:id }}:seen"]), targets=[a_target()])
-    harness.dispatcher.announce(asking("site:seen", timeout="50s"))
+    harness.assembly.announcements.announce(asking("site:seen", timeout="50s"))
     (announcement,) = harness.answers()
     assert awaited(harness) == 1
     headers = {"correlation-id": announcement["headers"]["correlation-id"]}
@@ -107,13 +107,13 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
     monkeypatch.setattr(module, "PAUSE_SECONDS", 0.001)
     harness = ConnectionHarness(targets=[{**a_target(), "issuedAcknowledgementLabel": "site:told"}])
     harness.link.confirms = False
-    harness.dispatcher.announce(asking("site:told"))
+    harness.assembly.announcements.announce(asking("site:told"))
     harness.link.confirm(1, PublishFailed("busy"))
     await until(lambda: len(harness.answers()) == 2)
     assert awaited(harness) == 1, "a failure that may go well later"
     harness.link.confirm()
     await until(lambda: awaited(harness) == 0)
-    harness.dispatcher.announce(asking("site:told"))
+    harness.assembly.announcements.announce(asking("site:told"))
     harness.link.confirm(1, PublishFailed("too large", status=413))
     await until(lambda: awaited(harness) == 0)
     assert len(harness.answers()) == 3, "what can never be taken is not sent again"
@@ -121,12 +121,12 @@ async def test_9_05_a_target_that_issues_the_label_acknowledges_it_when_its_brok
 
 def test_an_acknowledgement_that_was_not_requested_is_ignored() -> None:
     late = Acknowledgement(POLICY, "site:seen", 200, None, {"correlation-id": "c-1"})
-    assert not ConnectionHarness().dispatcher._request_reply.announcements.acknowledge(late)
+    assert not ConnectionHarness().assembly.announcements.acknowledge(late)
 
 
 def test_labels_of_the_service_itself_are_not_waited_for() -> None:
     harness = ConnectionHarness(targets=[a_target()])
-    harness.dispatcher.announce(asking("twin-persisted"))
+    harness.assembly.announcements.announce(asking("twin-persisted"))
     assert (len(harness.answers()), awaited(harness)) == (1, 0)
 
 
@@ -134,7 +134,7 @@ async def test_announcements_beyond_the_limit_are_sent_once(monkeypatch: pytest.
     monkeypatch.setattr(module, "MAX_PENDING_ANNOUNCEMENTS", 1)
     harness = ConnectionHarness(targets=[a_target()])
     for _ in range(2):
-        harness.dispatcher.announce(asking("site:seen", timeout="50s"))
+        harness.assembly.announcements.announce(asking("site:seen", timeout="50s"))
     assert (len(harness.answers()), awaited(harness)) == (2, 1)
 
 

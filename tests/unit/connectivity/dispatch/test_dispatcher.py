@@ -143,7 +143,7 @@ async def test_twin_case_101_a_command_that_requests_neither_response_nor_acknow
     harness.deliver(command("modify", "/features/none/properties", {}, **silent))
     await harness.settled(3)
     assert (harness.answers(), harness.values()) == ([], [True, True])
-    assert harness.dispatcher.waiting_deliveries("site") == 0
+    assert harness.waiting_deliveries() == 0
 
 
 async def test_case_41_a_command_without_response_is_acknowledged_once_it_is_durable(
@@ -281,7 +281,7 @@ async def test_a_streaming_command_is_acknowledged_when_the_link_has_taken_earli
 
 async def test_closing_a_connection_removes_its_subscriptions(harness: ConnectionHarness) -> None:
     await subscribed(harness)
-    harness.dispatcher.close_connection("site")
+    harness.close_connection()
     await until(lambda: list(harness.streams) == [])
 
 

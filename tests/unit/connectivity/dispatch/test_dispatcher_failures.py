@@ -281,7 +281,7 @@ async def test_b4_an_internal_error_with_one_command_affects_no_other_of_its_bat
     def fail(*_: object) -> None:
         raise ZeroDivisionError("an internal error")
 
-    monkeypatch.setattr(harness.dispatcher._request_reply, "hold", fail)
+    monkeypatch.setattr(harness.request_reply, "hold", fail)
     asking = turn(2, requested_acks=["twin-persisted", "other:seen"], timeout="5s", correlation_id="c-1")
     with capture_logs() as lines:
         harness.deliver(turn(1), asking, turn(3))

@@ -74,7 +74,7 @@ async def test_a_delivery_retried_after_a_failed_commit_forwards_its_signal_once
     harness.disk.full = True
     harness.deliver(turn(1), source=1)
     await until(lambda: harness.postponed)
-    assert (other.answers(), harness.link.published, harness.dispatcher.waiting_deliveries("site")) == ([], [], 0)
+    assert (other.answers(), harness.link.published, harness.waiting_deliveries()) == ([], [], 0)
     await retried(harness)
     await until(lambda: other.answers())
     other.deliver(message_answer())
@@ -138,7 +138,7 @@ async def test_a_message_past_its_timeout_is_not_sent_and_its_requester_gets_an_
     harness.disk.hold()
     harness.deliver(turn(1), source=1)
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     await pause()
     assert harness.link.published == []
     harness.disk.release()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.dispatch import dispatcher
+from connectivity.dispatch import command_handler
 from connectivity.store.past_state import state_at
 from connectivity.store.store import Store
 from connectivity.transports.base import Delivery, Outcome
@@ -120,11 +120,11 @@ async def test_b3_a_retrieve_that_outlives_its_connection_leaves_the_redelivery_
         await gate.wait()
         return await state_at(store, query)
 
-    monkeypatch.setattr(dispatcher, "state_at", slow)
+    monkeypatch.setattr(command_handler, "state_at", slow)
     retrieve = command("retrieve", at_historical_revision=1)
     harness.handle(harness.delivery(retrieve, "mqtt:7"))
     await pause()
-    harness.dispatcher.close_connection("site")
+    harness.close_connection()
     harness.outbox.detach()
     gate.set()
     await pause()

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from connectivity.dispatch.pending import PendingRequest, PendingRequests
 from connectivity.sources.acknowledgements import RequestedAcks
-from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.delivery import DeliveryLedger, InboundDelivery
 from connectivity.sources.reader import DecodedDelivery
 from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
@@ -28,12 +28,12 @@ class RequestsWithClock:
         self.collecting = PendingRequests(self.clock.now, lambda pending: self.finished.append(pending.correlation_id))
         route = ConnectionHarness().readers[0].route
         self.arrival = InboundDelivery(
-            Delivery(Envelope(b""), "in", None, False, lambda *_: None), DecodedDelivery(()), route
+            Delivery(Envelope(b""), "in", None, False, lambda *_: None), DecodedDelivery(()), route, DeliveryLedger()
         )
 
     def begin(self, correlation_id: str, seconds: float, *, is_held: bool = True) -> PendingRequest:
         signal = Message(LAMP, "to", "x", "/inbox/messages/x", None, {"correlation-id": correlation_id})
-        ended = self.arrival.ended if is_held else None
+        ended = self.arrival.finish if is_held else None
         return self.collecting.begin(
             signal, RequestedAcks(("live-response",), True, seconds), "live", self.arrival, self.arrival.route, ended
         )
@@ -99,9 +99,9 @@ async def test_a_pending_request_can_be_dropped_twice_without_effect() -> None:
 async def test_closing_a_connection_removes_only_its_own_requests() -> None:
     requests = RequestsWithClock()
     requests.begin("a", 1.0)
-    requests.collecting.close_connection("another")
+    requests.collecting.closed("another")
     assert len(requests.collecting) == 1
-    requests.collecting.close_connection("site")
+    requests.collecting.closed("site")
     assert (len(requests.collecting), requests.collecting.waiting_deliveries("site")) == (0, 0)
 
 

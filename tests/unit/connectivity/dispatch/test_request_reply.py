@@ -46,7 +46,7 @@ async def test_case_34_several_labels_are_answered_together() -> None:
     await harness.store.barrier()
     await pause()
     assert (harness.answers(), harness.outcomes) == ([], [])
-    assert harness.dispatcher.waiting_deliveries("site") == 1
+    assert harness.waiting_deliveries() == 1
     other.deliver(acknowledgement(value={"offset": 991}))
     assert await harness.ended(1) == [SETTLED]
     (answer,) = harness.answers()
@@ -60,7 +60,7 @@ async def test_case_34_several_labels_are_answered_together() -> None:
     assert seen["headers"]["ditto-connection-id"] == "other"
     assert await other.settled(1)
     assert other.answers() == []
-    assert harness.dispatcher.waiting_deliveries("site") == 0
+    assert harness.waiting_deliveries() == 0
 
 
 async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> None:
@@ -86,7 +86,7 @@ async def test_nothing_is_answered_before_the_change_is_durable() -> None:
     )
     other.deliver(acknowledgement())
     harness.clock.advance(2)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     await pause()
     assert (harness.answers(), harness.outcomes) == ([], [])
     harness.disk.release()
@@ -130,14 +130,14 @@ async def test_3_9_the_delivery_ends_as_its_acknowledgements_say(status: int, ou
 async def test_case_36_a_label_without_acknowledgement_times_out() -> None:
     harness = await collected()
     harness.deliver(asking("twin-persisted", "nobody:there", timeout="2s"))
-    await until(lambda: harness.dispatcher.waiting_deliveries("site"))
+    await until(lambda: harness.waiting_deliveries())
     await harness.store.barrier()
     await pause()
     harness.clock.advance(1.9)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert harness.answers() == []
     harness.clock.advance(0.2)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [REDELIVER]
     (answer,) = harness.answers()
     assert answer["status"] == 424
@@ -159,7 +159,7 @@ async def test_a_late_acknowledgement_is_dropped_silently() -> None:
     await until(lambda: harness.values())
     await pause()
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     other.deliver(acknowledgement())
     await other.settled(1)
     assert (other.answers(), other.count("in", "unmatched")) == ([], 1)
@@ -172,7 +172,7 @@ async def test_an_acknowledgement_after_the_timeout_is_late_even_during_a_commit
     harness.disk.hold()
     harness.deliver(asking(SEEN, timeout="1s"))
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     other.deliver(acknowledgement())
     await other.settled(1)
     assert other.count("in", "unmatched") == 1
@@ -191,7 +191,7 @@ async def test_of_one_label_ten_acknowledgements_are_kept_while_another_is_missi
     await other.settled(15)
     assert other.count("in", "unmatched") == 5
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [REDELIVER]
     assert [ack["payload"] for ack in harness.answers()[0]["value"][SEEN]] == list(range(10))
 
@@ -213,7 +213,7 @@ async def test_an_acknowledgement_is_for_one_signal(wrong: bytes) -> None:
     other.deliver(with_status(wrong, 200))
     await other.settled(1)
     await durable(harness)
-    assert (harness.answers(), harness.dispatcher.waiting_deliveries("site")) == ([], 1)
+    assert (harness.answers(), harness.waiting_deliveries()) == ([], 1)
 
 
 async def test_case_38_an_undeclared_label_is_refused_and_not_forwarded() -> None:
@@ -263,7 +263,7 @@ async def test_case_41_without_a_response_the_delivery_still_waits_for_its_ackno
     harness = await collected()
     other = beside(harness)
     harness.deliver(asking("twin-persisted", SEEN, response_required=False))
-    await until(lambda: harness.dispatcher.waiting_deliveries("site"))
+    await until(lambda: harness.waiting_deliveries())
     await harness.store.barrier()
     assert harness.outcomes == []
     other.deliver(acknowledgement())
@@ -277,7 +277,7 @@ async def test_a_failed_command_is_answered_with_its_own_error(requested: list[s
     harness.deliver(command("modify", "/features/no/properties", {}, correlation_id="c-1", requested_acks=requested))
     assert await harness.ended(1) == [DROPPED]
     assert (harness.statuses(), harness.answers()[0]["topic"]) == ([404], "acme.site/lamp-7/things/twin/errors")
-    assert harness.dispatcher.waiting_deliveries("site") == 0
+    assert harness.waiting_deliveries() == 0
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,7 @@ async def test_a_source_may_request_acknowledgements_for_its_commands() -> None:
     other = beside(harness)
     await other.has_lamp()
     harness.deliver(turn(True, correlation_id="c-1"))
-    await until(lambda: harness.dispatcher.waiting_deliveries("site"))
+    await until(lambda: harness.waiting_deliveries())
     other.deliver(acknowledgement())
     await harness.settled(1)
     assert set(harness.answers()[0]["value"]) == {"twin-persisted", SEEN}
@@ -402,7 +402,7 @@ async def test_a_redelivery_of_another_source_replaces_no_request() -> None:
     harness.handle(harness.delivery(asking(SEEN), None))
     harness.handle(harness.delivery(asking(SEEN), None, redelivered=True), source=1)
     assert await harness.ended(1) == [DROPPED]
-    assert (harness.statuses(), harness.dispatcher.waiting_deliveries("site")) == ([409], 1)
+    assert (harness.statuses(), harness.waiting_deliveries()) == ([409], 1)
     other.deliver(acknowledgement())
     assert await harness.ended(2) == [DROPPED, SETTLED]
 
@@ -447,7 +447,7 @@ async def test_while_the_store_is_unavailable_no_acknowledgements_are_collected(
     harness.disk.full = True
     harness.deliver(asking("twin-persisted", SEEN))
     await until(lambda: harness.postponed)
-    assert harness.dispatcher.waiting_deliveries("site") == 0
+    assert harness.waiting_deliveries() == 0
     harness.disk.full = False
     await until(lambda: harness.store.is_available)
     arrivals, harness.postponed = harness.postponed, []
@@ -461,7 +461,7 @@ async def test_a_closed_connection_waits_for_nothing() -> None:
     harness = await collected()
     other = beside(harness)
     harness.deliver(asking(SEEN))
-    harness.dispatcher.close_connection("site")
+    harness.close_connection()
     other.deliver(acknowledgement())
     await other.settled(1)
-    assert (harness.outcomes, harness.answers(), harness.dispatcher.waiting_deliveries("site")) == ([], [], 0)
+    assert (harness.outcomes, harness.answers(), harness.waiting_deliveries()) == ([], [], 0)

@@ -63,7 +63,7 @@ async def test_case_08_without_a_response_the_requester_gets_408_and_the_message
     beside(harness, target(MESSAGES))
     harness.deliver(message(timeout="2s"))
     harness.clock.advance(2)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [REDELIVER]
     (answer,) = harness.answers()
     assert (answer["status"], answer["value"]["error"]) == (408, "command.timeout")
@@ -114,7 +114,7 @@ async def test_requests_that_wait_without_holding_their_delivery_are_limited(
     assert [(answer["status"], answer["value"]["error"]) for answer in harness.answers()] == [
         (429, "live.response.limit")
     ]
-    assert (other.correlations(), harness.dispatcher.waiting_deliveries("site")) == (["c-0", "c-1"], 0)
+    assert (other.correlations(), harness.waiting_deliveries()) == (["c-0", "c-1"], 0)
     other.deliver(with_status(message(correlation_id="c-0"), 200))
     harness.deliver(message(requested_acks=[], correlation_id="c-3"))
     await harness.settled(4)
@@ -195,7 +195,7 @@ async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
     harness.deliver(message(requested_acks=["site:mine", "site:sent"], timeout="1s"))
     assert harness.answers() == []
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [REDELIVER]
     assert {ack["status"] for ack in harness.answers()[0]["value"].values()} == {408}
 
@@ -385,7 +385,7 @@ async def test_a_message_that_no_link_takes_before_its_timeout_is_not_sent() -> 
     other.link.window, other.link.confirms = 1, False
     harness.deliver(message(), message(correlation_id="c-2", timeout="1s"))
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     other.link.confirm()
     await pause()
     assert other.correlations() == ["c-1"]
@@ -399,7 +399,7 @@ async def test_an_internal_error_in_forwarding_is_answered_and_the_next_delivery
     def fail(*_: object) -> None:
         raise ZeroDivisionError("an internal error")
 
-    monkeypatch.setattr(harness.dispatcher._request_reply, "prepare", fail)
+    monkeypatch.setattr(harness.request_reply, "prepare", fail)
     with capture_logs():
         harness.deliver(message(), turn(1))
     await harness.settled(2)
@@ -458,9 +458,9 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
     harness = await turned_on()
     beside(harness, target(COMMANDS))
     harness.deliver(query(timeout="1s", **strategy))
-    await until(lambda: harness.dispatcher.waiting_deliveries("site") == 1)
+    await until(lambda: harness.waiting_deliveries() == 1)
     harness.clock.advance(1)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [outcome]
     (answer,) = harness.answers()
     assert answer["status"] == status

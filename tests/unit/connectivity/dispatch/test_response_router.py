@@ -179,5 +179,5 @@ async def test_a_diverted_answer_does_not_wait_for_a_connection_that_is_closed()
     harness.deliver(turn(True))
     await until(lambda: other.answers())
     assert harness.outcomes == []
-    harness.dispatcher.close_connection("desk")
+    other.close_connection()
     await harness.settled(1)

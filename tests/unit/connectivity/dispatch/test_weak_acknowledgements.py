@@ -117,7 +117,7 @@ async def test_case_103_there_is_no_weak_acknowledgement_for_the_connection_that
     await pause()
     assert other.outcomes == []
     other.clock.advance(5)
-    other.dispatcher._request_reply.pending.expire()
+    other.request_reply.pending.expire()
     assert await other.ended(1) == [REDELIVER]
 
 
@@ -154,7 +154,7 @@ async def test_case_100_after_a_failure_the_event_is_sent_again_to_those_that_fa
     assert await sent(other, 1) == await sent(third, 1) == [2]
     await pause()
     harness.clock.advance(5)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [REDELIVER]
     assert statuses(harness) == {"twin-persisted": 201, SENT: 408, "third:sent": 200}
     other.link.confirm()
@@ -177,7 +177,7 @@ async def test_case_99_a_silent_subscriber_is_sent_the_event_again_at_most_five_
         assert await sent(other, time) == [2] * time
         await pause()
         harness.clock.advance(3)
-        harness.dispatcher._request_reply.pending.expire()
+        harness.request_reply.pending.expire()
         assert (await harness.ended(time))[-1] == (REDELIVER if time <= 5 else SETTLED)
         assert statuses(harness) == {"twin-persisted": 201, SEEN: 408}
     assert harness.answers()[-1]["value"][SEEN]["payload"]["error"] == "acknowledgement:request.timeout"
@@ -240,7 +240,7 @@ async def test_an_event_being_published_is_not_sent_again_for_a_redelivery() -> 
     await sent(other, 1)
     await pause()
     harness.clock.advance(5)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     await harness.ended(1)
     harness.handle(harness.delivery(payload, "d1", redelivered=True))
     await pause()
@@ -275,12 +275,12 @@ async def test_a_target_with_an_unavailable_broker_fails_at_the_timeout_and_gets
     await harness.store.barrier()
     await pause()
     harness.clock.advance(5)
-    harness.dispatcher._request_reply.pending.expire()
+    harness.request_reply.pending.expire()
     assert await harness.ended(1) == [REDELIVER]
     other.outbox.attach(other.link)
-    harness.dispatcher.event_publisher.wake()
+    harness.event_publisher.wake()
     assert await sent(other, 1) == [2]
-    await until(lambda: not other.dispatcher.event_publisher.of("other")[0].listeners)
+    await until(lambda: not other.event_publisher.of("other")[0].listeners)
 
 
 async def test_an_event_without_its_extra_fields_is_skipped_logged_and_a_failure(

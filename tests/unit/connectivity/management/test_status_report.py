@@ -191,7 +191,7 @@ async def test_status_details_of_a_target_include_its_backlog_and_missed_events(
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 1)
     running = await Running.opened(id="other", targets=[target(EVENTS)], pauses=Backoff(60, 60))
-    (cursor,) = running.harness.dispatcher.event_publisher.of("other")
+    (cursor,) = running.harness.event_publisher.of("other")
     cursor.skipped = 3
     with capture_logs():
         running.broker.cut("the cable was cut")

@@ -97,7 +97,7 @@ async def test_status_details_show_the_missed_events_and_the_backlog_of_a_target
 ) -> None:
     monkeypatch.setattr(event_publisher, "BEHIND_EVENTS", 2)
     running = await Running.opened(id="other", targets=[target("_/_/things/twin/events")], pauses=Backoff(60, 60))
-    (cursor,) = running.harness.dispatcher.event_publisher.of("other")
+    (cursor,) = running.harness.event_publisher.of("other")
     cursor.skipped = 3
     assert running.supervisor.status_details == "connected: targets[0] has missed 3 events"
     with capture_logs():
@@ -291,10 +291,10 @@ async def test_a_problem_of_a_live_link_is_shown_and_the_connection_stays_open()
 async def test_deliveries_that_wait_for_acknowledgements_are_shown_and_left_to_the_broker_at_the_end() -> None:
     running = await Running.opened()
     running.send(*[turn(number, correlation_id=str(number), requested_acks=["other:seen"]) for number in range(3)])
-    await until(lambda: running.harness.dispatcher.waiting_deliveries("site") == 3)
+    await until(lambda: running.harness.waiting_deliveries() == 3)
     assert running.supervisor.status_details == "connected: 3 deliveries wait for acknowledgements"
     await running.supervisor.close()
-    assert (running.unsettled(), running.harness.dispatcher.waiting_deliveries("site")) == (3, 0)
+    assert (running.unsettled(), running.harness.waiting_deliveries()) == (3, 0)
 
 
 async def test_a_running_connection_publishes_signals_of_other_connections_at_its_targets() -> None:

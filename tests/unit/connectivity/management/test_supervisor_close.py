@@ -60,7 +60,7 @@ async def test_closing_waits_for_unconfirmed_events_to_avoid_duplicates(
     await until(lambda: len(running.answers("events")) == 2)
     newest = running.harness.journal.newest_seq()
     await asyncio.wait_for(running.supervisor.close(0.05), PATIENCE)
-    await running.harness.dispatcher.event_publisher.close()
+    await running.harness.event_publisher.close()
     assert places(running.harness.journal)[0].seq == newest - 2, "the first one was never confirmed"
     again = await Running.opened(id="other", targets=[target("_/_/things/twin/events")])
     held: list[Done] = []
@@ -77,7 +77,7 @@ async def test_closing_waits_for_unconfirmed_events_to_avoid_duplicates(
     for done in held:
         done(None)
     await asyncio.wait_for(closing, PATIENCE)
-    await again.harness.dispatcher.event_publisher.close()
+    await again.harness.event_publisher.close()
     assert places(again.harness.journal)[0].seq == again.harness.journal.newest_seq() - 1, (
         "the third waits in the journal"
     )

@@ -138,9 +138,9 @@ async def test_a_delivery_that_is_requeued_was_not_acknowledged() -> None:
     forget(running)
     with capture_logs():
         running.send(turn(1, requested_acks=["site:nobody"], timeout="1s"))
-        await until(lambda: running.harness.dispatcher.waiting_deliveries("site"))
+        await until(lambda: running.harness.waiting_deliveries())
         running.harness.clock.advance(2)
-        running.harness.dispatcher._request_reply.pending.expire()
+        running.harness.request_reply.pending.expire()
         await until(lambda: counted(running, "source", "in", "failure"))
     assert counted(running, "source", "in", "failure") == {"acknowledged": 1}
     assert "Message was requeued for redelivery." in said(running, "source")
@@ -193,9 +193,7 @@ async def test_an_event_the_target_has_no_permission_to_read_is_not_counted() ->
         id="other", targets=[target("_/_/things/twin/events", authorizationContext=["acme:stranger"])]
     )
     await running.harness.ask(turn(1))
-    await until(
-        lambda: running.harness.dispatcher.event_publisher.of("other")[0].judged == running.harness.store.tail.newest
-    )
+    await until(lambda: running.harness.event_publisher.of("other")[0].judged == running.harness.store.tail.newest)
     assert counted(running, "target", "events") == counted(running, "target", "events", "failure") == {}
 
 

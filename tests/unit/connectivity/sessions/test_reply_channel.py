@@ -64,7 +64,7 @@ def test_answers_go_where_the_operator_has_said(target: str, pattern: str | None
 
 def test_a_reply_target_without_a_value_leads_nowhere() -> None:
     harness, route = route_to("{{ header:reply-to }}")
-    (arrival,) = read(harness.readers[0], [harness.delivery(b"{}")])
+    (arrival,) = read(harness.readers[0], [harness.delivery(b"{}")], harness.ledger)
     assert resolved_reply(route, {}, arrival) is None
     found = resolved_reply(route, {"reply-to": "a"}, arrival)
     assert found is not None

@@ -334,7 +334,7 @@ async def test_case_69_the_subscription_of_a_repeated_subscribe_ends_at_its_idle
 async def test_case_70_closing_the_connection_ends_its_subscriptions_silently() -> None:
     bench = Bench()
     key = bench.subscribe()
-    bench.streams.close_connection("c-1")
+    bench.streams.closed("c-1")
     assert bench.reply.names == ["Created"]
     await wait_until(lambda: list(bench.streams) == [])
     await bench.request(key, 1)
@@ -564,7 +564,7 @@ async def test_closing_the_connection_ends_subscriptions_that_wait_for_the_broke
     await bench.request(key, 10)
     pump = next(iter(bench.streams)).pump
     assert pump is not None
-    bench.streams.close_connection("c-1")
+    bench.streams.closed("c-1")
     await bench.settle()
     assert pump.cancelled()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from connectivity.targets.directory import ConnectionDirectory, DivertingOptions, OpenConnection
+from connectivity.targets.directory import ConnectionDirectory
+from connectivity.targets.open_connection import DivertingOptions, OpenConnection
 from mappings.model.signals import Response
 from tests.support.in_process.service import LAMP, connection
 
@@ -12,11 +13,11 @@ ANSWER = Response(LAMP, "modify", "/", 204, None, {"divert-response-to-connectio
 def test_members_come_and_go() -> None:
     members = ConnectionDirectory()
     for name in ("a", "b"):
-        members.join(OpenConnection(connection(id=name), (), frozenset()))
-    members.leave("nobody")
+        members.opened(OpenConnection(connection(id=name), ()))
+    members.closed("nobody")
     assert [member.connection_id for member in members] == ["a", "b"]
     for member in members:
-        members.leave(member.connection_id)
+        members.closed(member.connection_id)
     assert list(members) == []
 
 
@@ -30,15 +31,15 @@ def test_options_are_read_as_documents_write_them() -> None:
 def test_a_connection_does_not_divert_to_itself() -> None:
     members = ConnectionDirectory()
     config = {"is-diversion-source": "true", "is-diversion-target": "true", "authorized-connections-as-sources": "site"}
-    members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))
+    members.opened(OpenConnection(connection(specificConfig=config), ()))
     assert members.find_diversion(ANSWER, "response", "site", 0) is None
 
 
 def test_a_target_connection_without_targets_takes_nothing() -> None:
     members = ConnectionDirectory()
-    members.join(OpenConnection(connection(id="a", specificConfig={"is-diversion-source": "true"}), (), frozenset()))
+    members.opened(OpenConnection(connection(id="a", specificConfig={"is-diversion-source": "true"}), ()))
     config = {"is-diversion-target": "true", "authorized-connections-as-sources": "a"}
-    members.join(OpenConnection(connection(specificConfig=config), (), frozenset()))
+    members.opened(OpenConnection(connection(specificConfig=config), ()))
     diverted = members.find_diversion(ANSWER, "response", "a", 0)
     assert diverted is not None
     assert diverted.target is None

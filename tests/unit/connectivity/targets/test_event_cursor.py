@@ -86,7 +86,7 @@ async def test_while_the_broker_is_away_nothing_is_posted_and_then_everything_is
     await pause()
     assert len(other.outbox) == 0
     other.outbox.attach(other.link)
-    harness.dispatcher.event_publisher.wake()
+    harness.event_publisher.wake()
     assert await sent(other, 3) == [2, 3, 4]
 
 
@@ -105,7 +105,7 @@ async def test_the_policy_at_the_time_of_sending_applies() -> None:
     await until(lambda: len(harness.link.published) == 2)
     assert harness.answers()[1]["status"] == 204, harness.answers()[1]
     other.outbox.attach(other.link)
-    harness.dispatcher.event_publisher.wake()
+    harness.event_publisher.wake()
     await until(lambda: cursor(other).seq == harness.store.tail.newest)
     assert other.link.published == []
 
@@ -183,7 +183,7 @@ async def test_a_closed_cursor_says_nothing() -> None:
     heard: list[Any] = []
     one = cursor(other)
     one.listen(one.judged, heard.append)
-    harness.dispatcher.close_connection("other")
+    other.close_connection()
     other.link.confirm()
     assert (heard, one.seq) == ([], one.judged - 1)
 
@@ -203,7 +203,7 @@ async def test_a_new_link_does_not_get_a_refused_event_before_the_retry_delay(
     await until(lambda: cursor(other).reason is None)
     assert len(pauses) == 1, "the first pause is over, while there is no link"
     other.outbox.attach(other.link)
-    harness.dispatcher.event_publisher.linked("other")
+    harness.event_publisher.linked("other")
     await pause()
     assert (len(other.link.published), cursor(other).reason) == (1, "busy")
     assert pauses == []

@@ -62,14 +62,14 @@ async def test_a_new_target_starts_at_the_end_and_its_place_is_durable_before_it
     harness = ConnectionHarness(source())
     await harness.has_lamp()
     other = ConnectionHarness(beside=harness, id="other", targets=[target(EVENTS)])
-    assert not harness.dispatcher.event_publisher.has_positions(other.connection)
-    assert not harness.dispatcher.event_publisher.has_targets
+    assert not harness.event_publisher.is_prepared(other.connection)
+    assert not harness.event_publisher.has_targets
     await turned(harness, 1)
-    await harness.dispatcher.event_publisher.place(other.connection)
+    await harness.event_publisher.prepare(other.connection)
     assert places(harness) == [("other", "0:events", harness.journal.newest_seq())]
-    assert harness.dispatcher.event_publisher.has_positions(other.connection)
+    assert harness.event_publisher.is_prepared(other.connection)
     await turned(harness, 2)
-    harness.dispatcher.event_publisher.join(other.connection, other.targets)
+    harness.event_publisher.opened(other.opened)
     assert await sent(other, 1) == [3]
 
 
@@ -93,9 +93,9 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     harness.deliver(turn(4, correlation_id="c-4"))
     other.deliver(turn(5))
     await until(lambda: len(harness.history()) == 6)
-    await harness.dispatcher.event_publisher.close()
+    await harness.event_publisher.close()
     again = service(harness.disk)
-    assert again.dispatcher.event_publisher.has_targets
+    assert again.event_publisher.has_targets
     assert [found.cause for found in follow_on(harness.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
     ]
@@ -137,18 +137,18 @@ async def test_a_place_moves_with_the_last_confirm_though_nothing_else_happens(
 
 
 async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_loses_it() -> None:
-    harness, _other = await followed(target(EVENTS), target(EVENTS, address="b"))
-    cursors = harness.dispatcher.event_publisher
-    harness.dispatcher.close_connection("other")
+    harness, other = await followed(target(EVENTS), target(EVENTS, address="b"))
+    cursors = harness.event_publisher
+    other.close_connection()
     await turned(harness, 1)
     changed = await beside(harness, target(EVENTS, address="c"), target(EVENTS, qos=0))
     assert await sent(changed, 1) == [2]
     assert changed.link.published[0].address == "events"
     assert [key for _, key, _ in places(harness)] == ["0:c", "0:events"]
-    harness.dispatcher.close_connection("other")
-    cursors.keep(lambda id: id == "other")
+    other.close_connection()
+    cursors.keep_only(lambda id: id == "other")
     await turned(harness, 2)
-    cursors.keep(lambda id: id == "site")
+    cursors.keep_only(lambda id: id == "site")
     await until(lambda: not places(harness))
     assert not cursors.has_targets
     await turned(harness, 3)
@@ -160,13 +160,13 @@ async def test_a_document_that_changes_moves_no_place_and_one_that_is_closed_los
 @pytest.mark.parametrize("is_swept", [False, True])
 async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full_then(is_swept: bool) -> None:
     """Opened again, it is not sent what has happened meanwhile."""
-    harness, _other = await followed()
-    cursors = harness.dispatcher.event_publisher
+    harness, other = await followed()
+    cursors = harness.event_publisher
     harness.disk.full = True
     harness.deliver(turn(1))
     await until(lambda: not harness.store.is_available)
-    harness.dispatcher.close_connection("other")
-    cursors.keep(lambda id: id == "site")
+    other.close_connection()
+    cursors.keep_only(lambda id: id == "site")
     await pause()
     harness.disk.full = False
     await harness.store.wait_available()
@@ -181,7 +181,7 @@ async def test_a_closed_connection_loses_its_places_also_where_the_disk_was_full
 
 async def test_an_open_connection_keeps_its_positions_when_its_document_is_unknown() -> None:
     harness, _other = await followed()
-    harness.dispatcher.event_publisher.keep(lambda _id: False)
+    harness.event_publisher.keep_only(lambda _id: False)
     await turned(harness, 1)
     assert len(places(harness)) == 1
 
@@ -189,20 +189,20 @@ async def test_an_open_connection_keeps_its_positions_when_its_document_is_unkno
 async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator() -> None:
     harness, other = await followed()
     skipped: list[Any] = []
-    harness.dispatcher.event_publisher.on_skip = lambda *told: skipped.append(told)
+    harness.event_publisher.on_skip = lambda *told: skipped.append(told)
     other.outbox.detach()
     await turned(harness, *range(10))
-    harness.dispatcher.close_connection("other")
+    other.close_connection()
     await forgotten(harness)
     assert await harness.store.trim(8, LATER) == 8
     other = await beside(harness)
     assert await sent(other, 4) == [8, 9, 10, 11]
-    assert list(harness.dispatcher.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
-    await harness.dispatcher.event_publisher.close()
+    assert list(harness.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
+    await harness.event_publisher.close()
     assert positions(harness.journal) == [CursorPosition("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 0), ("other", "0", 6)], "a counter that begins at 0, so that its rise is seen"
     again = await beside(service(harness.disk))
-    assert list(again.dispatcher.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
+    assert list(again.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
 
 
 async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(tmp_path: Path) -> None:
@@ -215,12 +215,12 @@ async def test_a_journal_on_a_disk_lets_go_and_keeps_places_like_one_in_memory(t
     await turned(harness, *range(10))
     await forgotten(harness)
     assert await harness.store.trim(8, LATER) == 8
-    await harness.dispatcher.event_publisher.close()
+    await harness.event_publisher.close()
     await harness.store.close()
     again = ConnectionHarness(source(), journal=Journal.open(path))
     other = await beside(again)
     assert await sent(other, 4) == [8, 9, 10, 11]
-    await again.dispatcher.event_publisher.close()
+    await again.event_publisher.close()
     assert positions(again.journal) == [CursorPosition("other", "0:events", 12, 6)]
 
 
@@ -231,7 +231,7 @@ async def test_when_everything_is_trimmed_all_of_it_is_skipped() -> None:
     await forgotten(harness)
     assert await harness.store.trim(99, LATER) == 4
     other.outbox.attach(other.link)
-    harness.dispatcher.event_publisher.wake()
+    harness.event_publisher.wake()
     await until(lambda: cursor(other).skipped == 2)
     await turned(harness, 3)
     assert await sent(other, 1) == [4]
@@ -241,7 +241,7 @@ async def test_a_target_that_is_behind_shows_it(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "BEHIND_EVENTS", 2)
     monkeypatch.setattr(cursor_module, "SHORTEST_PAUSE", 1000.0)
     harness, other = await followed()
-    cursors = harness.dispatcher.event_publisher
+    cursors = harness.event_publisher
     harness.monitor.watch_figures(cursors.figures)
 
     def figure(name: str) -> float | None:
@@ -266,11 +266,11 @@ async def test_a_store_that_cannot_be_read_stops_a_target_for_a_while_only() -> 
     harness.store._cache.clear()
     harness.disk.unreadable = True
     other.outbox.attach(other.link)
-    harness.dispatcher.event_publisher.wake()
+    harness.event_publisher.wake()
     await pause()
     assert revisions(other) == []
     harness.disk.unreadable = False
-    harness.dispatcher.event_publisher.sweep()
+    harness.event_publisher.sweep()
     assert await sent(other, 1) == [2]
 
 
@@ -288,7 +288,7 @@ async def test_an_event_that_cannot_be_judged_is_missed_by_that_target_alone(mon
         await sent(other, 3)
     assert sorted(message.address for message in other.link.published) == ["b", "b", "events"]
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["event not processed"]
-    assert [each.skipped for each in harness.dispatcher.event_publisher.of("other")] == [1, 0]
+    assert [each.skipped for each in harness.event_publisher.of("other")] == [1, 0]
 
 
 async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,18 +296,18 @@ async def test_targets_that_are_at_the_same_event_ask_about_it_once(monkeypatch:
     harness, other = await followed(target(EVENTS), target(EVENTS, address="b"))
     third = await beside(other, id="third")
     made: list[int] = []
-    happening = harness.dispatcher.event_publisher.signal_context
+    happening = harness.event_publisher.signal_context
 
     def noted(found: Any) -> Any:
         made.append(found.event.revision)
         return happening(found)
 
-    monkeypatch.setattr(harness.dispatcher.event_publisher, "signal_context", noted)
+    monkeypatch.setattr(harness.event_publisher, "signal_context", noted)
     third.outbox.detach()
     await turned(harness, 1)
     await sent(other, 2)
     third.outbox.attach(third.link)
-    harness.dispatcher.event_publisher.wake()
+    harness.event_publisher.wake()
     await sent(third, 1)
     await turned(harness, 2)
     await sent(third, 2)
@@ -328,7 +328,7 @@ async def test_targets_that_lag_apart_have_their_turns_one_after_the_other(monke
         each.outbox.detach()
     await turned(harness, 5, 6, 7)
     await until(lambda: cursor(other).judged == harness.store.tail.newest)
-    cursors = harness.dispatcher.event_publisher
+    cursors = harness.event_publisher
     advanced: list[int] = []
     turns: list[list[int]] = []
     advance, run = cursors._advance, cursors._run
@@ -395,7 +395,7 @@ async def test_canceling_the_wait_for_positions_removes_the_targets(monkeypatch:
     following.cancel()
     with pytest.raises(asyncio.CancelledError):
         await following
-    assert (harness.dispatcher.event_publisher.has_targets, harness.store.tail.is_followed) == (False, False)
+    assert (harness.event_publisher.has_targets, harness.store.tail.is_followed) == (False, False)
 
 
 async def test_things_with_policies_of_their_own_are_sent_once_each() -> None:

@@ -35,8 +35,14 @@ def test_each_delivery_keeps_its_own_outcome() -> None:
 
 def test_a_delivery_reports_its_outcome() -> None:
     told: list[Outcome] = []
+    for outcome in Outcome:
+        Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: told.append(outcome)).settle(outcome)
+    assert told == list(Outcome)
+
+
+def test_a_delivery_is_settled_once() -> None:
+    told: list[Outcome] = []
     delivery = Delivery(Envelope(b"x"), "in", None, False, lambda _delivery, outcome: told.append(outcome))
+    delivery.settle(Outcome.DROPPED)
     delivery.settle()
-    delivery.reject(redeliver=True)
-    delivery.reject(redeliver=False)
-    assert told == [Outcome.SETTLED, Outcome.REDELIVER, Outcome.DROPPED]
+    assert (told, delivery.outcome) == ([Outcome.DROPPED], Outcome.DROPPED)

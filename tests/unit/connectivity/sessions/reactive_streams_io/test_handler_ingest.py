@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 from connectivity.errors import PublishFailed
 from connectivity.management.status_report import logs_of
 from mappings.ids import EntityId, EntityType
+from mappings.model.signals import SessionMessage
 from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import Closed, NotResumed, SubscribeReceived
 from mappings.reactive_streams_io.frames import (
@@ -157,15 +158,17 @@ async def test_a_store_that_cannot_be_read_in_the_middle_of_a_message_takes_it_u
     rsio_harness.store._cache.clear()
     await until(lambda: len(rsio_harness.outcomes) == 1)
     rsio_harness.forget()
-    carry_out, count = rsio_harness.dispatcher._commands.carry_out, iter(range(1000))
+    executor: Any = rsio_harness.dispatcher._handlers[SessionMessage]
+    executor = executor._executor
+    execute, count = executor.execute, iter(range(1000))
 
     def carried_out(*about: Any) -> Any:
         if next(count) == 2:
             rsio_harness.disk.unreadable = True
             rsio_harness.store._cache.clear()
-        return carry_out(*about)
+        return execute(*about)
 
-    rsio_harness.dispatcher._commands.carry_out = carried_out  # type: ignore[method-assign, assignment]
+    executor.execute = carried_out
     rsio_harness.send("a", turns(1, 5))
     await until(lambda: rsio_harness.postponed)
     await pause()
@@ -396,18 +399,18 @@ async def test_a_message_is_done_when_the_broker_has_its_answers_or_has_refused_
 async def test_case_w06_a_stream_that_fails_is_asked_for_again_by_another_id_after_a_while() -> None:
     rsio_harness = await taking()
     rsio_harness.send("a", "87 01 08 35 30 30 20 67 6f 6e 65")
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await pause()
     assert rsio_harness.frames("a") == []
     rsio_harness.clock.advance(1.1)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await rsio_harness.received("a", "11 10 69 6e 67 65 73 74 2f 74 65 6c 65 6d 65 74 72 79 02 80 02")
     rsio_harness.send("a", OnSubscribe(2, 0), elements(turn(1), id=2))
     assert await rsio_harness.settled(2)
     assert rsio_harness.values() == [1]
     rsio_harness.send("a", OnError(2, "503 busy"))
     rsio_harness.clock.advance(1.1)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await until(lambda: SubscribeFrame("ingest/telemetry", 3, 256) in rsio_harness.frames("a"))
 
 
@@ -418,10 +421,10 @@ async def test_each_failure_in_a_row_makes_the_pause_longer() -> None:
             rsio_harness.send("a", OnSubscribe(id, 0))
         rsio_harness.send("a", OnError(id, "500 gone"))
         rsio_harness.clock.advance(pauses - 0.1)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
         await rsio_harness.framed("a", id - 1)
         rsio_harness.clock.advance(0.2)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
         await rsio_harness.framed("a", id)
 
 
@@ -430,7 +433,7 @@ async def test_a_stream_that_is_complete_or_refused_is_not_asked_for_again(end: 
     rsio_harness = await taking()
     rsio_harness.send("a", end)
     rsio_harness.clock.advance(400)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await rsio_harness.framed("a", 0)
     rsio_harness.send("b", H)
     await rsio_harness.received("b", f"{SERVER} {WANTED}")
@@ -454,7 +457,7 @@ async def test_when_the_service_stops_a_client_learns_of_all_that_is_done_before
     rsio_harness.send("a", turns(1, 100))
     rsio_harness.disk.hold()
     rsio_harness.send("a", turns(101, 103))
-    parting = asyncio.create_task(rsio_harness.dispatcher.handlers.part("site"))
+    parting = asyncio.create_task(rsio_harness.handlers["reactive_streams_io"].part("site"))
     await pause()
     assert rsio_harness.frames("a") == []
     rsio_harness.disk.release()

@@ -74,7 +74,7 @@ class LossyReader:
                 return
         if not messages and not said:
             self.rsio_harness.clock.advance(SILENCE)
-            self.rsio_harness.dispatcher.sweep()
+            self.rsio_harness.sweep_sessions()
             self.react(endpoint.tick(self.rsio_harness.clock.now()))
 
     def react(self, events: list[EndpointEvent]) -> None:

@@ -230,7 +230,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
         await until(lambda: not list(rsio_harness.streams))
         # The last of them may still be about to leave.
         await until(lambda: completed(rsio_harness) == set(range(streams)))
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
+    rsio_harness.reader("a", ReaderStatus.GONE)
     await until(lambda: hall(rsio_harness).used_bytes == 0)
 
 
@@ -249,7 +249,7 @@ def completed(rsio_harness: RsioHarness) -> set[int]:
 
 
 def hall(rsio_harness: RsioHarness) -> ConnectionBudget:
-    desk: Any = rsio_harness.handlers.of("reactive_streams_io")
+    desk: Any = rsio_harness.handlers["reactive_streams_io"]
     (room,) = desk._registries.values()
     found: ConnectionBudget = room._connection_budget
     return found

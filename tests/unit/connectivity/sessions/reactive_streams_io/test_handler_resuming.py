@@ -65,7 +65,7 @@ async def test_a_disconnected_client_resumes_at_another_address() -> None:
     rsio_harness = await RsioHarness.filled(revisions=3)
     rsio_harness.send("a", HELLO, subscribe(HISTORY, 1, 1))
     token = granted(await rsio_harness.framed("a", 4))
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
+    rsio_harness.reader("a", ReaderStatus.GONE)
     rsio_harness.send("b", HELLO)
     rsio_harness.send("b", Resume(token, 2, 2))
     rsio_harness.send("b", RequestFrame(1, 2))
@@ -116,7 +116,7 @@ async def test_a_session_that_is_never_resumed_is_released() -> None:
     await rsio_harness.framed("a", 3)
     for _ in range(3):
         rsio_harness.clock.advance(91)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
     await until(lambda: list(rsio_harness.streams) == [])
 
 
@@ -150,7 +150,7 @@ async def test_a_session_can_be_gone_on_with_for_its_lifetime(hello: str, lifeti
     assert [frame.lifetime for frame in frames if isinstance(frame, ResumeGrant)] == [lifetime * 1000]
     for _ in range(lifetime + 1 if is_late else lifetime - 1):
         rsio_harness.clock.advance(1)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
     rsio_harness.send("b", hello)
     rsio_harness.send("b", Resume(granted(frames), 1, 2))
     if is_late:
@@ -213,7 +213,7 @@ async def test_case_r10_more_than_the_window_is_lost_for_good() -> None:
     rsio_harness.send("b", HELLO)
     rsio_harness.send("b", Resume(token, 76, 2))
     await refused(rsio_harness, "b")
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await until(lambda: list(rsio_harness.streams) == [])
 
 
@@ -236,7 +236,7 @@ async def test_case_r12_a_client_at_the_old_address_gets_a_goodbye() -> None:
     assert goodbye(await rsio_harness.framed("a", 8)) == "resumed elsewhere"
     rsio_harness.send("b", RequestFrame(1, 9))
     await until(lambda: OnComplete(1) in rsio_harness.frames("b"))
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     assert repr(rsio_harness.handlers).count(" 1 clients") == 1
 
 
@@ -273,7 +273,7 @@ async def test_elements_buffered_for_a_client_follow_the_answer_to_its_resume_in
     rsio_harness.send("a", HELLO)
     token = granted(await rsio_harness.framed("a", 2))
     rsio_harness.send("a", trial("range?n=3000", 1, 3000))
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
+    rsio_harness.reader("a", ReaderStatus.GONE)
     await until(lambda: any(live.sent for live in rsio_harness.streams))
     await pause()
     assert [live.sent < 3000 for live in rsio_harness.streams] == [True]

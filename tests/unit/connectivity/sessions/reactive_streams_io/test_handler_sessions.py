@@ -170,12 +170,12 @@ async def test_case_b12_a_session_that_has_fallen_silent_is_over() -> None:
     rsio_harness.send("b", H, trial("never"))
     await pause()
     rsio_harness.clock.advance(91)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await until(lambda: len(list(rsio_harness.streams)) == 1)
     await pause()
     assert goodbye(rsio_harness.frames("a")) == "idle"
     rsio_harness.clock.advance(601)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await until(lambda: list(rsio_harness.streams) == [])
 
 
@@ -210,14 +210,14 @@ async def test_a_client_is_not_considered_idle_while_the_store_is_unavailable(se
         await rsio_harness.store.submit([])
     for _ in range(4):
         rsio_harness.clock.advance(seconds)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
     rsio_harness.disk.full = False
     await rsio_harness.store.wait_available()
     rsio_harness.clock.advance(80)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     assert len(list(rsio_harness.streams)) == 1
     rsio_harness.clock.advance(20)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     assert goodbye(rsio_harness.frames("a")).startswith("idle")
 
 
@@ -229,9 +229,9 @@ async def test_an_idle_session_ends_even_while_the_store_cannot_be_read() -> Non
     rsio_harness.store._cache.clear()
     rsio_harness.clock.advance(599)
     for _ in range(ROUND):
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
     rsio_harness.clock.advance(2)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     assert goodbye(await rsio_harness.framed("a", 4)).startswith("idle")
     await until(lambda: list(rsio_harness.streams) == [])
 
@@ -258,7 +258,7 @@ async def test_case_g02_a_stopping_service_sends_a_goodbye_to_its_clients_and_wa
     for address in ("a", "b"):
         rsio_harness.send(address, H, trial("never"))
         await rsio_harness.framed(address, 2)
-    parting = asyncio.create_task(rsio_harness.dispatcher.handlers.part("site"))
+    parting = asyncio.create_task(rsio_harness.handlers["reactive_streams_io"].part("site"))
     for address in ("a", "b"):
         assert goodbye(await rsio_harness.framed(address, 3)) == "shutdown"
     await until(lambda: list(rsio_harness.streams) == [])
@@ -267,20 +267,20 @@ async def test_case_g02_a_stopping_service_sends_a_goodbye_to_its_clients_and_wa
     assert goodbye(await rsio_harness.framed("c", 1)) == "shutdown"
     assert not parting.done()
     if answer == "gone":
-        rsio_harness.dispatcher.reader("site", "b", ReaderStatus.GONE)
+        rsio_harness.reader("b", ReaderStatus.GONE)
     else:
         rsio_harness.send("b", answer)
     await asyncio.wait_for(parting, PATIENCE)
     await rsio_harness.framed("a", 3)
     await rsio_harness.framed("b", 4 if answer == H else 3)
-    await asyncio.wait_for(rsio_harness.dispatcher.handlers.part("elsewhere"), PATIENCE)
+    await asyncio.wait_for(rsio_harness.handlers["reactive_streams_io"].part("elsewhere"), PATIENCE)
 
 
 async def test_a_closed_connection_has_no_sessions() -> None:
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", H, trial("never"))
     await rsio_harness.framed("a", 2)
-    rsio_harness.dispatcher.close_connection("site")
+    rsio_harness.close_connection()
     await until(lambda: list(rsio_harness.streams) == [])
     await rsio_harness.framed("a", 2)
 
@@ -292,10 +292,10 @@ async def test_a_client_that_is_gone_has_no_session_and_is_sent_nothing() -> Non
     rsio_harness.send("b", H, trial("never"))
     await rsio_harness.framed("b", 2)
     published = len(rsio_harness.link.published)
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.HEARD)
-    rsio_harness.dispatcher.reader("elsewhere", "a", ReaderStatus.GONE)
+    rsio_harness.reader("a", ReaderStatus.HEARD)
+    rsio_harness.handlers["reactive_streams_io"].reader("elsewhere", "a", ReaderStatus.GONE)
     assert len(list(rsio_harness.streams)) == 3
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.GONE)
+    rsio_harness.reader("a", ReaderStatus.GONE)
     assert len(list(rsio_harness.streams)) == 1
     await pause()
     assert len(rsio_harness.link.published) == published
@@ -332,7 +332,7 @@ async def test_a_session_waits_for_its_client_when_its_reader_is_gone(
     rsio_harness.send("a", FINDS_GAPS, trial("range?n=1"))
     await until(lambda: list(rsio_harness.streams) != [])
     for sign in signs:
-        rsio_harness.dispatcher.reader("site", "a", sign)
+        rsio_harness.reader("a", sign)
         rsio_harness.clock.advance(16)
     rsio_harness.send("a", Seq(1), RequestFrame(1, 1))
     if goes_on:
@@ -341,7 +341,7 @@ async def test_a_session_waits_for_its_client_when_its_reader_is_gone(
         await until(lambda: rsio_harness.frames("a")[-1] == Goodbye("protocol error: no session"))
         assert len(list(rsio_harness.streams)) == 1
         rsio_harness.clock.advance(61)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
         await until(lambda: list(rsio_harness.streams) == [])
 
 
@@ -350,11 +350,11 @@ async def test_an_undelivered_message_ends_a_session_that_cannot_detect_its_loss
     rsio_harness = await RsioHarness.filled()
     rsio_harness.send("a", hello, trial("never"))
     await until(lambda: list(rsio_harness.streams) != [])
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
+    rsio_harness.reader("a", ReaderStatus.UNDELIVERED)
     await until(lambda: isinstance(rsio_harness.frames("a")[-1], Goodbye))
     assert goodbye(rsio_harness.frames("a")).startswith("503 rsio:message.lost")
     await until(lambda: list(rsio_harness.streams) == [])
-    rsio_harness.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
+    rsio_harness.reader("a", ReaderStatus.UNDELIVERED)
     assert repr(rsio_harness.handlers).count(" 0 clients") == 1
 
 
@@ -408,7 +408,7 @@ async def test_a_mutated_message_ends_at_most_its_own_session(seed: int) -> None
                 rsio_harness.send(f"a{number % 7}", _mutated(message, random) if random.random() < 0.3 else message)
             if number % 25 == 0:
                 rsio_harness.clock.advance(40)
-                rsio_harness.dispatcher.sweep()
+                rsio_harness.sweep_sessions()
                 await pause()
         await pause()
     assert {log["log_level"] for log in logs} <= {"info", "warning"}, [
@@ -421,7 +421,7 @@ async def test_a_mutated_message_ends_at_most_its_own_session(seed: int) -> None
     rsio_harness.clock.advance(1000)
     for _ in range(3):
         rsio_harness.clock.advance(100)
-        rsio_harness.dispatcher.sweep()
+        rsio_harness.sweep_sessions()
     await until(lambda: list(rsio_harness.streams) == [])
 
 

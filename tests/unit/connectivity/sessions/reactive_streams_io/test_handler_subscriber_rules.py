@@ -108,7 +108,7 @@ async def test_spec_2_03_and_2_04_nothing_is_said_to_a_client_that_has_come_to_i
     rsio_harness.disk.release()
     await holds(rsio_harness, 2, *range(200))
     rsio_harness.clock.advance(400)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await pause()
     assert rsio_harness.frames("a") == []
 
@@ -170,7 +170,7 @@ async def test_spec_2_12_on_subscribe_is_accepted_once_for_each_subscribe() -> N
     rsio_harness = await taking(OnSubscribe(1, 0))
     rsio_harness.send("a", turns(1), OnError(1, "500 gone"))
     rsio_harness.clock.advance(1.1)
-    rsio_harness.dispatcher.sweep()
+    rsio_harness.sweep_sessions()
     await until(lambda: SubscribeFrame("ingest/telemetry", 2, 256) in rsio_harness.frames("a"))
     rsio_harness.send("a", OnSubscribe(2, 0), raw(OnNext(2, turn(2))))
     await holds(rsio_harness, 2, 1, 2)

@@ -110,7 +110,7 @@ async def test_a_mistake_of_our_own_costs_one_request_an_error(monkeypatch: pyte
     def broken(*_: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(type(streamr_harness.handlers.of("streamr")), "_subscribe", broken)
+    monkeypatch.setattr(type(streamr_harness.handlers["streamr"]), "_subscribe", broken)
     (refused,) = await streamr_harness.exchange("a", subscribe())
     assert error(refused)["status"] == 500
     assert await streamr_harness.settled(1)
@@ -230,7 +230,7 @@ async def test_case_b13_a_redelivered_subscribe_is_answered_again_and_follows_on
 async def test_a_closed_connection_has_no_sessions() -> None:
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe())
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.close_connection()
     await wait_until(lambda: list(streamr_harness.streams) == [])
     await streamr_harness.publish(1)
     await streamr_harness.frames("a", 1)

@@ -249,7 +249,7 @@ async def test_a_session_follows_on_for_as_long_as_it_lives() -> None:
     for _ in range(50):
         streamr_harness.clock.advance(60)
         streamr_harness.streams.sweep()
-        streamr_harness.dispatcher.sweep()
+        streamr_harness.sweep_sessions()
     assert offsets(await streamr_harness.exchange("b", publish(), 0)) == []
     assert offsets(await streamr_harness.frames("a", 2)) == [1]
 

@@ -256,11 +256,11 @@ async def test_the_subscription_of_an_expired_subject_ends_within_a_minute() -> 
     await ditto(streamr_harness, on_policy("modify", "/entries/pump/subjects", {"streamr:pump": subject}))
     await streamr_harness.exchange("a", subscribe())
     for _ in range(60):
-        streamr_harness.dispatcher.sweep()
+        streamr_harness.sweep_sessions()
     await streamr_harness.frames("a", 1)
     now[0] = NOW.replace(hour=8)
     for _ in range(60):
-        streamr_harness.dispatcher.sweep()
+        streamr_harness.sweep_sessions()
     assert error((await streamr_harness.frames("a", 2))[1])["error"] == said("tank")
 
 
@@ -348,10 +348,10 @@ async def test_policy_changes_are_watched_only_while_a_session_is_subscribed() -
         assert len(streamr_harness.store.policy_changes._listeners) == 1
         await streamr_harness.exchange("a", unsubscribe())
         for _ in range(60):
-            streamr_harness.dispatcher.sweep()
+            streamr_harness.sweep_sessions()
         assert len(streamr_harness.store.policy_changes._listeners) == 0
     await streamr_harness.exchange("a", subscribe())
-    streamr_harness.dispatcher.close_connection(streamr_harness.connection.id)
+    streamr_harness.close_connection()
     assert len(streamr_harness.store.policy_changes._listeners) == 0
 
 

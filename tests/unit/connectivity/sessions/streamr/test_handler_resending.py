@@ -135,7 +135,7 @@ async def test_nothing_is_looked_for_any_longer_when_a_session_has_ended(
     streamr_harness.send("a", resend(resend_from_time=1))
     await asked.wait()
     if end == "close":
-        streamr_harness.dispatcher.close_connection("site")
+        streamr_harness.close_connection()
     else:
         streamr_harness.send("a", {"type": "disconnect"})
     await until(given_up.is_set)
@@ -277,10 +277,10 @@ async def test_case_r25_the_same_question_without_an_answer_is_answered_later_ea
         # Its answer is due so long after it was found, so the clock stands still until then.
         await until(lambda number=number: len(finished) == number)  # type: ignore[misc]
         streamr_harness.clock.advance(delay - 0.1)
-        streamr_harness.dispatcher.sweep()
+        streamr_harness.sweep_sessions()
         assert len(await streamr_harness.frames("a", number - 1)) == number - 1
         streamr_harness.clock.advance(0.2)
-        streamr_harness.dispatcher.sweep()
+        streamr_harness.sweep_sessions()
         assert shown(await streamr_harness.frames("a", number))[-1] == (6, place())
     assert offsets(await streamr_harness.exchange("a", resend(resend_all=True), 3), 1) == [1]
 
@@ -290,10 +290,10 @@ async def test_a_session_starts_only_so_many_resends_in_a_second() -> None:
     most = ResendLimits().per_second
     streamr_harness.send("a", *(resend(str(number), resend_all=True) for number in range(most + 5)))
     await streamr_harness.frames("a", 3 * most)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     await streamr_harness.frames("a", 3 * most)
     streamr_harness.clock.advance(1)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     frames = await streamr_harness.frames("a", 3 * (most + 5))
     assert [frame[2] for frame in frames if frame[1] == 1] == [str(number) for number in range(most + 5)]
 

@@ -49,7 +49,7 @@ def again(
     streamr_harness: StreamrHarness, *sources: dict[str, Any], kept: KeptRows | None = None, **more: Any
 ) -> StreamrHarness:
     """The service that follows one that was killed."""
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.close_connection()
     return StreamrHarness(
         *sources, journal=streamr_harness.journal, kept=kept or streamr_harness.kept.crashed(), **more
     )
@@ -78,10 +78,10 @@ async def test_case_b08_a_session_ends_after_its_idle_timeout() -> None:
     ended: list[Any] = []
     streamr_harness.following.on_deleted = lambda entity, followers: ended.append((entity, followers))
     streamr_harness.clock.advance(IDLE - 1)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     assert ended == []
     streamr_harness.clock.advance(1)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     assert ended == [(TANK, 0)]
     assert await is_over(streamr_harness)
 
@@ -90,12 +90,12 @@ async def test_case_b09_a_repeated_subscribe_restarts_the_idle_timeout() -> None
     streamr_harness = await following(options={"sessionIdleTimeout": "10m"})
     for _ in range(3):
         streamr_harness.clock.advance(599)
-        streamr_harness.dispatcher.sweep()
+        streamr_harness.sweep_sessions()
         assert (await streamr_harness.exchange("a", subscribe()))[-1] == subscribed()
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 4)) == [1]
     streamr_harness.clock.advance(600)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     assert await is_over(streamr_harness)
 
 
@@ -104,15 +104,15 @@ async def test_a_session_ends_after_three_undelivered_messages_within_30_seconds
 
     def undelivered(after: float) -> None:
         streamr_harness.clock.advance(after)
-        streamr_harness.dispatcher.reader("site", "a", ReaderStatus.UNDELIVERED)
-        streamr_harness.dispatcher.reader("site", "b", ReaderStatus.UNDELIVERED)
+        streamr_harness.reader("a", ReaderStatus.UNDELIVERED)
+        streamr_harness.reader("b", ReaderStatus.UNDELIVERED)
 
     for _ in range(5):
         undelivered(5)
-    streamr_harness.dispatcher.reader("site", "a", ReaderStatus.HEARD)
+    streamr_harness.reader("a", ReaderStatus.HEARD)
     for after in (40, 15):
         undelivered(after)
-    streamr_harness.dispatcher.reader("elsewhere", "a", ReaderStatus.UNDELIVERED)
+    streamr_harness.handlers["streamr"].reader("elsewhere", "a", ReaderStatus.UNDELIVERED)
     assert not await is_over(streamr_harness)
     undelivered(15)
     assert await is_over(streamr_harness)
@@ -123,27 +123,27 @@ async def test_a_session_ends_at_once_when_its_reader_is_refused_or_gone(sign: R
     streamr_harness = await following()
     streamr_harness.send("a", resend(resend_all=True))
     await streamr_harness.frames("a", 1)
-    streamr_harness.dispatcher.reader("site", "a", sign)
+    streamr_harness.reader("a", sign)
     assert await is_over(streamr_harness)
 
 
 async def test_closing_the_connection_ends_its_sessions() -> None:
     streamr_harness = await following()
-    streamr_harness.dispatcher.close_connection("site")
-    streamr_harness.dispatcher.handlers.keep_only(lambda connection_id: connection_id != "site")
+    streamr_harness.close_connection()
+    streamr_harness.handlers["streamr"].keep_only(lambda connection_id: connection_id != "site")
     assert streamr_harness.kept.written == {}
-    streamr_harness.dispatcher.handlers.opened("site", streamr_harness.routes)
+    streamr_harness.handlers["streamr"].opened(streamr_harness.opened)
     assert await is_over(streamr_harness)
 
 
 async def test_a_connection_that_is_opened_again_continues_with_its_sessions() -> None:
     """As when its document was changed: what came meanwhile is sent."""
     streamr_harness = await following(messages=2)
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.close_connection()
     await streamr_harness.publish(2)
     assert streamr_harness.received("a") == []
-    streamr_harness.dispatcher.handlers.keep_only(lambda _: True)
-    streamr_harness.dispatcher.handlers.opened("site", streamr_harness.routes)
+    streamr_harness.handlers["streamr"].keep_only(lambda _: True)
+    streamr_harness.handlers["streamr"].opened(streamr_harness.opened)
     assert offsets(await streamr_harness.frames("a", 2)) == [3, 4]
 
 
@@ -155,8 +155,8 @@ async def test_case_b10_a_session_gets_the_missed_messages_automatically_after_a
     await streamr_harness.exchange("b", subscribe(stream="pair", partition=1))
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 1)) == [4]
-    streamr_harness.dispatcher.sweep()
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.sweep_sessions()
+    streamr_harness.close_connection()
     await streamr_harness.publish(3)
     streamr_harness = again(streamr_harness)
     frames = await streamr_harness.frames("a", 3)
@@ -170,13 +170,13 @@ async def test_case_b10_a_session_gets_the_missed_messages_automatically_after_a
 async def test_case_b10_a_session_beyond_the_catch_up_limit_skips_to_new_messages_and_sees_the_gap() -> None:
     few = {"sessionCatchUpMax": 2}
     streamr_harness = await following(messages=3, options=few)
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.close_connection()
     await streamr_harness.publish(3)
     streamr_harness = again(streamr_harness, options=few)
     await pause()
     assert streamr_harness.received("a") == []
-    streamr_harness.dispatcher.sweep()
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.sweep_sessions()
+    streamr_harness.close_connection()
     await streamr_harness.publish(1)
     streamr_harness = again(streamr_harness, options=few)
     (frame,) = await streamr_harness.frames("a", 1)
@@ -188,7 +188,7 @@ async def test_messages_may_be_repeated_but_are_not_lost_after_a_crash() -> None
     streamr_harness = await following()
     await streamr_harness.publish(2)
     await streamr_harness.frames("a", 2)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     await streamr_harness.publish(2)
     await streamr_harness.frames("a", 4)
     streamr_harness = again(streamr_harness)
@@ -200,7 +200,7 @@ async def test_unconfirmed_messages_are_sent_again_after_a_crash() -> None:
     streamr_harness.link.confirms = False
     streamr_harness.send("b", publish(), publish())
     await streamr_harness.frames("a", 2)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     streamr_harness = again(streamr_harness)
     assert offsets(await streamr_harness.frames("a", 2)) == [1, 2]
 
@@ -303,7 +303,7 @@ async def test_two_resends_of_one_id_are_kept_until_both_have_ended() -> None:
 async def test_a_session_that_lost_read_permission_while_closed_gets_an_error_after_the_restart() -> None:
     streamr_harness = await following()
     kept = streamr_harness.kept.crashed()
-    streamr_harness.dispatcher.close_connection("site")
+    streamr_harness.close_connection()
     delete = b'{"topic":"acme.site/tanks/policies/commands/delete","path":"/entries/pump","headers":{}}'
     changed = await streamr_harness.ask_ditto(delete)
     assert changed["status"] == 204, changed
@@ -380,11 +380,11 @@ async def test_sessions_wait_for_a_store_that_cannot_be_read() -> None:
     kept = streamr_harness.kept.crashed()
     kept.is_unreadable = True
     streamr_harness = again(streamr_harness, kept=kept)
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     await pause()
     assert streamr_harness.received("a") == []
     kept.is_unreadable = False
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
 
@@ -405,7 +405,7 @@ async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_r
     monkeypatch.setattr(journal, "snapshot", snapshot)
     streamr_harness = again(streamr_harness)
     assert unread == [TANK]
-    streamr_harness.dispatcher.sweep()
+    streamr_harness.sweep_sessions()
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
 

@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail
-from connectivity.transports.base import Delivery, OutboundMessage
+from connectivity.transports.base import Delivery, OutboundMessage, Outcome
 from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MqttLink
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
@@ -103,8 +103,8 @@ async def test_acknowledgements_go_out_in_the_order_of_arrival() -> None:
         delivery.settle()
     assert client.unsent == []
     one.settle()
-    five.reject(redeliver=False)
-    four.reject(redeliver=True)
+    five.settle(Outcome.DROPPED)
+    four.settle(Outcome.REDELIVER)
     await asyncio.sleep(0)
     assert [packet[3] for packet in client.unsent] == [1, 2, 3, 5]
     await made.close()

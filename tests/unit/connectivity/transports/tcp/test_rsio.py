@@ -271,7 +271,7 @@ async def test_a_long_stream_comes_whole_and_in_order(there: TcpService) -> None
 
 async def test_case_g02_clients_are_notified_when_the_service_stops_and_waited_for(there: TcpService) -> None:
     answering, silent = await there.greeted(), await there.greeted()
-    parting = asyncio.create_task(there.rsio_harness.dispatcher.handlers.part("landing"))
+    parting = asyncio.create_task(there.rsio_harness.handlers["reactive_streams_io"].part("landing"))
     await answering.expect("03 08 73 68 75 74 64 6f 77 6e")
     answering.send("12 01 01 03 00")
     assert await answering.rest() == b""

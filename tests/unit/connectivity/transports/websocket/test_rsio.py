@@ -103,7 +103,7 @@ async def test_case_h02_once_the_subprotocol_is_agreed_on_the_service_speaks_fir
     await other.send(raw(H))
     assert await heard(other) == SERVER_HELLO
     websocket_service.harness.clock.advance(11)
-    websocket_service.harness.dispatcher.handlers.sweep()
+    websocket_service.harness.sweep_sessions()
     said, code = await ended(silent)
     assert said.startswith(b"\x03")
     assert b"protocol error: no hello in time" in said
@@ -117,11 +117,11 @@ async def test_without_the_subprotocol_the_client_speaks_first_and_may_take_its_
 ) -> None:
     client = await websocket_service.client(PATH)
     websocket_service.harness.clock.advance(1000)
-    websocket_service.harness.dispatcher.handlers.sweep()
+    websocket_service.harness.sweep_sessions()
     await client.send(raw(H))
     assert await heard(client) == SERVER_HELLO
     websocket_service.harness.clock.advance(1000)
-    websocket_service.harness.dispatcher.handlers.sweep()
+    websocket_service.harness.sweep_sessions()
     await client.send(raw(subscribe("tck/range?n=0", 1, 0)))
     assert await heard(client) == raw("81 01 00 86 01"), "a socket that is silent is still there"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.dispatch.commands import cause_of, foreign_labels
+from connectivity.dispatch.command_executor import cause_of, foreign_labels
 from spark_store.records import EventCause
 
 

@@ -12,18 +12,18 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from connectivity.dispatch.effects import CommandResponse, decode_response, encode_response
+from connectivity.dispatch.effects import Batch, CommandResponse, decode_response, encode_response, log_fields
 from connectivity.errors import TwinError
-from connectivity.monitoring.logs import log_context
 from connectivity.sources.acknowledgements import BUILT_IN
+from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
 from mappings.errors import INTERNAL_ERROR
 from mappings.model.headers import FIELDS, address_headers
-from mappings.model.signals import Command, ErrorResponse, Headers, PolicyAnnouncement
+from mappings.model.signals import Command, ErrorResponse, Headers
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Change, DeliveryName, EventCause, StoredAnswer
+from spark_store.records import Change, EventCause, StoredAnswer
 
 log = structlog.get_logger(__name__)
 
@@ -62,18 +62,16 @@ _HEADERS_TOO_LARGE = 431
 class Sender(NamedTuple):
     """The delivery of a command, and the subjects that it is executed for.
 
-    `name` is the deduplication key, `may_be_repeated` whether the command may have arrived before, and `labels` are the
-    acknowledgements that it requests.
+    `key` identifies the command across redeliveries, `labels` are the acknowledgements that it requests.
     """
 
     arrival: InboundDelivery
     subjects: tuple[str, ...]
-    name: DeliveryName | None
-    may_be_repeated: bool
+    key: DeduplicationKey
     labels: Sequence[str] = ()
 
 
-class CommandHandler:
+class CommandExecutor:
     """Executes commands."""
 
     def __init__(self, store: Store, decider: Decider, is_followed: Callable[[], bool]) -> None:
@@ -81,17 +79,12 @@ class CommandHandler:
         self._store = store
         self._decider = decider
         self._is_followed = is_followed
-        self._announcements: list[PolicyAnnouncement] = []
 
-    def take_announcements(self) -> Sequence[PolicyAnnouncement]:
-        """Return the announcements of the commands executed since the last call, to be sent once durable."""
-        announced, self._announcements = self._announcements, []
-        return announced
-
-    def carry_out(self, command: Command, sender: Sender, changes: list[Change]) -> CommandResponse:
-        """Return a command's response; stage its change and append it to `changes`. Raises StoreUnavailable."""
-        arrival, subjects, name, may_be_repeated, labels = sender
-        if name is not None and may_be_repeated and (stored := self._store.stored_answer(name)) is not None:
+    def execute(self, command: Command, sender: Sender, batch: Batch) -> CommandResponse:
+        """Return a command's response; stage its change and add it to the batch. Raises StoreUnavailable."""
+        arrival, subjects, key, labels = sender
+        name = key.name
+        if name is not None and key.may_be_repeated and (stored := self._store.stored_answer(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return decode_response(stored, command)
         answer: StoredAnswer | None = None
@@ -107,20 +100,13 @@ class CommandHandler:
         except StoreUnavailable:
             raise
         except Exception:
-            log.exception(
-                "command failed",
-                connection=arrival.route.connection_id,
-                source=arrival.route.index,
-                address=arrival.delivery.address,
-                path=command.path,
-                **log_context(command.headers),
-            )
+            log.exception("command failed", path=command.path, **log_fields(arrival, command.headers))
             return ErrorResponse(command.entity, command.entity.type.group, INTERNAL_ERROR, command.headers)
         if decision.events:
             needs_cause = self._is_followed()
             cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects) if needs_cause else None
             change = Change(decision.events, decision.snapshots, answer, cause)
             self._store.stage(change)
-            changes.append(change)
-            self._announcements += decision.announcements
+            batch.changes.append(change)
+            batch.announcements += decision.announcements
         return decision.response

@@ -1,0 +1,173 @@
+"""Handles commands on things and policies.
+
+It decides them now, reads the past for them, or passes them to the device. A command that requests acknowledgements waits
+for them (`connectivity.dispatch.request_reply`). A retrieve of the past is checked at once and answered when the past is
+read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from connectivity.dispatch.command_executor import CommandExecutor, Sender
+from connectivity.dispatch.effects import Batch, CommandResponse, Effect, ForwardEffect, RespondEffect, log_fields
+from connectivity.dispatch.request_reply import RequestReply
+from connectivity.dispatch.responder import Responder
+from connectivity.errors import TwinError
+from connectivity.sources.acknowledgements import (
+    NOTHING,
+    RequestedAcks,
+    channel_of,
+    has_no_ack_headers,
+    outcome_of_error,
+    requested_acks,
+)
+from connectivity.sources.deduplication import name_of_signal
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
+from connectivity.store.past_state import state_at
+from connectivity.store.store import Store
+from connectivity.twins.decider import LIVE_CONDITION, Decider, asks_for_past
+from mappings.errors import INTERNAL_ERROR, Fault
+from mappings.model.headers import response_required
+from mappings.model.signals import Command, ErrorResponse, LiveCommand
+from spark_store.errors import HistoryUnavailable
+from spark_store.records import PastQuery
+
+log = structlog.get_logger(__name__)
+
+
+class CommandHandler:
+    """Handles commands."""
+
+    signals = (Command,)
+
+    def __init__(
+        self,
+        store: Store,
+        decider: Decider,
+        executor: CommandExecutor,
+        request_reply: RequestReply,
+        responder: Responder,
+    ) -> None:
+        self._store = store
+        self._decider = decider
+        self._executor = executor
+        self._request_reply = request_reply
+        self._responder = responder
+        self._past_retrieves: set[asyncio.Task[None]] = set()
+
+    def handle(
+        self, signal: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
+    ) -> Sequence[Effect]:
+        if LIVE_CONDITION in signal.headers and signal.action == "retrieve" and response_required(signal.headers):
+            return [self._query_device(signal, received_signal, arrival)]
+        if asks_for_past(signal):
+            return [self._check_past_retrieve(signal, received_signal, arrival, batch)]
+        return [self._execute(signal, received_signal, arrival, batch)]
+
+    def _execute(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
+    ) -> RespondEffect:
+        """Decide a command, and wait for acknowledgements if it requests others."""
+        requested: RequestedAcks | Fault | None = None
+        # Most commands have no headers about acknowledgements; for speed those are not parsed at all.
+        if not has_no_ack_headers(command.headers):
+            requested = self._requested_acks(command, arrival)
+        response: CommandResponse
+        if isinstance(requested, Fault):
+            response = ErrorResponse(command.entity, command.entity.type.group, requested, command.headers)
+        else:
+            key = name_of_signal(command, received_signal, arrival)
+            labels = requested.labels if requested is not None else ()
+            response = self._executor.execute(command, Sender(arrival, arrival.received.subjects, key, labels), batch)
+        pending = None
+        if isinstance(response, ErrorResponse):
+            has_labels = (
+                bool(requested.labels) if isinstance(requested, RequestedAcks) else channel_of(command) is not None
+            )
+            # A refusal settles the delivery, unless it requested acknowledgements or we failed.
+            if has_labels or (response.fault is INTERNAL_ERROR and command.action != "retrieve"):
+                arrival.note(outcome_of_error(response.fault), is_done=False)
+        elif isinstance(requested, RequestedAcks) and not requested.is_plain("twin"):
+            pending = self._request_reply.hold(command, requested, received_signal.route, arrival)
+        return RespondEffect(arrival, response, received_signal.route, pending)
+
+    def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault:
+        """Return the acknowledgements that a command requests, or the fault if they are not possible."""
+        channel = channel_of(command)
+        requested = requested_acks(command.headers, channel) if channel is not None else NOTHING
+        if isinstance(requested, Fault) or requested.is_plain("twin"):
+            return requested
+        return self._request_reply.duplicate(command, arrival) or requested
+
+    def _query_device(self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery) -> Effect:
+        """Query the device if the command's live condition holds, else the twin. Raises StoreUnavailable."""
+        route = received_signal.route
+        try:
+            decision = self._decider.decide(command, arrival.received.subjects)
+            if not decision.is_for_device:
+                return RespondEffect(arrival, decision.response, route)
+            headers = {**command.headers, "channel": "live"}
+            query = LiveCommand(command.entity, command.action, command.path, None, headers, fields=command.fields)
+            live_delivery = self._request_reply.prepare(query, route, arrival)
+        except TwinError as refused:
+            return RespondEffect(arrival, _refusal(command, refused), route)
+        if isinstance(live_delivery, ErrorResponse):
+            return RespondEffect(arrival, live_delivery, route)
+        if live_delivery.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
+            live_delivery.pending.fallback = decision.response
+        return ForwardEffect(arrival, live_delivery.send, headers, live_delivery.pending)
+
+    def _check_past_retrieve(
+        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
+    ) -> Effect:
+        """Check a retrieve of the past, which is then answered asynchronously. Raises StoreUnavailable."""
+        try:
+            query = self._decider.needed_past(command, arrival.received.subjects)
+        except TwinError as refused:
+            return RespondEffect(arrival, _refusal(command, refused), received_signal.route)
+        if query is None:
+            return self._execute(command, received_signal, arrival, batch)
+        return ForwardEffect(
+            arrival, lambda: self._start_past_retrieve(command, query, received_signal, arrival), command.headers
+        )
+
+    def _start_past_retrieve(
+        self, command: Command, query: PastQuery, received_signal: ReceivedSignal, arrival: InboundDelivery
+    ) -> None:
+        retrieving = asyncio.get_running_loop().create_task(
+            self._retrieve_past(command, query, received_signal, arrival)
+        )
+        self._past_retrieves.add(retrieving)
+        retrieving.add_done_callback(self._past_retrieves.discard)
+
+    async def _retrieve_past(
+        self, command: Command, query: PastQuery, received_signal: ReceivedSignal, arrival: InboundDelivery
+    ) -> None:
+        group = command.entity.type.group
+        response: CommandResponse
+        try:
+            past = await state_at(self._store, query)
+            response = self._decider.show_past(command, arrival.received.subjects, past).response
+        except TwinError as refused:
+            response = _refusal(command, refused)
+        except HistoryUnavailable as error:
+            log.error(
+                "history unavailable",
+                reason=str(error),
+                entity=str(command.entity),
+                **log_fields(arrival, command.headers),
+            )
+            response = ErrorResponse(command.entity, group, error.fault, command.headers)
+        except Exception:
+            log.exception("past state not retrieved", **log_fields(arrival, command.headers))
+            response = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
+        self._responder.carry_out(RespondEffect(arrival, response, received_signal.route))
+
+
+def _refusal(command: Command, refused: TwinError) -> ErrorResponse:
+    return ErrorResponse(command.entity, refused.group, refused.fault, command.headers)

@@ -1,0 +1,47 @@
+"""Handles subscribe, request and cancel: passes them to the subscription manager."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from connectivity.dispatch.effects import Batch, Effect
+from connectivity.sources.deduplication import name_of_signal
+from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.reader import ReceivedSignal
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from mappings.model.signals import Cancel, Request, Subscribe
+
+
+class SubscriptionHandler:
+    """Handles the signals of subscriptions."""
+
+    signals = (Subscribe, Request, Cancel)
+
+    def __init__(self, subscriptions: SubscriptionManager) -> None:
+        self._subscriptions = subscriptions
+        # One object for each subscriber, because subscriptions keep it.
+        self._subscriber = lru_cache(maxsize=1024)(Subscriber)
+
+    def handle(
+        self,
+        signal: Subscribe | Request | Cancel,
+        received_signal: ReceivedSignal,
+        arrival: InboundDelivery,
+        batch: Batch,  # noqa: ARG002 - nothing is stored
+    ) -> Sequence[Effect]:
+        route = received_signal.route
+        subscriber = self._subscriber(
+            route, arrival.received.subjects, route.connection_id, reader=arrival.delivery.reader
+        )
+        if isinstance(signal, Subscribe):
+            self._subscriptions.subscribe(signal, subscriber)
+            return ()
+        key = name_of_signal(signal, received_signal, arrival)
+        if key.name is not None and arrival.ledger.is_executed(key.name, may_be_repeated=key.may_be_repeated):
+            arrival.route.meter.inbound("answered_again")
+        elif isinstance(signal, Request):
+            self._subscriptions.request(signal, subscriber)
+        else:
+            self._subscriptions.cancel(signal, subscriber)
+        return ()

@@ -1,0 +1,149 @@
+"""How many calls a message costs, from the bytes of a read to the flush, and how many modules they are in.
+
+`python -m tests.bench.message_path` prints a line for each message; with `calls`, every call of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvloop
+
+from connectivity.config.settings import Settings, SparkMode, SparkSettings
+from connectivity.service import Service
+from tests.bench.harness import SUBJECT, fill, thing
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import client, connection, source
+from tests.support.paths import ROOT
+
+SAMPLES = 9
+_OURS = tuple(str(ROOT / package) + "/" for package in ("connectivity", "mappings", "spark_store"))
+
+
+class Calls:
+    """Calls of our own functions on the event loop's thread while a message is processed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._found: list[str] = []
+
+    def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
+        name, function = frame.f_code.co_filename, frame.f_code.co_qualname
+        # A lambda, a generator expression and a resumed coroutine are parts of the call around them.
+        if event == "call" and frame.f_lasti <= 1 and name.startswith(_OURS) and "<" not in frame.f_code.co_name:
+            self._found.append(f"{name[len(str(ROOT)) + 1 : -3]}:{function}")
+
+    def during(self, exchange: Callable[[], None]) -> list[str]:
+        """Return the calls while `exchange`, which waits for the reply, runs in another thread."""
+        self._found = []
+        self._on_loop(lambda: sys.setprofile(self._note))
+        exchange()
+        self._on_loop(lambda: sys.setprofile(None))
+        return [call for call in self._found if ":Inbox.wake" not in call]
+
+    def _on_loop(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        done.wait()
+
+
+@contextmanager
+def service_in_thread(folder: Path, document: dict[str, Any]) -> Iterator[Calls]:
+    """A service on an event loop of its own thread, without periodic jobs."""
+    connections = folder / "connections"
+    connections.mkdir(parents=True, exist_ok=True)
+    (connections / "site.json").write_text(json.dumps(document))
+    settings = Settings(connections_dir=connections, data_dir=folder / "data", spark=SparkSettings(mode=SparkMode.OFF))
+    loop = uvloop.new_event_loop()
+    ready = threading.Event()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        service = Service(settings)
+        await service.management.load()
+        await service.registry.refresh()
+        await asyncio.gather(*(supervisor.attempted.wait() for supervisor in service.registry))
+        ready.set()
+        await stop.wait()
+        await service.close()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    try:
+        ready.wait()
+        yield Calls(loop)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+        loop.close()
+
+
+def least(samples: list[list[str]]) -> list[str]:
+    """The sample with the fewest calls: the others include timers and confirms of their neighbors."""
+    return min(samples, key=len)
+
+
+def measure(folder: Path) -> dict[str, list[str]]:
+    """The calls of each message."""
+    fill(folder / "data" / "journal.db", 1, 200)
+    entity = thing(0)
+    topic = f"{entity.namespace}/{entity.name}/things/twin"
+    found: dict[str, list[str]] = {}
+    with Mosquitto.start(persistence=False) as broker:
+        document = connection(broker, source("bench", SUBJECT))
+        with service_in_thread(folder, document) as calls, client(broker, "bench") as asker:
+
+            def ask(*command: Any, **more: Any) -> Callable[[], None]:
+                def exchange() -> None:
+                    asker.command(*command, **more)
+                    asker.next()
+
+                return exchange
+
+            def several(exchange: Callable[[], Callable[[], None]]) -> list[str]:
+                return least([calls.during(exchange()) for _ in range(SAMPLES)])
+
+            found["subscribe"] = several(lambda: ask(f"{topic}/streaming/subscribeForPersistedEvents"))
+            found["request with one next"] = several(lambda: _request(asker, topic))
+            found["modify"] = several(lambda: ask(f"{topic}/commands/modify", "/attributes/n", 1))
+    return found
+
+
+def _request(asker: MqttClient, topic: str) -> Callable[[], None]:
+    asker.command(f"{topic}/streaming/subscribeForPersistedEvents")
+    created = asker.next()
+
+    def exchange() -> None:
+        asker.command(f"{topic}/streaming/request", value={**created["value"], "demand": 1})
+        asker.next()
+
+    return exchange
+
+
+def main(arguments: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, calls in measure(Path(folder)).items():
+            modules = {call.partition(":")[0] for call in calls}
+            print(f"{name}: {len(calls)} calls in {len(modules)} modules")
+            if "calls" in arguments:
+                print("\n".join(f"    {number:3} {call}" for call, number in Counter(calls).items()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

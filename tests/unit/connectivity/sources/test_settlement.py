@@ -1,0 +1,114 @@
+"""Deliveries that nothing settles: their age is measured, and they are rejected as the last resort."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.dispatch.dispatcher import Dispatcher
+from tests.support.in_process.running_connection import Running, numbered
+from tests.support.in_process.service import pause, source, turn, until
+
+pytestmark = pytest.mark.usefixtures("runs")
+
+TIMEOUT = 300.0
+LATER = TIMEOUT + 1
+
+
+async def reject_overdue(running: Running, after: float = LATER) -> list[Any]:
+    """Look for overdue deliveries so many seconds from now; return what is logged."""
+    with capture_logs() as lines:
+        running.supervisor.deliveries.reject_overdue(time.monotonic() + after, TIMEOUT)
+        await pause()
+    return [line for line in lines if line["event"] == "delivery not settled in time"]
+
+
+async def forgetful(monkeypatch: pytest.MonkeyPatch, *sources: dict[str, Any]) -> Running:
+    """A connection whose deliveries are lost by a mistake in the dispatcher."""
+    running = await Running.opened(*sources)
+    monkeypatch.setattr(running.supervisor.deliveries, "_process", lambda *_: None)
+    return running
+
+
+async def test_the_age_of_the_oldest_unsettled_delivery_is_known_for_each_source(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running = await forgetful(monkeypatch, source("in"), source("other"))
+    running.send(*numbered(1, 2))
+    await pause()
+    found = running.supervisor.deliveries.unsettled_seconds(time.monotonic() + 60)
+    assert (found[0] > 60, found[1]) == (True, 0.0)
+
+
+async def test_a_delivery_that_nothing_settles_is_rejected_without_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await forgetful(monkeypatch)
+    running.send(*numbered(1))
+    await pause()
+    assert await reject_overdue(running, TIMEOUT - 1) == []
+    assert running.unsettled() == 1
+    (line,) = await reject_overdue(running)
+    assert (line["connection"], line["source"], line["log_level"]) == ("site", 0, "error")
+    assert (running.unsettled(), len(running.broker.dropped)) == (0, 1)
+    assert running.harness.count("in", "overdue") == 1
+    assert await reject_overdue(running) == []
+
+
+async def test_a_response_after_the_deadline_does_not_settle_the_delivery_again() -> None:
+    running = await Running.opened()
+    running.broker.withheld_confirms = 1
+    running.send(turn(1))
+    await running.answered(1)
+    assert len(await reject_overdue(running)) == 1
+    with capture_logs():
+        await running.linked_again()
+    await running.answered(2)
+    assert (running.unsettled(), len(running.broker.dropped)) == (0, 1)
+
+
+async def test_deliveries_that_an_unavailable_store_holds_are_not_overdue() -> None:
+    running = await Running.opened()
+    running.harness.disk.full = True
+    with capture_logs():
+        running.send(*numbered(1))
+        await until(lambda: not running.harness.store.is_available)
+        assert await reject_overdue(running) == []
+        running.harness.disk.full = False
+        assert await running.answered(1) == ["1"]
+    assert running.broker.dropped == []
+
+
+async def test_a_broker_that_takes_no_messages_makes_no_delivery_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await forgetful(monkeypatch)
+    running.send(*numbered(1))
+    await pause()
+    for link in running.broker.links:
+        link.condition = "refused by broker: connection blocked"
+    assert await reject_overdue(running) == []
+
+
+async def test_a_delivery_that_waits_for_acknowledgements_has_a_timeout_of_its_own() -> None:
+    running = await Running.opened()
+    running.send(turn(1, requested_acks=["twin-persisted", "other:seen"], timeout="30s"))
+    await until(lambda: running.harness.waiting_deliveries())
+    assert await reject_overdue(running) == []
+    assert running.unsettled() == 1
+
+
+async def test_a_handler_that_ends_a_batch_early_stalls_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The link ends, and the broker redelivers."""
+    running = await Running.opened()
+    handle, mistakes = Dispatcher.handle, [ZeroDivisionError("an internal error")]
+
+    def fail(self: Dispatcher, *arguments: Any) -> None:
+        if mistakes:
+            raise mistakes.pop()
+        handle(self, *arguments)
+
+    monkeypatch.setattr(Dispatcher, "handle", fail)
+    with capture_logs():
+        running.send(*numbered(1, 2))
+        assert await running.answered(2) == ["1", "2"]
+    await until(lambda: running.unsettled() == 0)
