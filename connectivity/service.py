@@ -154,6 +154,7 @@ class Service:
             self._open_feed,
             SubscriptionLimits(
                 idle_timeout=subscriptions.idle_timeout.total_seconds(),
+                open_timeout=subscriptions.open_timeout.total_seconds(),
                 after_life=subscriptions.after_life.total_seconds(),
                 max_per_connection=subscriptions.max_per_connection,
                 page_items=subscriptions.page_items,

@@ -257,7 +257,11 @@ class SubscriptionSettings(Section):
         description="How long requests to an ended subscription still get its final state.",
     )
     open_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=15), description="How long a search of the past waits for the lake."
+        default=timedelta(seconds=15),
+        description=(
+            "How long a subscription waits for the first page of a history, unless its header `timeout` says otherwise, and"
+            " a search of the past for the lake."
+        ),
     )
     max_per_connection: Positive = Field(
         default=10_000, description="Maximum number of subscriptions of one connection."

@@ -1,12 +1,12 @@
 """The subscription engine: demand, and which elements and terminal signals it allows.
 
-One `Subscription` serves every wire protocol and kind of feed. It does no I/O and has no clock: its driver offers the
-elements that `capacity` allows. Each call returns what to send, oldest first.
+One `Subscription` serves every wire protocol and kind of feed. It does no I/O and has no clock: its driver reads the feed
+between `begin_page` and `end_page`, and offers what `capacity` allows. Each call returns what to do, in order.
 
-    state     request(n)             offer        finish, fail                 cancel   expire, revoke
-    WAITING   FLOWING                –            kept for the first request   CLOSED   CLOSED, Ended
-    FLOWING   demand grows           Emitted      CLOSED, Ended                CLOSED   CLOSED, Ended
-    CLOSED    Ended(CANCELLED)       –            –                            –        –
+    state     request(n)             offer        finish, fail                 cancel      idle, revoke
+    WAITING   FLOWING                –            kept for the first request   CLOSED      CLOSED, Ended
+    FLOWING   demand grows           Emitted      CLOSED, Ended                CLOSED      CLOSED, Ended
+    CLOSED    Ended(CANCELLED)       –            –                            –           –
 
 It begins FLOWING with demand from the subscribe, or if terminal signals need no request (reactive-streams 1, 3).
 """
@@ -39,30 +39,48 @@ class ElementsEmitted:
 
 
 @dataclass(frozen=True, slots=True)
+class ElementsWithdrawn:
+    """Elements that no link has taken yet are not to be sent any more."""
+
+
+@dataclass(frozen=True, slots=True)
 class SubscriptionEnded:
     """The terminal signal to send: `reason` of None means complete."""
 
     reason: Fault | EndReason | None
 
 
-EngineOutput: TypeAlias = ElementsEmitted | SubscriptionEnded
+EngineOutput: TypeAlias = ElementsEmitted | ElementsWithdrawn | SubscriptionEnded
 
 
 class Subscription:
     """Demand and terminal signal of one subscriber.
 
     At most the requested elements are sent (1.1), and at most one terminal signal, the last (1.7), except for late requests.
-    `complete` follows the confirm of the last element: a refused one leaves a gap, and the subscription fails. `sent` is the
-    number of elements sent, `unconfirmed` that of emissions which the broker has not confirmed.
+    `complete` follows the confirm of the last element: a refused one leaves a gap, and the subscription fails. Every other
+    end withdraws what is unconfirmed. `sent` is the number of elements sent, `unconfirmed` that of emissions which the
+    broker has not confirmed, `active_at` the second of the last request, element or confirm.
     """
 
-    __slots__ = ("_held_end", "_terminal_needs_request", "demand", "sent", "state", "unconfirmed")
+    __slots__ = (
+        "_held_end",
+        "_terminal_needs_request",
+        "active_at",
+        "demand",
+        "is_reading",
+        "sent",
+        "state",
+        "unconfirmed",
+    )
 
-    def __init__(self, *, terminal_needs_request: bool, demand: int = 0) -> None:
-        """Begin with the demand that the subscribe brings.
+    def __init__(self, *, terminal_needs_request: bool, demand: int = 0, now: int = 0) -> None:
+        """Begin with the demand that the subscribe brings, in the second `now`.
 
         `terminal_needs_request`: the wire protocol allows a terminal signal only after the first request.
         """
+        self.active_at = now
+        self.is_reading = False
+        """Whether a page of the feed is read and sent."""
         self._terminal_needs_request = terminal_needs_request
         self._held_end: SubscriptionEnded | None = None
         self.demand = min(demand, UNBOUNDED)
@@ -81,15 +99,28 @@ class Subscription:
     def is_closed(self) -> bool:
         return self.state is SubscriptionState.CLOSED
 
-    def request(self, demand: int) -> list[EngineOutput]:
+    def request(self, demand: int, now: int = 0) -> list[EngineOutput]:
         """Add demand; a demand of 0 or less ends the subscription (3.9)."""
         if self.state is SubscriptionState.CLOSED:
             return [SubscriptionEnded(EndReason.CANCELLED)]
+        self.active_at = now
         if demand <= 0:
             return self._close(SubscriptionEnded(EndReason.INVALID_DEMAND))
         self.state = SubscriptionState.FLOWING
         self.demand = min(self.demand + demand, UNBOUNDED)
         return self._close_if_due()
+
+    def begin_page(self) -> bool:
+        """Return whether a page of the feed is to be read now: there is demand, and none is being read."""
+        if self.is_reading or not self.capacity:
+            return False
+        self.is_reading = True
+        return True
+
+    def end_page(self, now: int) -> None:
+        """Note that no page is read any more, since there is no demand, or nothing yet."""
+        self.is_reading = False
+        self.active_at = now
 
     def offer(self, elements: Sequence[Any]) -> list[EngineOutput]:
         """Return the elements to send, supplied by the feed.
@@ -106,14 +137,16 @@ class Subscription:
         self.unconfirmed += 1
         return [ElementsEmitted(elements)]
 
-    def confirm(self) -> list[EngineOutput]:
+    def confirm(self, now: int = 0) -> list[EngineOutput]:
         """Note that the broker has confirmed an emission."""
         self.unconfirmed -= 1
-        return self._close_if_due()
+        self.active_at = now
+        return self._close_if_due() if self._held_end is not None else []
 
-    def refuse(self, fault: Fault) -> list[EngineOutput]:
+    def refuse(self, fault: Fault, now: int = 0) -> list[EngineOutput]:
         """Note that the broker has refused an emission, and end, because that leaves a gap."""
         self.unconfirmed -= 1
+        self.active_at = now
         return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(fault))
 
     def finish(self) -> list[EngineOutput]:
@@ -127,11 +160,22 @@ class Subscription:
     def cancel(self) -> list[EngineOutput]:
         """Close at the subscriber's wish. Nothing is sent, however often it is called (3.5, 3.7)."""
         self.state = SubscriptionState.CLOSED
-        return []
+        return [ElementsWithdrawn()] if self.unconfirmed else []
 
-    def expire(self) -> list[EngineOutput]:
-        """End because of idleness, even before the first request."""
-        return [] if self.state is SubscriptionState.CLOSED else self._close(SubscriptionEnded(EndReason.IDLE))
+    def idle_seconds(self, now: int) -> int:
+        """Return the seconds since the last activity; waiting for the broker is none of them."""
+        return 0 if self.unconfirmed else now - self.active_at
+
+    def check_idle(self, now: int, timeout: float, *, feed_has_timeout: bool = False) -> list[EngineOutput]:
+        """End after `timeout` idle seconds, even before the first request.
+
+        A feed that yields nothing is idle, too, unless its pages have a timeout of their own.
+        """
+        if self.state is SubscriptionState.CLOSED:
+            return []
+        if self.unconfirmed or (self.is_reading and feed_has_timeout):
+            self.active_at = now
+        return self._close(SubscriptionEnded(EndReason.IDLE)) if now - self.active_at >= timeout else []
 
     def revoke(self, reason: Fault | EndReason) -> list[EngineOutput]:
         """End by an operator or at shutdown, even before the first request."""
@@ -153,4 +197,4 @@ class Subscription:
 
     def _close(self, ended: SubscriptionEnded) -> list[EngineOutput]:
         self.state = SubscriptionState.CLOSED
-        return [ended]
+        return [ElementsWithdrawn(), ended] if self.unconfirmed else [ended]

@@ -23,13 +23,21 @@ import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitoring.logs import log_context
-from connectivity.subscriptions.engine import ElementsEmitted, EngineOutput, Subscription, SubscriptionState
-from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, PageEnd
+from connectivity.subscriptions.engine import (
+    ElementsEmitted,
+    ElementsWithdrawn,
+    EngineOutput,
+    Subscription,
+    SubscriptionEnded,
+    SubscriptionState,
+)
+from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done, ReaderStatus
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.ids import EntityId, new_subscription_id
+from mappings.model.headers import timeout_seconds
 from mappings.model.signals import (
     Cancel,
     Complete,
@@ -93,6 +101,7 @@ class SubscriptionLimits:
     """The timers (in seconds) and sizes of subscriptions."""
 
     idle_timeout: float = 60.0
+    open_timeout: float = 15.0
     after_life: float = 10.0
     max_per_connection: int = 10_000
     page_items: int = 500
@@ -139,11 +148,10 @@ class ActiveSubscription(Subscription):
         "pump",
         "subjects",
         "subscribed",
-        "touched",
     )
 
     def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, now: int) -> None:
-        super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand)
+        super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand, now=now)
         self.kind = signal.kind
         self.key = key
         self.entity: EntityId | None = signal.query.entity
@@ -154,7 +162,6 @@ class ActiveSubscription(Subscription):
         self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
         self.pump: asyncio.Task[None] | None = None
-        self.touched = now
         self.due: _Due | None = None
 
     @property
@@ -234,13 +241,13 @@ class SubscriptionManager(ConnectionComponent):
             return
         if subscription.is_closed:
             (ended,) = subscription.request(signal.demand)
-            assert not isinstance(ended, ElementsEmitted)
+            assert isinstance(ended, SubscriptionEnded)
             reason = ended.reason or EndReason.CANCELLED
             kind, key, entity = subscription.kind, subscription.key, subscription.entity
             subscriber.reply.post(Failed(kind, key, entity, signal.headers, reason))
             return
         self._mark_active(subscription, signal.headers, subscriber)
-        self._send(subscription, subscription.request(signal.demand))
+        self._send(subscription, subscription.request(signal.demand, self._second))
         self._start(subscription)
 
     def cancel(self, signal: Cancel, subscriber: Subscriber) -> None:
@@ -250,7 +257,7 @@ class SubscriptionManager(ConnectionComponent):
 
     def idle(self, subscription: ActiveSubscription) -> int:
         """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
-        return 0 if subscription.unconfirmed else self._second - subscription.touched
+        return subscription.idle_seconds(self._second)
 
     def revoke(self, subscription: ActiveSubscription, fault: Fault) -> None:
         """End a subscription by an operator; its client is sent `failed`."""
@@ -299,14 +306,13 @@ class SubscriptionManager(ConnectionComponent):
     def _check(self, subscription: ActiveSubscription, now: int) -> None:
         if subscription.is_closed:
             self._forget(subscription, subscription.peer.scope, subscription.kind)
-        elif subscription.unconfirmed or (subscription.pump and subscription.feed and subscription.feed.has_timeout):
-            # Elements that wait for a broker are not idleness; a feed that yields nothing is.
-            subscription.touched = now
-            self._schedule(subscription, self._bounds.idle_timeout)
-        elif (seconds_left := subscription.touched + self._bounds.idle_timeout - now) > 0:
-            self._schedule(subscription, seconds_left)
+            return
+        timeout, feed = self._bounds.idle_timeout, subscription.feed
+        feed_has_timeout = feed is not None and feed.has_timeout
+        if outputs := subscription.check_idle(now, timeout, feed_has_timeout=feed_has_timeout):
+            self._send(subscription, outputs)
         else:
-            self._send(subscription, subscription.expire())
+            self._schedule(subscription, subscription.active_at + timeout - now)
 
     def _schedule(self, subscription: ActiveSubscription, seconds: float) -> None:
         previous, subscription.due = subscription.due, self._due[self._second + math.ceil(seconds) + 1]
@@ -322,7 +328,7 @@ class SubscriptionManager(ConnectionComponent):
                 del self._scopes[scope, kind]
 
     def _mark_active(self, subscription: ActiveSubscription, headers: Headers, subscriber: Subscriber) -> None:
-        subscription.headers, subscription.touched = encode(headers), self._second
+        subscription.headers = encode(headers)
         if subscriber is not subscription.peer:
             self._reply_to(subscription, subscriber)
 
@@ -360,7 +366,7 @@ class SubscriptionManager(ConnectionComponent):
         )
 
     def _start(self, subscription: ActiveSubscription) -> None:
-        if subscription.capacity and subscription.pump is None and subscription.feed is not None:
+        if subscription.feed is not None and subscription.begin_page():
             subscription.pump = asyncio.get_running_loop().create_task(self._run(subscription))
 
     async def _run(self, subscription: ActiveSubscription) -> None:
@@ -378,9 +384,9 @@ class SubscriptionManager(ConnectionComponent):
             self._send(subscription, subscription.fail(INTERNAL_ERROR))
         finally:
             subscription.pump = None
+            subscription.end_page(self._second)
             if not subscription.unconfirmed:
                 subscription.posting = None
-            subscription.touched = self._second
         if then is PageEnd.WAIT and subscription.feed is not None:
             subscription.feed.wake(lambda: self._start(subscription))
 
@@ -388,7 +394,10 @@ class SubscriptionManager(ConnectionComponent):
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
         while subscription.capacity and (feed := subscription.feed) is not None:
             limit = min(subscription.capacity, max(self._bounds.page_items, subscription.peer.page_items))
-            page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
+            if subscription.sent or feed.has_timeout:
+                page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
+            else:
+                page = await self._first_page(subscription, feed, limit)
             if subscription.is_closed:
                 break
             subscription.position, then = page.position, page.then
@@ -406,6 +415,15 @@ class SubscriptionManager(ConnectionComponent):
                 return PageEnd.WAIT
             await asyncio.sleep(0)
         return PageEnd.MORE
+
+    async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int) -> Page:
+        """Return a page before the first element, within the subscribe's `timeout`. Raises FeedFailed."""
+        seconds = timeout_seconds(decode(subscription.subscribed)) or self._bounds.open_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await feed.page(subscription.position, limit, self._bounds.page_bytes)
+        except TimeoutError as error:
+            raise FeedFailed(INTERNAL_ERROR) from error
 
     async def _send_in_turns(self, subscription: ActiveSubscription, elements: Sequence[Any]) -> None:
         """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
@@ -432,37 +450,33 @@ class SubscriptionManager(ConnectionComponent):
                 elements = Next(kind, key, entity, headers, output.elements, subscribed)
                 posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription))
                 if posting is None:
-                    subscription.confirm()
+                    subscription.confirm(self._second)
+            elif isinstance(output, ElementsWithdrawn):
+                if subscription.posting is not None:
+                    subscription.posting.withdrawn = True
             else:
                 if output.reason is None:
                     subscription.peer.reply.post(Complete(kind, key, entity, headers))
                 else:
-                    self._withdraw(subscription)
                     subscription.peer.reply.post(Failed(kind, key, entity, headers, output.reason))
                 self._release(subscription)
         return posting
 
     def _on_sent(self, subscription: ActiveSubscription, error: ConnectivityError | None) -> None:
         """Note the broker's result for elements: a refusal fails the subscription."""
-        subscription.touched = self._second
         if error is None:
-            outputs = subscription.confirm()
+            outputs = subscription.confirm(self._second)
         else:
-            outputs = subscription.refuse(error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR)
+            fault = error.fault if isinstance(error, PublishFailed) else INTERNAL_ERROR
+            outputs = subscription.refuse(fault, self._second)
         if outputs:
             self._send(subscription, outputs)
         if not subscription.unconfirmed and subscription.pump is None:
             subscription.posting = None
 
     def _cancel(self, subscription: ActiveSubscription) -> None:
-        subscription.cancel()
-        self._withdraw(subscription)
+        self._send(subscription, subscription.cancel())
         self._release(subscription)
-
-    def _withdraw(self, subscription: ActiveSubscription) -> None:
-        """Withdraw elements that the broker has not taken yet."""
-        if subscription.posting is not None:
-            subscription.posting.withdrawn = True
 
     def _release(self, subscription: ActiveSubscription) -> None:
         """Release all that is not needed to answer late commands."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from connectivity.subscriptions.engine import (
     UNBOUNDED,
     ElementsEmitted,
+    ElementsWithdrawn,
     Subscription,
     SubscriptionEnded,
     SubscriptionState,
@@ -79,17 +82,27 @@ def test_spec_1_05_the_end_of_the_feed_needs_no_further_demand() -> None:
     assert subscription.finish() == [SubscriptionEnded(None)]
 
 
-@pytest.mark.parametrize("end", ["finish", "fail", "expire", "revoke", "cancel"])
+ENDS: dict[str, tuple[Any, ...]] = {
+    "finish": (),
+    "fail": (NOT_FOUND,),
+    "check_idle": (60, 60),
+    "revoke": (NOT_FOUND,),
+    "cancel": (),
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_spec_1_07_nothing_follows_the_end(end: str) -> None:
     """After any end: no elements, no second terminal signal, no expiry."""
     subscription = patient()
     subscription.request(5)
-    getattr(subscription, end)(*([NOT_FOUND] if end in ("fail", "revoke") else []))
+    getattr(subscription, end)(*ENDS[end])
+    assert subscription.is_closed
     assert subscription.offer(["late"]) == []
     assert subscription.finish() == []
     assert subscription.fail(NOT_FOUND) == []
-    assert subscription.expire() == []
-    assert subscription.capacity == 0
+    assert subscription.check_idle(1000, 60) == []
+    assert not subscription.begin_page()
 
 
 def test_spec_1_08_cancel_stops_the_elements_at_once() -> None:
@@ -161,7 +174,60 @@ def test_only_the_first_end_is_remembered_for_the_first_request() -> None:
 
 
 def test_an_idle_subscription_ends_without_a_request() -> None:
-    assert patient().expire() == [SubscriptionEnded(EndReason.IDLE)]
+    subscription = patient()
+    assert subscription.check_idle(59, 60) == []
+    assert subscription.check_idle(60, 60) == [SubscriptionEnded(EndReason.IDLE)]
+
+
+@pytest.mark.parametrize("activity", ["request", "element", "confirm"])
+def test_every_activity_begins_the_idle_time_again(activity: str) -> None:
+    subscription = patient(demand=5)
+    if activity == "request":
+        subscription.request(1, 50)
+    else:
+        subscription.begin_page()
+        subscription.offer(["a"])
+        subscription.end_page(50)
+        subscription.confirm(50 if activity == "element" else 55)
+    assert subscription.check_idle(100, 60) == []
+    assert subscription.check_idle(120, 60) == [SubscriptionEnded(EndReason.IDLE)]
+
+
+def test_b7_waiting_for_the_broker_is_not_idleness() -> None:
+    subscription = patient(demand=5)
+    subscription.offer(["a"])
+    assert subscription.check_idle(1000, 60) == []
+    assert subscription.idle_seconds(1000) == 0
+    subscription.confirm(1000)
+    assert subscription.check_idle(1059, 60) == []
+    assert subscription.check_idle(1060, 60) == [SubscriptionEnded(EndReason.IDLE)]
+
+
+@pytest.mark.parametrize("feed_has_timeout", [True, False])
+def test_b7_waiting_for_a_feed_is_idleness_unless_the_feed_has_a_timeout_of_its_own(feed_has_timeout: bool) -> None:
+    subscription = patient(demand=5)
+    subscription.begin_page()
+    found = subscription.check_idle(60, 60, feed_has_timeout=feed_has_timeout)
+    assert found == ([] if feed_has_timeout else [SubscriptionEnded(EndReason.IDLE)])
+
+
+def test_one_page_is_read_at_a_time_and_none_without_demand() -> None:
+    subscription = patient()
+    assert not subscription.begin_page()
+    subscription.request(1)
+    assert subscription.begin_page()
+    assert not subscription.begin_page()
+    subscription.end_page(1)
+    assert subscription.begin_page()
+
+
+@pytest.mark.parametrize("end", [end for end in ENDS if end not in ("finish", "check_idle")])
+def test_every_end_but_complete_withdraws_unconfirmed_elements_first(end: str) -> None:
+    subscription = patient(demand=5)
+    subscription.offer(["a"])
+    withdrawn, *ended = getattr(subscription, end)(*ENDS[end])
+    assert withdrawn == ElementsWithdrawn()
+    assert ended == ([] if end == "cancel" else [SubscriptionEnded(NOT_FOUND)])
 
 
 def test_an_operator_ends_a_subscription_without_a_request() -> None:
@@ -211,7 +277,7 @@ def test_b5_a_refused_emission_fails_the_subscription_although_others_are_unconf
         subscription.offer([element])
     if is_finished:
         subscription.finish()
-    assert subscription.refuse(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
+    assert subscription.refuse(NOT_FOUND) == [ElementsWithdrawn(), SubscriptionEnded(NOT_FOUND)]
     assert subscription.confirm() == subscription.refuse(NOT_FOUND) == []
 
 
@@ -219,7 +285,7 @@ def test_b5_a_feed_that_fails_after_its_end_was_held_ends_with_its_fault() -> No
     subscription = patient(demand=9)
     subscription.offer(["a"])
     subscription.finish()
-    assert subscription.fail(NOT_FOUND) == [SubscriptionEnded(NOT_FOUND)]
+    assert subscription.fail(NOT_FOUND) == [ElementsWithdrawn(), SubscriptionEnded(NOT_FOUND)]
     assert subscription.confirm() == []
 
 

@@ -5,12 +5,14 @@ Case numbers are those of the streaming-subscription cases; the feed is a list, 
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from typing import Any
 
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.subscriptions.feed import Feed
+from connectivity.subscriptions.feed import Feed, Page
 from connectivity.subscriptions.manager import AT_ONCE, ActiveSubscription, Subscriber
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
@@ -576,3 +578,22 @@ async def test_case_71_a_request_immediately_after_the_subscribe_is_served_after
     bench.streams.request(Request(SubscriptionKind.HISTORY, "7", 1, {}, LAMP), bench.peer)
     await bench.settle()
     assert bench.reply.names == ["Created", "Next", "Complete"]
+
+
+class SilentFeed(Feed):
+    """A feed whose pages never come."""
+
+    async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("headers", [{}, {"timeout": "10ms"}])
+async def test_b7_a_history_whose_first_page_does_not_come_in_time_fails(headers: dict[str, str]) -> None:
+    """Within `open_timeout`, or the `timeout` of the subscribe."""
+    bench = Bench(SilentFeed, open_timeout=60.0 if headers else 0.01)
+    peer = bench.peer
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), headers, demand=1), peer)
+    await wait_until(lambda: bench.failures())
+    (failed,) = bench.failures()
+    assert failed == INTERNAL_ERROR
