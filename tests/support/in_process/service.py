@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 from connectivity.connections.model import Connection
 from connectivity.dispatch.dispatcher import Dispatcher
-from connectivity.errors import ConnectivityError
+from connectivity.errors import ConnectivityError, MessageRefused
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sessions import SessionHandlers, SessionServices, open_handlers
@@ -404,17 +404,22 @@ class ConnectionHarness:
 
 
 class ConfirmingLink(Link):
-    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`."""
+    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`.
+
+    It also refuses messages to the addresses in `unroutable`.
+    """
 
     def __init__(self, window: int = 100) -> None:
         super().__init__(window)
         self.confirms = True
         self.refuses: ConnectivityError | None = None
+        self.unroutable: set[str] = set()
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         super().publish(message, done)
         if self.confirms:
-            self.confirm(error=self.refuses)
+            is_routed = message.address not in self.unroutable
+            self.confirm(error=self.refuses if is_routed else MessageRefused(f"no queue {message.address}"))
 
 
 class HoldingLink(ConfirmingLink):

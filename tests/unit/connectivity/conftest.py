@@ -16,6 +16,9 @@ async def harnesses() -> AsyncIterator[list[ConnectionHarness]]:
     ConnectionHarness.made.clear()
     yield ConnectionHarness.made
     for made in ConnectionHarness.made:
+        # A retry must not read a journal that is being closed.
+        made.dispatcher.event_publisher.leave(made.connection.id)
+    for made in ConnectionHarness.made:
         await made.close()
 
 
