@@ -137,6 +137,8 @@ class EventCursor:
         seq, entity = found.seq, found.event.entity
         if entity in self.parked and not self._is_own(found):
             self.judged = seq
+            # After a restart this may be an unconfirmed event before the refused one.
+            self.parked.park(entity, found.event.revision, "", 0.0)
             self._notify(seq, PublishFailed(self.parked.reason(entity)))
             return
         judged = self._judge(found, signal_context)

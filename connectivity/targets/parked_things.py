@@ -23,7 +23,7 @@ class _ParkedThing:
     __slots__ = ("due", "reason", "revision", "tries")
 
     def __init__(self, revision: int) -> None:
-        self.revision, self.tries, self.due, self.reason = revision, 0, 0.0, ""
+        self.revision, self.tries, self.due, self.reason = revision, 0, 0.0, "not retried yet"
 
 
 class ParkedThings:
@@ -44,7 +44,7 @@ class ParkedThings:
         """Return the number of things, and the refusal of the first one."""
         entity, thing = next(iter(self._things.items()))
         number = f"{len(self)} things, first" if len(self) > 1 else "1 thing,"
-        return f"{number} {entity}" + (f": {thing.reason}" if thing.reason else "")
+        return f"{number} {entity}: {thing.reason}"
 
     @property
     def positions(self) -> tuple[tuple[str, int], ...]:

@@ -148,6 +148,27 @@ async def test_a_refusal_before_the_one_that_parked_the_thing_goes_first() -> No
     assert received(other, "lamp-7")[-2:] == [2, 3]
 
 
+async def test_an_unconfirmed_event_before_the_refused_one_is_sent_after_the_connection_was_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also if the cursor reaches it before the thing is retried."""
+    harness, other = await unroutable()
+    other.link.confirms = False
+    await changed(harness, ("lamp-7", 1), ("lamp-7", 2))
+    await until(lambda: len(other.link.published) == 2)
+    other.link._done.reverse()
+    other.link.confirm(1, MessageRefused("no queue"))
+    harness.dispatcher.close_connection("other")
+    retries = module.EventCursor.next_retry
+    monkeypatch.setattr(module.EventCursor, "next_retry", lambda _: None)
+    again = await beside(harness, target(EVENTS, address=BY_NAME))
+    await until(lambda: cursor(again).judged == harness.store.tail.newest)
+    monkeypatch.setattr(module.EventCursor, "next_retry", retries)
+    harness.dispatcher.event_publisher.wake()
+    await until(lambda: is_done(again))
+    assert received(again, "lamp-7")[-2:] == [2, 3]
+
+
 @pytest.mark.usefixtures("patient")
 async def test_a_thing_is_not_parked_behind_an_event_that_the_cursor_goes_back_to() -> None:
     harness, other = await unroutable()

@@ -81,4 +81,4 @@ def test_no_more_things_are_parked_than_the_limit(parked: ParkedThings, monkeypa
 def test_stored_things_are_due_at_once() -> None:
     parked = ParkedThings((("acme.site:lamp", 5), ("acme.site:fan", 7)), float)
     assert (parked.positions, len(parked)) == ((("acme.site:lamp", 5), ("acme.site:fan", 7)), 2)
-    assert (parked.due(0.0), str(parked)) == ((LAMP, 5), "2 things, first acme.site:lamp")
+    assert (parked.due(0.0), str(parked)) == ((LAMP, 5), "2 things, first acme.site:lamp: not retried yet")
