@@ -6,7 +6,7 @@ ConnectivityError
 ├── SealError (UnknownKey, AlteredSecret)  a stored secret that cannot be opened or sealed
 ├── LinkError                              NotConnected (retry; Renewed: closed on purpose) or
 │                                          ConnectionRefused (the operator must act; ClientCertificateRequired)
-├── PublishFailed (RetriesExhausted)        a message that the broker did not accept
+├── PublishFailed                          a message that the broker did not accept (MessageRefused, RetriesExhausted)
 ├── ScriptFailed                           a mapping script without results
 └── OperationRefused, TwinError            a refused management operation or twin command
 """
@@ -127,6 +127,10 @@ class PublishFailed(ConnectivityError):
         words = redact(words)
         super().__init__(words)
         self.fault = Fault(status, "connectivity:message.sending.failed", words)
+
+
+class MessageRefused(PublishFailed):
+    """A message that the broker refused over a working link: it may accept those to other addresses."""
 
 
 class RetriesExhausted(PublishFailed):

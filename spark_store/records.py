@@ -98,13 +98,15 @@ class PublishedEvent(NamedTuple):
 class CursorPosition(NamedTuple):
     """The position of a target: it needs no event up to the number `seq`.
 
-    `skipped` counts events that were trimmed before they were sent.
+    `skipped` counts events that were missed. Of each parked thing it still needs the events from a revision on: `parked` has
+    the thing's ID and this revision.
     """
 
     connection: str
     target: str
     seq: int
     skipped: int = 0
+    parked: tuple[tuple[str, int], ...] = ()
 
 
 class PolicyDue(NamedTuple):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from mappings.ids import EntityId
 from spark_store.journal import statements
 from spark_store.journal.journal import Journal
-from spark_store.records import Change, PublishedEvent, event_size
+from spark_store.records import Change, HistoryStart, PublishedEvent, event_size
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
@@ -96,9 +96,13 @@ class EventTail:
         found = self._journal.read(lambda it: statements.follow_on(it, seq, min(limit, PAGE), PAGE_BYTES))
         return [each for each in found if each.seq <= self.newest]
 
-    def find_event(self, entity: EntityId, revision: int) -> PublishedEvent | None:
-        """Return one durable event; None if it is not there. Raises StoreUnavailable."""
-        return self._journal.read(lambda it: statements.find_event(it, entity, revision))
+    def next_event(self, entity: EntityId, revision: int) -> PublishedEvent | None:
+        """Return the first durable event of an entity from this revision on, if any. Raises StoreUnavailable."""
+        return self._journal.read(lambda it: statements.next_event(it, entity, revision))
+
+    def beginning(self, entity: EntityId) -> HistoryStart:
+        """Return where the events of an entity begin. Raises StoreUnavailable."""
+        return self._journal.beginning(entity)
 
     def one(self, seq: int) -> PublishedEvent | None:
         """Return the first event with a number of at least `seq`. Raises StoreUnavailable."""

@@ -188,13 +188,15 @@ class EventPublisher(ConnectionComponent):
         self._is_due = False
         tail = self._store.tail
         newest = tail.newest
+        is_more = False
+        end = monotonic() + TURN_SECONDS
         # Cursors at the same event continue together: nearly always all of them.
         groups: dict[int, list[EventCursor]] = {}
         for cursors in self._cursors.values():
             for cursor in cursors:
+                is_more = self._retry_parked(cursor, end) or is_more
                 if cursor.judged < newest and cursor.can_go_on:
                     groups.setdefault(cursor.judged, []).append(cursor)
-        is_more = False
         end = monotonic() + TURN_SECONDS
         for number, taken in enumerate(self._in_turn(list(groups))):
             if number > 1 and monotonic() > end:
@@ -249,17 +251,46 @@ class EventPublisher(ConnectionComponent):
                 break
         return any(cursor.can_go_on for cursor in group)
 
-    def _offer(self, cursor: EventCursor, found: PublishedEvent, signal_context: SignalContext[TwinEvent]) -> bool:
+    def _offer(
+        self,
+        cursor: EventCursor,
+        found: PublishedEvent,
+        signal_context: SignalContext[TwinEvent],
+        *,
+        is_retry: bool = False,
+    ) -> bool:
         """Whether the cursor has passed the event, perhaps by an internal error. Else it is tried again."""
         try:
-            cursor.take(found, signal_context)
+            (cursor.retry if is_retry else cursor.take)(found, signal_context)
         except StoreUnavailable as error:
             log.warning("a target waits for the store", connection=cursor.route.connection_id, error=str(error))
             return False
         except Exception:
             log.exception("event not processed", connection=cursor.route.connection_id, seq=found.seq)
-            cursor.fail(found.seq)
+            (cursor.fail_retry if is_retry else cursor.fail)(found)
         return True
+
+    def _retry_parked(self, cursor: EventCursor, until: float) -> bool:
+        """Send the next events of parked things that are due; return whether others are."""
+        tail = self._store.tail
+        try:
+            while (due := cursor.next_retry()) is not None:
+                entity, revision = due
+                found, missed = tail.next_event(entity, revision), 0
+                if found is None or found.event.revision > revision:
+                    start = tail.beginning(entity)
+                    missed = start.first - max(revision, start.erased + 1)
+                if found is None or found.seq > cursor.judged:
+                    cursor.unpark(entity, missed)
+                else:
+                    cursor.miss(missed)
+                    if not self._offer(cursor, found, self.signal_context(found), is_retry=True):
+                        break
+                if monotonic() > until:
+                    return True
+        except StoreUnavailable as error:
+            log.warning("a target waits for the store", connection=cursor.route.connection_id, error=str(error))
+        return False
 
     def sweep(self) -> None:
         """Wake cursors that wait for a reason that is not announced; to be called once in a while."""
@@ -275,7 +306,8 @@ class EventPublisher(ConnectionComponent):
 
     def find_event(self, entity: EntityId, revision: int) -> PublishedEvent | None:
         """Return one durable event. Raises StoreUnavailable."""
-        return self._store.tail.find_event(entity, revision)
+        found = self._store.tail.next_event(entity, revision)
+        return found if found is not None and found.event.revision == revision else None
 
     def signal_context(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
         """Return an event with the present state."""
@@ -327,7 +359,9 @@ class EventPublisher(ConnectionComponent):
             log.error("target positions not stored", exc_info=error)
 
     async def close(self) -> None:
-        """Store all positions, so that nothing is sent again after an orderly stop."""
+        """Close all cursors and store their positions, so that nothing is sent again after an orderly stop."""
+        for connection_id in list(self._cursors):
+            self.closed(connection_id)
         if self._writing is not None:
             self._writing.cancel()
             self._writing = None
@@ -357,21 +391,28 @@ class EventPublisher(ConnectionComponent):
                 if lag.events and (lag.events >= BEHIND_EVENTS or lag.seconds >= BEHIND_SECONDS):
                     why = f": {cursor.reason}" if cursor.reason else ""
                     yield index, f"is {lag.events} events behind, for {lag.seconds:.0f} s{why}"
+            if cursor.parked:
+                yield index, f"has parked {cursor.parked}"
             if cursor.skipped:
                 yield index, f"has missed {cursor.skipped} events"
 
     def figures(self) -> Iterator[GaugeReading]:
         """Return the metrics."""
         lags: dict[tuple[str, ...], tuple[int, float]] = {}
+        parked: dict[tuple[str, ...], float] = {}
         with contextlib.suppress(StoreUnavailable):
             for connection_id, cursors in self._cursors.items():
                 for cursor in cursors:
-                    lags[connection_id, str(cursor.route.index)] = self.lag(cursor)
-        yield from lag_metrics(lags)
+                    labels = connection_id, str(cursor.route.index)
+                    parked[labels] = len(cursor.parked)
+                    lags[labels] = self.lag(cursor)
+        yield from target_metrics(lags, parked)
 
 
-def lag_metrics(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[GaugeReading]:
-    """Return the lag metrics of targets, by connection and index."""
+def target_metrics(
+    lags: Mapping[tuple[str, ...], tuple[int, float]], parked: Mapping[tuple[str, ...], float]
+) -> Iterator[GaugeReading]:
+    """Return the metrics of targets, by connection and index: their lags and parked things."""
     names = ("connection", "target")
     events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}
     seconds = {labels: lag[1] for labels, lag in lags.items()}
@@ -382,6 +423,12 @@ def lag_metrics(lags: Mapping[tuple[str, ...], tuple[int, float]]) -> Iterator[G
         "connectivity_target_lag_seconds",
         "Seconds since the oldest event was stored that a target has not processed yet.",
         seconds,
+        names,
+    )
+    yield GaugeReading(
+        "connectivity_target_parked_things",
+        "Things whose events wait apart, because the target's broker refuses messages to their addresses.",
+        parked,
         names,
     )
 

@@ -18,7 +18,7 @@ from connectivity.errors import ConnectivityError, Detail, PublishFailed
 from connectivity.mapping.mapper import mappers_of
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.meter import Meter
-from connectivity.targets.destination import DestinationTemplate
+from connectivity.targets.destination import ADDRESS_HEADER, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
 from connectivity.targets.publisher import MappedSignal, SignalPublisher
 from connectivity.targets.signal_context import S, SignalContext, SuppressionReason
@@ -69,6 +69,8 @@ class TargetPublisher(SignalPublisher):
         self.trouble: str | None = None
         """The broker's latest error about the address, since the last message that it confirmed there."""
         self._destination = DestinationTemplate(target.address, target.header_mapping, connection.id, now)
+        self.is_fixed = self._destination.is_fixed and ADDRESS_HEADER not in target.header_mapping
+        """Whether all signals go to the same address."""
         self._use(mappers_of(connection, target.payload_mapping, host), self._destination)
         self._open: dict[PendingPublish, Done] = {}
 

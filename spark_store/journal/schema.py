@@ -254,6 +254,9 @@ SESSIONS: Step = (
     """,
 )
 
+# The parked things of a target as JSON: pairs of ID and next revision.
+PARKED_THINGS: Step = ("ALTER TABLE places ADD COLUMN parked TEXT NOT NULL DEFAULT '[]'",)
+
 STEPS: Sequence[Step] = (
     JOURNAL,
     NEWEST_SEQ,
@@ -265,6 +268,7 @@ STEPS: Sequence[Step] = (
     CONNECTIONS,
     SEARCH,
     SESSIONS,
+    PARKED_THINGS,
 )
 
 

@@ -28,13 +28,17 @@ _FOLLOW_ON = f"""{_COLUMNS}
     FROM entries JOIN entities ON entities.key = entries.entity WHERE entries.seq > ? ORDER BY entries.seq LIMIT ?
 """
 _FOLLOWED = f"""{_COLUMNS}
-    FROM entities JOIN entries ON entries.entity = entities.key WHERE type = ? AND id = ? AND entries.revision = ?
+    FROM entities JOIN entries ON entries.entity = entities.key WHERE type = ? AND id = ? AND entries.revision >= ?
+    ORDER BY entries.revision LIMIT 1
 """
-_ALL = "SELECT connection, target, seq, skipped FROM places ORDER BY connection, target"
+_ALL = "SELECT connection, target, seq, skipped, parked FROM places ORDER BY connection, target"
 _TARGETS = "SELECT target FROM places WHERE connection = ?"
-_BEGIN = "INSERT INTO places SELECT ?, ?, value, 0 FROM counters WHERE name = 'seq'"
-_MOVE = "UPDATE places SET seq = ?, skipped = ? WHERE connection = ? AND target = ? AND seq <= ?"
+_BEGIN = "INSERT INTO places (connection, target, seq, skipped) SELECT ?, ?, value, 0 FROM counters WHERE name = 'seq'"
+_MOVE = "UPDATE places SET seq = ?, skipped = ?, parked = ? WHERE connection = ? AND target = ? AND seq <= ?"
 _REMOVE = "DELETE FROM places WHERE connection = ? AND target = ?"
+
+
+_parked_things = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 def columns(cause: EventCause | None) -> tuple[str | None, bytes | None]:
@@ -59,8 +63,8 @@ def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes:
     return found
 
 
-def find_event(connection: sqlite3.Connection, entity: EntityId, revision: int) -> PublishedEvent | None:
-    """Return one event; None if it does not exist."""
+def next_event(connection: sqlite3.Connection, entity: EntityId, revision: int) -> PublishedEvent | None:
+    """Return the first event of an entity from this revision on; None if there is none."""
     row = connection.execute(_FOLLOWED, (entity.type.value, entity.id, revision)).fetchone()
     return None if row is None else _published_event(row)
 
@@ -73,7 +77,7 @@ def _published_event(row: tuple[Any, ...]) -> PublishedEvent:
 
 def everyone(connection: sqlite3.Connection) -> list[CursorPosition]:
     """Every place there is."""
-    return [CursorPosition._make(row) for row in connection.execute(_ALL)]
+    return [CursorPosition._make((*row[:-1], _parked_things(row[-1]))) for row in connection.execute(_ALL)]
 
 
 def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence[str]) -> None:
@@ -92,7 +96,10 @@ def follow(connection: sqlite3.Connection, connection_id: str, targets: Sequence
 
 def move(connection: sqlite3.Connection, places: Sequence[CursorPosition]) -> None:
     """Store positions. A deleted one is not created again, and none goes back."""
-    rows = [(place.seq, place.skipped, place.connection, place.target, place.seq) for place in places]
+    rows = [
+        (place.seq, place.skipped, msgspec.json.encode(place.parked).decode(), *place[:2], place.seq)
+        for place in places
+    ]
     connection.executemany(_MOVE, rows)
 
 

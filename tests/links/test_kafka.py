@@ -324,7 +324,7 @@ class TestKafka(BrokerBehaviour):
         assert world.bare_client.messages[0].value() == b""
 
     @pytest.mark.parametrize(
-        ("rest", "status"), [("#one", 400), ("#7", 400), ("#99999999999", 400), ("?", 400), (".missing", 400)]
+        ("rest", "status"), [("#one", 400), ("#7", 400), ("#99999999999", 400), ("?", 400), (".missing", 503)]
     )
     async def test_an_address_that_takes_nothing_is_a_failure_and_the_next_message_goes(
         self, world: KafkaWorld, link: KafkaLink, rest: str, status: int

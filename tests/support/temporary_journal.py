@@ -42,7 +42,8 @@ def follow_on(journal: Journal, after: int, limit: int, max_bytes: int) -> list[
 
 
 def followed(journal: Journal, entity: EntityId, revision: int) -> PublishedEvent | None:
-    return journal.read(lambda it: statements.find_event(it, entity, revision))
+    """The first event of an entity from this revision on."""
+    return journal.read(lambda it: statements.next_event(it, entity, revision))
 
 
 def places(journal: Journal) -> list[CursorPosition]:

@@ -15,7 +15,7 @@ from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
 from connectivity.sources.consumer import settlement_metrics
 from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
-from connectivity.targets.event_publisher import lag_metrics
+from connectivity.targets.event_publisher import target_metrics
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
@@ -52,8 +52,8 @@ def example() -> PrometheusRegistry:
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
-    monitor.watch_figures(lambda: lag_metrics({(_CONNECTION, "0"): (3, 0.5)}))
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
+    monitor.watch_figures(lambda: target_metrics({(_CONNECTION, "0"): (3, 0.5)}, {(_CONNECTION, "0"): 1}))
     monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))
     watermark = Watermark(
         3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}
@@ -85,9 +85,10 @@ alerts, `deploy/prometheus/alerts.yml`, each of which is explained in [Alerts](a
 _NOTES = """
 `connectivity_lake_…` and `connectivity_pipeline_…` exist if there is a [lake](lake.md), those of the pipeline once it has
 reported them; `connectivity_pipeline_up` exists if the service runs the pipeline itself. `connectivity_target_lag_…`
-exist for [targets](targets.md) of events, and so does `connectivity_target_skipped_total`: events that a target has
-missed, because the journal trimmed them first, the broker can never accept them, or their extra fields were
-unavailable. `connectivity_journal_trimming_up` is 0 while nothing can be trimmed: the lake cannot be read, or its
+exist for [targets](targets.md) of events, and so do `connectivity_target_parked_things`, which is above 0 while the broker
+refuses the addresses of some things, and `connectivity_target_skipped_total`: events that a target has missed, because the
+journal trimmed them first, the broker can never accept them, or their extra fields were unavailable.
+`connectivity_journal_trimming_up` is 0 while nothing can be trimmed: the lake cannot be read, or its
 history differs from the journal's; the log gives the reason (`journal not trimmed`). `connectivity_live_left_out`
 counts messages that were not sent to a session that did not keep up; the next message shows it that it can request
 them. A connection is up while it has all its links.

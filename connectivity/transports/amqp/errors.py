@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.errors import ConnectionRefused, Detail, LinkError, MessageRefused, NotConnected
 from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.base import ReaderStatus
 
@@ -41,16 +41,16 @@ def consume_error(queue: str, reason: Reason) -> LinkError:
     return ConnectionRefused(detail, f"queue {queue!r}: {reason.text}")
 
 
-def refusal_error(reason: Reason) -> PublishFailed:
+def refusal_error(reason: Reason) -> MessageRefused:
     """Return the error for a message that made the broker close the channel, or a missing exchange."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
     is_too_large = reason.code == PRECONDITION_FAILED and "message size" in reason.text
-    return PublishFailed(f"{detail.value}: {reason.text}", status=413 if is_too_large else 503)
+    return MessageRefused(f"{detail.value}: {reason.text}", status=413 if is_too_large else 503)
 
 
-def unroutable_error(reason: Reason, exchange: str, key: str) -> PublishFailed:
+def unroutable_error(reason: Reason, exchange: str, key: str) -> MessageRefused:
     """Return the error for a message that the broker returned as unroutable."""
     place = f"the exchange {exchange!r} routes to no queue for the routing key {key!r}"
     if not exchange:
         place = f"queue {key!r} does not exist"
-    return PublishFailed(f"{Detail.MISSING_ADDRESS.value}: {place}: {reason.text}")
+    return MessageRefused(f"{Detail.MISSING_ADDRESS.value}: {place}: {reason.text}")

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import structlog
 from aiormq.abc import AbstractChannel
 
-from connectivity.errors import ConnectivityError, Detail, LinkError, PublishFailed
+from connectivity.errors import ConnectivityError, Detail, LinkError, MessageRefused, PublishFailed
 from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.errors import NOT_FOUND, READER_STATUSES, refusal_error, unroutable_error
 from connectivity.transports.amqp.frames import (
@@ -216,7 +216,7 @@ class AmqpPublisher:
                 self._confirmed(*read_confirm(payload, METHOD_ID.size), None)
             elif method == NACK:
                 words = f"{Detail.REFUSED_BY_BROKER.value}: the broker rejected the message (basic.nack)"
-                self._confirmed(*read_confirm(payload, METHOD_ID.size), PublishFailed(words))
+                self._confirmed(*read_confirm(payload, METHOD_ID.size), MessageRefused(words))
             elif method == RETURN:
                 self._current = read_return(payload, METHOD_ID.size)
             else:

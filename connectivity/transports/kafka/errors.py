@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.errors import ConnectionRefused, Detail, LinkError, MessageRefused, NotConnected, PublishFailed
 
 ALL_DOWN = KafkaError._ALL_BROKERS_DOWN
 
@@ -93,4 +93,6 @@ def message_error(error: KafkaError, topic: str) -> PublishFailed:
     words = f"topic {topic}: {error.str()}"
     if error.code() in SIZE_ERRORS:
         return PublishFailed(words, status=413)
+    if error.code() in REFUSALS:
+        return MessageRefused(f"{REFUSALS[error.code()].value}: {words}")
     return PublishFailed(words, status=503 if error.retriable() else 400)

@@ -9,7 +9,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
+from connectivity.errors import ConnectionRefused, Detail, LinkError, MessageRefused, NotConnected
 
 BUSY = frozenset({136, 137, 151, 159})
 """Temporary CONNACK reasons: unavailable, busy, quota exceeded, connection rate exceeded."""
@@ -49,10 +49,10 @@ def suback_error(address: str, reason: ReasonCode, properties: Properties | None
     return ConnectionRefused(detail, f"{address}: {reason_text(reason, properties)}")
 
 
-def refused_message(code: int) -> PublishFailed:
+def refused_message(code: int) -> MessageRefused:
     """Return the error for a message that the broker refused."""
     words = ReasonCode(PacketTypes.PUBACK, identifier=code).getName() if code in ReasonCode.names else f"reason {code}"
-    return PublishFailed(f"the broker refused the message: {words}", status=MESSAGE_STATUSES.get(code, 503))
+    return MessageRefused(f"the broker refused the message: {words}", status=MESSAGE_STATUSES.get(code, 503))
 
 
 def reason_text(reason: ReasonCode, properties: Properties | None) -> str:

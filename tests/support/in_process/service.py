@@ -21,7 +21,7 @@ from connectivity.connections.model import Connection
 from connectivity.dispatch.assembly import Dispatch, assemble
 from connectivity.dispatch.live_handler import LiveHandler
 from connectivity.dispatch.request_reply import RequestReply
-from connectivity.errors import ConnectivityError
+from connectivity.errors import ConnectivityError, MessageRefused
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sessions import SessionHandler, SessionServices, open_handlers
@@ -433,17 +433,22 @@ class ConnectionHarness:
 
 
 class ConfirmingLink(Link):
-    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`."""
+    """Confirms in the same turn, in order, unless told to wait, or refuses what it is given with `refuses`.
+
+    It also refuses messages to the addresses in `unroutable`.
+    """
 
     def __init__(self, window: int = 100) -> None:
         super().__init__(window)
         self.confirms = True
         self.refuses: ConnectivityError | None = None
+        self.unroutable: set[str] = set()
 
     def publish(self, message: OutboundMessage, done: Done) -> None:
         super().publish(message, done)
         if self.confirms:
-            self.confirm(error=self.refuses)
+            is_routed = message.address not in self.unroutable
+            self.confirm(error=self.refuses if is_routed else MessageRefused(f"no queue {message.address}"))
 
 
 class HoldingLink(ConfirmingLink):

@@ -16,6 +16,9 @@ async def harnesses() -> AsyncIterator[list[ConnectionHarness]]:
     ConnectionHarness.made.clear()
     yield ConnectionHarness.made
     for made in ConnectionHarness.made:
+        # A retry must not read a journal that is being closed.
+        made.event_publisher.closed(made.connection.id)
+    for made in ConnectionHarness.made:
         await made.close()
 
 

@@ -78,9 +78,11 @@ def test_the_journal_returns_all_events_in_order_with_their_causes(journal: Jour
     assert follow_on(journal, 3, 10, MUCH) == follow_on(journal, 0, -1, MUCH) == []
     assert followed(journal, POLICY, 1) == expected[1]
     assert followed(journal, POLICY, 2) is None
+    assert followed(journal, LAMP, 1) == expected[0]
     assert journal.trim(1, LATER) == 1
     journal.commit()
     assert follow_on(journal, 0, 10, MUCH) == expected[1:]
+    assert followed(journal, LAMP, 1) == expected[2], "the next one that is still there"
 
 
 def test_a_page_of_events_that_are_followed_stops_at_the_byte_budget(journal: Journal) -> None:
@@ -107,15 +109,15 @@ def test_a_new_place_is_after_the_newest_event_and_goes_forward_only(journal: Jo
     move(
         journal,
         [
-            CursorPosition("conn-1", "0:b", 4, 2),
-            CursorPosition("conn-2", "0:a", 1),
+            CursorPosition("conn-1", "0:b", 4, 2, (("acme:lamp", 3), ("acme:größe", 4))),
+            CursorPosition("conn-2", "0:a", 1, 0, (("acme:lamp", 1),)),
             CursorPosition("conn-3", "0:a", 4),
         ],
     )
     follow(journal, "conn-1", ["0:b", "0:c"])
     journal.commit()
     assert places(journal) == [
-        CursorPosition("conn-1", "0:b", 4, 2),
+        CursorPosition("conn-1", "0:b", 4, 2, (("acme:lamp", 3), ("acme:größe", 4))),
         CursorPosition("conn-1", "0:c", 4),
         CursorPosition("conn-2", "0:a", 3),
     ]
