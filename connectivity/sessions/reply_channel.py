@@ -81,7 +81,7 @@ class ReplyChannel:
         route.counters.dispatched.note(None, len(messages))
         route.counters.mapped.note(None, len(messages))
         told = partial(self._ended, len(messages), elements, ended)
-        return route.outbox.post(messages, told, address, route.place)
+        return route.outbox.post(messages, told, address, route.place, flow=address, is_element=elements > 0)
 
     def _ended(self, messages: int, elements: int, ended: Done | None, error: ConnectivityError | None) -> None:
         route = self.route

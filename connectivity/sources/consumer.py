@@ -116,6 +116,7 @@ class SourceConsumer:
                 if (minutes := link.throttled) != throttled:
                     self._reader.note_throttled(minutes - throttled)
                     throttled = minutes
+                await self._reader.route.outbox.wait_for_room()
                 # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
                 await self._retry_buffer.handle(read(self._reader, deliveries, prepared, started), self)

@@ -5,7 +5,9 @@ Case numbers are those of the streaming-subscription cases; the feed is a list, 
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from itertools import pairwise
 
 import pytest
 
@@ -448,6 +450,21 @@ async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     await bench.settle()
     assert order == ["a", "b"] * 3
     assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
+
+
+async def test_one_subscription_at_a_time_goes_on_in_a_turn_of_the_event_loop() -> None:
+    """Otherwise a hundred replays would together keep the loop from everything else for a hundred parts."""
+    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    replies = [KeepingReply(str(number)) for number in range(10)]
+    for reply in replies:
+        peer = Subscriber(reply, READER, reply.connection_id)
+        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+    parts = [0]
+    while any(reply.names[-1] != "Complete" for reply in replies):
+        await asyncio.sleep(0)
+        parts.append(sum(reply.names.count("Next") for reply in replies))
+    steps = [later - earlier for earlier, later in pairwise(parts)]
+    assert (sum(steps), max(steps[2:])) == (30, 1)
 
 
 async def test_case_55_the_rest_of_a_page_is_not_sent_after_cancel() -> None:
