@@ -120,8 +120,11 @@ class LinkWindow:
             is_sending = True
             while is_sending:
                 is_sending = False
-                for queue in list(self.queues):
+                queues = list(self.queues)
+                for queue in queues:
                     is_sending = queue.send(self) or is_sending
+                # A single queue has sent all that it may.
+                is_sending = is_sending and (len(queues) > 1 or self.queues != queues)
         finally:
             self._is_flushing = False
         self.is_behind = any(queue.is_waiting for queue in self.queues)
@@ -281,7 +284,7 @@ class OrderedQueue:
         """Send as much as may be sent over this link now. Whether that was anything."""
         link, in_flight, number = carrier.link, self._in_flight, self._number
         while (
-            self.is_waiting
+            (self._flows or self._returned)
             and self._link_window is self._next_link_window is carrier
             and carrier.in_flight < link.window
         ):
