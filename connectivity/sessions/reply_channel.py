@@ -81,7 +81,9 @@ class ReplyChannel:
         route.counters.dispatched.note(None, len(messages))
         route.counters.mapped.note(None, len(messages))
         told = partial(self._ended, len(messages), elements, ended)
-        return route.outbox.post(messages, told, address, route.place)
+        # At a listener all messages to a peer keep their order, up to the one after which it is disconnected.
+        flow = None if route.is_listener else address
+        return route.outbox.post(messages, told, address, route.place, flow=flow, is_element=bool(flow and elements))
 
     def _ended(self, messages: int, elements: int, ended: Done | None, error: ConnectivityError | None) -> None:
         route = self.route

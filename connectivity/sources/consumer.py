@@ -151,7 +151,7 @@ class SourceConsumer:
     @property
     def is_working(self) -> bool:
         """Whether the link can take responses."""
-        return self._link is not None and self._link.condition is None
+        return self._link is not None and self._link.condition is None and not self._reader.route.outbox.is_full
 
     def unsettled(self) -> Iterator[Delivery]:
         """Iterate over the unsettled deliveries, the oldest first."""
@@ -190,6 +190,7 @@ class SourceConsumer:
                 if (minutes := link.throttled) != throttled:
                     self._reader.note_throttled(minutes - throttled)
                     throttled = minutes
+                await self._reader.route.outbox.wait_for_room()
                 # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
                 await buffer.handle(read(self._reader, deliveries, buffer.ledger, prepared, started), self)

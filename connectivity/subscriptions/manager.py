@@ -185,6 +185,7 @@ class SubscriptionManager(ConnectionComponent):
         self._scopes: defaultdict[tuple[Hashable, SubscriptionKind], dict[str, ActiveSubscription]] = defaultdict(dict)
         self._due: defaultdict[int, _Due] = defaultdict(_Due)
         """By second: subscriptions to be checked then. Only the latest list of a subscription is valid."""
+        self._turns = asyncio.Lock()
         self._second = int(clock())
         """The second of the last sweep, in which idle times are measured; one number object shared by all."""
         self.open_by_connection: Counter[str] = Counter()
@@ -413,7 +414,7 @@ class SubscriptionManager(ConnectionComponent):
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
-            await asyncio.sleep(0)
+            await self._turn()
         return PageEnd.MORE
 
     async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int) -> Page:
@@ -434,10 +435,15 @@ class SubscriptionManager(ConnectionComponent):
         for start in range(at_once, len(elements), at_once):
             if subscription.posting is not None:
                 await subscription.posting.wait_until_accepted()
-            await asyncio.sleep(0)
+            await self._turn()
             if subscription.is_closed:
                 return
             subscription.posting = self._send(subscription, subscription.offer(elements[start : start + at_once]))
+
+    async def _turn(self) -> None:
+        """Let other tasks run; in a turn of the event loop one subscription goes on."""
+        async with self._turns:
+            await asyncio.sleep(0)
 
     def _send(self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput]) -> PendingPublish | None:
         """Send the engine's outputs as signals with the headers of the latest command."""

@@ -22,9 +22,10 @@ from typing import Any, Final, TypeAlias
 import structlog
 
 from connectivity.connections.lifecycle import back_off
-from connectivity.errors import ConnectivityError, MessageRefused, PublishFailed, RetriesExhausted
+from connectivity.errors import ConnectivityError, MessageRefused, PublishFailed
 from connectivity.monitoring.logs import log_context
 from connectivity.targets.parked_things import ParkedThings
+from connectivity.targets.publisher import is_final
 from connectivity.targets.signal_context import SignalContext, SuppressionReason
 from connectivity.targets.target import TargetPublisher
 from mappings.ids import EntityId
@@ -44,7 +45,6 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 ENRICHMENT_FAILED: Final = "signal.enrichment.failed"
 
-_RETRYABLE: Final = frozenset({408, 424, 429})
 _INTERNAL_ERROR: Final = 500
 
 Result: TypeAlias = ConnectivityError | SuppressionReason | None
@@ -375,15 +375,3 @@ def _about(event: TwinEvent) -> dict[str, Any]:
 
 def _size(event: TwinEvent) -> int:
     return len(event.value or b"") + len(event.extra or b"")
-
-
-def is_final(error: ConnectivityError) -> bool:
-    """Whether the same event would fail in the same way again."""
-    if not isinstance(error, PublishFailed):
-        return False
-    status = error.fault.status
-    return (
-        isinstance(error, RetriesExhausted)
-        or status == _INTERNAL_ERROR
-        or (400 <= status < 500 and status not in _RETRYABLE)
-    )

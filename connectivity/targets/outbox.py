@@ -4,6 +4,9 @@ There is a queue for each client of the connection. Messages about the same subj
 about an entity, and the elements of a subscription, keep their order. A queue sends over its own client's link; while that
 client has none, over another one. A queue whose messages seem to break links waits for its own client.
 
+Within a queue, the messages of one flow (a subscription or a session) keep their order, and so do those without a flow.
+Elements of subscriptions take turns, and go after other messages.
+
 Messages that scripts still produce keep their place: later messages of the same sender (a source or a target) wait, others
 do not. At a listener each address has a queue of its own (`PerAddressOutbox`), so that slow peers do not delay others.
 """
@@ -15,12 +18,19 @@ from collections import deque
 from collections.abc import Hashable, Sequence
 from functools import partial
 from time import monotonic
+from typing import TypeAlias
 
 from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.transports.base import Done, Link, OutboundMessage
 
 MAX_FAILED_LINKS = 5
 """Links that may die upon the same message."""
+
+FIRST_IN_A_ROW = 7
+"""After so many other messages an element is sent: responses and events never stop elements."""
+
+FULL_BYTES = 16 << 20
+"""Bytes of one client's waiting answers from which on the sources take no further deliveries."""
 
 LARGE = 4096
 """Bytes from which on its size is thought to be why a broker hangs up upon a message."""
@@ -32,15 +42,26 @@ class PendingPublish:
     """Messages that were posted together; `error` is the first error among those that have ended.
 
     Setting `withdrawn` drops messages that no link has taken yet; after the `deadline`, in monotonic seconds, they fail.
+    Messages of the same `flow` keep their order. `is_element`: they are elements of a subscription.
     """
 
-    __slots__ = ("_accepted", "deadline", "ended", "error", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = ("_accepted", "deadline", "ended", "error", "flow", "is_element", "unconfirmed", "untaken", "withdrawn")
 
-    def __init__(self, count: int, ended: Done | None, deadline: float | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        ended: Done | None,
+        deadline: float | None = None,
+        *,
+        flow: Hashable = None,
+        is_element: bool = False,
+    ) -> None:
         self.untaken = self.unconfirmed = count
         self.error: ConnectivityError | None = None
         self.withdrawn = False
         self.deadline = deadline
+        self.flow = flow
+        self.is_element = is_element
         self.ended = ended
         self._accepted: asyncio.Future[None] | None = None
 
@@ -99,32 +120,53 @@ class LinkWindow:
             is_sending = True
             while is_sending:
                 is_sending = False
-                for queue in list(self.queues):
+                queues = list(self.queues)
+                for queue in queues:
                     is_sending = queue.send(self) or is_sending
+                # A single queue has sent all that it may.
+                is_sending = is_sending and (len(queues) > 1 or self.queues != queues)
         finally:
             self._is_flushing = False
-        self.is_behind = any(queue.is_waiting() for queue in self.queues)
+        self.is_behind = any(queue.is_waiting for queue in self.queues)
         if len(self.queues) > 1:
             self.queues.append(self.queues.pop(0))
 
 
+_Entry: TypeAlias = tuple[OutboundMessage | None, PendingPublish]
+
+
 class OrderedQueue:
-    """Messages that keep their order."""
+    """Messages in flows, each of which keeps its order."""
 
     __slots__ = (
+        "_elements",
         "_empty",
         "_failed_links",
+        "_first",
+        "_first_in_a_row",
+        "_flows",
         "_held",
         "_in_flight",
         "_link_window",
         "_next_link_window",
         "_number",
+        "_returned",
+        "_room",
         "_suspects",
-        "_waiting",
+        "answer_bytes",
     )
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[OutboundMessage | None, PendingPublish]] = deque()
+        self._returned: deque[_Entry] = deque()
+        """The messages that were in flight when a link was lost, in the order in which they were sent."""
+        self._flows: dict[Hashable, deque[_Entry]] = {}
+        """The other waiting messages; each flow that has any is in one of the next two."""
+        self._first: deque[deque[_Entry]] = deque()
+        """The flows that go first: that of None, and those whose first message was no element."""
+        self._elements: deque[deque[_Entry]] = deque()
+        self._first_in_a_row = 0
+        self.answer_bytes = 0
+        """The size of the waiting messages that are no elements."""
         self._held: dict[Hashable, deque[_QueueEntry]] = {}
         """Sender → its postings from the first unknown one on."""
         self._in_flight: dict[int, tuple[OutboundMessage, PendingPublish]] = {}
@@ -137,17 +179,24 @@ class OrderedQueue:
         self._failed_links = 0
         """How many links in a row have broken without a confirmation."""
         self._empty: asyncio.Future[None] | None = None
+        self._room: asyncio.Event | None = None
 
     def __repr__(self) -> str:
         link = self._link_window.link if self._link_window is not None else None
-        return f"<OrderedQueue {len(self._waiting)} waiting, {len(self._in_flight)} in flight, link {link!r}>"
+        return f"<OrderedQueue {len(self)} messages, {len(self._in_flight)} in flight, link {link!r}>"
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._in_flight) + sum(map(len, self._held.values()))
+        known = len(self._returned) + sum(map(len, self._flows.values())) + len(self._in_flight)
+        return known + sum(map(len, self._held.values()))
 
-    def is_waiting(self, party: Hashable = None) -> bool:
-        """Whether messages wait for a link, unknown ones of this sender included."""
-        return bool(self._waiting) or party in self._held
+    @property
+    def is_waiting(self) -> bool:
+        """Whether messages wait for a link."""
+        return bool(self._flows or self._returned)
+
+    def has_answers(self, party: Hashable) -> bool:
+        """Whether answers wait for a link, unknown messages of this sender included."""
+        return bool(self._first or self._returned) or party in self._held
 
     def has_unknown(self, party: Hashable) -> bool:
         """Whether there are unknown messages of this sender."""
@@ -159,11 +208,11 @@ class OrderedQueue:
         return self._failed_links > 1
 
     def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable = None) -> None:
-        """Queue messages behind those that are there."""
+        """Queue messages behind those of their flow."""
         if self._held and party in self._held:
             self._held[party].append(_QueueEntry(posting, messages))
             return
-        self._waiting.extend([(message, posting) for message in messages])
+        self._append(messages, posting)
         if self._link_window is not None:
             self._link_window.flush()
 
@@ -178,19 +227,18 @@ class OrderedQueue:
         next(place for place in places if place.posting is posting).messages = messages or (None,)
         posting.untaken = posting.unconfirmed = len(messages) or 1
         while places and (known := places[0].messages) is not None:
-            place = places.popleft()
-            self._waiting.extend([(message, place.posting) for message in known])
+            self._append(known, places.popleft().posting)
         if not places:
             del self._held[party]
         if self._link_window is not None:
             self._link_window.flush()
 
     def mark(self, posting: PendingPublish, party: Hashable = None) -> None:
-        """Queue no message, but a place behind those that are there: it ends when it is reached."""
+        """Queue no message, but a place behind waiting answers: it ends when it is reached."""
         if party in self._held:
             self._held[party].append(_QueueEntry(posting, (None,)))
         else:
-            self._waiting.append((None, posting))
+            self._append((None,), posting)
 
     def use(self, carrier: LinkWindow | None) -> None:
         """Use this link as soon as everything in flight on the present one is confirmed."""
@@ -212,9 +260,11 @@ class OrderedQueue:
             self._failed_links += 1
             if self._failed_links > MAX_FAILED_LINKS:
                 self._give_up()
-        self._waiting.extendleft(reversed(self._in_flight.values()))
-        for _, posting in self._in_flight.values():
+        self._returned.extendleft(reversed(self._in_flight.values()))
+        for message, posting in self._in_flight.values():
             posting.untaken += 1
+            if not posting.is_element:
+                self.answer_bytes += _size_of((message,))
         self._in_flight.clear()
 
     async def drain(self) -> None:
@@ -224,15 +274,25 @@ class OrderedQueue:
                 self._empty = asyncio.get_running_loop().create_future()
             await self._empty
 
+    async def wait_for_room(self) -> None:
+        """Wait while many bytes of answers wait for a link."""
+        if self.answer_bytes >= FULL_BYTES:
+            self._room = self._room or asyncio.Event()
+            await self._room.wait()
+
     def send(self, carrier: LinkWindow) -> bool:
         """Send as much as may be sent over this link now. Whether that was anything."""
         link, in_flight, number = carrier.link, self._in_flight, self._number
         while (
-            self._waiting and self._link_window is self._next_link_window is carrier and carrier.in_flight < link.window
+            (self._flows or self._returned)
+            and self._link_window is self._next_link_window is carrier
+            and carrier.in_flight < link.window
         ):
             if self._suspects and in_flight:
                 break
-            message, posting = self._waiting.popleft()
+            message, posting = self._returned.popleft() if self._returned else self._pop()
+            if not posting.is_element:
+                self.answer_bytes -= _size_of((message,))
             posting.take()
             if message is None or posting.withdrawn:
                 self._end(posting, None)
@@ -244,7 +304,39 @@ class OrderedQueue:
             in_flight[self._number] = message, posting
             carrier.in_flight += 1
             link.publish(message, partial(self._done, carrier, self._number))
+        if self._room is not None and self.answer_bytes < FULL_BYTES:
+            self._room.set()
+            self._room = None
         return self._number != number
+
+    def _append(self, messages: Sequence[OutboundMessage | None], posting: PendingPublish) -> None:
+        if (flow := self._flows.get(posting.flow)) is None:
+            flow = self._flows[posting.flow] = deque()
+            (self._elements if posting.is_element else self._first).append(flow)
+        flow.extend([(message, posting) for message in messages])
+        if not posting.is_element:
+            self.answer_bytes += _size_of(messages)
+
+    def _pop(self) -> _Entry:
+        """Take the next message of the flow whose turn it is."""
+        if self._first and (self._first_in_a_row < FIRST_IN_A_ROW or not self._elements):
+            self._first_in_a_row += 1
+            flow = self._first.popleft()
+        else:
+            self._first_in_a_row = 0
+            flow = self._elements.popleft()
+        entry = flow.popleft()
+        posting = entry[1]
+        if not flow:
+            del self._flows[posting.flow]
+        elif posting.flow is None:
+            self._first.append(flow)
+        elif posting.withdrawn:
+            # Nothing is sent: it still is this flow's turn.
+            self._elements.appendleft(flow)
+        else:
+            self._elements.append(flow)
+        return entry
 
     def _switch_link(self) -> None:
         if self._link_window is not None:
@@ -287,6 +379,10 @@ class OrderedQueue:
             self._empty = None
 
 
+def _size_of(messages: Sequence[OutboundMessage | None]) -> int:
+    return sum([len(message.envelope.payload) for message in messages if message is not None])
+
+
 FEW_QUEUES = 64
 """The number of queues from which empty ones of a listener are deleted."""
 
@@ -316,9 +412,12 @@ class Outbox:
         ended: Done | None = None,
         about: Hashable = None,
         party: Hashable = None,
+        *,
+        flow: Hashable = None,
+        is_element: bool = False,
     ) -> PendingPublish:
-        """Queue messages behind those that are about the same. Without messages `ended` is called at once."""
-        posting = PendingPublish(len(messages), ended)
+        """Queue messages behind those of their flow. Without messages `ended` is called at once."""
+        posting = PendingPublish(len(messages), ended, flow=flow, is_element=is_element)
         if messages:
             self.put(messages, posting, about, party)
         elif ended is not None:
@@ -360,16 +459,26 @@ class Outbox:
         making.add_done_callback(made)
 
     def behind(self, ended: Done, party: Hashable = None) -> None:
-        """Call `ended` when links have taken all waiting messages: the caller works at the links' pace.
+        """Call `ended` when links have taken the waiting answers: the caller works at the links' pace.
 
-        Unknown messages are included if they are this sender's.
+        Answers are all messages but elements of subscriptions. Unknown messages are included if they are this sender's.
         """
-        if busy := [queue for queue in self._queues if queue.is_waiting(party)]:
+        if busy := [queue for queue in self._queues if queue.has_answers(party)]:
             posting = PendingPublish(len(busy), ended)
             for queue in busy:
                 queue.mark(posting, party)
         else:
             ended(None)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether many bytes of answers wait for a link."""
+        return any(queue.answer_bytes >= FULL_BYTES for queue in self._queues)
+
+    async def wait_for_room(self) -> None:
+        """Wait while many bytes of answers wait for a link."""
+        for queue in self._queues:
+            await queue.wait_for_room()
 
     def attach(self, link: Link, client: int = 0) -> None:
         """Process a new link of a client: waiting messages are sent over it."""

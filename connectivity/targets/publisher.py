@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import structlog
 
-from connectivity.errors import ConnectivityError
+from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.mapping.mapper import ConfiguredMapper
 from connectivity.monitoring.counters import TargetCounters
 from connectivity.monitoring.logs import log_context
@@ -22,12 +22,15 @@ from connectivity.targets.outbox import Outbox, PendingPublish
 from connectivity.transports.base import OutboundMessage
 from mappings.errors import MappingError
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Outbound
+from mappings.model.signals import Next, Outbound
 
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import SendSpan, Tracer
 
 log = structlog.get_logger(__name__)
+
+_RETRYABLE: Final = frozenset({408, 424, 429})
+_INTERNAL_ERROR: Final = 500
 
 MappedSignal: TypeAlias = tuple[Destination, Sequence[tuple[ConfiguredMapper, Sequence[Envelope]]]]
 """The destination of a signal, and the envelopes that each mapper has made of it."""
@@ -102,6 +105,7 @@ class SignalPublisher:
             done(len(messages), error)
 
         posting.ended = ended
+        posting.flow, posting.is_element = getattr(signal, "key", None), isinstance(signal, Next)
         subject = subject_of(signal)
         if self._runs_scripts:
             running = asyncio.ensure_future(self._run_scripts(signal, mapped, messages, posting, span))
@@ -166,3 +170,15 @@ def order_of(signal: Outbound) -> str | None:
     """Return the ordering key of a signal: the ID of its subscription, or that of its entity."""
     key: str | None = getattr(signal, "key", None)
     return key if key is not None or signal.entity is None else signal.entity.id
+
+
+def is_final(error: ConnectivityError) -> bool:
+    """Whether the same message would fail in the same way again."""
+    if not isinstance(error, PublishFailed):
+        return False
+    status = error.fault.status
+    return (
+        isinstance(error, RetriesExhausted)
+        or status == _INTERNAL_ERROR
+        or (400 <= status < 500 and status not in _RETRYABLE)
+    )

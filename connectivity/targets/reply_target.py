@@ -7,13 +7,17 @@ reply-targets).
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import math
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
+from connectivity.connections.lifecycle import back_off
 from connectivity.connections.model import DEFAULT_CONTENT_TYPE, Connection, Source
 from connectivity.connections.templates import with_connection_id
 from connectivity.errors import ConnectivityError, PublishFailed
@@ -23,7 +27,7 @@ from connectivity.monitoring.counters import ReplyCounters
 from connectivity.monitoring.meter import Meter
 from connectivity.targets.destination import Destination, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
-from connectivity.targets.publisher import MappedSignal, SignalPublisher
+from connectivity.targets.publisher import MappedSignal, SignalPublisher, is_final
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import Fault
@@ -31,6 +35,8 @@ from mappings.model.headers import response_required
 from mappings.model.signals import (
     Acknowledgements,
     Answer,
+    Complete,
+    Created,
     ErrorResponse,
     Failed,
     Headers,
@@ -48,6 +54,9 @@ if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracer
 
 TOO_LARGE = 413
+
+MAX_TRIES, FIRST_PAUSE = 7, 0.5
+"""How often `created`, `complete` and `failed` are sent: for half a minute at most."""
 
 NO_REPLY_TARGET, NOT_EXPECTED, ADDRESS_UNRESOLVED = "no_reply_target", "not_expected", "address_unresolved"
 NOT_ENCODED = "unwritten"
@@ -155,13 +164,29 @@ class ReplyTargetPublisher(SignalPublisher):
         mapped = self._map_and_count(signal, unasked)
         if mapped is None or not mapped[1][0][1]:
             return self.outbox.post((), ended)
+        return self._publish(signal, mapped, ended, 1)
+
+    def _publish(self, signal: Outbound, mapped: MappedSignal, ended: Done | None, tries: int) -> PendingPublish:
         posting = PendingPublish(1, None)
-        self._send(signal, mapped, posting, partial(self._ended, signal, ended), self.place)
+        self._send(signal, mapped, posting, partial(self._ended, signal, mapped, ended, tries), self.place)
         return posting
 
-    def _ended(self, signal: Outbound, ended: Done | None, messages: int, error: ConnectivityError | None) -> None:
-        """Count the outcome. A response that is too large for the broker is followed by an error response."""
+    def _ended(
+        self,
+        signal: Outbound,
+        mapped: MappedSignal,
+        ended: Done | None,
+        tries: int,
+        messages: int,
+        error: ConnectivityError | None,
+    ) -> None:
+        """Count the outcome, or retry. An error response follows a response that is too large."""
         if messages and error is not None:
+            if isinstance(signal, Created | Complete | Failed) and tries < MAX_TRIES and not is_final(error):
+                # Its subscriber would wait forever.
+                pause = back_off(tries, None, shortest=FIRST_PAUSE, longest=math.inf, jitter=random.random())
+                asyncio.get_running_loop().call_later(pause, self._publish, signal, mapped, ended, tries + 1)
+                return
             self.counters.not_published.note(signal, words=str(error))
             self._warn("message not published", signal, error=str(error))
             if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:

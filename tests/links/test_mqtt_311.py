@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connectivity.connections.model import Connection
+from connectivity.targets.outbox import Outbox
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Link, OutboundMessage
 from mappings.model.envelope import Envelope
@@ -28,6 +29,21 @@ class TestMqtt(MqttBehaviour):
         assert await publishing.all_done() == [None]
         await wait_until(world.received)
         assert set(world.received()[0].headers) == {"mqtt.topic", "mqtt.qos"}
+
+    async def test_a_response_passes_the_elements_that_the_link_has_not_taken(
+        self, world: LinkSetup, link: Link
+    ) -> None:
+        outbox, elements = Outbox(), 3 * link.window
+        outbox.attach(link)
+        for flow in ("a", "b"):
+            messages = [OutboundMessage(world.out, Envelope(f"{flow}{number}".encode())) for number in range(elements)]
+            outbox.post(messages, flow=flow, is_element=True)
+        outbox.post([OutboundMessage(world.out, Envelope(b"created"))], flow="c")
+        await outbox.drain()
+        await wait_until(lambda: len(world.received()) == 2 * elements + 1)
+        payloads = [message.payload.decode() for message in world.received()]
+        assert payloads.index("created") == link.window
+        assert [each for each in payloads if each[0] == "b"] == [f"b{number}" for number in range(elements)]
 
     async def test_clients_of_one_connection_share_the_messages(self, world: LinkSetup) -> None:
         """MQTT 3.1.1 has no shared subscriptions: a document with several clients is refused."""

@@ -68,6 +68,10 @@ be carried out twice.
         ),
         Fault("no queue is bound for a routing key", "the message fails, with exchange and key"),
         Fault(
+            "a queue is full and rejects messages (`x-overflow` `reject-publish`)",
+            "the message fails; `created`, `complete` and `failed` are sent again, for half a minute at most",
+        ),
+        Fault(
             "memory or disk alarm",
             "status `refused by broker: the broker blocks publishing` with the broker's reason, and the same in the "
             "log; nothing is published until it is over, then everything in its order; sources slow down as their answers "

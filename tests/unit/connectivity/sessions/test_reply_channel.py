@@ -8,9 +8,12 @@ from connectivity.errors import PublishFailed
 from connectivity.sessions.reply_channel import ReplyChannel, is_meant, resolved_reply
 from connectivity.sources.delivery import read
 from connectivity.targets.destination import Destination
+from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from mappings.placeholders.address import AddressPattern
+from tests.support.in_process.fakes import Link
 from tests.support.in_process.service import ConnectionHarness, source
 
 pytestmark = pytest.mark.usefixtures("harnesses")
@@ -34,6 +37,21 @@ def test_messages_leave_in_order_with_the_headers_of_both() -> None:
     assert (second.address, second.order) == ("r/a", "r/a#1")
     assert ended == [None, None]
     assert route.meter.events == 2
+
+
+@pytest.mark.parametrize(("is_listener", "expected"), [(True, b"12r"), (False, b"r12")], ids=["listener", "broker"])
+def test_messages_to_a_peer_of_a_listener_keep_the_order_in_which_they_were_posted(
+    is_listener: bool, expected: bytes
+) -> None:
+    _, route = route_to("out")
+    route.is_listener, route.outbox = is_listener, Outbox()
+    channel = ReplyChannel(route, Destination("r/a", {}))
+    channel.post([Envelope(b"1")], elements=1)
+    channel.post([Envelope(b"2")])
+    route.outbox.post([OutboundMessage("r/a", Envelope(b"r"))])
+    link = Link()
+    route.outbox.attach(link)
+    assert b"".join(each.envelope.payload for each in link.published) == expected
 
 
 def test_a_refusal_is_reported() -> None:

@@ -13,6 +13,7 @@ from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import Detail, NotConnected
 from connectivity.management.client import Backoff
 from connectivity.sources.consumer import RetryBuffer, SourceConsumer
+from connectivity.targets import outbox
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import command, pause, source, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
@@ -288,3 +289,19 @@ async def test_b1_a_delivery_handed_back_during_a_commit_is_processed_before_the
         running.harness.disk.release()
         await running.answered(3)
     assert running.harness.values() == [1, 2]
+
+
+async def test_a_source_waits_while_many_bytes_of_answers_wait_for_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "FULL_BYTES", 1)
+    running = await Running.opened()
+    (link,), waiting = running.broker.links, running.supervisor._outbox
+    window, link.window = link.window, 0
+    running.send(*numbered(1))
+    await until(lambda: len(waiting) == 1)
+    running.send(*numbered(2, 3))
+    await until(lambda: waiting._queues[0]._room is not None)
+    assert (running.harness.values(), running.unsettled()) == ([1], 3)
+    link.window = window
+    waiting._link_windows[0].flush()
+    assert await running.answered(3) == ["1", "2", "3"]
+    assert running.unsettled() == 0

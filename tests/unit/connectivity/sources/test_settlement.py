@@ -9,6 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.dispatch.dispatcher import Dispatcher
+from connectivity.targets import outbox
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import pause, source, turn, until
 
@@ -86,6 +87,15 @@ async def test_a_broker_that_takes_no_messages_makes_no_delivery_overdue(monkeyp
     await pause()
     for link in running.broker.links:
         link.condition = "refused by broker: connection blocked"
+    assert await reject_overdue(running) == []
+
+
+async def test_a_full_outbox_makes_no_delivery_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliveries behind it are not processed yet."""
+    running = await forgetful(monkeypatch)
+    running.send(*numbered(1))
+    await pause()
+    monkeypatch.setattr(outbox, "FULL_BYTES", 0)
     assert await reject_overdue(running) == []
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from typing import Any
+from itertools import pairwise
 
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.subscriptions.feed import Feed, Page
+from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.manager import AT_ONCE, ActiveSubscription, Subscriber
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
@@ -452,6 +452,21 @@ async def test_pages_of_several_subscriptions_are_sent_in_turns() -> None:
     assert [reply.elements for reply in replies] == [list(range(3 * AT_ONCE))] * 2
 
 
+async def test_one_subscription_at_a_time_goes_on_in_a_turn_of_the_event_loop() -> None:
+    """Otherwise a hundred replays would together keep the loop from everything else for a hundred parts."""
+    bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
+    replies = [KeepingReply(str(number)) for number in range(10)]
+    for reply in replies:
+        peer = Subscriber(reply, READER, reply.connection_id)
+        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, demand=3 * AT_ONCE), peer)
+    parts = [0]
+    while any(reply.names[-1] != "Complete" for reply in replies):
+        await asyncio.sleep(0)
+        parts.append(sum(reply.names.count("Next") for reply in replies))
+    steps = [later - earlier for earlier, later in pairwise(parts)]
+    assert (sum(steps), max(steps[2:])) == (30, 1)
+
+
 async def test_case_55_the_rest_of_a_page_is_not_sent_after_cancel() -> None:
     bench = Bench(lambda: ListFeed(range(3 * AT_ONCE)), page_items=3 * AT_ONCE)
     key = bench.subscribe()
@@ -578,22 +593,3 @@ async def test_case_71_a_request_immediately_after_the_subscribe_is_served_after
     bench.streams.request(Request(SubscriptionKind.HISTORY, "7", 1, {}, LAMP), bench.peer)
     await bench.settle()
     assert bench.reply.names == ["Created", "Next", "Complete"]
-
-
-class SilentFeed(Feed):
-    """A feed whose pages never come."""
-
-    async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
-        await asyncio.Event().wait()
-        raise AssertionError("unreachable")
-
-
-@pytest.mark.parametrize("headers", [{}, {"timeout": "10ms"}])
-async def test_b7_a_history_whose_first_page_does_not_come_in_time_fails(headers: dict[str, str]) -> None:
-    """Within `open_timeout`, or the `timeout` of the subscribe."""
-    bench = Bench(SilentFeed, open_timeout=60.0 if headers else 0.01)
-    peer = bench.peer
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), headers, demand=1), peer)
-    await wait_until(lambda: bench.failures())
-    (failed,) = bench.failures()
-    assert failed == INTERNAL_ERROR

@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail, NotConnected, PublishFailed, RetriesExhausted
 from connectivity.targets import event_cursor as module
-from connectivity.targets.event_cursor import is_final
+from connectivity.targets.publisher import is_final
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, followed, revisions, sent, turned
 from tests.support.in_process.service import command, creation, pause, target, until
 

@@ -1,8 +1,14 @@
-"""Lanes and the links they share: one window, a turn for each, nothing overtaken when a lane changes over."""
+"""The queues of an outbox and the links they share: window, turns, and order, also when a queue changes its link."""
 
 from __future__ import annotations
 
-from connectivity.targets.outbox import MAX_FAILED_LINKS, LinkWindow, OrderedQueue, PendingPublish
+from connectivity.targets.outbox import (
+    FIRST_IN_A_ROW,
+    MAX_FAILED_LINKS,
+    LinkWindow,
+    OrderedQueue,
+    PendingPublish,
+)
 from connectivity.transports.base import OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
@@ -106,3 +112,116 @@ def test_a_queue_is_suspect_when_links_have_died_twice_with_its_messages() -> No
     link.confirm()
     assert not lane.is_suspect
     assert MAX_FAILED_LINKS > 2
+
+
+# elements and the messages that go first
+
+
+class FlowPosts:
+    """Posts messages of subscriptions to one queue, over a link with a window of one."""
+
+    def __init__(self) -> None:
+        self.link, self.queue = Link(window=1), OrderedQueue()
+        self.queue.use(LinkWindow(self.link))
+        post(self.queue, "busy")
+
+    def elements(self, flow: str, *names: str) -> PendingPublish:
+        return self._post(flow, names, is_element=True)
+
+    def control(self, flow: str | None, *names: str) -> PendingPublish:
+        return self._post(flow, names, is_element=False)
+
+    def _post(self, flow: str | None, names: tuple[str, ...], *, is_element: bool) -> PendingPublish:
+        posting = PendingPublish(len(names), None, flow=flow, is_element=is_element)
+        self.queue.post([OutboundMessage("out", Envelope(name.encode())) for name in names], posting)
+        return posting
+
+    def rest(self) -> list[str]:
+        """What is sent now, one message after the other."""
+        before = len(self.link.published)
+        while len(self.queue):
+            self.link.confirm()
+        return sent(self.link)[before:]
+
+
+def test_control_messages_go_before_the_elements_of_other_subscriptions() -> None:
+    flows = FlowPosts()
+    flows.elements("a", "a1", "a2")
+    flows.control("b", "created b")
+    flows.control(None, "response")
+    assert flows.rest() == ["created b", "response", "a1", "a2"]
+
+
+def test_elements_of_the_subscriptions_are_sent_by_turns() -> None:
+    flows = FlowPosts()
+    flows.elements("a", "a1", "a2", "a3", "a4")
+    flows.elements("b", "b1", "b2")
+    flows.elements("c", "c1")
+    assert flows.rest() == ["a1", "b1", "c1", "a2", "b2", "a3", "a4"]
+
+
+def test_the_messages_of_one_subscription_keep_their_order() -> None:
+    flows = FlowPosts()
+    flows.control("a", "created a")
+    flows.elements("a", "a1", "a2")
+    flows.control("a", "complete a")
+    flows.elements("b", "b1")
+    assert flows.rest() == ["created a", "b1", "a1", "a2", "complete a"]
+
+
+def test_responses_and_events_keep_their_order() -> None:
+    flows = FlowPosts()
+    flows.control(None, "response 1", "event 1")
+    flows.control(None, "response 2")
+    assert flows.rest() == ["response 1", "event 1", "response 2"]
+
+
+def test_withdrawn_elements_do_not_cost_the_terminal_message_its_turn() -> None:
+    flows = FlowPosts()
+    flows.elements("a", "a1", "a2", "a3")
+    withdrawn = flows.elements("b", "b1", "b2", "b3")
+    withdrawn.withdrawn = True
+    flows.control("b", "failed b")
+    assert flows.rest() == ["a1", "failed b", "a2", "a3"]
+
+
+def test_elements_are_sent_even_while_other_messages_keep_coming() -> None:
+    flows = FlowPosts()
+    flows.elements("a", "a1", "a2")
+    flows.control(None, *map(str, range(3 * FIRST_IN_A_ROW)))
+    order = flows.rest()
+    assert order.index("a2") - order.index("a1") == FIRST_IN_A_ROW + 1
+
+
+def test_messages_of_a_lost_link_are_sent_again_first_and_in_their_order() -> None:
+    link, again, queue = Link(window=3), Link(), OrderedQueue()
+    queue.use(LinkWindow(link))
+    for flow, names in (("a", "a1 a2"), ("b", "b1 b2")):
+        messages = [OutboundMessage("out", Envelope(name.encode())) for name in names.split()]
+        queue.post(messages, PendingPublish(2, None, flow=flow, is_element=True))
+    queue.lose(was_silent=True)
+    post(queue, "response")
+    queue.use(LinkWindow(again))
+    assert (sent(link), sent(again)) == (["a1", "a2", "b1"], ["a1", "a2", "b1", "response", "b2"])
+
+
+def test_a_mark_waits_for_responses_and_not_for_elements() -> None:
+    flows, reached = FlowPosts(), list[object]()
+    flows.elements("a", "a1")
+    flows.control("b", "created b")
+    flows.queue.mark(PendingPublish(1, reached.append))
+    flows.link.confirm()
+    assert (sent(flows.link), reached) == (["busy", "created b"], [])
+    flows.link.confirm()
+    assert (sent(flows.link), reached) == (["busy", "created b", "a1"], [None])
+
+
+def test_only_waiting_answers_count_as_bytes_that_wait() -> None:
+    flows = FlowPosts()
+    flows.elements("a", "element")
+    flows.control(None, "1234")
+    assert flows.queue.answer_bytes == 4
+    flows.link.confirm()
+    assert flows.queue.answer_bytes == 0
+    flows.queue.lose()
+    assert flows.queue.answer_bytes == 4

@@ -15,8 +15,9 @@ from structlog.testing import capture_logs
 from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
 from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.targets import reply_target
 from connectivity.targets.outbox import Outbox
-from connectivity.targets.reply_target import ReplyTargetPublisher
+from connectivity.targets.reply_target import MAX_TRIES, ReplyTargetPublisher
 from connectivity.transports.base import OutboundMessage
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
@@ -37,6 +38,7 @@ from mappings.model.signals import (
 )
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.service import LAMP, NOW, OWNER, connection, source
+from tests.support.wait import wait_until
 
 POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 FAULT = Fault(404, "things:thing.notfound", "The Thing could not be found.")
@@ -334,6 +336,45 @@ def test_an_answer_that_is_too_large_is_followed_by_an_error_that_says_so() -> N
     assert [type(error) for error in ended] == [PublishFailed]
     assert len(link.published) == 2, "an error is not followed by another one"
     assert made.count("failed") == 2
+
+
+@pytest.mark.parametrize("signal", [EVENTS[0], *EVENTS[2:]], ids=lambda signal: type(signal).__name__)
+async def test_a_control_message_of_a_subscription_that_a_full_queue_rejects_is_sent_again(
+    signal: Outbound, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reply_target, "FIRST_PAUSE", 0.001)
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(signal, ended.append)
+    for sent in (2, 3):
+        link.confirm(error=PublishFailed("the queue is full"))
+        await until_sent(link, sent)
+    link.confirm()
+    assert ended == [None]
+    assert len({message.envelope.payload for message in link.published}) == 1
+    assert (made.count("published"), made.count("failed")) == (1, 0)
+
+
+async def test_what_is_rejected_again_and_again_or_for_good_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reply_target, "FIRST_PAUSE", 0.0001)
+    made, link, ended = way(), Link(), list[object]()
+    made.outbox.attach(link)
+    made.route.post(EVENTS[3], ended.append)
+    full, too_large = PublishFailed("the queue is full"), PublishFailed("at most 10 bytes", status=413)
+    with capture_logs() as lines:
+        for sent in range(1, MAX_TRIES + 1):
+            await until_sent(link, sent)
+            assert ended == []
+            link.confirm(error=full)
+        made.route.post(EVENTS[3], ended.append)
+        link.confirm(error=too_large)
+    assert ended == [full, too_large]
+    assert made.count("failed") == 2
+    assert [line["error"] for line in lines] == ["the queue is full", "at most 10 bytes"]
+
+
+async def until_sent(link: Link, number: int) -> None:
+    await wait_until(lambda: len(link.published) == number, poll=0.001)
 
 
 _ACKS = (Acknowledgement(LAMP, "twin-persisted", 204, None, {}), Acknowledgement(LAMP, "other:seen", 200, None, {}))
