@@ -332,6 +332,16 @@ class LimitSettings(Section):
     )
 
 
+class SourceSettings(Section):
+    """The bounds of sources."""
+
+    unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
+        default=ByteSize(16 * 1024 * 1024),
+        description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of them "
+        "are settled. See [Invalid and unsent messages](operating.md#invalid-and-unsent-messages).",
+    )
+
+
 def _is_key(value: SecretStr) -> SecretStr:
     read_key(value.get_secret_value())
     return value
@@ -482,6 +492,7 @@ class Settings(BaseSettings):
     search: SearchSettings = SearchSettings()
     reconnect: ReconnectSettings = ReconnectSettings()
     limits: LimitSettings = LimitSettings()
+    source: SourceSettings = SourceSettings()
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()
     spark: SparkSettings = SparkSettings()

@@ -45,7 +45,7 @@ from connectivity.targets.outbox import Outbox, PerAddressOutbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, ignore_outcome
+from connectivity.transports.base import ConsumeOptions, Link, ignore_outcome
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
@@ -72,7 +72,7 @@ class Supervisor:
         monitor: PrometheusRegistry,
         *,
         pauses: Backoff,
-        max_payload: int,
+        consume: ConsumeOptions,
         now: Callable[[], datetime],
         tracing: Tracing | None = None,
     ) -> None:
@@ -92,7 +92,7 @@ class Supervisor:
         readers = [
             SourceReader(
                 *reply_publishers(connection, index, self._outbox, self._meter, now, self._host, tracer),
-                max_payload=max_payload,
+                max_payload=consume.payload,
             )
             for index in range(len(connection.sources))
         ]
@@ -119,6 +119,7 @@ class Supervisor:
                 self._outbox,
                 self._meter.log,
                 pauses=pauses,
+                consume=consume,
                 changed=self._client_changed,
                 now=now,
                 received_signal=partial(dispatcher.reader, connection.id),

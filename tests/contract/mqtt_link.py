@@ -12,9 +12,9 @@ import pytest
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import Detail, PublishFailed
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import OutboundMessage
+from connectivity.transports.base import CONSUME_DEFAULTS, MOST_COUNTS, ConsumeOptions, OutboundMessage
 from connectivity.transports.mqtt import async_client
-from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MOST_HELD, MqttLink
+from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
 from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
 from mappings.model.envelope import Envelope
 from tests.contract.link import (
@@ -50,8 +50,9 @@ class MqttWorld:
         name = uuid4().hex
         self.source, self.out = f"{name}/in", f"{name}/out"
         self.kind, self.broker, self.proxy = kind, broker, proxy
-        self.most_unsettled = IN_FLIGHT if kind == "mqtt-5" else MOST_HELD
+        self.most_unsettled = IN_FLIGHT if kind == "mqtt-5" else MOST_COUNTS * IN_FLIGHT
         self.bare_client = BareMqttClient(broker.host, broker.port, f"{self.out}/#", is_5=kind == "mqtt-5")
+        self.consume: ConsumeOptions = CONSUME_DEFAULTS
         self.document: dict[str, Any] = {
             "id": name,
             "connectionType": kind,
@@ -73,7 +74,7 @@ class MqttWorld:
         self.proxy.flow()
         connect = load_connection_type(self.kind).connect
         assert connect is not None
-        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
+        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}), 0, self.consume)
         assert isinstance(link, MqttLink)
         return link
 

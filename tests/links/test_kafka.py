@@ -13,13 +13,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.transports.base import OutboundMessage
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, OutboundMessage
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.consumer import IN_FLIGHT
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
-from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered
+from tests.contract.link import LARGE, BrokerBehaviour, DeliveryCollector, LinkSetup, Publishing, lost, numbered
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
@@ -41,6 +41,7 @@ class KafkaWorld:
         broker.create(self.source, self.out)
         self.bare_client = BareKafkaClient(broker.bootstrap, self.out)
         address = f"{proxy.host}:{proxy.port}"
+        self.consume: ConsumeOptions = CONSUME_DEFAULTS
         self.document: dict[str, Any] = {
             "id": self.name,
             "connectionType": "kafka",
@@ -63,7 +64,7 @@ class KafkaWorld:
         self.proxy.is_refusing = False
         self.proxy.flow()
         document = {**self.document, "specificConfig": {**self.document["specificConfig"], **options}}
-        self.link = await connect(Connection.model_validate(document), repair_seconds=repair_seconds)
+        self.link = await connect(Connection.model_validate(document), 0, self.consume, repair_seconds=repair_seconds)
         return self.link
 
     async def connect_client(self, client: int, clients: int) -> KafkaLink:
@@ -120,6 +121,15 @@ class TestKafka(BrokerBehaviour):
                 yield world
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LinkSetup) -> None:
+        """The library has it already: it is delivered, and refused by the reader."""
+        world.consume = ConsumeOptions(payload=LARGE)
+        link = await world.connect()
+        await world.send([bytes(LARGE * 12)])
+        [delivery] = await DeliveryCollector(link).take(1)
+        assert (len(delivery.envelope.payload), delivery.skipped) == (LARGE * 12, 0)
+        await link.close()
 
     async def test_2_4_a_record_is_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
         taker = DeliveryCollector(link)

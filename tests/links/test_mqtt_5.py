@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import OutboundMessage, ReaderStatus
+from connectivity.transports.base import ConsumeOptions, OutboundMessage, ReaderStatus
 from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
-from tests.contract.link import DeliveryCollector, Publishing, numbered, signs_of
+from tests.contract.link import LARGE, DeliveryCollector, LinkSetup, Publishing, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.wait import wait_until
@@ -28,6 +28,15 @@ EVERYTHING = {
 
 class TestMqtt5(MqttBehaviour):
     kind = "mqtt-5"
+
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LinkSetup) -> None:
+        """The broker knows the largest packet, and drops the message by itself."""
+        world.consume = ConsumeOptions(payload=LARGE)
+        link = await world.connect()
+        taker = DeliveryCollector(link)
+        await world.send([bytes(LARGE * 12), b"next"])
+        assert await taker.payloads(1) == [b"next"]
+        await link.close()
 
     async def test_case_23_properties_become_headers(self, world: MqttWorld) -> None:
         link = await world.connect()

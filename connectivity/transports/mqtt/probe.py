@@ -24,7 +24,7 @@ from connectivity.transports.mqtt.connector import (
     make_dial,
 )
 from connectivity.transports.mqtt.options import Options
-from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
@@ -42,7 +42,8 @@ async def examine(
     options = Options.model_validate(connection.own_options)
     lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
     client = SansIoPahoClient(name, dialect.protocol, clean_session=True)
-    properties = dialect.connect_properties(WINDOW)
+    client.max_packet = PACKET_ROOM
+    properties = dialect.connect_properties(WINDOW, PACKET_ROOM)
     if properties is not None:
         properties.SessionExpiryInterval = 0
     channel = AsyncMqttClient(client, lost.set_result, lambda: None)

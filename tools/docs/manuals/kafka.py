@@ -50,6 +50,7 @@ carry one that were there before this link got their partition, or that it had a
 """,
     limits=(
         Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),
+        Limit("the largest record", "the topic's `max.message.bytes`, since a batch is always fetched whole"),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
             "interruptions that are bridged without a new link; meanwhile the status gives the reason",

@@ -39,6 +39,9 @@ acknowledge and nothing comes again.
 """,
     limits=(
         Limit("deliveries in progress", str(IN_FLIGHT)),
+        Limit(
+            "a larger payload than `limits.payload`", "skipped while it arrives, answered with 413, and acknowledged"
+        ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit("the QoS that sources subscribe with", f"{HIGHEST_SUBSCRIBED_QOS}, also where they say 2"),
         Limit(
