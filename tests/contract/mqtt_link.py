@@ -235,14 +235,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
-    async def test_a_source_with_qos_2_consumes_with_qos_1(self, world: MqttWorld) -> None:
-        world.sources([world.source], qos=2)
-        link = await world.connect()
-        await world.send_to(world.source, [b"two"], qos=2)
-        [delivery] = await DeliveryCollector(link).take(1)
-        assert delivery.envelope.headers["mqtt.qos"] == "1"
-        delivery.settle()
-        await link.close()
+    # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_kept_session_delivers_messages_sent_while_the_client_was_away(self, world: MqttWorld) -> None:
         first = await world.connect()

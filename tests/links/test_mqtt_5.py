@@ -13,6 +13,7 @@ from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
 from tests.contract.link import LARGE, DeliveryCollector, LinkSetup, Publishing, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
+from tests.contract.mqtt_qos_2 import Qos2Behaviour
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.wait import wait_until
 
@@ -26,7 +27,7 @@ EVERYTHING = {
 }
 
 
-class TestMqtt5(MqttBehaviour):
+class TestMqtt5(MqttBehaviour, Qos2Behaviour):
     kind = "mqtt-5"
 
     async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LinkSetup) -> None:

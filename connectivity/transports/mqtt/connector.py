@@ -6,8 +6,8 @@ subscriptions are confirmed are kept in the link; those that match no source are
 The clients of a connection have client IDs that stay the same after a restart, so that each resumes its own session.
 They share subscriptions; if the broker has no shared subscriptions, only the first client consumes and the others publish.
 
-Sources with QoS 2 subscribe with QoS 1: paho acknowledges QoS 2 messages before they are processed. Redeliveries with
-QoS 1 are recognized, so each command is in the history only once.
+A QoS 2 message is acknowledged (PUBREC) when it is settled, not when it arrives: until then the broker redelivers it. After
+PUBREC it sends only PUBREL, also on the next link of the session.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
 
 WINDOW = 100
-HIGHEST_SUBSCRIBED_QOS = 1
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
 
@@ -91,9 +90,8 @@ async def _join(
     if is_alone or link.condition is None:
         share = "" if is_alone else f"$share/{connection.id}/"
         for index, source in enumerate(connection.sources):
-            qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
             filters = [f"{share}{address}" for address in source.addresses]
-            await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(index + 1), patience)
+            await channel.subscribe(filters, source.qos or 0, mqtt_version.subscribe_properties(index + 1), patience)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"

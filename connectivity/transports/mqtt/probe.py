@@ -16,13 +16,7 @@ from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, LinkError
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
-from connectivity.transports.mqtt.connector import (
-    HIGHEST_SUBSCRIBED_QOS,
-    NO_SHARED,
-    PATIENCE,
-    connect_and_log_in,
-    make_dial,
-)
+from connectivity.transports.mqtt.connector import NO_SHARED, PATIENCE, connect_and_log_in, make_dial
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
@@ -54,7 +48,7 @@ async def examine(
         is_shared = connection.client_count > 1 and can_share
         sources = []
         for source in connection.sources:
-            qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
+            qos = source.qos or 0
             sources.append([await _look(channel, each, name, is_shared, qos, patience) for each in source.addresses])
     except BaseException:
         channel.abandon()
