@@ -162,7 +162,8 @@ class JournalSettings(Section):
     )
     redelivery_window: Duration = Field(
         default=timedelta(minutes=10),
-        description="How long deliveries are remembered, so that a redelivery is not processed twice.",
+        description="How long deliveries are remembered, so that a redelivery is not processed twice; those of Kafka at "
+        "least until their offset is committed.",
     )
     historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Headers of a command that are stored with its event and shown in its history."

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,7 @@ class Supervisor:
                 self._outbox,
                 self._meter.log,
                 pauses=pauses,
-                consume=consume,
+                consume=replace(consume, on_committed=partial(store.note_committed, connection.id)),
                 changed=self._client_changed,
                 now=now,
                 received_signal=partial(dispatcher.reader, connection.id),

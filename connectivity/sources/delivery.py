@@ -299,7 +299,9 @@ class RedeliveryTracker:
         if delivery.name is None:
             return None, False
         name = delivery.name + received.name
-        return DeliveryName(route.connection_id, route.index, name, digest(delivery)), inbound.is_again
+        return DeliveryName(
+            route.connection_id, route.index, name, digest(delivery), *delivery.position
+        ), inbound.is_again
 
     def is_known_request(self, signal: Request | Cancel, received: ReceivedSignal, inbound: InboundDelivery) -> bool:
         """Return whether this request or cancel was executed before; if not, remember it as executed."""
@@ -319,7 +321,9 @@ def _key_of_idempotency(
     place = (signal.action, signal.path) if isinstance(signal, Command) else (signal.key,)
     parts = (type(signal).__name__, str(signal.entity), *place, *inbound.received.subjects, *((by,) if by else ()))
     hashed = blake2b("\0".join(parts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return DeliveryName(inbound.route.connection_id, inbound.route.index, f"key:{key}:{hashed}", b"")
+    return DeliveryName(
+        inbound.route.connection_id, inbound.route.index, f"key:{key}:{hashed}", b"", *inbound.delivery.position
+    )
 
 
 class DeduplicationKey(NamedTuple):
@@ -348,11 +352,17 @@ def name_in_session(
     if key is not None:
         text = "\0".join((session or "", *inbound.received.subjects, received.name))
         hashed = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-        return DeduplicationKey(DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b""), True, True)
+        return DeduplicationKey(
+            DeliveryName(route.connection_id, route.index, f"key:{key}:{hashed}", b"", *inbound.delivery.position),
+            True,
+            True,
+        )
     if delivery.name is None:
         return DeduplicationKey(None)
     name = delivery.name + received.name
-    return DeduplicationKey(DeliveryName(route.connection_id, route.index, name, digest(delivery)), inbound.is_again)
+    return DeduplicationKey(
+        DeliveryName(route.connection_id, route.index, name, digest(delivery), *delivery.position), inbound.is_again
+    )
 
 
 def name_of_part(command: Command, inbound: InboundDelivery, name: str) -> DeduplicationKey:
@@ -362,7 +372,9 @@ def name_of_part(command: Command, inbound: InboundDelivery, name: str) -> Dedup
     """
     if (key := _idempotency_key(command.headers)) is not None:
         return DeduplicationKey(_key_of_idempotency(key, command, "", inbound), True, True)
-    return DeduplicationKey(DeliveryName(inbound.route.connection_id, inbound.route.index, name, b""))
+    return DeduplicationKey(
+        DeliveryName(inbound.route.connection_id, inbound.route.index, name, b"", *inbound.delivery.position)
+    )
 
 
 def _remember(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:

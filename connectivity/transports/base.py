@@ -41,7 +41,8 @@ class Delivery:
     `name` is the broker's identifier of the delivery, equal after a redelivery (None: there is no identifier);
     `redelivered` is the broker's own flag. `address` is the concrete address it arrived on. `reader` is the address of
     the sender, which reads the replies there, if the link reports when the sender leaves (`ReaderStatus.GONE`). `skipped`
-    is the size of a payload that was too large to keep; the envelope's is then empty.
+    is the size of a payload that was too large to keep; the envelope's is then empty. `position`: partition and offset of
+    a delivery that comes again until its offset is committed.
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
@@ -53,6 +54,7 @@ class Delivery:
     ended: Callable[[Delivery, Outcome], None]
     reader: str | None = None
     skipped: int = 0
+    position: tuple[str, int] = "", 0
 
     def settle(self) -> None:
         self.ended(self, Outcome.SETTLED)
@@ -152,10 +154,14 @@ class Link(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
-    """Limits in bytes: of a payload that is kept, and of the unsettled deliveries of a client."""
+    """Limits in bytes: of a payload that is kept, and of the unsettled deliveries of a client.
+
+    `on_committed` is called with a partition and its committed offset.
+    """
 
     payload: int = 1 << 20
     unsettled_bytes: int = 16 << 20
+    on_committed: Callable[[str, int], None] = lambda _partition, _offset: None
 
 
 CONSUME_DEFAULTS: Final = ConsumeOptions()

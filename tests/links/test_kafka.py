@@ -479,6 +479,22 @@ class TestKafka(BrokerBehaviour):
             delivery.settle()
         await link.close()
 
+    async def test_b11_committed_offsets_are_reported_when_committed_and_when_assigned(self, world: KafkaWorld) -> None:
+        reported: list[tuple[str, int]] = []
+        world.consume = ConsumeOptions(on_committed=lambda partition, offset: reported.append((partition, offset)))
+        link = await world.connect()
+        await world.send([b"one"])
+        [first] = await DeliveryCollector(link).take(1)
+        first.settle()
+        await wait_until(lambda: reported and reported[-1] == (first.position[0], 1))
+        await link.close()
+        reported.clear()
+        link = await world.connect()
+        await wait_until(lambda: reported)
+        assert reported == [(first.position[0], 1)]
+        assert first.name == f"kafka:{first.position[0]}/0"
+        await link.close()
+
     async def test_another_client_in_our_place_is_a_lost_link(self, world: KafkaWorld) -> None:
         first = await world.connect()
         second = await world.connect()

@@ -95,6 +95,7 @@ async def _open(
             limit=limit_share(options.throttling_limit, number, member),
             max_bytes=consume.unsettled_bytes,
             on_records=link.taken,
+            on_committed=consume.on_committed,
             on_dropped=link.drop,
             on_error=link.failed,
             on_ended=link.ended,

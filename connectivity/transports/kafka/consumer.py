@@ -55,8 +55,9 @@ Records = list[tuple[Partition, Message]]
 class KafkaConsumer:
     """One member of the group.
 
-    `on_records` is called on the event loop when `records` is no longer empty, `on_dropped` with a partition that was
-    taken away, `on_error` with an error and its topic (or ""), `on_ended` when the thread has ended unexpectedly.
+    `on_records` is called on the event loop when `records` is no longer empty, `on_committed` with the key of a partition
+    and its committed offset, `on_dropped` with a partition that was taken away, `on_error` with an error and its topic (or
+    ""), `on_ended` when the thread has ended unexpectedly.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class KafkaConsumer:
         limit: int | None,
         max_bytes: int,
         on_records: Callable[[], None],
+        on_committed: Callable[[str, int], None],
         on_dropped: Callable[[Partition], None],
         on_error: Callable[[KafkaError, str], None],
         on_ended: Callable[[LinkError], None],
@@ -88,9 +90,13 @@ class KafkaConsumer:
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
         self._begins_at_end, self._throttle = starts_at_end, Throttle(limit)
-        self._on_records, self._on_dropped = on_records, on_dropped
+        self._on_records, self._on_committed, self._on_dropped = on_records, on_committed, on_dropped
         self._on_error, self._on_ended = on_error, on_ended
-        self._consumer = Consumer({**settings, "error_cb": lambda error: self._call_on_loop(on_error, error, "")})
+        callbacks = {
+            "error_cb": lambda error: self._call_on_loop(on_error, error, ""),
+            "on_commit": self._report_committed,
+        }
+        self._consumer = Consumer({**settings, **callbacks})
         self._partitions: dict[Key, Partition] = {}
         self._rejected: deque[Partition] = deque()
         self._waiting: list[tuple[float, Partition]] = []
@@ -269,6 +275,7 @@ class KafkaConsumer:
             )
         for partition, _ in found:
             self._partitions[partition.topic, partition.number] = partition
+            self._call_on_loop(self._on_committed, partition.key, max(partition.settled, 0))
         consumer.incremental_assign([_topic_partition(partition, partition.settled) for partition, _ in found])
         if self._is_paused:
             consumer.pause(places)
@@ -336,6 +343,12 @@ class KafkaConsumer:
             # A revoked partition cannot be stored: its last records are redelivered to another member.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=places)
+
+    def _report_committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        for place in places:
+            partition = self._partitions.get((place.topic, place.partition))
+            if error is None and place.error is None and place.offset >= 0 and partition is not None:
+                self._call_on_loop(self._on_committed, partition.key, place.offset)
 
     def _call_on_loop(self, what: Callable[..., None], *arguments: object) -> None:
         self._call(lambda: what(*arguments))

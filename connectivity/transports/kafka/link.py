@@ -170,7 +170,7 @@ class KafkaLink:
         sources = self._sources[topic]
         shared = None
         for index in sources:
-            taken = PartitionDelivery(envelope, topic, name, is_again, self._ended)
+            taken = PartitionDelivery(envelope, topic, name, is_again, self._ended, position=(partition.key, offset))
             taken.partition, taken.offset, taken.size = partition, offset, len(message)
             if index == sources[0]:
                 partition.arrived(taken)

@@ -81,8 +81,13 @@ class Partition:
         self.rejections = 0
         self.watermark = InOrderSettlement()
 
+    @property
+    def key(self) -> str:
+        """The name of the partition, also after a topic with the name of a deleted one is created."""
+        return f"{self.topic_id}/{self.number}"
+
     def name_of(self, offset: int) -> str:
-        return f"kafka:{self.topic_id}/{self.number}/{offset}"
+        return f"kafka:{self.key}/{offset}"
 
     def arrived(self, delivery: PartitionDelivery) -> None:
         self.open += 1

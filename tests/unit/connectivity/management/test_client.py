@@ -113,6 +113,25 @@ async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> N
     assert running.supervisor.status is Status.CLOSED
 
 
+async def test_links_get_the_limits_and_report_committed_offsets_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    consumed: list[ConsumeOptions] = []
+
+    async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
+        consumed.append(consume)
+        assert CONNECTION_TYPE.connect is not None
+        return await CONNECTION_TYPE.connect(connection, client, consume)
+
+    with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
+    running.supervisor.open()
+    await until(lambda: running.supervisor.status is Status.OPEN)
+    [consume] = consumed
+    assert (consume.payload, consume.unsettled_bytes) == (1 << 20, 16 << 20)
+    consume.on_committed("topic/0", 7)
+    assert running.harness.journal.committed == {(running.supervisor.connection.id, "topic/0"): 7}
+    await running.supervisor.close()
+
+
 async def test_a_mistake_of_our_own_while_connecting_is_reported_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
