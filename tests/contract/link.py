@@ -15,12 +15,11 @@ import pytest
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import ConnectivityError, Detail, LinkError
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import ConsumeOptions, Delivery, Link, OutboundMessage, ProbeReport, ReaderStatus
+from connectivity.transports.base import Delivery, Link, OutboundMessage, ProbeReport, ReaderStatus
 from mappings.model.envelope import Envelope
 from tests.support.wait import PATIENCE, wait_until
 
 MANY = 300
-LARGE = 64 << 10
 
 
 class LinkSetup(Protocol):
@@ -37,9 +36,6 @@ class LinkSetup(Protocol):
 
     marks_what_has_waited: bool
     """Whether a delivery is marked as redelivered that was there before its link."""
-
-    consume: ConsumeOptions
-    """The limits of the next link."""
 
     is_renewed_for_redelivery: bool
     """Whether a rejected delivery comes again on the next link only."""
@@ -94,6 +90,15 @@ class DeliveryCollector:
             for delivery in taken:
                 delivery.settle()
         return [delivery.envelope.payload for delivery in taken]
+
+
+async def drain(taker: DeliveryCollector, count: int) -> list[bytes]:
+    """Settle deliveries as they come, until there were so many; return their payloads."""
+    payloads: list[bytes] = []
+    while len(payloads) < count:
+        await wait_until(lambda: taker.deliveries)
+        payloads += await taker.payloads(len(taker.deliveries))
+    return payloads
 
 
 class Publishing:
@@ -210,51 +215,8 @@ class BrokerBehaviour:
         assert len(taker.deliveries) + len(held) <= world.most_unsettled
         payloads = [held[0].envelope.payload]
         held[0].settle()
-        payloads += await self._drain(taker, count)
+        payloads += await drain(taker, count)
         assert payloads == [*numbered(count), b"last"]
-
-    async def test_bytes_of_unsettled_deliveries_are_bounded_and_flow_again(self, world: LinkSetup) -> None:
-        world.consume = ConsumeOptions(unsettled_bytes=LARGE * 8)
-        link = await world.connect()
-        taker = DeliveryCollector(link)
-        sent = [bytes([number]) * LARGE for number in range(60)]
-        await world.send(sent)
-        await wait_until(lambda: len(taker.deliveries) >= 8)
-        await world.send([b"last"])
-        # The reads of one turn come on top.
-        assert len(taker.deliveries) <= 8 + 16
-        assert await self._drain(taker, 61) == [*sent, b"last"]
-        await link.close()
-
-    async def test_a_delivery_larger_than_the_bound_in_bytes_passes_alone(self, world: LinkSetup) -> None:
-        world.consume = ConsumeOptions(unsettled_bytes=LARGE * 2)
-        link = await world.connect()
-        taker = DeliveryCollector(link)
-        sent = [letter * LARGE * 12 for letter in (b"1", b"2", b"3")]
-        await world.send(sent)
-        assert await self._drain(taker, 3) == sent
-        await link.close()
-
-    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LinkSetup) -> None:
-        """Where the transport keeps it, the reader refuses it all the same."""
-        world.consume = ConsumeOptions(payload=LARGE)
-        link = await world.connect()
-        taker = DeliveryCollector(link)
-        await world.send([bytes(LARGE * 12), b"next"])
-        large, following = await taker.take(2)
-        assert large.skipped == LARGE * 12
-        assert (large.envelope.payload, following.envelope.payload) == (b"", b"next")
-        large.settle()
-        following.settle()
-        await link.close()
-
-    @staticmethod
-    async def _drain(taker: DeliveryCollector, count: int) -> list[bytes]:
-        payloads: list[bytes] = []
-        while len(payloads) < count:
-            await wait_until(lambda: taker.deliveries)
-            payloads += await taker.payloads(len(taker.deliveries))
-        return payloads
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

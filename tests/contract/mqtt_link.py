@@ -17,12 +17,14 @@ from connectivity.transports.mqtt import async_client
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
 from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
 from mappings.model.envelope import Envelope
+from tests.contract.byte_limits import ByteLimits
 from tests.contract.link import (
     MANY,
     BrokerBehaviour,
     DeliveryCollector,
     LinkSetup,
     Publishing,
+    drain,
     examined,
     lost,
     numbered,
@@ -104,7 +106,7 @@ class MqttWorld:
 
 
 @pytest.mark.broker("mosquitto")
-class MqttBehaviour(BrokerBehaviour):
+class MqttBehaviour(BrokerBehaviour, ByteLimits):
     """Inherit it and set `kind`."""
 
     kind: str
@@ -262,7 +264,7 @@ class MqttBehaviour(BrokerBehaviour):
         await first.close()
         await world.send(numbered(2 * IN_FLIGHT))
         second = await world.connect()
-        assert await self._drain(DeliveryCollector(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
+        assert await drain(DeliveryCollector(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
         await second.close()
 
     async def test_deliveries_are_handed_over_many_at_a_time(self, world: MqttWorld) -> None:
@@ -286,7 +288,7 @@ class MqttBehaviour(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(200)))
         assert await publishing.all_done() == [None] * 200
-        assert await self._drain(taker, IN_FLIGHT + 500) == numbered(IN_FLIGHT + 500)
+        assert await drain(taker, IN_FLIGHT + 500) == numbered(IN_FLIGHT + 500)
         await link.close()
 
     # ── rejecting ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -496,7 +498,7 @@ class MqttBehaviour(BrokerBehaviour):
         sent = world.proxy.sent
         await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 2 * 2)  # two pings
         assert not link.lost.done()
-        assert len(await self._drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
+        assert len(await drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
         await link.close()
 
     async def test_the_last_will_is_published_when_the_link_breaks_and_not_when_it_is_closed(

@@ -19,7 +19,8 @@ from connectivity.transports.kafka.consumer import IN_FLIGHT
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
-from tests.contract.link import LARGE, BrokerBehaviour, DeliveryCollector, LinkSetup, Publishing, lost, numbered
+from tests.contract.byte_limits import LARGE, ByteLimits, LimitedSetup
+from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
@@ -112,7 +113,7 @@ async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
 
 
 @pytest.mark.broker("kafka")
-class TestKafka(BrokerBehaviour):
+class TestKafka(BrokerBehaviour, ByteLimits):
     @pytest.fixture
     async def world(self, kafka: Kafka) -> AsyncIterator[KafkaWorld]:
         async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
@@ -122,7 +123,7 @@ class TestKafka(BrokerBehaviour):
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LinkSetup) -> None:
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LimitedSetup) -> None:
         """The library has it already: it is delivered, and refused by the reader."""
         world.consume = ConsumeOptions(payload=LARGE)
         link = await world.connect()

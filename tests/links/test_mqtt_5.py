@@ -11,7 +11,8 @@ from connectivity.errors import PublishFailed
 from connectivity.transports.base import ConsumeOptions, OutboundMessage, ReaderStatus
 from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
-from tests.contract.link import LARGE, DeliveryCollector, LinkSetup, Publishing, numbered, signs_of
+from tests.contract.byte_limits import LARGE, LimitedSetup
+from tests.contract.link import DeliveryCollector, Publishing, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
 from tests.contract.mqtt_qos_2 import Qos2Behaviour
 from tests.support.brokers.mosquitto import Mosquitto
@@ -30,7 +31,7 @@ EVERYTHING = {
 class TestMqtt5(MqttBehaviour, Qos2Behaviour):
     kind = "mqtt-5"
 
-    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LinkSetup) -> None:
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LimitedSetup) -> None:
         """The broker knows the largest packet, and drops the message by itself."""
         world.consume = ConsumeOptions(payload=LARGE)
         link = await world.connect()

@@ -118,7 +118,7 @@ def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, servi
 def test_changes_with_qos_2_are_in_the_history_once_however_often_the_link_is_cut(
     mosquitto: Mosquitto, service: ServiceProcess
 ) -> None:
-    """Between any two of PUBLISH, PUBREC, PUBREL and PUBCOMP."""
+    """Each cut falls somewhere between PUBLISH, PUBREC, PUBREL and PUBCOMP of some of them."""
     name = f"twice-{uuid4().hex[:8]}"
     answers = f"{name}/answers"
     with ProxyThread(mosquitto.host, mosquitto.port) as proxy:

@@ -60,7 +60,7 @@ def begun(connection: Connection) -> None:
     supervisor = Supervisor(
         connection,
         cast(Any, SimpleNamespace(reader=print, handle=print)),
-        cast(Any, None),
+        cast(Any, SimpleNamespace(note_committed=print)),
         PrometheusRegistry(),
         pauses=Backoff(),
         consume=ConsumeOptions(1),
