@@ -64,6 +64,7 @@ from connectivity.subscriptions.live_feed import LiveFeeds
 from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchOptions, SearchService
 from connectivity.subscriptions.search_requests import SearchRequests
+from connectivity.transports.base import ConsumeOptions
 from connectivity.twins.access import may_stream
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
@@ -294,7 +295,7 @@ class Service:
             self.store,
             self.monitor,
             pauses=self._pauses,
-            max_payload=self.settings.limits.payload,
+            consume=ConsumeOptions(self.settings.limits.payload, self.settings.source.unsettled_bytes),
             now=self._now,
             tracing=self.tracing,
         )

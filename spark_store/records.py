@@ -146,13 +146,15 @@ class DeliveryName(NamedTuple):
 
     Connection, source index, the broker's name and the hash of the payload. For MQTT the name is the packet identifier; with
     an `idempotency-key` header it is that key, on every broker. Brokers reuse names: only the last delivery under a name can
-    be redelivered.
+    be redelivered. `partition` and `offset` are those of a delivery from a log, such as Kafka's; else empty.
     """
 
     connection: str
     source: int
     name: str
     digest: bytes
+    partition: str = ""
+    offset: int = 0
 
     @property
     def place(self) -> tuple[str, int, str]:

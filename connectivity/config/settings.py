@@ -162,7 +162,8 @@ class JournalSettings(Section):
     )
     redelivery_window: Duration = Field(
         default=timedelta(minutes=10),
-        description="How long deliveries are remembered, so that a redelivery is not processed twice.",
+        description="How long deliveries are remembered, so that a redelivery is not processed twice; those of Kafka at "
+        "least until their offset is committed.",
     )
     historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(), description="Headers of a command that are stored with its event and shown in its history."
@@ -329,11 +330,16 @@ class ReconnectSettings(Section):
 
 
 class SourceSettings(Section):
-    """The settlement of deliveries."""
+    """The settlement of deliveries, and the bounds of those that are not settled."""
 
     settle_timeout: PositiveDuration = Field(
         default=timedelta(minutes=5),
         description="After this time a delivery that nothing has settled is rejected, so that its source does not stall.",
+    )
+    unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
+        default=ByteSize(16 * 1024 * 1024),
+        description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of them "
+        "are settled. See [Invalid and unsent messages](operating.md#invalid-and-unsent-messages).",
     )
 
 

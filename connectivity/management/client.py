@@ -26,7 +26,7 @@ from connectivity.sources.consumer import RetryBuffer, SourceConsumer
 from connectivity.sources.reader import SourceReader
 from connectivity.targets.outbox import Outbox
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, Readers, ignore_reader_status
+from connectivity.transports.base import ConsumeOptions, Link, Readers, ignore_reader_status
 from connectivity.validation.limitations import refusal
 
 log = structlog.get_logger(__name__)
@@ -56,6 +56,7 @@ class ConnectionClient:
         entries: ConnectionLog,
         *,
         pauses: Backoff,
+        consume: ConsumeOptions,
         changed: Callable[[], None],
         now: Callable[[], datetime],
         received_signal: Readers = ignore_reader_status,
@@ -78,6 +79,7 @@ class ConnectionClient:
         self._holding = holding
         self._outbox = outbox
         self._pauses = pauses
+        self._consume = consume
         self._changed = changed
         self._on_signal = received_signal
         self._taking: list[asyncio.Task[None]] = []
@@ -172,7 +174,7 @@ class ConnectionClient:
         connect = load_connection_type(self._connection.connection_type).connect
         assert connect is not None, "unsupported connection types are refused before"
         try:
-            link = self.link = await connect(self._connection, self.number)
+            link = self.link = await connect(self._connection, self.number, self._consume)
         except LinkError as error:
             return error
         except Exception as error:

@@ -12,7 +12,9 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -44,7 +46,7 @@ from connectivity.targets.outbox import Outbox, PerAddressOutbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Link, ReaderStatus, ignore_outcome
+from connectivity.transports.base import ConsumeOptions, Link, ReaderStatus, ignore_outcome
 from connectivity.validation.limitations import caveats, ignored_parts
 from mappings.ids import new_correlation_id
 from mappings.model.signals import ConnectionAnnouncement
@@ -71,7 +73,7 @@ class Supervisor:
         monitor: PrometheusRegistry,
         *,
         pauses: Backoff,
-        max_payload: int,
+        consume: ConsumeOptions,
         now: Callable[[], datetime],
         tracing: Tracing | None = None,
     ) -> None:
@@ -91,7 +93,7 @@ class Supervisor:
         readers = [
             SourceReader(
                 *reply_publishers(connection, index, self._outbox, self._meter, now, self._host, tracer),
-                max_payload=max_payload,
+                max_payload=consume.payload,
             )
             for index in range(len(connection.sources))
         ]
@@ -116,6 +118,7 @@ class Supervisor:
                 self._outbox,
                 self._meter.log,
                 pauses=pauses,
+                consume=replace(consume, on_committed=partial(store.note_committed, connection.id)),
                 changed=self._client_changed,
                 now=now,
                 received_signal=self._reader,

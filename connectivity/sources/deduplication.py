@@ -65,14 +65,18 @@ def name_of_part(command: Command, inbound: InboundDelivery, name: str) -> Dedup
     """
     if (key := _idempotency_key(command.headers)) is not None:
         return DeduplicationKey(_key_of_idempotency(key, command, "", inbound), True, True)
-    return DeduplicationKey(DeliveryName(inbound.route.connection_id, inbound.route.index, name, b""))
+    return DeduplicationKey(
+        DeliveryName(inbound.route.connection_id, inbound.route.index, name, b"", *inbound.delivery.position)
+    )
 
 
 def _name_of_delivery(received: ReceivedSignal, inbound: InboundDelivery) -> DeduplicationKey:
     route, delivery = inbound.route, inbound.delivery
     if delivery.name is None:
         return DeduplicationKey(None)
-    name = DeliveryName(route.connection_id, route.index, delivery.name + received.name, digest(delivery))
+    name = DeliveryName(
+        route.connection_id, route.index, delivery.name + received.name, digest(delivery), *delivery.position
+    )
     return DeduplicationKey(name, inbound.is_again)
 
 
@@ -86,7 +90,9 @@ def _key_of_idempotency(
 
 def _name_of_key(key: str, scope: str, inbound: InboundDelivery) -> DeliveryName:
     hashed = blake2b(scope.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return DeliveryName(inbound.route.connection_id, inbound.route.index, f"key:{key}:{hashed}", b"")
+    return DeliveryName(
+        inbound.route.connection_id, inbound.route.index, f"key:{key}:{hashed}", b"", *inbound.delivery.position
+    )
 
 
 def _idempotency_key(*headers: Headers) -> str | None:

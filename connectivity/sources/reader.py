@@ -168,7 +168,7 @@ class SourceReader:
 
     async def _prepare(self, delivery: Delivery) -> Preparation:
         try:
-            self._check_size(len(delivery.envelope.payload))
+            self._check_size(delivery.skipped or len(delivery.envelope.payload))
             subjects, _ = self._sender(delivery)
         except MappingError:
             # `receive` will fail before it uses a mapper.
@@ -188,7 +188,7 @@ class SourceReader:
         unreadable: _ReadError | None = None
         dropped = 0
         try:
-            self._check_size(len(delivery.envelope.payload))
+            self._check_size(delivery.skipped or len(delivery.envelope.payload))
             subjects, identity = self._sender(delivery)
         except MappingError as error:
             return DecodedDelivery((), (), *self._unreadable(error, delivery, self.route, is_read=False))

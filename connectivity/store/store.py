@@ -171,6 +171,10 @@ class Store:
             return self._journal.answer(name, self._window_start())
         return pending.answer if pending.delivery.digest == name.digest else None
 
+    def note_committed(self, connection: str, partition: str, offset: int) -> None:
+        """Note that deliveries of a partition come again from this offset only; earlier answers expire by age."""
+        self._journal.committed[connection, partition] = offset
+
     def stage(self, change: Change) -> None:
         """Make a change visible here before it is submitted. Submit it before the event loop's next turn."""
         self._decided.add(change)

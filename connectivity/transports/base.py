@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -42,8 +42,9 @@ class Delivery:
     `name` is the broker's identifier of the delivery, equal after a redelivery (None: there is no identifier);
     `redelivered` is the broker's own flag. `address` is the concrete address it arrived on. `ended` reports the outcome to
     the broker. `reader` is the address of the sender, which reads the replies there, if the link reports when the sender
-    leaves (`ReaderStatus.GONE`). `arrived` is the time in monotonic seconds, `outcome` None until it is settled.
-    `has_own_timeout`: it waits for others, for a limited time.
+    leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep; the envelope's is then
+    empty. `position`: partition and offset of a delivery that comes again until its offset is committed. `arrived` is the
+    time in monotonic seconds, `outcome` None until it is settled. `has_own_timeout`: it waits for others, which is limited.
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
@@ -54,6 +55,8 @@ class Delivery:
     redelivered: bool
     ended: Callable[[Delivery, Outcome], None]
     reader: str | None = None
+    skipped: int = 0
+    position: tuple[str, int] = "", 0
     arrived: float = field(default_factory=monotonic)
     outcome: Outcome | None = None
     has_own_timeout: bool = False
@@ -154,10 +157,27 @@ class Link(Protocol):
         """Disconnect from the broker in order; it keeps unsettled deliveries. Safe to call twice."""
 
 
+@dataclass(frozen=True, slots=True)
+class ConsumeOptions:
+    """Limits in bytes: of a payload that is kept, and of the unsettled deliveries of a client.
+
+    `on_committed` is called with a partition and its committed offset.
+    """
+
+    payload: int = 1 << 20
+    unsettled_bytes: int = 16 << 20
+    on_committed: Callable[[str, int], None] = lambda _partition, _offset: None
+
+
+CONSUME_DEFAULTS: Final = ConsumeOptions()
+
+
 class Connector(Protocol):
     """Creates links."""
 
-    async def __call__(self, connection: Connection, client: int = 0) -> Link:
+    async def __call__(
+        self, connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS, /
+    ) -> Link:
         """Return a link with every source subscribed. Raises only NotConnected or ConnectionRefused.
 
         `client`: the index of the connection's client (`clientCount`) that the link is for, from 0. All clients consume
@@ -267,6 +287,44 @@ class Inbox:
         self._is_over = True
         self.waiting.clear()
         self.wake()
+
+
+MOST_COUNTS, MOST_BUDGETS = 20, 4
+"""How many times its limits of number and bytes a link exceeds while it must read for confirms."""
+
+
+class ReadLimit:
+    """Decides when a link stops reading, by the number and the bytes of its unsettled deliveries.
+
+    Confirms arrive on the same socket, and deliveries wait for them: while any is outstanding, the link reads on.
+    """
+
+    __slots__ = ("_most_bytes", "_most_count", "count", "size")
+
+    def __init__(self, most_count: int, most_bytes: int) -> None:
+        self._most_count, self._most_bytes = most_count, most_bytes
+        self.count = self.size = 0
+
+    def arrived(self, size: int) -> None:
+        self.count += 1
+        self.size += size
+
+    def ended(self, size: int) -> None:
+        self.count -= 1
+        self.size -= size
+
+    def must_pause(self, *, is_paused: bool, waits_for_confirms: bool) -> bool:
+        """Whether reading stops, or stays stopped until half of each limit is left."""
+        if waits_for_confirms:
+            return False
+        if is_paused:
+            return self.count >= self._most_count // 2 or self.size > self._most_bytes // 2
+        return self.count >= self._most_count or self.size >= self._most_bytes
+
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether the link must not keep any more deliveries, although it reads on."""
+        return self.count >= MOST_COUNTS * self._most_count or self.size >= MOST_BUDGETS * self._most_bytes
 
 
 class SharedDelivery(Generic[AnyDelivery]):

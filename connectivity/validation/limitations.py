@@ -60,5 +60,3 @@ def caveats(connection: Connection) -> Iterator[str]:
     """Return restrictions to show in the status of an open connection."""
     if connection.broker_uri.is_secure and not connection.validate_certificates:
         yield "the broker's certificate is not checked"
-    if connection.connection_type.startswith("mqtt") and any(source.qos == 2 for source in connection.sources):
-        yield "sources with QoS 2 are consumed with QoS 1"

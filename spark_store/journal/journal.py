@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,16 +68,21 @@ _EVENTS = """
     ORDER BY revision LIMIT ?
 """
 _INSERT_ANSWER = """
-    INSERT INTO answers (at, connection, source, name, digest, answer, entity, others) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO answers (at, connection, source, name, digest, log_partition, log_offset, answer, entity, others)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ANSWER = """
-    SELECT digest, answer, at FROM answers WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
+    SELECT digest, answer, at, log_partition, log_offset FROM answers
+    WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
 """
 _ANSWERS_ENDS = """
     SELECT (SELECT id FROM answers ORDER BY id LIMIT 1), (SELECT id FROM answers ORDER BY id DESC LIMIT 1)
 """
 _FIRST_YOUNG_ANSWER = "SELECT id FROM answers WHERE id BETWEEN ? AND ? AND at >= ? ORDER BY id LIMIT 1"
-_FORGET_ANSWERS = "DELETE FROM answers WHERE id < ?"
+_LOG_ANSWERS = """
+    SELECT id, connection, log_partition, log_offset FROM answers WHERE id >= ? AND id < ? AND log_partition != ''
+"""
+_FORGET_ANSWERS = "DELETE FROM answers WHERE id >= ? AND id < ? AND id NOT IN (SELECT value FROM json_each(?))"
 _SEQ = "SELECT value FROM counters WHERE name = 'seq'"
 _OLDEST = "SELECT seq, timestamp FROM entries ORDER BY seq LIMIT 1"
 _OLDEST_ENTRIES = "SELECT seq, timestamp FROM entries WHERE seq <= ? ORDER BY seq LIMIT ?"
@@ -139,6 +145,10 @@ class Journal:
         self._clock = clock
         self._is_closed = False
         self._is_torn = False
+        self.committed: dict[tuple[str, str], int] = {}
+        """By connection and partition, the offset that its deliveries come again from after a lost link."""
+        self._next_forgotten = 0
+        """The answer to continue with, behind those that were kept."""
 
     @classmethod
     def open(
@@ -218,19 +228,29 @@ class Journal:
         self.commit()
 
     def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
-        """Delete answers older than `before` (nanoseconds) and all but the newest `keep`.
+        """Delete answers older than `before`, except uncommitted ones, and all but the newest `keep`.
 
-        At most `limit`, the oldest first, in the open transaction. Returns how many.
+        `before` is in nanoseconds. Examines about `limit` answers, in the open transaction; returns how many it deletes.
         """
         with self._writing():
             self._begin()
             oldest, newest = self._writer.execute(_ANSWERS_ENDS).fetchone()
             if oldest is None:
                 return 0
-            most = oldest + limit
-            young = self._writer.execute(_FIRST_YOUNG_ANSWER, (oldest, most, before)).fetchone()
-            end = min(most, max(newest + 1 - keep, most if young is None else young[0]))
-            return max(0, self._writer.execute(_FORGET_ANSWERS, (end,)).rowcount)
+            surplus = min(newest + 1 - keep, oldest + limit)
+            forgotten = self._writer.execute(_FORGET_ANSWERS, (oldest, surplus, "[]")).rowcount
+            start = max(oldest, surplus)
+            if start < self._next_forgotten <= newest:
+                start = self._next_forgotten
+            end = oldest + limit if forgotten > 0 else start + limit
+            young = self._writer.execute(_FIRST_YOUNG_ANSWER, (start, end, before)).fetchone()
+            end = end if young is None else min(end, young[0])
+            found = self._writer.execute(_LOG_ANSWERS, (start, end)).fetchall()
+            kept = [id for id, *place in found if self._is_uncommitted(*place)]
+            forgotten += self._writer.execute(_FORGET_ANSWERS, (start, end, json.dumps(kept))).rowcount
+            # At the first young one it begins again: what was kept may be committed by then.
+            self._next_forgotten = end if young is None else 0
+            return forgotten
 
     def trim(self, last: int, before: str, limit: int = TRIM_EVENTS) -> int:
         """Delete the oldest events with numbers up to `last` and timestamps before `before`.
@@ -396,10 +416,17 @@ class Journal:
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         """Return the answer to the newest delivery with this name; None if unknown or older than `since`.
 
-        `since` is in nanoseconds.
+        `since` is in nanoseconds; an uncommitted delivery can come again after any time.
         """
         row = self._one(_ANSWER, name.place)
-        return bytes(row[1]) if row is not None and row[0] == name.digest and row[2] >= since else None
+        if row is None or row[0] != name.digest:
+            return None
+        _, answer, at, partition, offset = row
+        return bytes(answer) if at >= since or self._is_uncommitted(name.connection, partition, offset) else None
+
+    def _is_uncommitted(self, connection: str, partition: str, offset: int) -> bool:
+        """Whether a delivery comes from a log and its offset is not known to be committed."""
+        return bool(partition) and offset >= self.committed.get((connection, partition), 0)
 
     def newest_seq(self) -> int:
         """Return the number of the newest committed event."""

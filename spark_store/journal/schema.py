@@ -54,6 +54,8 @@ JOURNAL: Step = (
         source     INTEGER NOT NULL,
         name       TEXT    NOT NULL,
         digest     BLOB    NOT NULL,
+        log_partition TEXT NOT NULL,
+        log_offset INTEGER NOT NULL,
         answer     BLOB    NOT NULL
     )
     """,

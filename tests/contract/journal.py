@@ -35,6 +35,7 @@ from tests.support.journal_entries import (
     event,
     history,
     published,
+    recorded,
     revisions,
     snapshot,
     timestamp,
@@ -271,6 +272,47 @@ class JournalBehaviour:
         assert journal.forget_answers(nanoseconds.now - 1000, keep=2) == 3
         journal.commit()
         assert [number for number in range(1, 6) if journal.answer(delivery(number))] == [4, 5]
+
+    def test_b11_an_answer_is_known_until_the_offset_of_its_record_is_committed(
+        self, journal: Journal, nanoseconds: NanoClock
+    ) -> None:
+        answers = [recorded(1), recorded(2), recorded(1, "topic/1"), answered(4)]
+        journal.append([change(LAMP, number, answer=answer) for number, answer in enumerate(answers, 1)])
+        nanoseconds.now += 1000
+
+        def known() -> list[bool]:
+            return [journal.answer(answer.delivery, nanoseconds.now) is not None for answer in answers]
+
+        assert known() == [True, True, True, False]
+        journal.committed["conn-1", "topic/0"] = 2
+        journal.committed["conn-2", "topic/1"] = 9
+        assert known() == [False, True, True, False]
+        assert journal.forget_answers(nanoseconds.now) == 2
+        journal.commit()
+        assert [journal.answer(answer.delivery) is not None for answer in answers] == [False, True, True, False]
+        journal.committed["conn-1", "topic/1"] = 2
+        assert sum(journal.forget_answers(nanoseconds.now) for _ in range(2)) == 1
+        journal.commit()
+        assert [journal.answer(answer.delivery) is not None for answer in answers] == [False, True, False, False]
+
+    def test_uncommitted_answers_do_not_keep_others_from_being_forgotten(
+        self, journal: Journal, nanoseconds: NanoClock
+    ) -> None:
+        journal.append([change(LAMP, number, answer=recorded(number)) for number in range(1, 11)])
+        journal.append([change(LAMP, number, answer=answered(number)) for number in range(11, 21)])
+        nanoseconds.now += 1000
+        journal.append([change(LAMP, 21, answer=answered(21))])
+        assert sum(journal.forget_answers(nanoseconds.now, limit=4) for _ in range(6)) == 10
+        journal.committed["conn-1", "topic/0"] = 11
+        assert sum(journal.forget_answers(nanoseconds.now, limit=4) for _ in range(6)) == 10
+        journal.commit()
+        assert journal.answer(delivery(21)) == b"done"
+
+    def test_uncommitted_answers_are_bounded_in_number(self, journal: Journal, nanoseconds: NanoClock) -> None:
+        journal.append([change(LAMP, number, answer=recorded(number)) for number in range(1, 6)])
+        assert journal.forget_answers(nanoseconds.now + 1000, keep=2) == 3
+        journal.commit()
+        assert [number for number in range(1, 6) if journal.answer(recorded(number).delivery)] == [4, 5]
 
     def test_forgetting_is_bounded(self, journal: Journal, nanoseconds: NanoClock) -> None:
         assert journal.forget_answers(nanoseconds.now) == 0

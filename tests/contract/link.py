@@ -92,6 +92,15 @@ class DeliveryCollector:
         return [delivery.envelope.payload for delivery in taken]
 
 
+async def drain(taker: DeliveryCollector, count: int) -> list[bytes]:
+    """Settle deliveries as they come, until there were so many; return their payloads."""
+    payloads: list[bytes] = []
+    while len(payloads) < count:
+        await wait_until(lambda: taker.deliveries)
+        payloads += await taker.payloads(len(taker.deliveries))
+    return payloads
+
+
 class Publishing:
     """Messages on their way through a link, never more than its window, and what became of each."""
 
@@ -206,16 +215,8 @@ class BrokerBehaviour:
         assert len(taker.deliveries) + len(held) <= world.most_unsettled
         payloads = [held[0].envelope.payload]
         held[0].settle()
-        payloads += await self._drain(taker, count)
+        payloads += await drain(taker, count)
         assert payloads == [*numbered(count), b"last"]
-
-    @staticmethod
-    async def _drain(taker: DeliveryCollector, count: int) -> list[bytes]:
-        payloads: list[bytes] = []
-        while len(payloads) < count:
-            await wait_until(lambda: taker.deliveries)
-            payloads += await taker.payloads(len(taker.deliveries))
-        return payloads
 
     # ── settling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

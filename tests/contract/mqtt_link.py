@@ -12,17 +12,19 @@ import pytest
 from connectivity.connections.model import Connection, Target
 from connectivity.errors import Detail, PublishFailed
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import OutboundMessage, Outcome
+from connectivity.transports.base import CONSUME_DEFAULTS, MOST_COUNTS, ConsumeOptions, OutboundMessage, Outcome
 from connectivity.transports.mqtt import async_client
-from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MOST_HELD, MqttLink
+from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
 from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
 from mappings.model.envelope import Envelope
+from tests.contract.byte_limits import ByteLimits
 from tests.contract.link import (
     MANY,
     BrokerBehaviour,
     DeliveryCollector,
     LinkSetup,
     Publishing,
+    drain,
     examined,
     lost,
     numbered,
@@ -50,8 +52,9 @@ class MqttWorld:
         name = uuid4().hex
         self.source, self.out = f"{name}/in", f"{name}/out"
         self.kind, self.broker, self.proxy = kind, broker, proxy
-        self.most_unsettled = IN_FLIGHT if kind == "mqtt-5" else MOST_HELD
+        self.most_unsettled = IN_FLIGHT if kind == "mqtt-5" else MOST_COUNTS * IN_FLIGHT
         self.bare_client = BareMqttClient(broker.host, broker.port, f"{self.out}/#", is_5=kind == "mqtt-5")
+        self.consume: ConsumeOptions = CONSUME_DEFAULTS
         self.document: dict[str, Any] = {
             "id": name,
             "connectionType": kind,
@@ -73,7 +76,7 @@ class MqttWorld:
         self.proxy.flow()
         connect = load_connection_type(self.kind).connect
         assert connect is not None
-        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
+        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}), 0, self.consume)
         assert isinstance(link, MqttLink)
         return link
 
@@ -103,7 +106,7 @@ class MqttWorld:
 
 
 @pytest.mark.broker("mosquitto")
-class MqttBehaviour(BrokerBehaviour):
+class MqttBehaviour(BrokerBehaviour, ByteLimits):
     """Inherit it and set `kind`."""
 
     kind: str
@@ -234,14 +237,7 @@ class MqttBehaviour(BrokerBehaviour):
         assert await DeliveryCollector(second).payloads(1) == [b"new"]
         await second.close()
 
-    async def test_a_source_with_qos_2_consumes_with_qos_1(self, world: MqttWorld) -> None:
-        world.sources([world.source], qos=2)
-        link = await world.connect()
-        await world.send_to(world.source, [b"two"], qos=2)
-        [delivery] = await DeliveryCollector(link).take(1)
-        assert delivery.envelope.headers["mqtt.qos"] == "1"
-        delivery.settle()
-        await link.close()
+    # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_kept_session_delivers_messages_sent_while_the_client_was_away(self, world: MqttWorld) -> None:
         first = await world.connect()
@@ -268,7 +264,7 @@ class MqttBehaviour(BrokerBehaviour):
         await first.close()
         await world.send(numbered(2 * IN_FLIGHT))
         second = await world.connect()
-        assert await self._drain(DeliveryCollector(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
+        assert await drain(DeliveryCollector(second), 2 * IN_FLIGHT) == numbered(2 * IN_FLIGHT)
         await second.close()
 
     async def test_deliveries_are_handed_over_many_at_a_time(self, world: MqttWorld) -> None:
@@ -292,7 +288,7 @@ class MqttBehaviour(BrokerBehaviour):
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(200)))
         assert await publishing.all_done() == [None] * 200
-        assert await self._drain(taker, IN_FLIGHT + 500) == numbered(IN_FLIGHT + 500)
+        assert await drain(taker, IN_FLIGHT + 500) == numbered(IN_FLIGHT + 500)
         await link.close()
 
     # ── rejecting ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -502,7 +498,7 @@ class MqttBehaviour(BrokerBehaviour):
         sent = world.proxy.sent
         await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 2 * 2)  # two pings
         assert not link.lost.done()
-        assert len(await self._drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
+        assert len(await drain(taker, IN_FLIGHT + 100)) == IN_FLIGHT + 100
         await link.close()
 
     async def test_the_last_will_is_published_when_the_link_breaks_and_not_when_it_is_closed(

@@ -22,6 +22,7 @@ from connectivity.transports.amqp.link import WINDOW, AmqpLink
 from connectivity.transports.amqp.publisher import EXCHANGE_RECHECK_DELAY
 from connectivity.transports.base import OutboundMessage, Outcome, ReaderStatus
 from mappings.model.envelope import Envelope
+from tests.contract.byte_limits import ByteLimits
 from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered, signs_of
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -53,7 +54,7 @@ def messages_of(outcomes: list[Any]) -> list[str | None]:
 
 
 @pytest.mark.broker("rabbitmq")
-class TestAmqp091(BrokerBehaviour):
+class TestAmqp091(BrokerBehaviour, ByteLimits):
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_the_queue_is_the_address(self, world: AmqpWorld, link: AmqpLink) -> None:

@@ -13,12 +13,13 @@ from confluent_kafka import Consumer, TopicPartition
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, PublishFailed
-from connectivity.transports.base import OutboundMessage, Outcome
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, OutboundMessage, Outcome
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.consumer import IN_FLIGHT
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
+from tests.contract.byte_limits import LARGE, ByteLimits, LimitedSetup
 from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
@@ -41,6 +42,7 @@ class KafkaWorld:
         broker.create(self.source, self.out)
         self.bare_client = BareKafkaClient(broker.bootstrap, self.out)
         address = f"{proxy.host}:{proxy.port}"
+        self.consume: ConsumeOptions = CONSUME_DEFAULTS
         self.document: dict[str, Any] = {
             "id": self.name,
             "connectionType": "kafka",
@@ -63,7 +65,7 @@ class KafkaWorld:
         self.proxy.is_refusing = False
         self.proxy.flow()
         document = {**self.document, "specificConfig": {**self.document["specificConfig"], **options}}
-        self.link = await connect(Connection.model_validate(document), repair_seconds=repair_seconds)
+        self.link = await connect(Connection.model_validate(document), 0, self.consume, repair_seconds=repair_seconds)
         return self.link
 
     async def connect_client(self, client: int, clients: int) -> KafkaLink:
@@ -111,7 +113,7 @@ async def refusal_of(world: KafkaWorld) -> ConnectionRefused:
 
 
 @pytest.mark.broker("kafka")
-class TestKafka(BrokerBehaviour):
+class TestKafka(BrokerBehaviour, ByteLimits):
     @pytest.fixture
     async def world(self, kafka: Kafka) -> AsyncIterator[KafkaWorld]:
         async with Proxy.to(kafka.host, kafka.proxied_port, at=kafka.proxy_port) as proxy:
@@ -120,6 +122,15 @@ class TestKafka(BrokerBehaviour):
                 yield world
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LimitedSetup) -> None:
+        """The library has it already: it is delivered, and refused by the reader."""
+        world.consume = ConsumeOptions(payload=LARGE)
+        link = await world.connect()
+        await world.send([bytes(LARGE * 12)])
+        [delivery] = await DeliveryCollector(link).take(1)
+        assert (len(delivery.envelope.payload), delivery.skipped) == (LARGE * 12, 0)
+        await link.close()
 
     async def test_2_4_a_record_is_in_the_headers(self, world: KafkaWorld, link: KafkaLink) -> None:
         taker = DeliveryCollector(link)
@@ -467,6 +478,22 @@ class TestKafka(BrokerBehaviour):
             assert of_one == numbered(25, 25 * number)
         for delivery in deliveries:
             delivery.settle()
+        await link.close()
+
+    async def test_b11_committed_offsets_are_reported_when_committed_and_when_assigned(self, world: KafkaWorld) -> None:
+        reported: list[tuple[str, int]] = []
+        world.consume = ConsumeOptions(on_committed=lambda partition, offset: reported.append((partition, offset)))
+        link = await world.connect()
+        await world.send([b"one"])
+        [first] = await DeliveryCollector(link).take(1)
+        first.settle()
+        await wait_until(lambda: reported and reported[-1] == (first.position[0], 1))
+        await link.close()
+        reported.clear()
+        link = await world.connect()
+        await wait_until(lambda: reported)
+        assert reported == [(first.position[0], 1)]
+        assert first.name == f"kafka:{first.position[0]}/0"
         await link.close()
 
     async def test_another_client_in_our_place_is_a_lost_link(self, world: KafkaWorld) -> None:

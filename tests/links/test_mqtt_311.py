@@ -9,10 +9,11 @@ from connectivity.transports.base import Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, LinkSetup, Publishing
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
+from tests.contract.mqtt_qos_2 import Qos2Behaviour
 from tests.support.wait import wait_until
 
 
-class TestMqtt(MqttBehaviour):
+class TestMqtt(MqttBehaviour, Qos2Behaviour):
     kind = "mqtt"
 
     async def test_headers_arrive(self, world: LinkSetup, link: Link) -> None:

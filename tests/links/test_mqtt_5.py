@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import OutboundMessage, Outcome, ReaderStatus
+from connectivity.transports.base import ConsumeOptions, OutboundMessage, Outcome, ReaderStatus
 from connectivity.transports.mqtt.properties import ServerLimits
 from mappings.model.envelope import Envelope
+from tests.contract.byte_limits import LARGE, LimitedSetup
 from tests.contract.link import DeliveryCollector, Publishing, numbered, signs_of
 from tests.contract.mqtt_link import MqttBehaviour, MqttWorld
+from tests.contract.mqtt_qos_2 import Qos2Behaviour
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.wait import wait_until
 
@@ -26,8 +28,17 @@ EVERYTHING = {
 }
 
 
-class TestMqtt5(MqttBehaviour):
+class TestMqtt5(MqttBehaviour, Qos2Behaviour):
     kind = "mqtt-5"
+
+    async def test_the_payload_of_a_message_that_is_too_large_is_skipped(self, world: LimitedSetup) -> None:
+        """The broker knows the largest packet, and drops the message by itself."""
+        world.consume = ConsumeOptions(payload=LARGE)
+        link = await world.connect()
+        taker = DeliveryCollector(link)
+        await world.send([bytes(LARGE * 12), b"next"])
+        assert await taker.payloads(1) == [b"next"]
+        await link.close()
 
     async def test_case_23_properties_become_headers(self, world: MqttWorld) -> None:
         link = await world.connect()

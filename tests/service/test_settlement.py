@@ -16,8 +16,10 @@ import pytest
 
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.bare_amqp import BareAmqpClient
+from tests.support.clients.bare_mqtt import BareMqttClient
 from tests.support.clients.kafka import KafkaClient
 from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.connection_documents import added, connection, policy_for, source, topic, while_added
@@ -26,6 +28,7 @@ from tests.support.wait import PATIENCE, TimedOut, wait_until, wait_until_sync
 
 OWNER = "acme:owner"
 NACKS = ["response", "error", "nack"]
+CHANGES = 300
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +112,39 @@ def test_case_35_mqtt_delivers_again_over_a_new_link(mosquitto: Mosquitto, servi
         assert (second["status"], statuses(second)) == (200, {"twin-persisted": 204, f"{name}:seen": 200})
         assert revisions(asker, "lamp-mqtt") == 2
         assert service.metric("connectivity_deliveries_total", outcome="requeued", connection=name) == 1
+
+
+@pytest.mark.broker("mosquitto")
+def test_changes_with_qos_2_are_in_the_history_once_however_often_the_link_is_cut(
+    mosquitto: Mosquitto, service: ServiceProcess
+) -> None:
+    """Each cut falls somewhere between PUBLISH, PUBREC, PUBREL and PUBCOMP of some of them."""
+    name = f"twice-{uuid4().hex[:8]}"
+    answers = f"{name}/answers"
+    with ProxyThread(mosquitto.host, mosquitto.port) as proxy:
+        document = connection(proxy, source(name, OWNER, qos=2), id=name)
+        with (
+            added(service, document),
+            MqttClient(mosquitto.host, mosquitto.port, ask=f"{name}/ask", answers=answers) as asker,
+            BareMqttClient(mosquitto.host, mosquitto.port, answers) as sender,
+        ):
+            made(asker, name)
+            proxy.cut_every(5_000, 10)
+            changes = [modify(name, number, **{"correlation-id": f"c-{number}"}) for number in range(CHANGES)]
+            sender.send(f"{name}/ask", [json.dumps(change).encode() for change in changes], qos=2)
+            expected = {f"c-{number}" for number in range(CHANGES)}
+            answered: dict[str, set[int]] = {}
+
+            def all_answered() -> bool:
+                while not asker.received.empty():
+                    answer = asker.next()
+                    answered.setdefault(answer["headers"]["correlation-id"], set()).add(answer["status"])
+                return answered.keys() >= expected
+
+            wait_until_sync(all_answered, 2 * PATIENCE)
+            assert proxy.sent > 10 * 5_000
+            assert {status for statuses in answered.values() for status in statuses} == {204}
+            assert revisions(asker, name) == 1 + CHANGES
 
 
 @pytest.mark.broker("kafka")

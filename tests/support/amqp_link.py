@@ -11,7 +11,7 @@ from connectivity.connections.model import Connection
 from connectivity.transports import load_connection_type
 from connectivity.transports.amqp.consumer import IN_FLIGHT
 from connectivity.transports.amqp.link import AmqpLink
-from connectivity.transports.base import Link
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, Link
 from mappings.model.envelope import Envelope
 from tests.support.brokers.proxy import Proxy
 from tests.support.brokers.rabbitmq import RabbitMQ
@@ -31,6 +31,7 @@ class AmqpWorld:
         self.source, self.inbox = f"{name}.in", f"{name}.out"
         self.out = f"/{self.inbox}"
         self.broker, self.proxy, self.bare_client = broker, proxy, bare_client
+        self.consume: ConsumeOptions = CONSUME_DEFAULTS
         self.document: dict[str, Any] = {
             "id": name,
             "connectionType": "amqp-091",
@@ -62,7 +63,7 @@ class AmqpWorld:
         self.proxy.flow()
         connect = load_connection_type("amqp-091").connect
         assert connect is not None
-        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}))
+        link = await connect(Connection.model_validate({**self.document, "specificConfig": options}), 0, self.consume)
         assert isinstance(link, AmqpLink)
         return link
 

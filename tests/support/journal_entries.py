@@ -52,6 +52,12 @@ def delivery(number: int, digest: bytes = b"digest") -> DeliveryName:
     return DeliveryName("conn-1", 0, str(number), digest)
 
 
+def recorded(number: int, partition: str = "topic/0") -> StoredAnswer:
+    """The answer to a record with this offset."""
+    name = delivery(number)._replace(name=f"{partition}/{number}", partition=partition, offset=number)
+    return StoredAnswer(name, b"done")
+
+
 def answered(number: int, text: bytes = b"done") -> StoredAnswer:
     return StoredAnswer(delivery(number), text)
 

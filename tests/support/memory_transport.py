@@ -28,10 +28,12 @@ from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem, PublishFailed
 from connectivity.transports import MODULES
 from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
     MAX_BATCH,
     RESOLVED_PER_MESSAGE,
     AddressCheck,
     ConnectionType,
+    ConsumeOptions,
     Delivery,
     Done,
     OutboundMessage,
@@ -230,7 +232,7 @@ class MemoryLink:
                 queue.give_back(self.client)
 
 
-async def _connect(connection: Connection, client: int = 0) -> MemoryLink:
+async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> MemoryLink:
     broker = MemoryBroker.named(connection.broker_uri.host)
     if broker.refusal is not None:
         raise broker.refusal

@@ -52,7 +52,8 @@ class MemoryJournal(Journal):
         self._clock = clock
         self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
         self._states: dict[EntityId, PlannedState] = {}
-        self._answers: OrderedDict[tuple[str, int, str], tuple[bytes, bytes, int]] = OrderedDict()
+        self._answers: OrderedDict[tuple[str, int, str], tuple[DeliveryName, bytes, int]] = OrderedDict()
+        self.committed = {}
         self._numbers: deque[tuple[int, Event]] = deque()
         self._seq = 0
         self._open = _nothing()
@@ -82,7 +83,7 @@ class MemoryJournal(Journal):
             self._entries[event.entity].remove(event)
         self._states.update(self._open.states)
         for name, answer, at in self._open.answers:
-            self._answers[name.place] = (name.digest, answer, at)
+            self._answers[name.place] = (name, answer, at)
             self._answers.move_to_end(name.place)
         self.rollback()
 
@@ -123,19 +124,25 @@ class MemoryJournal(Journal):
 
     def answer(self, name: DeliveryName, since: int = 0) -> bytes | None:
         self._check_open()
-        digest, answer, at = self._answers.get(name.place, (b"", b"", 0))
-        return answer if name.place in self._answers and digest == name.digest and at >= since else None
+        if (found := self._answers.get(name.place)) is None or found[0].digest != name.digest:
+            return None
+        stored, answer, at = found
+        return answer if at >= since or self._can_come_again(stored) else None
+
+    def _can_come_again(self, name: DeliveryName) -> bool:
+        return name.partition != "" and name.offset >= self.committed.get((name.connection, name.partition), 0)
 
     def forget_answers(self, before: int, keep: int = MAX_ANSWERS, limit: int = 1000) -> int:
         self._check_open()
-        forgotten = 0
-        while self._answers and forgotten < limit:
-            place, (_, _, at) = next(iter(self._answers.items()))
-            if at >= before and len(self._answers) <= keep:
-                break
+        surplus = len(self._answers) - keep
+        leaving = [
+            place
+            for number, (place, (name, _, at)) in enumerate(self._answers.items())
+            if number < surplus or (at < before and not self._can_come_again(name))
+        ][:limit]
+        for place in leaving:
             del self._answers[place]
-            forgotten += 1
-        return forgotten
+        return len(leaving)
 
     def newest_seq(self) -> int:
         self._check_open()

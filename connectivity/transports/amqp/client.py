@@ -95,6 +95,8 @@ class AmqpClient:
         self._unsent: list[bytes] = []
         self._before_sending: list[Callable[[], None]] = []
         self._is_flushing = self._is_over = False
+        self.is_paused = False
+        """Whether reading is stopped, so that the broker stops sending."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._close_task: asyncio.Task[None] | None = None
 
@@ -272,6 +274,14 @@ class AmqpClient:
             self._writer.write(b"".join(self._unsent))
         self._unsent.clear()
 
+    # ── reading ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pause(self, is_paused: bool) -> None:
+        """Stop or resume reading."""
+        if is_paused is not self.is_paused:
+            self.is_paused = is_paused
+            self.frame_demultiplexer.pause(is_paused)
+
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def close(self) -> None:
@@ -279,6 +289,7 @@ class AmqpClient:
         if not self._is_over:
             self._flush()
             self._end()
+            self.pause(False)
         if self._close_task is None:
             self._close_task = self._loop.create_task(self._leave())
         await asyncio.shield(self._close_task)
@@ -325,6 +336,8 @@ class AmqpClient:
         return Detail.CONNECTING, "the broker closed the link"
 
     def _check_heartbeat(self, heartbeat: int) -> None:
+        if self.is_paused:
+            self.frame_demultiplexer.note_alive()
         silence = self._loop.time() - self.frame_demultiplexer.last_received
         if silence >= heartbeat * MAX_SILENT_HEARTBEATS:
             self.die(

@@ -15,7 +15,7 @@ from connectivity.errors import Problem
 from connectivity.transports.amqp.connector import connect, examine
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address, virtual_host
-from connectivity.transports.base import ConnectionType
+from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions
 from mappings.placeholders.template import Scope
 
 
@@ -44,8 +44,12 @@ def _check_target_addresses(connection: Connection) -> Iterator[Problem]:
             yield Problem(f"targets[{index}].address", show(target.address), str(error))
 
 
-async def _connect(connection: Connection, client: int = 0) -> AmqpLink:  # noqa: ARG001 - all clients are alike
-    return await connect(connection)
+async def _connect(
+    connection: Connection,
+    client: int = 0,  # noqa: ARG001 - all clients are alike
+    consume: ConsumeOptions = CONSUME_DEFAULTS,
+) -> AmqpLink:
+    return await connect(connection, consume)
 
 
 CONNECTION_TYPE = ConnectionType(

@@ -15,12 +15,12 @@ from connectivity.transports.amqp.client import AmqpClient
 from connectivity.transports.amqp.errors import CHANNEL_DETAILS, NOT_FOUND, consume_error
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address
-from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
+from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ConsumeOptions, ProbeReport
 
 
-async def connect(connection: Connection) -> AmqpLink:
+async def connect(connection: Connection, consume: ConsumeOptions) -> AmqpLink:
     """Return a link with every source consuming. Raises NotConnected or ConnectionRefused."""
-    link = AmqpLink(connection, Options.model_validate(connection.own_options))
+    link = AmqpLink(connection, Options.model_validate(connection.own_options), consume)
     try:
         await link.client.connect()
         await _check_queues(link, connection)
@@ -28,6 +28,7 @@ async def connect(connection: Connection) -> AmqpLink:
         await link.publisher.check_exchanges(set(_exchanges(connection)))
         for intake in link.source_consumers:
             await intake.open()
+        link.mark_started()
     except BaseException:
         link.abandon()
         await link.client.close()

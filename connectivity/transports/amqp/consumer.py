@@ -1,7 +1,8 @@
 """The deliveries of one source: a channel with a consumer for each of its queues.
 
-At most `IN_FLIGHT` deliveries of a source are unsettled (prefetch). Outcomes go to the broker in the order of arrival;
-consecutive equal outcomes are sent as one `basic.ack` or `basic.nack` with `multiple`.
+At most `IN_FLIGHT` deliveries of a source are unsettled (prefetch). The body of a message that is too large is skipped.
+Outcomes go to the broker in the order of arrival; consecutive equal outcomes are sent as one `basic.ack` or `basic.nack`
+with `multiple`.
 
 A delivery without a message ID is named by its correlation ID and payload (`UnsettledNames`).
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 from hashlib import blake2b
+from typing import Protocol
 
 from connectivity.connections.model import Source
 from connectivity.errors import Detail, LinkError, NotConnected
@@ -73,19 +75,38 @@ class UnsettledNames:
 
 
 class _TaggedDelivery(Delivery):
-    """A delivery with its tag and the common part of its name (None: not needed)."""
+    """A delivery with its tag, its size, and the common part of its name (None: not needed)."""
 
-    __slots__ = ("common", "tag")
+    __slots__ = ("common", "size", "tag")
 
     common: str | None
+    size: int
     tag: int
+
+
+class LinkReading(Protocol):
+    """The reading of the link that all of its sources share."""
+
+    def arrived(self, size: int) -> bool:
+        """Count a delivery; False if it must not be kept, nor any after it."""
+
+    def ended(self, size: int) -> None:
+        """Count the end of a delivery."""
 
 
 class AmqpConsumer:
     """The consumers of one source; `on_lost` is called when the broker ends one or the channel."""
 
-    def __init__(self, client: AmqpClient, source: Source, on_lost: Callable[[LinkError], None]) -> None:
+    def __init__(
+        self,
+        client: AmqpClient,
+        source: Source,
+        on_lost: Callable[[LinkError], None],
+        reading: LinkReading,
+        max_payload: int,
+    ) -> None:
         self._client, self._source, self._on_lost = client, source, on_lost
+        self._reading, self._max_payload = reading, max_payload
         self._channel = 0
         self._queues: dict[bytes, str] = {}
         self._settlement = InOrderSettlement()
@@ -98,7 +119,7 @@ class AmqpConsumer:
         self._current: tuple[bytes, int, bool] | None = None
         self._properties = b""
         self._parts: list[bytes] = []
-        self._remaining = 0
+        self._remaining = self._skipped = 0
 
     def __len__(self) -> int:
         return len(self._settlement)
@@ -139,10 +160,12 @@ class AmqpConsumer:
         if self._current is None:
             return False
         if kind == HEADER:
-            self._remaining = CONTENT.unpack_from(payload)[2]
+            self._remaining = size = CONTENT.unpack_from(payload)[2]
+            self._skipped = size if size > self._max_payload else 0
             self._properties = payload[CONTENT.size :]
         elif kind == BODY:
-            self._parts.append(payload)
+            if not self._skipped:
+                self._parts.append(payload)
             self._remaining -= len(payload)
         if self._remaining <= 0:
             self._arrived(*self._current)
@@ -159,7 +182,8 @@ class AmqpConsumer:
         payload = parts[0] if len(parts) == 1 else b"".join(parts)
         parts.clear()
         self._current = None
-        if self._is_over:
+        size = len(payload) + len(self._properties)
+        if self._is_over or not self._reading.arrived(size):
             return
         headers, message_id = read_properties(self._properties)
         name, common = None, None
@@ -169,8 +193,9 @@ class AmqpConsumer:
             # Also an ID in the payload alone says that equal payloads are one command.
             common, name = self._names.delivery_name(correlation, payload)
         address = self._queues.get(consumer, "")
-        delivery = _TaggedDelivery(Envelope(payload, headers), address, name, redelivered, self._ended)
-        delivery.tag, delivery.common = tag, common
+        envelope = Envelope(payload, headers)
+        delivery = _TaggedDelivery(envelope, address, name, redelivered, self._ended, skipped=self._skipped)
+        delivery.tag, delivery.common, delivery.size = tag, common, size
         self._settlement.arrived(delivery)
         self._inbox.waiting.append(delivery)
         self._inbox.wake()
@@ -202,6 +227,8 @@ class AmqpConsumer:
                 outcomes.append((ending, ended.tag))
         if was_empty and outcomes:
             self._client.call_before_send(self._send_outcomes)
+        assert isinstance(delivery, _TaggedDelivery)
+        self._reading.ended(delivery.size)
 
     def _send_outcomes(self) -> None:
         for outcome, tag in self._outcomes:

@@ -147,8 +147,17 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             super().data_received(b"".join(passed))
             self._last_passed = self.last_received
         elif self.last_received - self._last_passed >= SUBSTITUTE_HEARTBEAT_INTERVAL:
-            super().data_received(HEARTBEAT_FRAME)
-            self._last_passed = self.last_received
+            self.note_alive()
+
+    def note_alive(self) -> None:
+        """Treat the broker as alive: other frames arrive, or reading is paused and its silence proves nothing."""
+        self.last_received = self._last_passed = self.loop.time()
+        super().data_received(HEARTBEAT_FRAME)
+
+    def pause(self, is_paused: bool) -> None:
+        """Stop or resume reading."""
+        if isinstance(self._carrier, asyncio.ReadTransport) and not self._carrier.is_closing():
+            (self._carrier.pause_reading if is_paused else self._carrier.resume_reading)()
 
     def _inspect(self, kind: int, channel: int, payload: bytes) -> bytes:
         """Inspect a frame and return the frame for the library."""

@@ -94,6 +94,11 @@ class AmqpPublisher:
         return len(self._unconfirmed) + len(self._waiting)
 
     @property
+    def waits_for_broker(self) -> bool:
+        """Whether messages wait for confirms, or other replies are outstanding."""
+        return bool(self._unconfirmed or self._waiting or self._task)
+
+    @property
     def blocked_reason(self) -> str | None:
         """The broker's reason for blocking publishing; None: not blocked."""
         return self._blocked

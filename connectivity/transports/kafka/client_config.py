@@ -29,7 +29,9 @@ SOCKET_TIMEOUT = 10_000
 
 SESSION_TIMEOUT, HEARTBEAT = 10_000, 3_000
 COMMIT_INTERVAL = 1_000
-PREFETCHED_RECORDS, PREFETCHED_KIB = 10_000, 16_384
+PREFETCHED_RECORDS = 10_000
+MIN_FETCH, MAX_FETCH, MAX_QUEUE_KIB = 1_000_000, 52_428_800, 2_097_151
+"""The library's bounds for one fetch in bytes, and for its queue in KiB."""
 
 BATCH_BYTES = 131_072
 """The batch size: a batch that a broker finds too large fails as a whole, so batches are small."""
@@ -79,8 +81,14 @@ def consumer_group(connection: Connection, options: Options) -> str:
     return with_connection_id(options.group_id, connection.id) if options.group_id else connection.id
 
 
-def consumer_settings(connection: Connection, options: Options, client: int = 0, member: int = 0) -> Settings:
-    """Return the settings of one consumer (`member`, from 0) of one of the connection's clients."""
+def consumer_settings(
+    connection: Connection, options: Options, max_bytes: int, client: int = 0, member: int = 0
+) -> Settings:
+    """Return the settings of one consumer (`member`, from 0) of one of the connection's clients.
+
+    `max_bytes` bounds what the library fetches ahead. The first batch of a fetch is never cut, however large: its bound
+    is the topic's `max.message.bytes`.
+    """
     name = connection.id if (client, member) == (0, 0) else f"{connection.id}.{client}.{member}"
     return {
         **common_settings(connection, options),
@@ -99,7 +107,8 @@ def consumer_settings(connection: Connection, options: Options, client: int = 0,
         # The maximum delay until a deleted topic is noticed.
         "topic.metadata.refresh.interval.ms": 10_000,
         "queued.min.messages": PREFETCHED_RECORDS,
-        "queued.max.messages.kbytes": PREFETCHED_KIB,
+        "queued.max.messages.kbytes": min(max(max_bytes // 1024, 1), MAX_QUEUE_KIB),
+        "fetch.max.bytes": min(max(max_bytes, MIN_FETCH), MAX_FETCH),
         # By default fetching pauses for 1 s when the queue is full, and the queue would run empty.
         "fetch.queue.backoff.ms": 10,
         "fetch.error.backoff.ms": 100,

@@ -16,7 +16,7 @@ from connectivity.connections.templates import (
 )
 from connectivity.errors import Problem
 from connectivity.security.egress import refusal
-from connectivity.transports.base import ConnectionType
+from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import SERVER, Options
@@ -97,8 +97,8 @@ def _check_options(connection: Connection) -> Iterator[Problem]:
             yield Problem("specificConfig.bootstrapServers", f"{show(server)}, {why.found}", why.expected)
 
 
-async def _connect(connection: Connection, client: int = 0) -> KafkaLink:
-    return await connect(connection, client)
+async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> KafkaLink:
+    return await connect(connection, client, consume)
 
 
 CONNECTION_TYPE = ConnectionType(

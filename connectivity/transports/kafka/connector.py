@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions
 from connectivity.transports.dialer import ForbiddenAddress, dial_error, resolve_allowed, run_in_thread
 from connectivity.transports.kafka import client_config
 from connectivity.transports.kafka.client_config import servers
@@ -40,7 +41,12 @@ Answer = TypeVar("Answer")
 
 
 async def connect(
-    connection: Connection, client: int = 0, *, patience: float = PATIENCE, repair_seconds: float = REPAIR_SECONDS
+    connection: Connection,
+    client: int = 0,
+    consume: ConsumeOptions = CONSUME_DEFAULTS,
+    *,
+    patience: float = PATIENCE,
+    repair_seconds: float = REPAIR_SECONDS,
 ) -> KafkaLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
@@ -50,7 +56,7 @@ async def connect(
     try:
         await _check_hosts(broker_addresses, patience)
         await link.probe(patience)
-        await _open(link, connection, options, client, patience)
+        await _open(link, connection, options, client, consume, patience)
     except BaseException:
         link.abandon()
         raise
@@ -58,7 +64,9 @@ async def connect(
     return link
 
 
-async def _open(link: KafkaLink, connection: Connection, options: Options, client: int, patience: float) -> None:
+async def _open(
+    link: KafkaLink, connection: Connection, options: Options, client: int, consume: ConsumeOptions, patience: float
+) -> None:
     try:
         producer = client_config.producer_settings(connection, options)
         link.begin(
@@ -79,13 +87,15 @@ async def _open(link: KafkaLink, connection: Connection, options: Options, clien
     number = max(source.consumer_count for source in connection.sources)
     members = [
         KafkaConsumer(
-            client_config.consumer_settings(connection, options, client, member),
+            client_config.consumer_settings(connection, options, consume.unsettled_bytes, client, member),
             admin,
             _topics(connection, member),
             known,
             starts_at_end=options.consumer_offset_reset == "latest",
             limit=limit_share(options.throttling_limit, number, member),
+            max_bytes=consume.unsettled_bytes,
             on_records=link.taken,
+            on_committed=consume.on_committed,
             on_dropped=link.drop,
             on_error=link.failed,
             on_ended=link.ended,

@@ -3,8 +3,8 @@
 Only the thread uses the consumer: another thread that stored an offset during a poll would block. Records reach the
 event loop in batches with one wake-up each; only numbers come back. Rebalances happen inside a poll.
 
-**Bound.** At `IN_FLIGHT` unsettled records the thread takes no more. It first waits briefly, since pausing discards the
-library's read-ahead, then pauses all partitions and polls on to stay in the group.
+**Bound.** At `IN_FLIGHT` unsettled records, or so many bytes, the thread takes no more. It first waits briefly, since
+pausing discards the library's read-ahead, then pauses all partitions and polls on to stay in the group.
 
 **Start.** A group continues at its offset; without one it starts at the end (`latest`) or beginning (`earliest`), and
 partitions created later start at the beginning. A start at the end is committed at once.
@@ -55,8 +55,9 @@ Records = list[tuple[Partition, Message]]
 class KafkaConsumer:
     """One member of the group.
 
-    `on_records` is called on the event loop when `records` is no longer empty, `on_dropped` with a partition that was
-    taken away, `on_error` with an error and its topic (or ""), `on_ended` when the thread has ended unexpectedly.
+    `on_records` is called on the event loop when `records` is no longer empty, `on_committed` with the key of a partition
+    and its committed offset, `on_dropped` with a partition that was taken away, `on_error` with an error and its topic (or
+    ""), `on_ended` when the thread has ended unexpectedly.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class KafkaConsumer:
         *,
         starts_at_end: bool,
         limit: int | None,
+        max_bytes: int,
         on_records: Callable[[], None],
+        on_committed: Callable[[str, int], None],
         on_dropped: Callable[[Partition], None],
         on_error: Callable[[KafkaError, str], None],
         on_ended: Callable[[LinkError], None],
@@ -76,18 +79,24 @@ class KafkaConsumer:
         """`topics`: topic → whether its records need at-least-once delivery.
 
         `known`: the partitions that exist when the link is made. `limit`: the maximum number of records per second.
+        `max_bytes`: how many bytes of records may be unsettled.
         """
         self.records: deque[Records] = deque()
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ended = 0
-        """The number of records that have ended; counted by the event loop."""
-        self._delivered = 0
+        self.ended = self.ended_bytes = 0
+        """The number and the bytes of records that have ended; counted by the event loop."""
+        self._delivered = self._delivered_bytes = 0
+        self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
         self._admin, self._topics, self._known = admin, topics, frozenset(known)
         self._begins_at_end, self._throttle = starts_at_end, Throttle(limit)
-        self._on_records, self._on_dropped = on_records, on_dropped
+        self._on_records, self._on_committed, self._on_dropped = on_records, on_committed, on_dropped
         self._on_error, self._on_ended = on_error, on_ended
-        self._consumer = Consumer({**settings, "error_cb": lambda error: self._call_on_loop(on_error, error, "")})
+        callbacks = {
+            "error_cb": lambda error: self._call_on_loop(on_error, error, ""),
+            "on_commit": self._report_committed,
+        }
+        self._consumer = Consumer({**settings, **callbacks})
         self._partitions: dict[Key, Partition] = {}
         self._rejected: deque[Partition] = deque()
         self._waiting: list[tuple[float, Partition]] = []
@@ -112,11 +121,20 @@ class KafkaConsumer:
 
     # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def has_ended(self, count: int) -> None:
-        """Record that records have ended or were dropped, so that there is room again."""
+    def has_ended(self, count: int, size: int) -> None:
+        """Record that records of so many bytes have ended or were dropped, so that there is room again."""
         self.ended += count
-        if not self._wake_event.is_set() and self._delivered - self.ended <= IN_FLIGHT // 2:
+        self.ended_bytes += size
+        if not self._wake_event.is_set() and self._is_half_empty:
             self._wake_event.set()
+
+    @property
+    def _is_half_empty(self) -> bool:
+        return self._delivered - self.ended <= IN_FLIGHT // 2 and self._unsettled_bytes <= self._max_bytes // 2
+
+    @property
+    def _unsettled_bytes(self) -> int:
+        return self._delivered_bytes - self.ended_bytes
 
     def read_again(self, partition: Partition) -> None:
         """Read a partition again from its first unsettled record, after its delay."""
@@ -161,7 +179,8 @@ class KafkaConsumer:
             self._stored_at = now
             self._store(self._partitions.values())
         pause = self._throttle.pause()
-        room = min(IN_FLIGHT - (self._delivered - self.ended), self._throttle.remaining)
+        space = self._max_bytes - self._unsettled_bytes
+        room = min(IN_FLIGHT - (self._delivered - self.ended), self._throttle.remaining) if space > 0 else 0
         if pause:
             self._wake_event.clear()
             if not self._is_stopping:
@@ -183,14 +202,16 @@ class KafkaConsumer:
         if first is None:
             return
         # `consume` waits until it has as many records as requested, so only the first one is waited for.
-        more = self._consumer.consume(min(room, LONGEST_BATCH) - 1, 0) if room > 1 else []
+        # The others may be larger, but not than what the library has fetched ahead.
+        most = min(room, LONGEST_BATCH, space // (len(first) or 1))
+        more = self._consumer.consume(most - 1, 0) if most > 1 else []
         self._hand_over([first, *more])
 
     def _wait_for_request(self, seconds: float) -> bool:
         """Wait for room or another request. Return False after a timeout."""
         self._wake_event.clear()
         # A request from before the event was cleared must be checked for.
-        is_requested = self._is_stopping or bool(self._rejected) or self._delivered - self.ended <= IN_FLIGHT // 2
+        is_requested = self._is_stopping or bool(self._rejected) or self._is_half_empty
         return is_requested or self._wake_event.wait(seconds)
 
     def _hand_over(self, messages: Sequence[Message]) -> None:
@@ -205,6 +226,7 @@ class KafkaConsumer:
                 records.append((partition, message))
         if records:
             self._delivered += len(records)
+            self._delivered_bytes += sum(len(message) for _, message in records)
             self._throttle.took(len(records))
             self.records.append(records)
             if not self._is_waking:
@@ -253,6 +275,7 @@ class KafkaConsumer:
             )
         for partition, _ in found:
             self._partitions[partition.topic, partition.number] = partition
+            self._call_on_loop(self._on_committed, partition.key, max(partition.settled, 0))
         consumer.incremental_assign([_topic_partition(partition, partition.settled) for partition, _ in found])
         if self._is_paused:
             consumer.pause(places)
@@ -320,6 +343,12 @@ class KafkaConsumer:
             # A revoked partition cannot be stored: its last records are redelivered to another member.
             with contextlib.suppress(KafkaException):
                 self._consumer.store_offsets(offsets=places)
+
+    def _report_committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        for place in places:
+            partition = self._partitions.get((place.topic, place.partition))
+            if error is None and place.error is None and place.offset >= 0 and partition is not None:
+                self._call_on_loop(self._on_committed, partition.key, place.offset)
 
     def _call_on_loop(self, what: Callable[..., None], *arguments: object) -> None:
         self._call(lambda: what(*arguments))

@@ -155,7 +155,7 @@ class KafkaLink:
                     if partition.is_assigned:
                         self._arrived(partition, message, now)
                     else:
-                        member.has_ended(1)
+                        member.has_ended(1, len(message))
         for inbox in self._inboxes:
             if inbox.waiting:
                 inbox.wake()
@@ -170,8 +170,8 @@ class KafkaLink:
         sources = self._sources[topic]
         shared = None
         for index in sources:
-            taken = PartitionDelivery(envelope, topic, name, is_again, self._ended)
-            taken.partition, taken.offset = partition, offset
+            taken = PartitionDelivery(envelope, topic, name, is_again, self._ended, position=(partition.key, offset))
+            taken.partition, taken.offset, taken.size = partition, offset, len(message)
             if index == sources[0]:
                 partition.arrived(taken)
                 if is_expired(envelope, now):
@@ -193,7 +193,7 @@ class KafkaLink:
                 return
             delivery, outcome = shared.first, shared.outcome
         can_continue = partition.ended(delivery, outcome)
-        partition.owner.has_ended(1)
+        partition.owner.has_ended(1, delivery.size)
         if not can_continue:
             partition.is_assigned = False
             self.drop(partition)
@@ -203,8 +203,8 @@ class KafkaLink:
         """Drop the deliveries of a partition that was revoked or is read again."""
         if self._is_over:
             return
-        partition.owner.has_ended(partition.open)
-        partition.open = 0
+        partition.owner.has_ended(partition.open, partition.open_bytes)
+        partition.open = partition.open_bytes = 0
         for inbox in self._inboxes:
             if any(_belongs_to(taken, partition) for taken in inbox.waiting):
                 inbox.waiting = deque(taken for taken in inbox.waiting if not _belongs_to(taken, partition))

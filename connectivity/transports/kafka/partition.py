@@ -16,7 +16,7 @@ from connectivity.transports.base import Delivery, InOrderSettlement, Outcome, S
 class PartitionOwner(Protocol):
     """The consumer that has a partition."""
 
-    def has_ended(self, count: int) -> None: ...
+    def has_ended(self, count: int, size: int) -> None: ...
     def read_again(self, partition: Partition) -> None: ...
 
 
@@ -24,13 +24,14 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 60.0
 
 
 class PartitionDelivery(Delivery):
-    """A delivery with its partition and offset and, if several sources share it, the shared delivery."""
+    """A delivery with its partition, offset and size, and the shared one if several sources share it."""
 
-    __slots__ = ("offset", "partition", "shared")
+    __slots__ = ("offset", "partition", "shared", "size")
 
     partition: Partition
     offset: int
     shared: SharedDelivery[PartitionDelivery] | None
+    size: int
 
 
 class Partition:
@@ -44,6 +45,7 @@ class Partition:
         "is_at_least_once",
         "number",
         "open",
+        "open_bytes",
         "owner",
         "rejections",
         "seen_below",
@@ -75,15 +77,21 @@ class Partition:
         self.seen_below = seen_below
         self.is_at_least_once = is_at_least_once
         self.is_assigned = True
-        self.open = 0
+        self.open = self.open_bytes = 0
         self.rejections = 0
         self.watermark = InOrderSettlement()
 
+    @property
+    def key(self) -> str:
+        """The name of the partition, also after a topic with the name of a deleted one is created."""
+        return f"{self.topic_id}/{self.number}"
+
     def name_of(self, offset: int) -> str:
-        return f"kafka:{self.topic_id}/{self.number}/{offset}"
+        return f"kafka:{self.key}/{offset}"
 
     def arrived(self, delivery: PartitionDelivery) -> None:
         self.open += 1
+        self.open_bytes += delivery.size
         if self.is_at_least_once:
             self.watermark.arrived(delivery)
         else:
@@ -92,6 +100,7 @@ class Partition:
     def ended(self, delivery: PartitionDelivery, outcome: Outcome) -> bool:
         """Record an outcome. Return False if a record, with all that follow it, is to be read again."""
         self.open -= 1
+        self.open_bytes -= delivery.size
         if self.is_at_least_once:
             for ended, ending in self.watermark.ended(delivery, outcome):
                 if ending is Outcome.REDELIVER:

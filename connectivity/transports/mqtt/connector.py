@@ -6,8 +6,8 @@ subscriptions are confirmed are kept in the link; those that match no source are
 The clients of a connection have client IDs that stay the same after a restart, so that each resumes its own session.
 They share subscriptions; if the broker has no shared subscriptions, only the first client consumes and the others publish.
 
-Sources with QoS 2 subscribe with QoS 1: paho acknowledges QoS 2 messages before they are processed. Redeliveries with
-QoS 1 are recognized, so each command is in the history only once.
+A QoS 2 message is acknowledged (PUBREC) when it is settled, not when it arrives: until then the broker redelivers it. After
+PUBREC it sends only PUBREL, also on the next link of the session.
 """
 
 from __future__ import annotations
@@ -18,33 +18,41 @@ from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ClientCertificateRequired, Detail, NotConnected
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions
 from connectivity.transports.dialer import tls_context
 from connectivity.transports.mqtt.async_client import AsyncMqttClient, ConnAck
 from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.transports.mqtt.options import Options
-from connectivity.transports.mqtt.paho_client import SansIoPahoClient
-from connectivity.transports.mqtt.properties import ServerLimits
+from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
+from connectivity.transports.mqtt.properties import MAX_PACKET, ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
 PATIENCE = 10.0
 """Seconds for connecting and login, and again for the answer to each subscription."""
 
 WINDOW = 100
-HIGHEST_SUBSCRIBED_QOS = 1
 NO_SHARED = "the broker has no shared subscriptions, only the first client consumes"
 
 
 async def connect(
-    connection: Connection, mqtt_version: ProtocolVersion, client: int = 0, *, patience: float = PATIENCE
+    connection: Connection,
+    mqtt_version: ProtocolVersion,
+    client: int = 0,
+    consume: ConsumeOptions = CONSUME_DEFAULTS,
+    *,
+    patience: float = PATIENCE,
 ) -> MqttLink:
     """Return a link with every source subscribed. Raises NotConnected or ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     delay = options.reconnect_for_redelivery_delay.total_seconds() if options.reconnect_for_redelivery else None
     # Packet identifiers belong to a session, and each client has one of its own.
     prefix = f"mqtt:{client}:" if connection.client_count > 1 else "mqtt:"
-    link = MqttLink(mqtt_version, [source.addresses for source in connection.sources], delay, WINDOW, prefix)
+    filters = [source.addresses for source in connection.sources]
+    link = MqttLink(mqtt_version, filters, delay, WINDOW, prefix, consume)
     try:
-        await _join(link, connection, options, mqtt_version, client, patience)
+        await _join(
+            link, connection, options, mqtt_version, client, min(consume.payload + PACKET_ROOM, MAX_PACKET), patience
+        )
     except BaseException:
         link.abandon()
         raise
@@ -59,6 +67,7 @@ async def _join(
     options: Options,
     mqtt_version: ProtocolVersion,
     client: int,
+    max_packet: int,
     patience: float,
 ) -> None:
     suffix = f"_{client}" if connection.client_count > 1 else ""
@@ -69,10 +78,10 @@ async def _join(
         consumer.will_set(
             options.last_will_topic, options.last_will_message, options.last_will_qos, options.last_will_retain
         )
+    consumer.max_packet = max_packet
     channel = link.make_channel(consumer)
-    dial = make_dial(
-        consumer, connection, options, mqtt_version.connect_properties(IN_FLIGHT), options.clean_session, patience
-    )
+    properties = mqtt_version.connect_properties(IN_FLIGHT, max_packet)
+    dial = make_dial(consumer, connection, options, properties, options.clean_session, patience)
     connack = await connect_and_log_in(channel, dial, connection, patience)
     is_alone = connection.client_count == 1
     if not is_alone and not ServerLimits.of(connack.properties).shared_subscriptions:
@@ -81,15 +90,14 @@ async def _join(
     if is_alone or link.condition is None:
         share = "" if is_alone else f"$share/{connection.id}/"
         for index, source in enumerate(connection.sources):
-            qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
             filters = [f"{share}{address}" for address in source.addresses]
-            await channel.subscribe(filters, qos, mqtt_version.subscribe_properties(index + 1), patience)
+            await channel.subscribe(filters, source.qos or 0, mqtt_version.subscribe_properties(index + 1), patience)
     if options.separate_publisher_client:
         # The publisher subscribes to nothing, so it needs no persistent session.
         publisher_id = f"{options.publisher_id or f'{client_id or connection.id}p'}{suffix}"
         publisher = SansIoPahoClient(publisher_id, mqtt_version.protocol, clean_session=True)
         channel = link.make_channel(publisher)
-        dial = make_dial(publisher, connection, options, mqtt_version.connect_properties(IN_FLIGHT), True, patience)
+        dial = make_dial(publisher, connection, options, properties, True, patience)
         connack = await channel.connect(dial, patience)
     link.made(ServerLimits.of(connack.properties))
 

@@ -1,9 +1,8 @@
 """A link to an MQTT broker; acknowledges deliveries in the order of arrival.
 
-**Bounds.** At `IN_FLIGHT` unsettled deliveries reading stops until half are settled. Both directions share one socket,
-so while confirms are outstanding the link must read on and keeps up to `MOST_HELD` deliveries. Beyond that it drops QoS
-0; at QoS 1 it stops taking messages and ends itself in order, so that the broker redelivers on the next link. (MQTT 5
-brokers stop at `IN_FLIGHT` by themselves.)
+**Bounds.** At `IN_FLIGHT` unsettled deliveries, or so many bytes, reading stops until half are settled. Both directions
+share one socket, so while confirms are outstanding the link reads on and keeps more (`ReadLimit`). Beyond that it drops
+QoS 0; at QoS 1 it stops taking messages and ends itself in order, so that the broker redelivers on the next link.
 
 **Rejecting.** MQTT has no negative acknowledgement. A delivery to be redelivered stays unacknowledged until the next
 link; with `reconnectForRedelivery` the link ends itself for that, and also when `MAX_UNACKNOWLEDGED` are unacknowledged.
@@ -18,6 +17,8 @@ import structlog
 
 from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
 from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    ConsumeOptions,
     Delivery,
     Done,
     Inbox,
@@ -25,6 +26,7 @@ from connectivity.transports.base import (
     OutboundMessage,
     Outcome,
     Readers,
+    ReadLimit,
     SharedDelivery,
     ignore_reader_status,
 )
@@ -39,19 +41,19 @@ from mappings.model.envelope import Envelope
 log = structlog.get_logger(__name__)
 
 IN_FLIGHT = 1000
-MOST_HELD = 20 * IN_FLIGHT
 MAX_UNACKNOWLEDGED = 10
 """The smallest receive window of common brokers: unacknowledged deliveries could fill it."""
 
 
 class _MqttDelivery(Delivery):
-    """A delivery with its packet identifier and, if several sources share it, the shared delivery."""
+    """A delivery with packet identifier and size, and the shared one if several sources share it."""
 
-    __slots__ = ("mid", "qos", "shared")
+    __slots__ = ("mid", "qos", "shared", "size")
 
     mid: int
     qos: int
     shared: SharedDelivery[_MqttDelivery] | None
+    size: int
 
 
 class MqttLink:
@@ -68,6 +70,7 @@ class MqttLink:
         redelivery_delay: float | None,
         window: int,
         prefix: str = "mqtt:",
+        consume: ConsumeOptions = CONSUME_DEFAULTS,
     ) -> None:
         """`filters`: the addresses of each source.
 
@@ -86,7 +89,8 @@ class MqttLink:
         self._redelivery_delay = redelivery_delay
         self._redelivery: asyncio.Handle | None = None
         self._settlement = InOrderSettlement()
-        self._unsettled_count = self._withheld = 0
+        self._unsettled = ReadLimit(IN_FLIGHT, consume.unsettled_bytes)
+        self._withheld = 0
         self._is_started = self._is_over = self._is_full = False
         self.readers: Readers = ignore_reader_status
         self._signs = dialect.reader_statuses
@@ -97,7 +101,7 @@ class MqttLink:
 
     def __repr__(self) -> str:
         state = "over" if self._is_over else "up"
-        return f"<MqttLink {state}, {self._unsettled_count} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
+        return f"<MqttLink {state}, {self._unsettled.count} deliveries held, {len(self._unconfirmed)} messages unconfirmed>"
 
     def make_channel(self, client: SansIoPahoClient) -> AsyncMqttClient:
         """Create a client of this link; the first one consumes, the last one publishes."""
@@ -122,7 +126,7 @@ class MqttLink:
         return self._inboxes[source].lists()
 
     def _arrived(self, arrival: ReceivedPublish) -> None:
-        if self._is_full or self._unsettled_count >= MOST_HELD:
+        if self._is_full or self._unsettled.is_exceeded:
             # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return
@@ -133,17 +137,20 @@ class MqttLink:
             sources = tuple(index for index in sources if index + 1 in subscriptions) or sources
         name = f"{self._prefix}{arrival.mid}" if arrival.qos else None
         envelope = Envelope(arrival.payload, headers)
+        size = len(arrival.payload) + len(arrival.properties)
         copies = []
         for index in sources or (None,):
-            copy = _MqttDelivery(envelope, arrival.topic, name, arrival.redelivered, self._ended)
-            copy.mid, copy.qos, copy.shared = arrival.mid, arrival.qos, None
+            copy = _MqttDelivery(
+                envelope, arrival.topic, name, arrival.redelivered, self._ended, skipped=arrival.skipped
+            )
+            copy.mid, copy.qos, copy.shared, copy.size = arrival.mid, arrival.qos, None, size
             copies.append(copy)
             if index is not None:
                 inbox = self._inboxes[index]
                 inbox.waiting.append(copy)
                 inbox.wake()
         first = copies[0]
-        self._unsettled_count += 1
+        self._unsettled.arrived(size)
         if arrival.qos:
             self._settlement.arrived(first)
         if len(copies) > 1:
@@ -161,7 +168,7 @@ class MqttLink:
             if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
-        self._unsettled_count -= 1
+        self._unsettled.ended(delivery.size)
         if delivery.qos:
             for ended, ending in self._settlement.ended(delivery, outcome):
                 assert isinstance(ended, _MqttDelivery)
@@ -194,16 +201,15 @@ class MqttLink:
 
     def _balance(self) -> None:
         """Pause or resume reading."""
-        if self._is_full and not self._unsettled_count:
+        if self._is_full and not self._unsettled.count:
             self._renew("too many unsettled deliveries")
             return
         channel = self._channels[0]
-        waits_for_response = not self._is_started or (bool(self._unconfirmed) and len(self._channels) == 1)
-        if channel.is_paused:
-            if waits_for_response or self._unsettled_count < IN_FLIGHT // 2:
-                channel.resume()
-        elif self._unsettled_count >= IN_FLIGHT and not waits_for_response:
+        waits = not self._is_started or (bool(self._unconfirmed) and len(self._channels) == 1)
+        if self._unsettled.must_pause(is_paused=channel.is_paused, waits_for_confirms=waits):
             channel.pause()
+        else:
+            channel.resume()
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,14 @@ from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import ConnectionType, OutboundMessage, ProbeReport, ReaderStatus
+from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    ConnectionType,
+    ConsumeOptions,
+    OutboundMessage,
+    ProbeReport,
+    ReaderStatus,
+)
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.options import Options
@@ -47,7 +54,7 @@ class Mqtt311:
                 retain = read_retain(value)
         return Publication(encode_topic(topic), message.envelope.payload, qos, retain, b"")
 
-    def connect_properties(self, receive_maximum: int) -> Properties | None:  # noqa: ARG002
+    def connect_properties(self, receive_maximum: int, max_packet: int) -> Properties | None:  # noqa: ARG002
         return None
 
     def subscribe_properties(self, number: int) -> Properties | None:  # noqa: ARG002
@@ -76,8 +83,8 @@ def encode_topic(topic: str) -> bytes:
     return topic.encode()
 
 
-async def _connect(connection: Connection, client: int = 0) -> MqttLink:
-    return await connect(connection, Mqtt311(), client)
+async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> MqttLink:
+    return await connect(connection, Mqtt311(), client, consume)
 
 
 async def _examine(connection: Connection, name: str) -> ProbeReport:

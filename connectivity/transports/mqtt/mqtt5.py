@@ -10,7 +10,14 @@ from paho.mqtt.properties import Properties
 
 from connectivity.connections.model import Connection
 from connectivity.errors import PublishFailed
-from connectivity.transports.base import ConnectionType, OutboundMessage, ProbeReport, ReaderStatus
+from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    ConnectionType,
+    ConsumeOptions,
+    OutboundMessage,
+    ProbeReport,
+    ReaderStatus,
+)
 from connectivity.transports.mqtt import properties as packed
 from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
@@ -81,10 +88,11 @@ class Mqtt5(Mqtt311):
         properties = packed.pack_varint(len(properties)) + properties if properties else NO_PROPERTIES
         return Publication(encode_topic(topic), message.envelope.payload, qos, retain, properties)
 
-    def connect_properties(self, receive_maximum: int) -> Properties | None:
+    def connect_properties(self, receive_maximum: int, max_packet: int) -> Properties | None:
         properties = Properties(PacketTypes.CONNECT)
         properties.SessionExpiryInterval = SESSION_EXPIRY
         properties.ReceiveMaximum = receive_maximum
+        properties.MaximumPacketSize = max_packet
         return properties
 
     def subscribe_properties(self, number: int) -> Properties | None:
@@ -120,8 +128,8 @@ def _pack_expiry(text: str) -> bytes:
     return packed.pack_expiry(int(digits)) if int(digits) else b""
 
 
-async def _connect(connection: Connection, client: int = 0) -> MqttLink:
-    return await connect(connection, Mqtt5(), client)
+async def _connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> MqttLink:
+    return await connect(connection, Mqtt5(), client, consume)
 
 
 async def _examine(connection: Connection, name: str) -> ProbeReport:

@@ -21,10 +21,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.reasoncodes import ReasonCode
 
 from connectivity.transports.dialer import handshake_error, reach
-from connectivity.transports.mqtt.properties import MalformedProperty, pack_varint, unpack_varint
+from connectivity.transports.mqtt.properties import MAX_PACKET, MalformedProperty, pack_varint, unpack_varint
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 
 MAX_IDENTIFIER = 65535
+PACKET_ROOM = 131_072
+"""Bytes of a packet beside its payload: for topic and properties."""
+
 REFUSED = 128
 """Reason codes from this one on are failures."""
 
@@ -75,8 +78,13 @@ class SansIoPahoClient(Client):
         self._is_5 = protocol == MQTTProtocolVersion.MQTTv5
         self._released: dict[int, int] = {}
         """QoS 2 messages after PUBREC, with its reason code; PUBCOMP has no other."""
+        self.max_packet = MAX_PACKET
+        """The largest packet that is kept, in bytes. Of a larger PUBLISH the payload is skipped."""
         self._tail = bytearray()
         self._needed = 0
+        self._oversized: ReceivedPublish | None = None
+        self._left = 0
+        """Bytes still to skip of the payload of `_oversized`."""
 
     # ── bytes in ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -111,17 +119,27 @@ class SansIoPahoClient(Client):
 
     def _take_packet(self, data: bytes, start: int, end: int) -> int:
         """Handle the packet at `start`; return the start of the next one, or `start` if it is incomplete."""
+        if self._oversized is not None:
+            return self._skip_payload(self._oversized, start, end)
         try:
             length, body = unpack_varint(data, start + 1)
         except IndexError:
             self._needed = end - start + 1
             return start
         stop = body + length
-        if stop > end:
-            self._needed = stop - start
-            return start
         head = data[start]
         kind = head & 0xF0
+        if stop > end:
+            if length <= self.max_packet:
+                self._needed = stop - start
+                return start
+            if kind != _PUBLISH:
+                raise MalformedProperty("a packet that is too large")
+            if end - body < PACKET_ROOM:
+                self._needed = body - start + PACKET_ROOM
+                return start
+            self._receive_publish(head, data, body, end, stop - end)
+            return end
         if kind == _PUBLISH:
             self._receive_publish(head, data, body, stop)
         elif kind == _PUBACK:
@@ -135,7 +153,17 @@ class SansIoPahoClient(Client):
                 self._loop_rc_handle(code)
         return stop
 
-    def _receive_publish(self, head: int, data: bytes, body: int, stop: int) -> None:
+    def _skip_payload(self, oversized: ReceivedPublish, start: int, end: int) -> int:
+        """Skip bytes; deliver the message after the last one, since the broker cannot be answered before."""
+        stop = min(end, start + self._left)
+        self._left -= stop - start
+        if not self._left:
+            self._oversized = None
+            self.on_arrival(oversized)
+        return stop
+
+    def _receive_publish(self, head: int, data: bytes, body: int, stop: int, missing: int = 0) -> None:
+        """Deliver a message, or prepare to skip its payload, of which `missing` bytes have not arrived."""
         at = body + 2
         after_topic = at + (data[body] << 8 | data[body + 1])
         qos, mid, properties = head >> 1 & 3, 0, b""
@@ -150,6 +178,11 @@ class SansIoPahoClient(Client):
             at += length
         if at > stop or qos == 3:
             raise MalformedProperty("a PUBLISH that is shorter than it says, or with QoS 3")
+        if missing:
+            size = stop - at + missing
+            self._oversized = ReceivedPublish(topic, b"", qos, bool(head & 1), bool(head & 8), mid, properties, size)
+            self._left = missing
+            return
         self.on_arrival(ReceivedPublish(topic, data[at:stop], qos, bool(head & 1), bool(head & 8), mid, properties))
 
     # ── packets out ───────────────────────────────────────────────────────────────────────────────────────────────────

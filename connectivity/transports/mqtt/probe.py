@@ -16,15 +16,9 @@ from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, LinkError
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.mqtt.async_client import AsyncMqttClient
-from connectivity.transports.mqtt.connector import (
-    HIGHEST_SUBSCRIBED_QOS,
-    NO_SHARED,
-    PATIENCE,
-    connect_and_log_in,
-    make_dial,
-)
+from connectivity.transports.mqtt.connector import NO_SHARED, PATIENCE, connect_and_log_in, make_dial
 from connectivity.transports.mqtt.options import Options
-from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
 from connectivity.transports.mqtt.protocol_version import ProtocolVersion
 
@@ -42,7 +36,8 @@ async def examine(
     options = Options.model_validate(connection.own_options)
     lost: asyncio.Future[LinkError] = asyncio.get_running_loop().create_future()
     client = SansIoPahoClient(name, dialect.protocol, clean_session=True)
-    properties = dialect.connect_properties(WINDOW)
+    client.max_packet = PACKET_ROOM
+    properties = dialect.connect_properties(WINDOW, PACKET_ROOM)
     if properties is not None:
         properties.SessionExpiryInterval = 0
     channel = AsyncMqttClient(client, lost.set_result, lambda: None)
@@ -53,7 +48,7 @@ async def examine(
         is_shared = connection.client_count > 1 and can_share
         sources = []
         for source in connection.sources:
-            qos = min(source.qos or 0, HIGHEST_SUBSCRIBED_QOS)
+            qos = source.qos or 0
             sources.append([await _look(channel, each, name, is_shared, qos, patience) for each in source.addresses])
     except BaseException:
         channel.abandon()

@@ -13,7 +13,10 @@ from connectivity.transports.base import OutboundMessage, ReaderStatus
 
 
 class ReceivedPublish(NamedTuple):
-    """A received PUBLISH packet. `properties` are still packed, and empty in MQTT 3.1.1."""
+    """A received PUBLISH packet. `properties` are still packed, and empty in MQTT 3.1.1.
+
+    `skipped` is the size of a payload that was too large to keep.
+    """
 
     topic: str
     payload: bytes
@@ -22,6 +25,7 @@ class ReceivedPublish(NamedTuple):
     redelivered: bool
     mid: int
     properties: bytes
+    skipped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class ProtocolVersion(Protocol):
     def publication(self, message: OutboundMessage) -> Publication:
         """Return the packet to send. Raises PublishFailed for invalid headers."""
 
-    def connect_properties(self, receive_maximum: int) -> Properties | None: ...
+    def connect_properties(self, receive_maximum: int, max_packet: int) -> Properties | None: ...
 
     def subscribe_properties(self, number: int) -> Properties | None:
         """Return the properties that make the broker add this identifier to the subscription's messages."""

@@ -17,7 +17,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders
 from connectivity.errors import Problem
 from connectivity.mapping.mapper import codecs_of
-from connectivity.transports.base import ConnectionType, ProbeReport
+from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions, ProbeReport
 from connectivity.transports.listener.link import REPLY_TO
 from connectivity.transports.listener.server import check_listener, probe_port, serve, tls_context
 from connectivity.transports.tcp.link import TcpLink
@@ -48,7 +48,11 @@ class Options(BaseModel):
     )
 
 
-async def listen(connection: Connection, client: int = 0) -> TcpLink:  # noqa: ARG001 - a listener has one client
+async def listen(
+    connection: Connection,
+    client: int = 0,  # noqa: ARG001 - a listener has one client
+    consume: ConsumeOptions = CONSUME_DEFAULTS,  # noqa: ARG001 - its own options bound what peers may send
+) -> TcpLink:
     """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     context = context_of(connection)

@@ -12,7 +12,7 @@ from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFact
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.mapping.mapper import codecs_of
-from connectivity.transports.base import ProbeReport
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, ProbeReport
 from connectivity.transports.listener.server import probe_port, serve, tls_context
 from connectivity.transports.listener.timeouts import TimeoutOptions
 from connectivity.transports.websocket.handshake import Rules
@@ -23,7 +23,11 @@ from mappings.mappers import Codec
 _WINDOW_BITS = 12
 
 
-async def listen(connection: Connection, client: int = 0) -> WebSocketLink:  # noqa: ARG001 - a listener has one client
+async def listen(
+    connection: Connection,
+    client: int = 0,  # noqa: ARG001 - a listener has one client
+    consume: ConsumeOptions = CONSUME_DEFAULTS,  # noqa: ARG001 - its own options bound what peers may send
+) -> WebSocketLink:
     """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
     context = context_of(connection, options)

@@ -13,7 +13,7 @@ from connectivity.connections.lifecycle import Status
 from connectivity.management import client as module
 from connectivity.management.client import Backoff
 from connectivity.management.supervisor import Supervisor
-from connectivity.transports.base import ConnectionType
+from connectivity.transports.base import ConnectionType, ConsumeOptions
 from connectivity.validation import limitations
 from tests.support.in_process.service import NOW, ConnectionHarness, connection, creation, pause, turn, until
 from tests.support.memory_transport import MemoryBroker
@@ -40,7 +40,7 @@ class Running:
             self.harness.store,
             self.harness.monitor,
             pauses=pauses,
-            max_payload=1 << 20,
+            consume=ConsumeOptions(1 << 20),
             now=lambda: NOW,
         )
         Running.made.append(self)

@@ -14,6 +14,7 @@ from connectivity.management.supervisor import Supervisor
 from connectivity.sessions.reactive_streams_io.handler import RsioHandler
 from connectivity.sessions.reactive_streams_io.peer import PeerSession
 from connectivity.sessions.reactive_streams_io.sessions import RsioSessions
+from connectivity.transports.base import ConsumeOptions
 from connectivity.transports.tcp.link import TcpLink
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Frame
@@ -160,7 +161,7 @@ class TcpService:
             rsio_harness.monitor,
             pauses=AT_ONCE,
             # A piece of a stream is no message: the bound on those does not count.
-            max_payload=1000,
+            consume=ConsumeOptions(1000),
             now=lambda: NOW,
         )
         self._callers: list[Caller] = []

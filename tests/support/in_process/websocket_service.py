@@ -10,6 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from connectivity.connections.lifecycle import Status
 from connectivity.management.supervisor import Supervisor
+from connectivity.transports.base import ConsumeOptions
 from tests.support.brokers import free_port
 from tests.support.in_process.running_connection import AT_ONCE
 from tests.support.in_process.service import NOW, ConnectionHarness
@@ -30,7 +31,7 @@ class WebSocketService:
             harness.store,
             harness.monitor,
             pauses=AT_ONCE,
-            max_payload=1 << 16,
+            consume=ConsumeOptions(1 << 16),
             now=lambda: NOW,
         )
         self._clients: list[ClientConnection] = []

@@ -21,6 +21,7 @@ from connectivity.management.client import Backoff
 from connectivity.management.supervisor import Supervisor
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
+from connectivity.transports.base import ConsumeOptions
 from connectivity.validation.limitations import caveats, notes
 from connectivity.validation.validator import parse
 from tests.support.dice import examples
@@ -59,10 +60,10 @@ def begun(connection: Connection) -> None:
     supervisor = Supervisor(
         connection,
         cast(Any, SimpleNamespace(dispatcher=SimpleNamespace(handle=print), components=())),
-        cast(Any, None),
+        cast(Any, SimpleNamespace(note_committed=print)),
         PrometheusRegistry(),
         pauses=Backoff(),
-        max_payload=1,
+        consume=ConsumeOptions(1),
         now=lambda: NOW,
     )
     assert supervisor.connection is connection

@@ -52,6 +52,9 @@ be carried out twice.
 """,
     limits=(
         Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
+        Limit(
+            "a larger payload than `limits.payload`", "skipped while it arrives, answered with 413, and acknowledged"
+        ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit("the length of a name or routing key", f"{MOST_BYTES} bytes"),
         Limit("logging in", "by user name and password; a client certificate is accepted and not used"),

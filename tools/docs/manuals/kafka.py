@@ -46,10 +46,12 @@ empty, a partition is a whole number; a key that comes out empty is none.
     settling_rules="""\
 That is so with a source's `qos` 1 (at least once). With 0 or none the offset is committed as soon as the record is there
 (at most once). A delivery is named by topic id, partition and offset. Kafka has no mark for redeliveries: those records
-carry one that were there before this link got their partition, or that it had already.
+carry one that were there before this link got their partition, or that it had already. The outcome of a change is known
+until its offset is committed, however long the service was down, and for `journal.redelivery_window` in any case.
 """,
     limits=(
         Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),
+        Limit("the largest record", "the topic's `max.message.bytes`, since a batch is always fetched whole"),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
             "interruptions that are bridged without a new link; meanwhile the status gives the reason",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connectivity.transports.mqtt.connector import HIGHEST_SUBSCRIBED_QOS, WINDOW
+from connectivity.transports.mqtt.connector import WINDOW
 from connectivity.transports.mqtt.link import IN_FLIGHT
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC
 from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
@@ -36,11 +36,17 @@ MANUAL = Manual(
     settling_rules="""\
 Acknowledgements go in the order of arrival. A delivery is named by its packet identifier. With QoS 0 there is nothing to
 acknowledge and nothing comes again.
+
+With QoS 2 a delivery is acknowledged by PUBREC, also when it is settled and not before: until then the broker delivers it
+again after a lost link. A change that comes again is recognized for `journal.redelivery_window` and answered, not carried
+out twice. A live message may be forwarded twice if the link is lost before PUBREC has reached the broker.
 """,
     limits=(
         Limit("deliveries in progress", str(IN_FLIGHT)),
+        Limit(
+            "a larger payload than `limits.payload`", "skipped while it arrives, answered with 413, and acknowledged"
+        ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
-        Limit("the QoS that sources subscribe with", f"{HIGHEST_SUBSCRIBED_QOS}, also where they say 2"),
         Limit(
             "clients of a connection",
             "one, since this version cannot share subscriptions; with `separatePublisherClient` one more",

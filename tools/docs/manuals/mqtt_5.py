@@ -9,6 +9,7 @@ from connectivity.transports.mqtt.mqtt311 import (
     RETAIN,
     TOPIC,
 )
+from connectivity.transports.mqtt.paho_client import PACKET_ROOM
 from tools.docs.manual import HeaderRule, Limit, Manual, Note
 from tools.docs.manuals.mqtt import OUTCOMES
 
@@ -32,6 +33,10 @@ several with one name the last one applies.
     limits=(
         Limit("how long the broker keeps a session after its link is gone", f"{SESSION_EXPIRY} s"),
         Limit("unacknowledged deliveries, at which the broker holds back", str(IN_FLIGHT)),
+        Limit(
+            "the largest packet (Maximum Packet Size)",
+            f"`limits.payload` and {PACKET_ROOM >> 10} KiB; the broker drops a larger one, and nobody gets an error",
+        ),
     ),
     notes=(
         Note(

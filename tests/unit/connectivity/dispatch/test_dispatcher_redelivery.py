@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,36 @@ async def test_b2_two_deliveries_with_one_message_id_are_both_settled_after_thei
     assert harness.values() == [True, True], (
         "without the broker's mark and without a key of its own it is another command"
     )
+
+
+@pytest.mark.parametrize("headers", [{}, {"idempotency_key": "k"}])
+async def test_b11_a_record_whose_offset_is_not_committed_is_answered_again_after_any_time(
+    tmp_path: Path, headers: dict[str, str]
+) -> None:
+    """The service is killed before the commit and starts again after eleven minutes."""
+
+    def handle_record(harness: ConnectionHarness, *, is_again: bool) -> None:
+        payload = turn(True, correlation_id="c-1", **headers)
+        delivery = harness.delivery(payload, "kafka:topic/0/7", redelivered=is_again)
+        delivery.position = "topic/0", 7
+        harness.handle(delivery)
+
+    killed = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
+    await killed.has_lamp()
+    handle_record(killed, is_again=False)
+    await killed.settled(1)
+    answers = killed.answers()
+    await killed.store.close()
+    started = ConnectionHarness(journal=Journal.open(tmp_path / "journal.db"))
+    started.store._now = lambda: time.time_ns() + 11 * 60 * 10**9
+    started.store.note_committed("site", "topic/0", 7)
+    handle_record(started, is_again=True)
+    await started.settled(1)
+    assert (started.answers(), started.values()) == (answers, [True])
+    started.store.note_committed("site", "topic/0", 8)
+    handle_record(started, is_again=True)
+    await started.settled(2)
+    assert started.values() == [True, True], "beyond the committed offset a name is known for its time only"
 
 
 async def test_b3_a_retrieve_that_outlives_its_connection_leaves_the_redelivery_to_the_next_opening(

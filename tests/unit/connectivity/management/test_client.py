@@ -15,7 +15,7 @@ from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.management.client import Backoff
 from connectivity.targets.outbox import MAX_FAILED_LINKS
-from connectivity.transports.base import Done, Link, OutboundMessage
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, Done, Link, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, until
@@ -113,17 +113,36 @@ async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> N
     assert running.supervisor.status is Status.CLOSED
 
 
+async def test_links_get_the_limits_and_report_committed_offsets_to_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = Running()
+    consumed: list[ConsumeOptions] = []
+
+    async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
+        consumed.append(consume)
+        assert CONNECTION_TYPE.connect is not None
+        return await CONNECTION_TYPE.connect(connection, client, consume)
+
+    with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
+    running.supervisor.open()
+    await until(lambda: running.supervisor.status is Status.OPEN)
+    [consume] = consumed
+    assert (consume.payload, consume.unsettled_bytes) == (1 << 20, 16 << 20)
+    consume.on_committed("topic/0", 7)
+    assert running.harness.journal.committed == {(running.supervisor.connection.id, "topic/0"): 7}
+    await running.supervisor.close()
+
+
 async def test_a_mistake_of_our_own_while_connecting_is_reported_and_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     running = Running()
     tries = count(1)
 
-    async def connect(connection: Connection, client: int = 0) -> Link:
+    async def connect(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
         if next(tries) == 1:
             raise ZeroDivisionError("internal error")
         assert CONNECTION_TYPE.connect is not None
-        return await CONNECTION_TYPE.connect(connection, client)
+        return await CONNECTION_TYPE.connect(connection, client, consume)
 
     with_broker(monkeypatch, replace(CONNECTION_TYPE, connect=connect))
     with capture_logs() as lines:

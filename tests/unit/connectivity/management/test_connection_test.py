@@ -197,12 +197,14 @@ async def test_the_report_lists_settings_without_effect_and_deviations_from_the_
     )
     document = {
         **DOCUMENT,
-        "sources": [{**SOURCE, "qos": 2, "replyTarget": {"enabled": False, "address": "a"}}],
+        "uri": "ssl://broker.acme.example:8883",
+        "validateCertificates": False,
+        "sources": [{**SOURCE, "replyTarget": {"enabled": False, "address": "a"}}],
         "targets": [{**TARGET, "topics": ["_/_/things/twin/events?namespace=acme"]}],
     }
     report = await tried(document)
-    assert report["clients"][0]["details"] == (
-        "connected: sources with QoS 2 are consumed with QoS 1; no shared subscriptions"
+    assert (
+        report["clients"][0]["details"] == "connected: the broker's certificate is not checked; no shared subscriptions"
     )
     assert report["replyTargets"] == []
     assert "namespace is unknown" in report["withoutEffect"][0]

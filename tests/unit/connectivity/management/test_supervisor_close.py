@@ -13,7 +13,7 @@ from connectivity.connections.lifecycle import ConnectionState, Status
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, NotConnected
 from connectivity.management.client import Backoff
-from connectivity.transports.base import Done, Link
+from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, Done, Link
 from tests.support.in_process.running_connection import Running, numbered, with_broker
 from tests.support.in_process.service import pause, streaming, target, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
@@ -151,7 +151,7 @@ async def test_closing_when_the_last_commit_fails_ends_all_the_same() -> None:
     assert (running.answers(), running.unsettled()) == ([], 1)
 
 
-async def hang(connection: Connection, client: int = 0) -> Link:
+async def hang(connection: Connection, client: int = 0, consume: ConsumeOptions = CONSUME_DEFAULTS) -> Link:
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody answers")
 

@@ -52,6 +52,14 @@ def read(with_reader: SourceReader, payload: bytes, **headers: str) -> Inbound:
     return received_signal.signal
 
 
+def test_b9_a_payload_that_the_link_has_skipped_is_too_large() -> None:
+    delivery = Delivery(Envelope(b"", {}), "in/lamp-7", "d1", False, lambda *_: None, skipped=256_000_000)
+    received = reader(1000).receive(delivery)
+    assert received.error is not None
+    assert (received.error.fault.status, received.error.fault.error) == (413, "connectivity:message.toolarge")
+    assert "256000000 bytes" in received.error.fault.message
+
+
 def error_of(with_reader: SourceReader, payload: bytes, headers: Mapping[str, str] | None = None) -> ErrorResponse:
     received = receive(with_reader, payload, headers)
     assert received.error is not None

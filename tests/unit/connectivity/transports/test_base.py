@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from connectivity.transports.base import Delivery, InOrderSettlement, Outcome
+import pytest
+
+from connectivity.transports.base import MOST_BUDGETS, Delivery, InOrderSettlement, Outcome, ReadLimit
 from mappings.model.envelope import Envelope
 
 
@@ -46,3 +48,35 @@ def test_a_delivery_is_settled_once() -> None:
     delivery.settle(Outcome.DROPPED)
     delivery.settle()
     assert (told, delivery.outcome) == ([Outcome.DROPPED], Outcome.DROPPED)
+
+
+def must_pause(limit: ReadLimit, *, is_paused: bool = False, waits: bool = False) -> bool:
+    return limit.must_pause(is_paused=is_paused, waits_for_confirms=waits)
+
+
+@pytest.mark.parametrize(("count", "size"), [(10, 0), (1, 100), (1, 1000)])
+def test_reading_stops_at_either_limit_until_half_of_it_is_left(count: int, size: int) -> None:
+    limit = ReadLimit(10, 100)
+    for _ in range(count):
+        assert not must_pause(limit)
+        limit.arrived(size)
+    assert must_pause(limit)
+    for _ in range(count // 2):
+        assert must_pause(limit, is_paused=True)
+        limit.ended(size)
+    if count == 1:
+        limit.ended(size)
+    assert must_pause(limit, is_paused=True) is (count == 10)
+    if count == 10:
+        limit.ended(size)
+    assert not must_pause(limit, is_paused=True)
+
+
+def test_reading_goes_on_while_confirms_are_outstanding_up_to_a_multiple_of_the_limit() -> None:
+    limit = ReadLimit(10, 100)
+    limit.arrived(100)
+    assert not must_pause(limit, waits=True)
+    assert not must_pause(limit, is_paused=True, waits=True)
+    assert not limit.is_exceeded
+    limit.arrived((MOST_BUDGETS - 1) * 100)
+    assert limit.is_exceeded

@@ -85,7 +85,7 @@ def test_a_namespace_that_nothing_can_be_in_is_reported() -> None:
 
 def test_8_13_8_24_the_status_of_a_connection_lists_its_limitations() -> None:
     assert list(caveats(document())) == []
-    assert list(caveats(document({"qos": 2}))) == ["sources with QoS 2 are consumed with QoS 1"]
+    assert list(caveats(document({"qos": 2}))) == []
     unchecked = document(uri="ssl://broker.acme.example:8883", validateCertificates=False)
     assert list(caveats(unchecked)) == ["the broker's certificate is not checked"]
     assert list(caveats(document(validateCertificates=False))) == []

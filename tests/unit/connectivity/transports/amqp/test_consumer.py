@@ -10,8 +10,21 @@ import pytest
 
 from connectivity.connections.model import Source
 from connectivity.transports.amqp.consumer import AmqpConsumer
+from connectivity.transports.amqp.frames import BODY, CONTENT, DELIVER, HEADER, METHOD, METHOD_ID
 from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
+
+
+class Reading:
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def arrived(self, size: int) -> bool:
+        self.sizes.append(size)
+        return True
+
+    def ended(self, size: int) -> None:
+        self.sizes.remove(size)
 
 
 def delivery(name: str) -> Delivery:
@@ -25,8 +38,38 @@ async def test_remaining_deliveries_of_a_link_ended_by_the_broker_are_discarded(
     """The broker brings it again, marked, and perhaps has done so over another link."""
     client: Any = SimpleNamespace(frame_demultiplexer=SimpleNamespace(peer_has_closed=has_parted))
     source = Source(addresses=["commands"], authorization_context=["acme:line"])
-    intake = AmqpConsumer(client, source, lambda _: None)
+    intake = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20)
     intake._inbox.waiting.extend(map(delivery, "12"))
     # Behind the turn in which what waits is taken.
     asyncio.get_running_loop().call_soon(intake.end)
     assert [each.name async for ready in intake.consume() for each in ready] == expected
+
+
+def content(size: int) -> bytes:
+    """A content header without properties."""
+    return CONTENT.pack(60, 0, size) + bytes(2)
+
+
+DELIVERED = METHOD_ID.pack(*DELIVER) + b"\x010" + bytes(7) + b"\x01" + bytes(1)
+
+
+async def test_b9_the_body_of_a_message_of_256_mb_is_skipped() -> None:
+    client: Any = SimpleNamespace(call_before_send=lambda _: None)
+    reading = Reading()
+    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    intake = AmqpConsumer(client, source, lambda _: None, reading, 1 << 20)
+    body, frames = bytes(1 << 17), 2048
+    intake.take(METHOD, DELIVERED)
+    intake.take(HEADER, content(len(body) * frames))
+    for _ in range(frames):
+        intake.take(BODY, body)
+        assert not intake._parts
+    intake.take(METHOD, DELIVERED)
+    intake.take(HEADER, content(4))
+    intake.take(BODY, b"next")
+    large, following = intake._inbox.waiting
+    assert (large.envelope.payload, large.skipped) == (b"", 256 << 20)
+    assert (following.envelope.payload, following.skipped) == (b"next", 0)
+    assert reading.sizes == [2, 6]
+    large.settle()
+    assert reading.sizes == [6]

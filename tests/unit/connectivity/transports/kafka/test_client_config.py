@@ -19,7 +19,10 @@ def test_every_consumer_of_every_client_is_a_member_of_its_own() -> None:
     }
     connection = Connection.model_validate(document)
     options = Options.model_validate(connection.own_options)
-    settings = [consumer_settings(connection, options, client, member) for client in (0, 1) for member in (0, 1)]
+    settings = [
+        consumer_settings(connection, options, 1 << 20, client, member) for client in (0, 1) for member in (0, 1)
+    ]
     names = [each["group.instance.id"] for each in settings]
     assert names == ["depot-7", "depot-7.0.1", "depot-7.1.0", "depot-7.1.1"]
     assert {each["group.id"] for each in settings} == {"depot-7"}
+    assert {(each["queued.max.messages.kbytes"], each["fetch.max.bytes"]) for each in settings} == {(1024, 1 << 20)}

@@ -9,8 +9,16 @@ import pytest
 from structlog.testing import capture_logs
 
 from connectivity.errors import ConnectivityError, Detail
-from connectivity.transports.base import Delivery, OutboundMessage, Outcome
-from connectivity.transports.mqtt.link import IN_FLIGHT, MOST_HELD, MqttLink
+from connectivity.transports.base import (
+    CONSUME_DEFAULTS,
+    MOST_BUDGETS,
+    MOST_COUNTS,
+    ConsumeOptions,
+    Delivery,
+    OutboundMessage,
+    Outcome,
+)
+from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 from connectivity.transports.mqtt.properties import ServerLimits
@@ -19,10 +27,12 @@ from mappings.model.envelope import Envelope
 from tests.contract.link import DeliveryCollector, lost
 from tests.support.wait import wait_until
 
+MOST_HELD = MOST_COUNTS * IN_FLIGHT
 
-def link() -> tuple[MqttLink, SansIoPahoClient]:
+
+def link(consume: ConsumeOptions = CONSUME_DEFAULTS) -> tuple[MqttLink, SansIoPahoClient]:
     """A link whose client has no socket: what it would send stays in `unsent`."""
-    made = MqttLink(Mqtt311(), [["lab/in"]], None, 100)
+    made = MqttLink(Mqtt311(), [["lab/in"]], None, 100, consume=consume)
     client = SansIoPahoClient("lab", Mqtt311.protocol, clean_session=True)
     made.make_channel(client)
     made.made(ServerLimits())
@@ -81,6 +91,20 @@ async def test_qos_0_beyond_the_bound_is_lost_and_the_link_stays() -> None:
     client.on_arrival(arrival(MOST_HELD + 5, qos=0))
     await settled(taker, 1)
     assert not made.lost.done()
+    await made.close()
+
+
+async def test_beyond_a_multiple_of_the_bound_in_bytes_messages_are_left_to_the_next_link() -> None:
+    """While the link must read on for confirms; a message that fits is taken, however large."""
+    made, client = link(ConsumeOptions(unsettled_bytes=1000))
+    taker = DeliveryCollector(made)
+    size = 1000 * MOST_BUDGETS
+    client.on_arrival(ReceivedPublish("lab/in", bytes(size), 1, False, False, 1, b""))
+    client.on_arrival(arrival(2))
+    [delivery] = await taker.take(1)
+    assert not taker.deliveries
+    delivery.settle()
+    assert (await lost(made)).detail is Detail.CONNECTING
     await made.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from paho.mqtt.client import Client
 from paho.mqtt.enums import MQTTProtocolVersion
 
-from connectivity.transports.mqtt.paho_client import SansIoPahoClient
+from connectivity.transports.mqtt.paho_client import PACKET_ROOM, SansIoPahoClient
+from connectivity.transports.mqtt.properties import pack_varint
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from tests.support.dice import examples
 from tests.support.table import each_row
@@ -168,3 +170,47 @@ def test_packet_identifiers_start_again_at_one() -> None:
     sender, _, _ = client()
     sender._last_mid = 65534
     assert [sender.next_identifier() for _ in range(3)] == [65535, 1, 2]
+
+
+def test_b9_a_message_of_256_mb_costs_no_more_than_its_head() -> None:
+    """It is delivered behind its last byte, without its payload."""
+    receiver, arrived, _ = client()
+    receiver.max_packet = PACKET_ROOM + (1 << 20)
+    chunk, payload = bytes(65536), (256 << 20) - 1000
+    head = b"\x32" + pack_varint(payload + 5) + b"\x00\x01t\x00\x07"
+    tracemalloc.start()
+    receiver.feed(head)
+    for _ in range(payload // len(chunk)):
+        receiver.feed(chunk)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (arrived, peak < 4 * PACKET_ROOM) == ([], True)
+    receiver.feed(bytes(payload % len(chunk)) + packets(Publication(b"t", b"next", 1, False, b"")))
+    assert arrived == [
+        ReceivedPublish("t", b"", 1, False, False, 7, b"", payload),
+        ReceivedPublish("t", b"next", 1, False, False, 1, b""),
+    ]
+
+
+@pytest.mark.parametrize("piece", [1000, 65_536, 200_000, 1_000_000])
+def test_a_payload_is_skipped_in_any_pieces(piece: int) -> None:
+    large = Publication(b"t", bytes(500_000), 1, False, b"")
+    stream = packets(large, Publication(b"t", b"small", 1, False, b""), large, large)
+    receiver, arrived, _ = client()
+    receiver.max_packet = PACKET_ROOM
+    for start in range(0, len(stream), piece):
+        receiver.feed(stream[start : start + piece])
+    assert [(each.mid, len(each.payload) + each.skipped) for each in arrived] == [
+        (1, 500_000),
+        (2, 5),
+        (3, 500_000),
+        (4, 500_000),
+    ]
+    assert all(not each.payload for each in arrived if each.skipped)
+
+
+def test_a_packet_that_is_too_large_and_no_message_ends_the_link() -> None:
+    receiver, _, _ = client()
+    receiver.max_packet = PACKET_ROOM
+    receiver.feed(b"\x90" + pack_varint(PACKET_ROOM + 1))
+    assert receiver.socket() is None

@@ -1,0 +1,51 @@
+"""An AMQP link that has stopped reading, at a real RabbitMQ."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from connectivity.transports.base import ConsumeOptions, OutboundMessage
+from mappings.model.envelope import Envelope
+from tests.contract.byte_limits import LARGE
+from tests.contract.link import DeliveryCollector, Publishing
+from tests.support.amqp_link import AmqpWorld
+from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.wait import wait_until
+
+pytestmark = pytest.mark.broker("rabbitmq")
+
+
+@pytest.fixture
+async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
+    async with AmqpWorld.at(rabbitmq) as made:
+        made.consume = ConsumeOptions(unsettled_bytes=8 * LARGE)
+        yield made
+
+
+async def test_a_link_that_has_stopped_reading_stays(world: AmqpWorld) -> None:
+    """It sees no heartbeats, and knows why."""
+    link = await world.connect(requestedHeartbeat="1")
+    taker = DeliveryCollector(link)
+    await world.send([bytes(LARGE)] * 60)
+    await wait_until(lambda: link.client.is_paused)
+    sent = world.proxy.sent
+    await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 8 * 8)  # eight of ours, in four seconds
+    assert (link.lost.done(), link.client.is_paused) == (False, True)
+    for _ in range(60):
+        assert await taker.payloads(1) == [bytes(LARGE)]
+    await link.close()
+
+
+async def test_a_link_that_has_stopped_reading_publishes(world: AmqpWorld) -> None:
+    link = await world.connect()
+    taker = DeliveryCollector(link)
+    await world.send([bytes(LARGE)] * 20)
+    await wait_until(lambda: link.client.is_paused)
+    publishing = Publishing(link)
+    publishing.give(OutboundMessage(world.out, Envelope(b"out")))
+    assert await publishing.all_done() == [None]
+    for _ in range(20):
+        assert await taker.payloads(1) == [bytes(LARGE)]
+    await link.close()
