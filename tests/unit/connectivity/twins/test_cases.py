@@ -16,7 +16,7 @@ FILES = (
     *(
         ROOT / "tests" / "unit" / "connectivity" / f"{name}.py"
         for name in (
-            "dispatch/test_commands_causes",
+            "dispatch/test_command_executor",
             "dispatch/test_weak_acknowledgements",
             "maintenance/test_policy_expiry",
             "targets/test_event_cursor",
