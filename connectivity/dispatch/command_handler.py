@@ -18,6 +18,7 @@ from connectivity.dispatch.request_reply import RequestReply
 from connectivity.dispatch.responder import Responder
 from connectivity.errors import TwinError
 from connectivity.sources.acknowledgements import (
+    ACK_HEADERS,
     NOTHING,
     RequestedAcks,
     channel_of,
@@ -31,6 +32,7 @@ from connectivity.sources.reader import ReceivedSignal
 from connectivity.store.past_state import state_at
 from connectivity.store.store import Store
 from connectivity.twins.decider import LIVE_CONDITION, Decider, asks_for_past
+from connectivity.twins.retrieval import PAST_HEADERS
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.model.headers import response_required
 from mappings.model.signals import Command, ErrorResponse, LiveCommand
@@ -38,6 +40,9 @@ from spark_store.errors import HistoryUnavailable
 from spark_store.records import PastQuery
 
 log = structlog.get_logger(__name__)
+
+_SPECIAL = frozenset((LIVE_CONDITION, *PAST_HEADERS, *ACK_HEADERS))
+"""Headers that few commands have: for speed the others are not asked about them one by one."""
 
 
 class CommandHandler:
@@ -63,20 +68,26 @@ class CommandHandler:
     def handle(
         self, signal: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
     ) -> Sequence[Effect]:
+        if _SPECIAL.isdisjoint(signal.headers):
+            return [self._execute(signal, received_signal, arrival, batch, None)]
         if LIVE_CONDITION in signal.headers and signal.action == "retrieve" and response_required(signal.headers):
             return [self._query_device(signal, received_signal, arrival)]
         if asks_for_past(signal):
             return [self._check_past_retrieve(signal, received_signal, arrival, batch)]
-        return [self._execute(signal, received_signal, arrival, batch)]
+        return [self._execute(signal, received_signal, arrival, batch, self._requested_acks(signal, arrival))]
 
     def _execute(
-        self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery, batch: Batch
+        self,
+        command: Command,
+        received_signal: ReceivedSignal,
+        arrival: InboundDelivery,
+        batch: Batch,
+        requested: RequestedAcks | Fault | None,
     ) -> RespondEffect:
-        """Decide a command, and wait for acknowledgements if it requests others."""
-        requested: RequestedAcks | Fault | None = None
-        # Most commands have no headers about acknowledgements; for speed those are not parsed at all.
-        if not has_no_ack_headers(command.headers):
-            requested = self._requested_acks(command, arrival)
+        """Decide a command, and wait for acknowledgements if it requests others.
+
+        `requested` of None: it has no headers about them.
+        """
         response: CommandResponse
         if isinstance(requested, Fault):
             response = ErrorResponse(command.entity, command.entity.type.group, requested, command.headers)
@@ -96,8 +107,10 @@ class CommandHandler:
             pending = self._request_reply.hold(command, requested, received_signal.route, arrival)
         return RespondEffect(arrival, response, received_signal.route, pending)
 
-    def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault:
+    def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault | None:
         """Return the acknowledgements that a command requests, or the fault if they are not possible."""
+        if has_no_ack_headers(command.headers):
+            return None
         channel = channel_of(command)
         requested = requested_acks(command.headers, channel) if channel is not None else NOTHING
         if isinstance(requested, Fault) or requested.is_plain("twin"):
@@ -131,7 +144,7 @@ class CommandHandler:
         except TwinError as refused:
             return RespondEffect(arrival, _refusal(command, refused), received_signal.route)
         if query is None:
-            return self._execute(command, received_signal, arrival, batch)
+            return self._execute(command, received_signal, arrival, batch, self._requested_acks(command, arrival))
         return ForwardEffect(
             arrival, lambda: self._start_past_retrieve(command, query, received_signal, arrival), command.headers
         )

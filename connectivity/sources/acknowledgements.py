@@ -73,9 +73,12 @@ _DEFAULT_REQUESTS: Final = {channel: RequestedAcks((label,), True, MAX_TIMEOUT) 
 _LABELS_OF_OTHERS: Final = {channel: BUILT_IN - own for channel, own in SERVICE_LABELS.items()}
 
 
+ACK_HEADERS: Final = frozenset({"requested-acks", "response-required", "timeout"})
+
+
 def has_no_ack_headers(headers: Headers) -> bool:
     """Return whether a signal has none of the headers about acknowledgements, as most do."""
-    return "requested-acks" not in headers and "response-required" not in headers and "timeout" not in headers
+    return ACK_HEADERS.isdisjoint(headers)
 
 
 def requested_acks(headers: Headers, channel: str) -> RequestedAcks | Fault:

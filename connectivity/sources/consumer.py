@@ -66,7 +66,7 @@ class RetryBuffer:
         """Process deliveries after those that are held."""
         while self._recovery is not None:
             await asyncio.shield(self._recovery)
-        self._handle(deliveries, dict.fromkeys(deliveries, consumer))
+        self._process(deliveries, partial(self._hold, dict.fromkeys(deliveries, consumer)))
 
     def unsettled_seconds(self, now: float) -> Mapping[int, float]:
         """Return the age of the oldest unsettled delivery by source; 0 if all are settled."""
@@ -92,9 +92,6 @@ class RetryBuffer:
                         break
                     if not delivery.has_own_timeout:
                         consumer.reject(delivery, now)
-
-    def _handle(self, deliveries: Sequence[InboundDelivery], owners: Mapping[InboundDelivery, SourceConsumer]) -> None:
-        self._process(deliveries, partial(self._hold, owners))
 
     def _hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
         held = [(delivery, owners[delivery]) for delivery in deliveries if owners[delivery] in self._consumers]
@@ -127,7 +124,7 @@ class RetryBuffer:
                 break
         held, self._held = sorted(self._held, key=lambda each: each[0].number), []
         self._recovery = None
-        self._handle([delivery for delivery, _ in held], dict(held))
+        self._process([delivery for delivery, _ in held], partial(self._hold, dict(held)))
 
 
 class SourceConsumer:

@@ -124,8 +124,9 @@ class InboundDelivery:
 
     def end(self) -> None:
         """Settle the delivery with its outcome."""
-        # First, since the broker may redeliver within the call.
-        self.ledger.forget(self)
+        if self.key is not None and self.ledger.pending.get(self.key) is self:
+            # First, since the broker may redeliver within the call.
+            del self.ledger.pending[self.key]
         self.delivery.settle(self.outcome)
         for each in self.redeliveries:
             each.settle(self.outcome)

@@ -151,6 +151,7 @@ class SourceReader:
             if requests is not None
             else None
         )
+        self._maps_headers = bool(route.header_mapping)
         names = route.header_mapping.names
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
@@ -316,7 +317,7 @@ class SourceReader:
         """
         headers = dict(signal.headers)
         try:
-            if self.route.header_mapping:
+            if self._maps_headers:
                 mapped = self.route.header_mapping.apply(self._context(delivery, signal, subjects))
                 headers = _merge(headers, normalize(mapped, mapped=True))
             if isinstance(signal, SessionMessage):

@@ -108,7 +108,7 @@ class Subscription:
             return self._close(SubscriptionEnded(EndReason.INVALID_DEMAND))
         self.state = SubscriptionState.FLOWING
         self.demand = min(self.demand + demand, UNBOUNDED)
-        return self._close_if_due()
+        return self._close_if_due() if self._held_end is not None else []
 
     def begin_page(self) -> bool:
         """Return whether a page of the feed is to be read now: there is demand, and none is being read."""
@@ -129,8 +129,8 @@ class Subscription:
         """
         if self.state is SubscriptionState.CLOSED or not elements:
             return []
-        if len(elements) > self.capacity:
-            raise ValueError(f"found {len(elements)} elements, expected at most {self.capacity}")
+        if len(elements) > (capacity := self.capacity):
+            raise ValueError(f"found {len(elements)} elements, expected at most {capacity}")
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
         self.sent += len(elements)

@@ -240,7 +240,7 @@ class SubscriptionManager(ConnectionComponent):
         """Add demand, or send why it cannot be added."""
         if (subscription := self._find(signal, subscriber)) is None:
             return
-        if subscription.is_closed:
+        if subscription.state is SubscriptionState.CLOSED:
             (ended,) = subscription.request(signal.demand)
             assert isinstance(ended, SubscriptionEnded)
             reason = ended.reason or EndReason.CANCELLED
@@ -393,8 +393,8 @@ class SubscriptionManager(ConnectionComponent):
 
     async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
-        while subscription.capacity and (feed := subscription.feed) is not None:
-            limit = min(subscription.capacity, max(self._bounds.page_items, subscription.peer.page_items))
+        while (capacity := subscription.capacity) and (feed := subscription.feed) is not None:
+            limit = min(capacity, max(self._bounds.page_items, subscription.peer.page_items))
             if subscription.sent or feed.has_timeout:
                 page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
             else:

@@ -207,13 +207,13 @@ def _one_of_several(case: CommandContext, entity: EntityId, selection: FieldSele
 
 REVISION: Final = "at-historical-revision"
 TIMESTAMP: Final = "at-historical-timestamp"
-_HEADERS: Final = frozenset({REVISION, TIMESTAMP})
+PAST_HEADERS: Final = frozenset({REVISION, TIMESTAMP})
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def asks_for_past(command: Command) -> bool:
     """Whether a command names a past state; commands that change something cannot."""
-    return command.action == "retrieve" and not _HEADERS.isdisjoint(command.headers)
+    return command.action == "retrieve" and not PAST_HEADERS.isdisjoint(command.headers)
 
 
 def past_query(case: CommandContext) -> PastQuery | None:

@@ -2,9 +2,9 @@
 
 `read_message` splits the members and keeps the value as bytes. It rejects what the JSON library accepts and later stages
 cannot handle, in the whole payload: invalid UTF-8, nesting beyond `MAX_NESTING`, integers beyond 64 bits and numbers beyond
-a double. Each of these checks has a cheap test that almost no message fails; only then it is done in full. `reject_nul` is
-such a check for commands only: a response may quote what a command must not contain. Of a repeated member the last one
-applies. `mappings/mappers/ditto.py` interprets the members.
+a double. Each of these checks has a cheap test that almost no message fails; only then it is done in full. `reject_nul` is a
+check for commands only: a response may quote what a command must not contain. Of a repeated member the last one applies.
+`mappings/mappers/ditto.py` interprets the members.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def read_message(payload: bytes) -> DittoMessage:
     return message
 
 
-def reject_nul(payload: bytes, value: msgspec.Raw) -> None:
-    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value of this payload with U+0000."""
-    if b"\\u0000" in payload and (fault := _nul_fault(parse_value(value))) is not None:
+def reject_nul(value: msgspec.Raw) -> None:
+    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value with U+0000."""
+    if (fault := _nul_fault(parse_value(value))) is not None:
         raise DecodeError(fault)
 
 
@@ -222,7 +222,7 @@ def require_value(value: Any) -> Value:
     """The value of a command that cannot do without. Raises DecodeError."""
     if value is None:
         raise DecodeError(errors.field_missing("value"))
-    return as_object(value)
+    return value if isinstance(value, dict) else as_object(value)
 
 
 def as_object(value: Any) -> Value:
@@ -234,9 +234,11 @@ def as_object(value: Any) -> Value:
 
 def subscription_id(members: Value) -> str:
     """Return the subscription's ID. Raises DecodeError if it is missing."""
-    key = text(members, "subscriptionId")
+    key = members.get("subscriptionId")
     if key is None:
         raise DecodeError(errors.field_missing("subscriptionId"))
+    if not isinstance(key, str):
+        raise DecodeError(errors.wrong_type("subscriptionId", key, "String"))
     return key
 
 

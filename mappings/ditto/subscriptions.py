@@ -88,7 +88,9 @@ def subscribe_to_history(entity: EntityId, path: str, value: Any, headers: Heade
     """
     if path not in ("", "/"):
         raise UnknownPath(errors.unknown_path(path))
-    members = {} if value is None else as_object(value)
+    if not value and value in (None, {}):
+        return Subscribe(SubscriptionKind.HISTORY, HistoryQuery(entity), headers)
+    members = as_object(value)
     query = HistoryQuery(
         entity,
         from_revision=long(members, "fromHistoricalRevision") or 0,

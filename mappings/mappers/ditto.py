@@ -52,7 +52,8 @@ class DittoCodec(PayloadMapper):
             group, channel = topic.group, "live" if topic.channel == "live" else "twin"
             if topic.criterion == "errors":
                 return ()
-            reject_nul(envelope.payload, message.value)
+            if b"\\u0000" in envelope.payload:
+                reject_nul(message.value)
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:
@@ -89,7 +90,7 @@ def _command(message: DittoMessage, topic: TopicPath, entity: EntityId, headers:
     action = topic.action
     if action is None or action not in place.actions:
         raise unknown_topic(message.topic)
-    if (status := status_of(message)) is not None:
+    if message.status is not None and (status := status_of(message)) is not None:
         raise DecodeError(errors.looks_like_response(status))
     value = compact(message.value) if message.value else None
     return Command(entity, action, place.path, value, headers, message.fields)

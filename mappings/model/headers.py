@@ -31,10 +31,14 @@ _Convert: TypeAlias = Callable[[object, bool], object]
 
 
 class HeaderType(NamedTuple):
-    """A type of header; `name` is its name in errors."""
+    """A type of header; `name` is its name in errors.
+
+    `is_text`: a text that is not empty needs no conversion.
+    """
 
     name: str
     convert: _Convert
+    is_text: bool = False
 
 
 def _boolean(value: object, _: bool) -> object:
@@ -138,8 +142,8 @@ def _timeout(value: object, _: bool) -> object:
 BOOLEAN = HeaderType("boolean", _boolean)
 INT = HeaderType("int", _integer(32))
 LONG = HeaderType("long", _integer(64))
-TEXT = HeaderType("text", _text)
-NON_EMPTY_TEXT = HeaderType("non-empty text", _non_empty_text)
+TEXT = HeaderType("text", _text, is_text=True)
+NON_EMPTY_TEXT = HeaderType("non-empty text", _non_empty_text, is_text=True)
 LABELS = HeaderType("JSON array of labels", _labels)
 ARRAY = HeaderType("JSON array", _array)
 OBJECT = HeaderType("JSON object", _object)
@@ -257,21 +261,6 @@ def normalize(headers: Mapping[str, object], *, mapped: bool = False) -> dict[st
     Raises DecodeError with `header.invalid` or `timeout.invalid` (400, `invalidHeaderKey`), with the readable headers to
     address the response.
     """
-    result, fault = _read(headers, mapped)
-    if fault is not None:
-        raise DecodeError(fault, headers=result)
-    return result
-
-
-def readable(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
-    """Return the headers as `normalize` does, without invalid ones.
-
-    For the response to a message that cannot be decoded.
-    """
-    return _read(headers, mapped)[0]
-
-
-def _read(headers: Mapping[str, object], mapped: bool) -> tuple[dict[str, object], Fault | None]:
     result: dict[str, object] = {}
     spellings: dict[str, str] = {}
     fault: Fault | None = None
@@ -285,12 +274,28 @@ def _read(headers: Mapping[str, object], mapped: bool) -> tuple[dict[str, object
                     del result[earlier]
                 spellings[lowered] = name
                 result[name] = value if isinstance(value, str) else json_text(value)
+        elif row.is_read and row.kind.is_text and value and type(value) is str:
+            # The most frequent case first.
+            result[row.name] = value
         elif row.is_read:
             try:
                 result[row.name] = row.kind.convert(value, mapped)
             except _Invalid:
                 fault = fault or (invalid_timeout(value) if row.kind is TIMEOUT else invalid_header(row, value))
-    return result, fault
+    if fault is not None:
+        raise DecodeError(fault, headers=result)
+    return result
+
+
+def readable(headers: Mapping[str, object], *, mapped: bool = False) -> dict[str, object]:
+    """Return the headers as `normalize` does, without invalid ones.
+
+    For the response to a message that cannot be decoded.
+    """
+    try:
+        return normalize(headers, mapped=mapped)
+    except DecodeError as error:
+        return dict(error.headers)
 
 
 def invalid_header(field: HeaderField, value: object) -> Fault:
@@ -321,7 +326,12 @@ def _show(value: object) -> str:
 
 def require_size(headers: Mapping[str, object], limit: int = MAX_SIZE) -> None:
     """Raise DecodeError with `headers.too.large` (431) if names and values exceed `limit` together."""
-    size = sum([_length(name) + _length(value) for name, value in headers.items()])
+    size = 0
+    for name, value in headers.items():
+        if type(value) is str and value.isascii() and name.isascii():
+            size += len(name) + len(value)
+        else:
+            size += _length(name) + _length(value)
     if size > limit:
         raise DecodeError(
             Fault(
