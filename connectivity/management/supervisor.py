@@ -118,7 +118,11 @@ class Supervisor:
                 self._outbox,
                 self._meter.log,
                 pauses=pauses,
-                consume=replace(consume, on_committed=partial(store.note_committed, connection.id)),
+                consume=replace(
+                    consume,
+                    on_committed=partial(store.note_committed, connection.id),
+                    names_of=partial(self.deliveries.names_of, connection.id),
+                ),
                 changed=self._client_changed,
                 now=now,
                 received_signal=self._reader,

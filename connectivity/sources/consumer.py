@@ -51,6 +51,14 @@ class RetryBuffer:
         """Forget the deliveries of earlier openings of the connection."""
         self.ledger = DeliveryLedger()
 
+    def names_of(self, connection: str, source: int, prefix: str) -> Iterator[str]:
+        """Return the names with a prefix of a source's deliveries that were carried out lately, in any order."""
+        yield from self.ledger.names_of(source, prefix)
+        try:
+            yield from self._store.answered_names(connection, source, prefix)
+        except StoreUnavailable as error:
+            log.warning("redeliveries not compared with the journal", connection=connection, reason=str(error))
+
     def enter(self, consumer: SourceConsumer) -> None:
         self._consumers.add(consumer)
 

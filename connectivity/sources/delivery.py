@@ -8,7 +8,7 @@ what the broker delivers to the next one. Responses to commands are kept by the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count, repeat
@@ -237,6 +237,11 @@ class DeliveryLedger:
         if len(self.requests) > _MAX_REMEMBERED:
             self.requests.popitem(last=False)
         return False
+
+    def names_of(self, source: int, prefix: str) -> Iterator[str]:
+        """Return the names with a prefix of a source's deliveries, in any order."""
+        keys = (*self.pending, *self.failed, *((name.source, name.name) for name in self.requests))
+        return (name for index, name in keys if index == source and name.startswith(prefix))
 
     def _failed(self, inbound: InboundDelivery, key: _DeliveryKey) -> _FailedDelivery:
         failed, payload = self.failed.get(key), digest(inbound.delivery)

@@ -171,6 +171,10 @@ class Store:
             return self._journal.answer(name, self._window_start())
         return pending.answer if pending.delivery.digest == name.digest else None
 
+    def answered_names(self, connection: str, source: int, prefix: str) -> Sequence[str]:
+        """Return the newest names with a prefix of answered deliveries. Raises StoreUnavailable."""
+        return self._journal.answered_names(connection, source, prefix)
+
     def note_committed(self, connection: str, partition: str, offset: int) -> None:
         """Note that deliveries of a partition come again from this offset only; earlier answers expire by age."""
         self._journal.committed[connection, partition] = offset

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
@@ -161,12 +161,14 @@ class Link(Protocol):
 class ConsumeOptions:
     """Limits in bytes: of a payload that is kept, and of the unsettled deliveries of a client.
 
-    `on_committed` is called with a partition and its committed offset.
+    `on_committed` is called with a partition and its committed offset. `names_of` returns the names with a prefix of a
+    source's deliveries that were carried out lately.
     """
 
     payload: int = 1 << 20
     unsettled_bytes: int = 16 << 20
     on_committed: Callable[[str, int], None] = lambda _partition, _offset: None
+    names_of: Callable[[int, str], Iterable[str]] = lambda _source, _prefix: ()
 
 
 CONSUME_DEFAULTS: Final = ConsumeOptions()

@@ -78,6 +78,9 @@ _ANSWER = """
 _ANSWERS_ENDS = """
     SELECT (SELECT id FROM answers ORDER BY id LIMIT 1), (SELECT id FROM answers ORDER BY id DESC LIMIT 1)
 """
+_NAMES = """
+    SELECT name FROM answers WHERE connection = ? AND source = ? AND name >= ? AND name < ? ORDER BY name DESC LIMIT ?
+    """
 _FIRST_YOUNG_ANSWER = "SELECT id FROM answers WHERE id BETWEEN ? AND ? AND at >= ? ORDER BY id LIMIT 1"
 _LOG_ANSWERS = """
     SELECT id, connection, log_partition, log_offset FROM answers WHERE id >= ? AND id < ? AND log_partition != ''
@@ -423,6 +426,13 @@ class Journal:
             return None
         _, answer, at, partition, offset = row
         return bytes(answer) if at >= since or self._is_uncommitted(name.connection, partition, offset) else None
+
+    def answered_names(self, connection: str, source: int, prefix: str, limit: int = 2000) -> list[str]:
+        """Return the last names of answered deliveries with this prefix, in the order of their texts."""
+        rows = self.read(
+            lambda it: it.execute(_NAMES, (connection, source, prefix, prefix + chr(0x10FFFF), limit)).fetchall()
+        )
+        return [name for (name,) in reversed(rows)]
 
     def _is_uncommitted(self, connection: str, partition: str, offset: int) -> bool:
         """Whether a delivery comes from a log and its offset is not known to be committed."""

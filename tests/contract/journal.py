@@ -239,6 +239,13 @@ class JournalBehaviour:
         ):
             assert journal.answer(other) is None
 
+    def test_the_newest_names_of_answered_deliveries_are_found_by_their_beginning(self, journal: Journal) -> None:
+        for number, name in enumerate(("a#1", "a#2", "b#1", "a#3")):
+            answer = StoredAnswer(delivery(1)._replace(connection="site", source=0, name=name), b"answer")
+            journal.append([change(LAMP, number + 1, answer=answer)])
+        assert journal.answered_names("site", 0, "a#", 2) == ["a#2", "a#3"]
+        assert journal.answered_names("site", 1, "a#") == journal.answered_names("desk", 0, "a#") == []
+
     def test_a_reused_delivery_name_returns_the_newest_answer(self, journal: Journal) -> None:
         """Packet identifiers come again."""
         journal.append([change(LAMP, 1, answer=answered(1, b"old"))])

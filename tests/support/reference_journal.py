@@ -129,6 +129,10 @@ class MemoryJournal(Journal):
         stored, answer, at = found
         return answer if at >= since or self._can_come_again(stored) else None
 
+    def answered_names(self, connection: str, source: int, prefix: str, limit: int = 2000) -> list[str]:
+        places = [place for place in self._answers if place[:2] == (connection, source)]
+        return sorted(name for *_, name in places if name.startswith(prefix))[-limit:]
+
     def _can_come_again(self, name: DeliveryName) -> bool:
         return name.partition != "" and name.offset >= self.committed.get((name.connection, name.partition), 0)
 

@@ -4,19 +4,22 @@ At most `IN_FLIGHT` deliveries of a source are unsettled (prefetch). The body of
 Outcomes go to the broker in the order of arrival; consecutive equal outcomes are sent as one `basic.ack` or `basic.nack`
 with `multiple`.
 
-A delivery without a message ID is named by its correlation ID and payload (`UnsettledNames`).
+A delivery without a message ID is named by its correlation ID and payload; redeliveries without any ID are held until all
+have come, since their order says which they are (`connectivity.transports.amqp.delivery_names`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
-from hashlib import blake2b
+from collections.abc import AsyncIterator, Callable, Iterable
+from itertools import groupby
 from typing import Protocol
 
 from connectivity.connections.model import Source
 from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.amqp.client import AmqpClient, CallFailed, call, ignore_message
+from connectivity.transports.amqp.delivery_names import NumberedNames, UnsettledNames
 from connectivity.transports.amqp.errors import consume_error
 from connectivity.transports.amqp.frames import (
     BODY,
@@ -37,41 +40,10 @@ from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, Out
 from mappings.model.envelope import Envelope
 
 IN_FLIGHT = 1000
+HOLD_SECONDS = 0.05
+"""How long a link waits for further redeliveries; a broker sends them before all others."""
 
 _ENVELOPE_ID = re.compile(rb'"correlation-id"\s*:\s*"[^"]')
-
-
-class UnsettledNames:
-    """The names of unsettled deliveries with a correlation ID and no message ID.
-
-    One correlation ID may occur in several commands, so the payload is part of the name; of several unsettled deliveries
-    with the same ID and payload, all but the first are numbered. They are redelivered in order and get the same names.
-    """
-
-    __slots__ = ("_counts",)
-
-    def __init__(self) -> None:
-        self._counts: dict[str, list[int]] = {}
-        """Common part of the name → number of deliveries since all were settled, number of unsettled ones."""
-
-    def __len__(self) -> int:
-        return len(self._counts)
-
-    def delivery_name(self, correlation: str, payload: bytes) -> tuple[str, str]:
-        """Return the part of the name shared with equal deliveries, and the delivery's own name."""
-        digest = blake2b(payload, digest_size=16).hexdigest()
-        common = f"amqp:{correlation}:{digest}"
-        counts = self._counts.setdefault(common, [0, 0])
-        counts[0] += 1
-        counts[1] += 1
-        return common, f"{common}:{counts[0]}" if counts[0] > 1 else common
-
-    def ended(self, common: str) -> None:
-        """Record that one of these deliveries has ended, with any outcome."""
-        counts = self._counts[common]
-        counts[1] -= 1
-        if not counts[1]:
-            del self._counts[common]
 
 
 class _TaggedDelivery(Delivery):
@@ -104,13 +76,20 @@ class AmqpConsumer:
         on_lost: Callable[[LinkError], None],
         reading: LinkReading,
         max_payload: int,
+        names_of: Callable[[str], Iterable[str]] = lambda _prefix: (),
     ) -> None:
+        """`names_of` returns the names with a prefix of deliveries that were carried out."""
         self._client, self._source, self._on_lost = client, source, on_lost
-        self._reading, self._max_payload = reading, max_payload
+        self._reading, self._max_payload, self._names_of = reading, max_payload, names_of
         self._channel = 0
         self._queues: dict[bytes, str] = {}
         self._settlement = InOrderSettlement()
         self._names = UnsettledNames()
+        self._numbered: dict[str, NumberedNames] = {}
+        """By queue."""
+        self._held: list[_TaggedDelivery] = []
+        """From the first redelivery without an ID on."""
+        self._holding: asyncio.TimerHandle | None = None
         self._inbox = Inbox()
         self._reason: Reason | None = None
         self._is_open = self._is_over = False
@@ -197,8 +176,35 @@ class AmqpConsumer:
         delivery = _TaggedDelivery(envelope, address, name, redelivered, self._ended, skipped=self._skipped)
         delivery.tag, delivery.common, delivery.size = tag, common, size
         self._settlement.arrived(delivery)
+        if name is None and redelivered and self._holding is None:
+            self._holding = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._release)
+        if self._holding is not None:
+            self._held.append(delivery)
+            return
+        if name is None:
+            delivery.name = self._numbers(address).first(payload)
         self._inbox.waiting.append(delivery)
         self._inbox.wake()
+
+    def _release(self) -> None:
+        """Name the held deliveries, and hand them over."""
+        held, self._held, self._holding = self._held, [], None
+        unnamed = sorted(
+            [delivery for delivery in held if delivery.name is None], key=lambda it: (it.address, not it.redelivered)
+        )
+        for queue, of_queue in groupby(unnamed, key=lambda it: it.address):
+            deliveries = list(of_queue)
+            again = [it.envelope.payload for it in deliveries if it.redelivered]
+            numbers = self._numbers(queue)
+            names = numbers.again(again, self._names_of(numbers.prefix))
+            names += [numbers.first(it.envelope.payload) for it in deliveries[len(again) :]]
+            for delivery, name in zip(deliveries, names, strict=True):
+                delivery.name = name
+        self._inbox.waiting.extend(held)
+        self._inbox.wake()
+
+    def _numbers(self, queue: str) -> NumberedNames:
+        return self._numbered.get(queue) or self._numbered.setdefault(queue, NumberedNames(queue))
 
     async def consume(self) -> AsyncIterator[list[Delivery]]:
         """Yield lists of deliveries (see `connectivity.transports.base.Link.consume`).
@@ -243,6 +249,8 @@ class AmqpConsumer:
     def end(self) -> None:
         """Stop yielding deliveries."""
         self._is_over = True
+        if self._holding is not None:
+            self._holding.cancel()
         self._inbox.end()
 
     def _cancelled(self, consumer: bytes) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError, LinkRenewed
@@ -55,7 +56,8 @@ class AmqpLink:
         self.publisher = AmqpPublisher(self.client, connection.id, self._forward_reader_status)
         self.client.on_blocked = self.publisher.blocked
         self.source_consumers = [
-            AmqpConsumer(self.client, source, self.client.die, self, consume.payload) for source in connection.sources
+            AmqpConsumer(self.client, source, self.client.die, self, consume.payload, partial(consume.names_of, index))
+            for index, source in enumerate(connection.sources)
         ]
 
     def __repr__(self) -> str:

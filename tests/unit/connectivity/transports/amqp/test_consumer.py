@@ -73,3 +73,34 @@ async def test_b9_the_body_of_a_message_of_256_mb_is_skipped() -> None:
     assert reading.sizes == [2, 6]
     large.settle()
     assert reading.sizes == [6]
+
+
+def arrive(intake: AmqpConsumer, payload: bytes, *, redelivered: bool) -> None:
+    method = METHOD_ID.pack(*DELIVER) + b"\x010" + bytes(7) + b"\x01" + bytes([redelivered])
+    intake.take(METHOD, method)
+    intake.take(HEADER, content(len(payload)))
+    intake.take(BODY, payload)
+
+
+async def test_b14_redeliveries_without_an_id_are_named_together_and_keep_their_order() -> None:
+    client: Any = SimpleNamespace(
+        call_before_send=lambda _: None, frame_demultiplexer=SimpleNamespace(peer_has_closed=0)
+    )
+    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    first = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20)
+    first._queues[b"0"] = "commands"
+    for payload in (b"on", b"off"):
+        arrive(first, payload, redelivered=False)
+    earlier = [str(each.name) for each in first._inbox.waiting]
+    second = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20, lambda _: earlier)
+    second._queues[b"0"] = "commands"
+    for payload in (b"on", b"off", b"on"):
+        arrive(second, payload, redelivered=True)
+    arrive(second, b"off", redelivered=False)
+    assert not second._inbox.waiting
+    second._release()
+    found = list(second._inbox.waiting)
+    assert [each.envelope.payload for each in found] == [b"on", b"off", b"on", b"off"]
+    assert [each.name for each in found[:2]] == earlier
+    assert len({each.name for each in found}) == 4
+    second.end()
