@@ -26,6 +26,26 @@ T = TypeVar("T")
 GONE = (aiormq.AMQPError, aio_pika.exceptions.AMQPException, OSError, RuntimeError, TimeoutError)
 
 
+class _NamelessProperties(aiormq.spec.Basic.Properties):
+    """Properties without a message ID; the library makes one up, by which it knows its own messages."""
+
+    def marshal(self) -> bytes:
+        made_up, self.message_id = self.message_id, None
+        try:
+            return super().marshal()
+        finally:
+            self.message_id = made_up
+
+
+class _NamelessMessage(aio_pika.Message):
+    """A message that reaches the broker without a message ID."""
+
+    @property
+    def properties(self) -> aiormq.spec.Basic.Properties:
+        properties = super().properties
+        return _NamelessProperties(**{name: getattr(properties, name) for name in properties.attributes()})
+
+
 class AmqpClient(BrokerClient):
     """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; both are made, durable.
 
@@ -63,11 +83,12 @@ class AmqpClient(BrokerClient):
         to: str | None = None,
         **properties: Any,
     ) -> None:
-        """`headers` go into the table as they are; `to` is another queue than `ask`."""
+        """`headers` go into the table as they are; `to` is another queue than `ask`; a `message_id` of None is none."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
         fields = {"message_id": uuid4().hex, **self._properties, **properties}
         persistent = aio_pika.DeliveryMode.PERSISTENT
-        message = aio_pika.Message(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
+        kind = _NamelessMessage if fields["message_id"] is None else aio_pika.Message
+        message = kind(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
         if wait:
             self._call(self._publish(message, to or self.ask))
         else:

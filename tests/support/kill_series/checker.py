@@ -63,7 +63,7 @@ def findings(
         if status not in log.tolerated
     ]
     found += [
-        Finding(Fault.DOUBLED, f"{number} was answered in two ways, as {sorted(revisions)}")
+        Finding(Fault.WRONG, f"{number} was answered in two ways, as {sorted(revisions)}")
         for number, revisions in log.answered.items()
         if len(revisions) > _most(log, number)
     ]

@@ -44,7 +44,8 @@ class ConnectionEdits:
         """
         links, document = self._links(connection_id), self._documents[connection_id]
         for source in document["sources"]:
-            source["replyTarget"]["headerMapping"] = {"edited": f"{self._dice.random()}"}
+            types = source["replyTarget"].get("expectedResponseTypes", ["response", "error"])
+            source["replyTarget"]["expectedResponseTypes"] = types[:2] if "nack" in types else [*types, "nack"]
         self._save(document)
         wait_until_sync(lambda: self._links(connection_id) > links, DONE_WITHIN)
         self._wait(connection_id, "open")

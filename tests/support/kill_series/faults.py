@@ -42,10 +42,10 @@ class Faults:
     def strike(self, share: float) -> bool:
         return self.is_serving and self._dice.random() < share and self._armed.exists()
 
-    def check(self, share: float, error: Exception, number: Any = None) -> None:
-        """Raise `error` for this share of the calls. `number`: what the command writes that is not carried out."""
+    def check(self, share: float, error: Exception, number: bytes | None = None) -> None:
+        """Raise `error` for this share of the calls. `number`: the JSON that the command would have written."""
         if self.strike(share):
-            _append(self._injected, json.dumps({"struck": number}) + "\n")
+            _append(self._injected, json.dumps({"struck": json.loads(number or b"null")}) + "\n")
             raise error
 
 
