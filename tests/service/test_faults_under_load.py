@@ -61,9 +61,9 @@ def edit(folder: Path, trial_broker: KillSeriesBroker, steps: int) -> None:
         print(trial.decision())
 
 
-@pytest.mark.broker("rabbitmq")
+@pytest.mark.broker("mosquitto")
 def test_failing_reads_and_handlers_stall_no_source(shared_broker: Start, tmp_path: Path) -> None:
-    fail(tmp_path, shared_broker(AmqpKillSeriesBroker), 0)
+    fail(tmp_path, shared_broker(MqttKillSeriesBroker), 0)
 
 
 @EACH

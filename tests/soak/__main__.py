@@ -31,7 +31,7 @@ class Shard(NamedTuple):
 SHARDS = {
     "kills-mqtt": Shard(21, "530 kills of service and Mosquitto under load, 80 cuts, 100 edits, faults"),
     "kills-amqp": Shard(15, "290 kills of service and RabbitMQ under load, 40 cuts, 50 edits, faults"),
-    "kills-kafka": Shard(15, "285 kills of service and brokers under load, 40 cuts, 50 edits, faults"),
+    "kills-kafka": Shard(16, "285 kills of service and brokers under load, 40 cuts, 50 edits, faults"),
     "kills-streams": Shard(22, "writers and readers of streams through kills and cuts"),
     "kills-operators": Shard(10, "connections changed, closed and opened under load; trimming and indexing killed"),
     "brokers": Shard(12, "the whole service's cases on every broker, and brokers that stop and start"),
