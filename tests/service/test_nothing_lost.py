@@ -138,6 +138,9 @@ def restart_broker(folder: Path, trial_broker: KillSeriesBroker, restarts: int, 
         for number in range(restarts):
             trial.wait_for(moments.randrange(1, most))
             trial.restart_broker_in_burst(trial_broker, moments.uniform(0, 0.15), gently=number % 2 == 0)
+            if number % 3 == 2:
+                # No command waits through more than three outages.
+                trial.wait_until_replaced()
         trial.wait_for(1)
         decision = trial.decision()
         print(decision)

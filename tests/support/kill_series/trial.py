@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -128,18 +128,28 @@ class Trial:
             self.wait_for(1)
             self.service.arm()
 
-    def answers(self, trial_broker: KillSeriesBroker) -> int:
+    def _count(self, trial_broker: KillSeriesBroker, kind: bytes) -> int:
         log = self._logs[trial_broker]
-        return log.read_bytes().count(b'"answered"') if log.exists() else 0
+        return log.read_bytes().count(kind) if log.exists() else 0
 
     def wait_for(self, more: int, *trial_brokers: KillSeriesBroker) -> None:
         """Wait until so many further answers, or more, are in the log of each of these (or of all).
 
         Raises AssertionError with the checker's findings where they do not come.
         """
-        targets = {each: self.answers(each) + more for each in trial_brokers or self.trial_brokers}
+        self._wait_for(more, b'"answered"', trial_brokers or self.trial_brokers)
+
+    def wait_until_replaced(self) -> None:
+        """Wait until all commands that are open now have been answered: as many new ones have been sent.
+
+        Raises as `wait_for`.
+        """
+        self._wait_for(self._options.in_flight, b'"sent"', self.trial_brokers)
+
+    def _wait_for(self, more: int, kind: bytes, trial_brokers: Sequence[KillSeriesBroker]) -> None:
+        targets = {each: self._count(each, kind) + more for each in trial_brokers}
         try:
-            wait_until_sync(lambda: all(self.answers(each) >= target for each, target in targets.items()))
+            wait_until_sync(lambda: all(self._count(each, kind) >= target for each, target in targets.items()))
         except TimedOut as error:
             raise AssertionError(f"no answers come: {self.decision()}") from error
 
