@@ -38,7 +38,7 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
     with StreamKillSeries(folder, trial_broker, FRAMES, OCTETS) as trial:
         for _ in range(rounds):
             trial.kill_service_after(chances.randrange(10, 60))
-            trial.restart_broker_after(chances.randrange(10, 60))
+            trial.restart_broker_after(chances.randrange(10, 60), gently=chances.random() < 0.5)
         trial.wait_for(20)
         for reader in (FRAMES, OCTETS):
             # A service that was killed knows no sessions: that is said, and the reader begins anew.

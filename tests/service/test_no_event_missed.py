@@ -27,9 +27,9 @@ HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3
 
 
 def found_in(*heard: tuple[int, int | None], promised: tuple[int, ...] = ()) -> list[str]:
-    log = Log(sent={5: "device-0", 10: "device-0"}, promised=set(promised))
+    log = Log({5: "device-0", 10: "device-0"}, {5: {2}, 10: {3}}, promised=set(promised))
     log.received = [ReceivedEvent("device-0", revision, n) for revision, n in heard]
-    return findings(log, HISTORY, {"device-0": 10})
+    return [it.text for it in findings(log, HISTORY, {"device-0": 10})]
 
 
 def test_the_checker_finds_nothing_where_all_was_received_some_of_it_again() -> None:
@@ -67,16 +67,14 @@ def kill_all(folder: Path, load: KillSeriesBroker, target: KillSeriesBroker, rou
 
 def kill_while_away(trial: Trial, target: KillSeriesBroker, chances: random.Random, most: int) -> None:
     """Kill the service while the target's broker is away, after fewer than `most` answers; then start both in turn."""
-    target.knock_down()
-    trial.wait_for(chances.randrange(1, most))
-    trial.service.kill()
-    if chances.random() < 0.5:
-        target.start_again()
+    with trial.broker_away(target):
+        trial.wait_for(chances.randrange(1, most))
+        trial.kill_service()
+        if is_first := chances.random() < 0.5:
+            trial.service.start_again(ready=False)
+            trial.wait_for(chances.randrange(1, 20))
+    if not is_first:
         trial.service.start_again(ready=False)
-    else:
-        trial.service.start_again(ready=False)
-        trial.wait_for(chances.randrange(1, 20))
-        target.start_again()
 
 
 @pytest.mark.slow(reason="the service and a real broker end and start under load")

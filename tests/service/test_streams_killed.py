@@ -94,12 +94,11 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int, *readers: st
     with StreamKillSeries(folder, trial_broker, *readers) as trial:
         for _ in range(rounds):
             trial.kill_service_after(chances.randrange(20, most))
-            trial.restart_broker_after(chances.randrange(20, most))
+            trial.restart_broker_after(chances.randrange(20, most), gently=chances.random() < 0.5)
             if rounds > 1 and chances.random() < 0.3:
                 trial.wait_for(chances.randrange(20, 60))
-                trial.service.kill()
-                trial_broker.knock_down()
-                trial_broker.start_again()
+                trial.kill_service()
+                trial.restart_broker()
                 trial.service.start_again(ready=False)
         trial.wait_for(20)
         return trial.decision()

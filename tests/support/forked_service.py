@@ -7,6 +7,7 @@ command line, as the system shows it, is another. A test process has one such se
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
@@ -33,12 +34,15 @@ _FORKS.set_forkserver_preload(_LOADED)
 class ForkedService:
     """Runs the program `connectivity` with these arguments. Has the methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str], log: Path, wrapper: str = "") -> None:
+        """`wrapper`: a module whose `install` is called in the process before the service starts."""
         self._arguments = list(arguments)
         # Several threads of a test may ask at the same time whether it has ended.
         self._lock = threading.Lock()
         # A daemon ends with the test process.
-        self._process = _FORKS.Process(target=_run, args=(self._arguments, dict(environment), str(log)), daemon=True)
+        self._process = _FORKS.Process(
+            target=_run, args=(self._arguments, dict(environment), str(log), wrapper), daemon=True
+        )
         self._process.start()
 
     @property
@@ -71,7 +75,7 @@ class ForkedService:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
+def _run(arguments: list[str], environment: dict[str, str], log: str, wrapper: str) -> None:
     os.environ.clear()
     os.environ.update(environment)
     sys.stdout.flush()
@@ -80,5 +84,7 @@ def _run(arguments: list[str], environment: dict[str, str], log: str) -> None:
             os.dup2(file.fileno(), number)
     from connectivity.cli.main import main
 
+    if wrapper:
+        importlib.import_module(wrapper).install(arguments)
     sys.argv[:] = ["connectivity", *arguments]
     main()

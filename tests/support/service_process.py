@@ -38,6 +38,9 @@ class ServiceProcess:
     program: Sequence[str] = ()
     """What starts it, where it is not forked."""
 
+    wrapper = ""
+    """What is installed in the forked process before the service starts; see `ForkedService`."""
+
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self.folder = folder
         self.data = folder / "data"
@@ -79,7 +82,7 @@ class ServiceProcess:
                 command = [*self.program, *arguments]
                 self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         else:
-            self.process = ForkedService(arguments, environment, self.log_file)
+            self.process = ForkedService(arguments, environment, self.log_file, self.wrapper)
         if ready:
             try:
                 self.wait_ready()

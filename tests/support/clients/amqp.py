@@ -26,11 +26,31 @@ T = TypeVar("T")
 GONE = (aiormq.AMQPError, aio_pika.exceptions.AMQPException, OSError, RuntimeError, TimeoutError)
 
 
+class _NamelessProperties(aiormq.spec.Basic.Properties):
+    """Properties without a message ID; the library makes one up, by which it knows its own messages."""
+
+    def marshal(self) -> bytes:
+        made_up, self.message_id = self.message_id, None
+        try:
+            return super().marshal()
+        finally:
+            self.message_id = made_up
+
+
+class _NamelessMessage(aio_pika.Message):
+    """A message that reaches the broker without a message ID."""
+
+    @property
+    def properties(self) -> aiormq.spec.Basic.Properties:
+        properties = super().properties
+        return _NamelessProperties(**{name: getattr(properties, name) for name in properties.attributes()})
+
+
 class AmqpClient(BrokerClient):
     """Publishes to the queue `ask`, receives everything that comes into the queue `answers`; both are made, durable.
 
-    A message that the broker has not confirmed is sent again on the next link, under the same message id. An answer is
-    acknowledged when it is in `received`, so it may come twice.
+    Messages that the broker has not confirmed are sent again on the next link, in order and under the same message ids. An
+    answer is acknowledged when it is in `received`, so it may come twice.
     """
 
     def __init__(self, uri: str, *, ask: str, answers: str, says_where: bool = True, **arguments: Any) -> None:
@@ -49,6 +69,8 @@ class AmqpClient(BrokerClient):
         self._thread.start()
         self._own: set[asyncio.Task[Any] | None] = set()
         self._sending: set[asyncio.Task[None]] = set()
+        self._unconfirmed: dict[aio_pika.Message, str] = {}
+        """Messages that nobody waits for, and their queues, in order."""
         asyncio.run_coroutine_threadsafe(self._stay_linked(), self._loop)
         self._call(self._has_link())
 
@@ -61,11 +83,12 @@ class AmqpClient(BrokerClient):
         to: str | None = None,
         **properties: Any,
     ) -> None:
-        """`headers` go into the table as they are; `to` is another queue than `ask`."""
+        """`headers` go into the table as they are; `to` is another queue than `ask`; a `message_id` of None is none."""
         payload = document if isinstance(document, bytes) else json.dumps(document).encode()
         fields = {"message_id": uuid4().hex, **self._properties, **properties}
         persistent = aio_pika.DeliveryMode.PERSISTENT
-        message = aio_pika.Message(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
+        kind = _NamelessMessage if fields["message_id"] is None else aio_pika.Message
+        message = kind(payload, headers=dict(headers or {}), delivery_mode=persistent, **fields)
         if wait:
             self._call(self._publish(message, to or self.ask))
         else:
@@ -97,6 +120,7 @@ class AmqpClient(BrokerClient):
 
     async def _stay_linked(self) -> None:
         self._own.add(asyncio.current_task())
+        sent: Collection[aio_pika.Message] = ()
         while True:
             with contextlib.suppress(*GONE):
                 connection = await aio_pika.connect(self._uri, timeout=PATIENCE)
@@ -109,9 +133,11 @@ class AmqpClient(BrokerClient):
                     await self._prepare(answers)
                     await answers.consume(self._hear)
                     self._exchange.set_result(channel.default_exchange)
+                    self._publish_unconfirmed(sent)
                     await lost.wait()
             if self._exchange.done():
                 self._exchange = self._loop.create_future()
+                sent = set(self._unconfirmed)
             await asyncio.sleep(PAUSE)
 
     async def _prepare(self, answers: AbstractQueue) -> None:
@@ -130,9 +156,26 @@ class AmqpClient(BrokerClient):
         return found.message_count or 0, found.consumer_count or 0
 
     def _publish_later(self, message: aio_pika.Message, to: str) -> None:
-        task = self._loop.create_task(self._publish(message, to))
+        self._unconfirmed[message] = to
+        if self._exchange.done():
+            self._publish_once(message)
+
+    def _publish_unconfirmed(self, sent: Collection[aio_pika.Message]) -> None:
+        """Publish over a new link whatever is not confirmed; the messages of `sent` were published before."""
+        for message in self._unconfirmed:
+            if message in sent:
+                self.on_resend(message.body)
+            self._publish_once(message)
+
+    def _publish_once(self, message: aio_pika.Message) -> None:
+        task = self._loop.create_task(self._confirmed(message, self._exchange.result()))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+    async def _confirmed(self, message: aio_pika.Message, exchange: AbstractExchange) -> None:
+        with contextlib.suppress(*GONE):
+            await exchange.publish(message, self._unconfirmed[message], timeout=PATIENCE)
+            del self._unconfirmed[message]
 
     async def _publish(self, message: aio_pika.Message, to: str) -> None:
         """Publish until the broker has confirmed."""

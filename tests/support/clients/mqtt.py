@@ -44,6 +44,13 @@ class BrokerClient(ABC):
         self.received: queue.Queue[Any] = queue.Queue()
         self.read: Callable[[bytes], Any] = json.loads
         """Decodes a payload for `received`."""
+        self.on_resend: Callable[[bytes], object] = lambda payload: None
+        """Called in a thread of the client before it sends a payload again that the broker has not confirmed."""
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether what is sent now stays behind everything that was sent before."""
+        return True
 
     @abstractmethod
     def send(self, document: Any, *, wait: bool = True, to: str | None = None) -> None:
@@ -156,6 +163,7 @@ class MqttClient(BrokerClient):
         if login:
             self._client.username_pw_set(login["username"], login["password"])
         self._client.on_connect = self._on_connect
+        self._client.on_disconnect = lambda *_: self._subscribed.clear()
         self._client.on_subscribe = lambda *_: self._subscribed.set()
         self._client.on_message = self._on_message
         self._client.on_socket_open = answer_at_once
@@ -168,6 +176,14 @@ class MqttClient(BrokerClient):
     ) -> None:
         client.subscribe(self.answers, 1)
         self.links += 1
+        for message in list(self._client._out_messages.values()):
+            # The library sends all of these next, and marks those that it has sent before.
+            if message.dup:
+                self.on_resend(bytes(message.payload))
+
+    @property
+    def is_linked(self) -> bool:
+        return self._subscribed.is_set()
 
     def _on_message(self, _client: Client, _userdata: Any, message: MQTTMessage) -> None:
         self.messages.append(message)

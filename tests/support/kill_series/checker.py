@@ -2,25 +2,46 @@
 
     python -m tests.support.kill_series.checker URI ASK ANSWERS LOG…
 
-Prints one finding a line and ends with 1, or prints counts and ends with 0. It asks the running service as any client
-would, so it sees what clients see.
+Prints one finding a line, then a line of figures, and ends with 1 if it found something. It asks the running service as
+any client would, so it sees what clients see.
 """
 
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.kill_series.clients import join
-from tests.support.kill_series.load import NAMESPACE, THINGS, streaming
-from tests.support.kill_series.log import Log, Replay
+from tests.support.kill_series.load import APART, SUBSCRIBE, THINGS, command, streaming
+from tests.support.kill_series.log import Log, PastRetrieve, Replay
 
 COMPLETE = "complete"
+
+LONGEST_WAIT = 60.0
+"""Seconds within which a command is answered, through restarts too: far less than any source may hold a delivery."""
+
+
+class Fault(StrEnum):
+    """What a finding is counted as."""
+
+    LOST = "lost"
+    DOUBLED = "doubled"
+    REORDERED = "reordered"
+    STALLED = "stalled"
+    WRONG = "wrong"
+
+
+class Finding(NamedTuple):
+    """Something that breaks a guarantee."""
+
+    fault: Fault
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,49 +49,111 @@ class Entry:
     revision: int
     path: str
     value: Any
+    timestamp: str = ""
 
 
-def findings(log: Log, histories: Mapping[str, Sequence[Entry]], states: Mapping[str, Any]) -> list[str]:
-    """Everything that breaks the promise: losses, repeats, gaps, states that are not the fold of their history, and
-    replays that told something else."""
-    found = [f"{number} was refused with {status}" for number, status in log.refused.items()]
+def findings(
+    log: Log, histories: Mapping[str, Sequence[Entry]], states: Mapping[str, Any], longest: float = LONGEST_WAIT
+) -> list[Finding]:
+    """Everything that breaks a guarantee: losses, repeats, gaps, another order, commands that were not answered within
+    `longest` seconds, states that are not the fold of their history, and replays and retrieves that differ from it."""
+    found = [
+        Finding(Fault.WRONG, f"{number} was refused with {status}")
+        for number, status in log.refused.items()
+        if status not in log.tolerated
+    ]
     found += [
-        f"{number} was answered in two ways, as {sorted(revisions)}"
+        Finding(Fault.WRONG, f"{number} was answered in two ways, as {sorted(revisions)}")
         for number, revisions in log.answered.items()
-        if len(revisions) > 1
+        if len(revisions) > _most(log, number)
     ]
     for thing, history in histories.items():
         found += _in_history(log, thing, history, states.get(thing))
+        found += _in_order(log, thing, history)
+    found += _waits(log, longest)
     for name, replay in log.replays.items():
         found += _in_replay(name, replay, histories.get(replay.thing, ()))
+    for name, asked in log.past.items():
+        found += _in_past(name, asked, histories.get(asked.thing, ()), log.tolerated)
     if log.received or log.promised:
         found += _at_target(log, histories)
     return found
 
 
-def _in_history(log: Log, thing: str, history: Sequence[Entry], state: Any) -> Iterator[str]:
+def _most(log: Log, number: int) -> int:
+    """How often a command may be carried out: each time that its sender sent it as a new one."""
+    return 1 + log.again[number]
+
+
+def _written(history: Sequence[Entry]) -> dict[Any, list[int]]:
+    """The revisions at which each number was written."""
+    written = defaultdict[Any, list[int]](list)
+    for entry in history:
+        if entry.path == "/attributes/n":
+            written[entry.value].append(entry.revision)
+    return written
+
+
+def _in_history(log: Log, thing: str, history: Sequence[Entry], state: Any) -> Iterator[Finding]:
     revisions = [entry.revision for entry in history]
     if revisions != list(range(1, len(revisions) + 1)):
-        yield f"{thing}: gap or disorder in the revisions around {_first_break(revisions)}"
-    written = Counter(entry.value for entry in history if entry.path == "/attributes/n")
-    yield from (f"{thing}: {number} was written {times} times" for number, times in written.items() if times > 1)
-    at = {entry.value: entry.revision for entry in history if entry.path == "/attributes/n"}
+        yield Finding(Fault.WRONG, f"{thing}: gap or disorder in the revisions around {_first_break(revisions)}")
+    written = _written(history)
+    for number, at in written.items():
+        if len(at) > _most(log, number):
+            yield Finding(Fault.DOUBLED, f"{thing}: {number} was written {len(at)} times")
     for number in (number for number, owner in log.sent.items() if owner == thing):
         answered = log.answered.get(number, set())
-        if number not in at:
-            yield f"{thing}: {number} was {'answered' if answered else 'sent'} and is lost"
-        elif answered and at[number] not in answered:
-            yield f"{thing}: {number} was answered as {max(answered)} and stands at {at[number]}"
+        if number not in written:
+            if answered or number not in log.refused:
+                yield Finding(Fault.LOST, f"{thing}: {number} was {'answered' if answered else 'sent'} and is lost")
+        elif not answered.issubset(written[number]):
+            yield Finding(
+                Fault.WRONG, f"{thing}: {number} was answered as {max(answered)} and stands at {written[number][0]}"
+            )
     last = next((entry.value for entry in reversed(history) if entry.path == "/attributes/n"), None)
     if state != last:
-        yield f"{thing}: the state says {state}, its history ends with {last}"
+        yield Finding(Fault.WRONG, f"{thing}: the state says {state}, its history ends with {last}")
+
+
+def _in_order(log: Log, thing: str, history: Sequence[Entry]) -> Iterator[Finding]:
+    """Each sender's commands are in the order in which they were first sent, except failed ones, which may come again."""
+    highest: dict[int, int] = {}
+    failed = log.refused.keys() | log.struck
+    for number in _written(history):
+        if not log.is_ordered or number not in log.sent or number in failed:
+            continue
+        sender = number // APART
+        if number < highest.get(sender, -1):
+            yield Finding(Fault.REORDERED, f"{thing}: {number} was written after {highest[sender]}")
+        highest[sender] = max(number, highest.get(sender, -1))
+
+
+def _waits(log: Log, longest: float) -> Iterator[Finding]:
+    for number in log.sent:
+        if number not in log.answered and number not in log.refused:
+            yield Finding(Fault.STALLED, f"{number} was never answered")
+    for name, asked in log.past.items():
+        if not asked.answers:
+            yield Finding(Fault.STALLED, f"retrieve {name} of the past was never answered")
+    for name, waited in waits(log).items():
+        if waited > longest:
+            yield Finding(Fault.STALLED, f"{name} was answered after {waited:.1f} s, expected {longest:g} s at most")
+
+
+def waits(log: Log) -> dict[str, float]:
+    """How long each command and each retrieve of the past waited for its first response, in seconds."""
+    found = {str(number): at - log.sent_at[number] for number, at in log.answered_at.items()}
+    past = log.past.items()
+    found |= {f"retrieve {name}": it.answered_at - it.at for name, it in past if it.answered_at is not None}
+    return found
 
 
 def _first_break(revisions: Sequence[int]) -> int | None:
     return next((found for expected, found in enumerate(revisions, 1) if expected != found), None)
 
 
-def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[str]:
+def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[Finding]:
     """A replay's items go up by one; one that has been there before is the same in every byte."""
     seen: dict[int, str] = {}
     highest = replay.start - 1
@@ -79,45 +162,64 @@ def _in_replay(name: str, replay: Replay, history: Sequence[Entry]) -> Iterator[
     for position, item in enumerate(replay.items):
         if item.revision in seen:
             if seen[item.revision] != item.digest:
-                yield f"replay {name}: {item.revision} came again and was another"
+                yield Finding(Fault.WRONG, f"replay {name}: {item.revision} came again and was another")
             continue
         if item.revision != highest + 1:
-            yield f"replay {name}: {item.revision} came after {highest}"
+            fault = Fault.LOST if item.revision > highest else Fault.REORDERED
+            yield Finding(fault, f"replay {name}: {item.revision} came after {highest}")
         if position >= over:
-            yield f"replay {name}: {item.revision} came after the end"
+            yield Finding(Fault.WRONG, f"replay {name}: {item.revision} came after the end")
         if item.revision in values and values[item.revision] != item.n:
-            yield f"replay {name}: {item.revision} said {item.n}, the history says {values[item.revision]}"
+            text = f"replay {name}: {item.revision} said {item.n}, the history says {values[item.revision]}"
+            yield Finding(Fault.WRONG, text)
         seen[item.revision] = item.digest
         highest = max(highest, item.revision)
     if len(seen) > replay.demanded:
-        yield f"replay {name}: {len(seen)} events came, {replay.demanded} were asked for"
+        yield Finding(Fault.WRONG, f"replay {name}: {len(seen)} events came, {replay.demanded} were asked for")
     if not replay.ends:
-        yield f"replay {name} has not ended"
+        yield Finding(Fault.STALLED, f"replay {name} has not ended")
     elif replay.ends[0][1] == COMPLETE and highest < replay.known:
-        yield f"replay {name}: complete at {highest}, when {replay.known} had been answered before it began"
+        text = f"replay {name}: complete at {highest}, when {replay.known} had been answered before it began"
+        yield Finding(Fault.LOST, text)
 
 
-def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+def _in_past(name: str, asked: PastRetrieve, history: Sequence[Entry], tolerated: set[int]) -> Iterator[Finding]:
+    """A retrieve of the past says what the history says of that revision, or right before that instant."""
+    if asked.header == "at-historical-revision":
+        before = [entry for entry in history if entry.revision <= int(asked.value)]
+    else:
+        before = [entry for entry in history if entry.timestamp < asked.value]
+    expected = next((entry.value for entry in reversed(before) if entry.path == "/attributes/n"), None)
+    for status, value in asked.answers:
+        if status not in tolerated and (status, value) != (200, expected):
+            text = f"retrieve {name} of {asked.thing} at {asked.value}: {status} {value}, the history says {expected}"
+            yield Finding(Fault.WRONG, text)
+
+
+def _at_target(log: Log, histories: Mapping[str, Sequence[Entry]]) -> Iterator[Finding]:
     """A target hears of every event, the first time in order; what it acknowledges it has heard of."""
     highest: dict[str, int] = {}
     values = {thing: {entry.revision: entry.value for entry in history} for thing, history in histories.items()}
     for heard in log.received:
         before = highest.get(heard.thing, 0)
         if heard.revision > before + 1:
-            yield f"target: {heard.thing} at {heard.revision} came after {before}"
+            yield Finding(Fault.LOST, f"target: {heard.thing} at {heard.revision} came after {before}")
         if heard.revision > 1 and values.get(heard.thing, {}).get(heard.revision) != heard.n:
-            yield f"target: {heard.thing} at {heard.revision} said {heard.n}, which its history does not"
+            text = f"target: {heard.thing} at {heard.revision} said {heard.n}, which its history does not"
+            yield Finding(Fault.WRONG, text)
         highest[heard.thing] = max(before, heard.revision)
     for thing, history in histories.items():
-        if highest.get(thing, 0) != len(history):
-            yield f"target: {thing} was heard of up to {highest.get(thing, 0)}, its history ends with {len(history)}"
+        if (last := highest.get(thing, 0)) != len(history):
+            text = f"target: {thing} was heard of up to {last}, its history ends with {len(history)}"
+            yield Finding(Fault.LOST, text)
     numbers = {heard.n for heard in log.received if isinstance(heard.n, int)}
-    yield from (f"target: {number} was acknowledged and not heard of" for number in sorted(log.promised - numbers))
+    for number in sorted(log.promised - numbers):
+        yield Finding(Fault.LOST, f"target: {number} was acknowledged and not heard of")
 
 
 def replay(client: BrokerClient, thing: str) -> list[Entry]:
     """The whole history of a thing, as a client gets it."""
-    created = client.ask_for(streaming(thing, "subscribeForPersistedEvents"))
+    created = client.ask_for(streaming(thing, SUBSCRIBE))
     client.command(streaming(thing, "request"), value={**created["value"], "demand": 10_000_000})
     entries = []
     while not (answer := client.next())["topic"].endswith(f"/{COMPLETE}"):
@@ -125,21 +227,39 @@ def replay(client: BrokerClient, thing: str) -> list[Entry]:
         if "/streaming/" in answer["topic"]:
             assert answer["topic"].endswith("/next"), answer
             item = answer["value"]["item"]
-            entries.append(Entry(item["revision"], item["path"], item.get("value")))
+            entries.append(Entry(item["revision"], item["path"], item.get("value"), item["timestamp"]))
     return entries
 
 
-def summary(log: Log, histories: Mapping[str, Sequence[Entry]]) -> str:
+def seen(client: BrokerClient, thing: str) -> tuple[list[Entry], Any]:
+    """The history of a thing, and its state: both of one time, as commands that were requeued may still come."""
+    while True:
+        before, history, after = (state(client, thing), replay(client, thing), state(client, thing))
+        if before == after:
+            return history, after
+
+
+def state(client: BrokerClient, thing: str) -> Any:
+    return client.ask_for(command(thing, "retrieve"), "/attributes/n").get("value")
+
+
+def figures(log: Log, found: Sequence[Finding]) -> str:
+    """One line that says what was seen, for the record of a long run."""
+    counts = Counter(finding.fault for finding in found)
     replays = log.replays.values()
     completed = sum(bool(replay.ends) and replay.ends[0][1] == COMPLETE for replay in replays)
-    items = sum(len(replay.items) for replay in replays)
-    again = items - sum(len({item.revision for item in replay.items}) for replay in replays)
-    return (
-        f"{len(log.answered)} answers, {sum(map(len, histories.values()))} entries, nothing lost; "
-        f"{len(replays)} replays, {completed} complete, {len(replays) - completed} failed, "
-        f"{items} events, {again} of them came again"
-        + (f"; {len(log.received)} events at a target, {len(log.promised)} acknowledged" if log.received else "")
-    )
+    parts = [
+        f"{len(log.answered)} commands answered",
+        f"{len(log.refused)} refused",
+        f"{sum(log.again.values())} sent again",
+        *(f"{counts[fault]} {fault}" for fault in Fault),
+        f"longest wait {max(waits(log).values(), default=0.0):.1f} s",
+        f"{len(log.past)} retrieves of the past",
+        f"{len(replays)} replays, {completed} complete, {len(replays) - completed} failed",
+    ]
+    if log.received:
+        parts.append(f"{len(log.received)} events at a target, {len(log.promised)} acknowledged")
+    return "; ".join(parts)
 
 
 def main(uri: str, ask: str, answers: str, *paths: Path) -> int:
@@ -147,11 +267,9 @@ def main(uri: str, ask: str, answers: str, *paths: Path) -> int:
     histories, states = dict[str, list[Entry]](), dict[str, Any]()
     with join(uri, ask, answers) as client:
         for thing in (f"device-{number}" for number in range(THINGS)):
-            histories[thing] = replay(client, thing)
-            answer = client.ask_for(f"{NAMESPACE}/{thing}/things/twin/commands/retrieve", "/attributes/n")
-            states[thing] = answer.get("value")
+            histories[thing], states[thing] = seen(client, thing)
     found = findings(log, histories, states)
-    print("\n".join(found) or summary(log, histories))
+    print("\n".join([*(finding.text for finding in found), figures(log, found)]))
     return 1 if found else 0
 
 

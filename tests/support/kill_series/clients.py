@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from tests.support.clients.amqp import AmqpClient
@@ -24,3 +24,11 @@ def join(uri: str, ask: str, answers: str) -> BrokerClient:
     if parts.scheme == "kafka":
         return KafkaClient(_Address(parts.netloc), ask=ask, answers=answers)
     raise ValueError(f"scheme {parts.scheme!r}, expected tcp, amqp or kafka")
+
+
+def publish(client: BrokerClient, document: dict[str, Any], message_id: str | None) -> None:
+    """Send without waiting, over AMQP under this message ID or none."""
+    if isinstance(client, AmqpClient):
+        client.send(document, wait=False, message_id=message_id)
+    else:
+        client.send(document, wait=False)

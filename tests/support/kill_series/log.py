@@ -2,8 +2,13 @@
 
 One JSON object a line:
 
-    {"sent": n, "thing": …}                                       before a modify is sent
-    {"answered": n, "status": …, "revision": …}                   its answer, each time that it comes
+    {"load": …}                                                   the options of the load (`LoadOptions`), first
+    {"sent": n, "thing": …, "at": …}                              before a modify is sent; `at` in seconds
+    {"struck": n}                                                 a fault was injected into this modify, or something else
+    {"again": n}                                                  before it is sent again without an idempotency key
+    {"answered": n, "status": …, "revision": …, "at": …}          its response, each time that it comes
+    {"asked": k, "thing": …, "header": …, "value": …, "at": …}    before a retrieve of the past is sent
+    {"shown": k, "status": …, "n": …, "at": …}                    its response, each time that it comes
     {"promised": n}                                               a target has acknowledged that its broker has the event
     {"heard": thing, "revision": …, "n": …}                       an event at a target, each time that it comes
     {"replay": k, "thing": …, "from": …, "known": …}              before a subscribe is sent; `known` is answered already
@@ -16,21 +21,25 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 
 class LogWriter:
-    """Lines that are on the disk when `write` returns."""
+    """Lines that are on the disk when `write` returns, from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
+        self._lock = threading.Lock()
 
     def write(self, *lines: dict[str, Any]) -> None:
-        self._file.write("".join(json.dumps(line) + "\n" for line in lines))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with self._lock:
+            self._file.write("".join(json.dumps(line) + "\n" for line in lines))
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -65,10 +74,25 @@ class ReceivedEvent:
 
 
 @dataclass(slots=True)
+class PastRetrieve:
+    """A retrieve of the past. `answers`: the status and value of each response."""
+
+    thing: str
+    header: str
+    value: str
+    at: float
+    answers: list[tuple[int, Any]] = field(default_factory=list)
+    answered_at: float | None = None
+
+
+@dataclass(slots=True)
 class Log:
     """What was sent (number → thing), what was answered with success (number → revisions) and what with an error.
 
-    `promised`: what a target has acknowledged; `heard`: what came at one, in order.
+    `again`: how often a command was sent again without an idempotency key; `sent_at` and `answered_at`: seconds, of the
+    first time. `promised`: what a target has acknowledged; `received`: what came at one, in order. `tolerated`: the
+    statuses of injected faults, `struck` the commands that met one; `is_ordered`: whether the broker keeps what it has
+    confirmed.
     """
 
     sent: dict[int, str] = field(default_factory=dict)
@@ -77,6 +101,13 @@ class Log:
     replays: dict[str, Replay] = field(default_factory=dict)
     promised: set[int] = field(default_factory=set)
     received: list[ReceivedEvent] = field(default_factory=list)
+    again: Counter[int] = field(default_factory=Counter)
+    sent_at: dict[int, float] = field(default_factory=dict)
+    answered_at: dict[int, float] = field(default_factory=dict)
+    past: dict[str, PastRetrieve] = field(default_factory=dict)
+    tolerated: set[int] = field(default_factory=set)
+    struck: set[Any] = field(default_factory=set)
+    is_ordered: bool = True
 
     @classmethod
     def read(cls, *paths: Path) -> Log:
@@ -92,19 +123,35 @@ class Log:
         return log
 
     def add(self, line: dict[str, Any], owner: str) -> None:
-        """Take one line; `owner` tells the replays of several loads apart."""
-        if "sent" in line:
-            self.sent[line["sent"]] = line["thing"]
-        elif "promised" in line:
-            self.promised.add(line["promised"])
-        elif "heard" in line:
-            self.received.append(ReceivedEvent(line["heard"], line["revision"], line["n"]))
-        elif "answered" in line and line["status"] < 300:
-            self.answered.setdefault(line["answered"], set()).add(line["revision"])
-        elif "answered" in line:
-            self.refused[line["answered"]] = line["status"]
-        else:
-            self._add_to_replay(line, f"{owner}/{line['replay']}")
+        """Take one line; `owner` tells the replays and retrieves of several loads apart."""
+        match line:
+            case {"load": options}:
+                self.tolerated.update(options["tolerated"])
+                self.is_ordered = self.is_ordered and not options["is_lossy"]
+            case {"sent": number}:
+                self.sent[number], self.sent_at[number] = line["thing"], line["at"]
+            case {"struck": number}:
+                self.struck.add(number)
+            case {"again": number}:
+                self.again[number] += 1
+            case {"promised": number}:
+                self.promised.add(number)
+            case {"heard": thing}:
+                self.received.append(ReceivedEvent(thing, line["revision"], line["n"]))
+            case {"answered": number, "status": status}:
+                self.answered_at.setdefault(number, line["at"])
+                if status < 300:
+                    self.answered.setdefault(number, set()).add(line["revision"])
+                else:
+                    self.refused[number] = status
+            case {"asked": number}:
+                self.past[f"{owner}/{number}"] = PastRetrieve(line["thing"], line["header"], line["value"], line["at"])
+            case {"shown": number}:
+                asked = self.past[f"{owner}/{number}"]
+                asked.answers.append((line["status"], line["n"]))
+                asked.answered_at = asked.answered_at or line["at"]
+            case _:
+                self._add_to_replay(line, f"{owner}/{line['replay']}")
 
     def _add_to_replay(self, line: dict[str, Any], name: str) -> None:
         if "thing" in line:

@@ -47,7 +47,9 @@ class Replaying:
     def take(self, document: dict[str, Any]) -> None:
         """Something came for this replay."""
         kind, value = document["topic"].rpartition("/")[2], document["value"]
-        if kind == "created":
+        if kind == "errors":
+            self._refused(value["error"])
+        elif kind == "created":
             # A subscribe that was delivered twice makes two subscriptions; the first one is ours.
             if self._id is None:
                 self._id = value["subscriptionId"]
@@ -61,6 +63,14 @@ class Replaying:
             self._note({"replay": self.number, "ended": ended})
             self.is_over = True
         self._heard = time.monotonic()
+
+    def _refused(self, error: str) -> None:
+        """A subscribe or a request met an internal error."""
+        if self._id is None:
+            self._note({"replay": self.number, "ended": error})
+            self.is_over = True
+        elif not self.is_over:
+            self._request(DEMAND)
 
     def _item(self, document: dict[str, Any]) -> None:
         item = document["value"]["item"]

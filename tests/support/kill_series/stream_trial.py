@@ -84,6 +84,8 @@ class StreamKillSeries:
         """`readers`: READ, FRAMES, OCTETS."""
         self.trial_broker = trial_broker
         self.readers = readers
+        self.kills: Counter[str] = Counter()
+        """What was killed, how often."""
         self._port = free_port()
         self._name = f"trial-{secrets.token_hex(4)}"
         self._logs = {part: folder / f"{part}.log" for part in (WRITE, *readers, RECALL)}
@@ -151,13 +153,21 @@ class StreamKillSeries:
     def kill_service_after(self, more: int) -> None:
         """SIGKILL as soon as the reader has handed on so many more; then start again."""
         self.wait_for(more)
-        self.service.kill()
+        self.kill_service()
         self.service.start_again(ready=False)
 
-    def restart_broker_after(self, more: int) -> None:
+    def kill_service(self) -> None:
+        self.service.kill()
+        self.kills["service"] += 1
+
+    def restart_broker_after(self, more: int, *, gently: bool = False) -> None:
         """Knock the broker down as soon as the reader has handed on so many more; then start it again."""
         self.wait_for(more)
-        self.trial_broker.knock_down()
+        self.restart_broker(gently=gently)
+
+    def restart_broker(self, *, gently: bool = False) -> None:
+        self.trial_broker.knock_down(gently=gently)
+        self.kills["broker"] += 1
         self.trial_broker.start_again()
 
     def decision(self) -> str:
@@ -171,7 +181,7 @@ class StreamKillSeries:
         for part in (WRITE, *self.readers):
             self._parties[part].send_signal(signal.SIGTERM)
             assert self._parties[part].wait(PATIENCE) == 0, self._story()
-        said = []
+        said = [f"{self.trial_broker.kind}: {self.kills.total()} kills {dict(self.kills)}"]
         for reader in self.readers:
             checked = self.check(self._logs[reader])
             assert checked.returncode == 0, f"{reader}: {checked.stdout[-8000:]}{checked.stderr}{self._story()}"

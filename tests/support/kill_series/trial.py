@@ -3,57 +3,79 @@
 with Trial(tmp_path, trial_broker) as trial:
     trial.kill_service_after(100)
     trial.restart_broker_after(100, trial_broker)
-    print(trial.verdict())
+    print(trial.decision())
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
+
+import msgspec
 
 from spark_store.maintenance.index_check import compare
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.connection_documents import policy_for
 from tests.support.kill_series.clients import join
-from tests.support.kill_series.load import NAMESPACE, THINGS
+from tests.support.kill_series.faults import STATUSES, FaultyService
+from tests.support.kill_series.load import APART, THINGS, LoadOptions, Producer, command
 from tests.support.kill_series.log import Log
 from tests.support.kill_series.trial_broker import SUBJECT, KillSeriesBroker, hearing
-from tests.support.service_process import ServiceProcess
-from tests.support.wait import wait_until_sync
+from tests.support.wait import TimedOut, wait_until_sync
 
 MAKE, LOAD, CHECK = "make", "load", "check"
 """Each has addresses of its own: after a kill, whoever listens at one of them may be answered again."""
 
 PATIENCE = 90.0
 CHECKED_WITHIN = 300.0
-APART = 1_000_000_000
-"""Between the first numbers of two loads."""
+
+QUIET = 0.5
+"""Seconds without a line in a log after which a load has sent all that it may: longer than a producer waits to retry."""
 
 PAUSES = {"min": "0.1s", "max": "1s"}
 
 
 class Trial:
-    """`proxies`: what stands between the service and a broker. `is_keyed`: commands carry an `idempotency-key`, which those
-    need whose own link to the broker breaks (see `Ground.client_resends`). `hearer`: where somebody hears of all events at a
-    target, which every command then wants to be acknowledged."""
+    """`proxies`: what stands between the service and a broker. `hearer`: where somebody hears of all events at a target,
+    which every command then wants to be acknowledged. `is_faulty`: reads fail and handlers raise at random. `is_lossy`: a
+    broker forgets what it has confirmed. `kills`: what was killed or changed, how often; `redelivered`: how many deliveries
+    the service recognized as redelivered."""
 
     def __init__(
         self,
         folder: Path,
         *trial_brokers: KillSeriesBroker,
         proxies: Mapping[KillSeriesBroker, ProxyThread] | None = None,
-        is_keyed: bool = False,
         hearer: KillSeriesBroker | None = None,
+        is_faulty: bool = False,
+        is_lossy: bool = False,
+        producers: tuple[Producer, ...] = tuple(Producer),
+        in_flight: int = 40,
     ) -> None:
         self.trial_brokers = trial_brokers
         self.hearer = hearer
-        self._keyed = "keyed" if is_keyed else "bare"
+        self.kills: Counter[str] = Counter()
+        self._is_faulty = is_faulty
+        self._begun = time.monotonic()
+        self.redelivered = 0.0
+        if is_lossy:
+            producers = (Producer.KEYED,)
+        elif hearer is not None:
+            # Acknowledgements need a correlation ID.
+            producers = (Producer.MESSAGE_ID, Producer.ENVELOPE)
+        self._options = LoadOptions(
+            producers=producers, tolerated=STATUSES if is_faulty else (), is_lossy=is_lossy, in_flight=in_flight
+        )
         name = f"trial-{secrets.token_hex(4)}"
         self._name = name
         self._logs = {trial_broker: folder / f"{trial_broker.kind}.log" for trial_broker in trial_brokers}
@@ -74,19 +96,15 @@ class Trial:
                 for source in document["sources"]:
                     source["replyTarget"]["expectedResponseTypes"] = ["response", "error", "nack"]
             documents.append(hearing(hearer, name, address))
-            command = [
-                sys.executable,
-                "-m",
-                "tests.support.kill_series.target_listener",
-                hearer.uri,
-                address,
-                str(self._heard),
-            ]
-            self._listener = subprocess.Popen(command)
+            self._options = msgspec.structs.replace(
+                self._options, label=documents[-1]["targets"][0]["issuedAcknowledgementLabel"]
+            )
+            listener = ["tests.support.kill_series.target_listener", hearer.uri, address, str(self._heard)]
+            self._listener = subprocess.Popen([sys.executable, "-m", *listener])
             wait_until_sync(self._heard.exists)
-        self._hearing = documents[-1]
+        self.documents: list[dict[str, Any]] = documents
         self.connections = [str(document["id"]) for document in documents]
-        self.service = ServiceProcess.start(folder, documents, reconnect=PAUSES)
+        self.service = FaultyService.start(folder, documents, reconnect=PAUSES)
         try:
             self._begin()
         except BaseException:
@@ -96,49 +114,124 @@ class Trial:
     def _begin(self) -> None:
         with join(self.trial_brokers[0].uri, *self.trial_brokers[0].addresses(self._name, MAKE)) as maker:
             for number in range(THINGS):
-                made = maker.ask_for(
-                    f"{NAMESPACE}/device-{number}/things/twin/commands/create", value={"_policy": policy_for(SUBJECT)}
-                )
+                made = maker.ask_for(command(f"device-{number}", "create"), value={"_policy": policy_for(SUBJECT)})
                 assert made["status"] == 201, made
         for position, trial_broker in enumerate(self.trial_brokers):
-            command = [trial_broker.uri, *trial_broker.addresses(self._name, LOAD), str(self._logs[trial_broker])]
-            command += [str(position * APART), self._keyed]
-            if self.hearer is not None:
-                command.append(self._hearing["targets"][0]["issuedAcknowledgementLabel"])
+            options = msgspec.json.encode(msgspec.structs.replace(self._options, first=position * APART)).decode()
+            addresses = trial_broker.addresses(self._name, LOAD)
+            arguments = [trial_broker.uri, *addresses, str(self._logs[trial_broker]), options]
             with self._words.open("ab") as words:
                 self._loads.append(
-                    subprocess.Popen([sys.executable, "-m", "tests.support.kill_series.load", *command], stderr=words)
+                    subprocess.Popen([sys.executable, "-m", "tests.support.kill_series.load", *arguments], stderr=words)
                 )
+        if self._is_faulty:
+            self.wait_for(1)
+            self.service.arm()
 
-    def answers(self, trial_broker: KillSeriesBroker) -> int:
+    def _count(self, trial_broker: KillSeriesBroker, kind: bytes) -> int:
         log = self._logs[trial_broker]
-        return log.read_bytes().count(b'"answered"') if log.exists() else 0
+        return log.read_bytes().count(kind) if log.exists() else 0
 
     def wait_for(self, more: int, *trial_brokers: KillSeriesBroker) -> None:
-        """Wait until so many further answers, or more, are in the log of each of these (or of all)."""
-        targets = {each: self.answers(each) + more for each in trial_brokers or self.trial_brokers}
-        wait_until_sync(lambda: all(self.answers(each) >= target for each, target in targets.items()))
+        """Wait until so many further answers, or more, are in the log of each of these (or of all).
+
+        Raises AssertionError with the checker's findings where they do not come.
+        """
+        self._wait_for(more, b'"answered"', trial_brokers or self.trial_brokers)
+
+    def wait_until_replaced(self) -> None:
+        """Wait until all commands that are open now have been answered: as many new ones have been sent.
+
+        Raises as `wait_for`.
+        """
+        self._wait_for(self._options.in_flight, b'"sent"', self.trial_brokers)
+
+    def _wait_for(self, more: int, kind: bytes, trial_brokers: Sequence[KillSeriesBroker]) -> None:
+        targets = {each: self._count(each, kind) + more for each in trial_brokers}
+        try:
+            wait_until_sync(lambda: all(self._count(each, kind) >= target for each, target in targets.items()))
+        except TimedOut as error:
+            raise AssertionError(f"no answers come: {self.decision()}") from error
 
     def kill_service_after(self, more: int) -> None:
         """SIGKILL as soon as `more` further answers have come everywhere; then start again."""
         self.wait_for(more)
-        self.service.kill()
+        self.kill_service()
         self.service.start_again(ready=False)
 
-    def restart_broker_after(self, more: int, trial_broker: KillSeriesBroker) -> None:
+    def kill_service(self) -> None:
+        self._count_again()
+        self.service.kill()
+        self.kills["service"] += 1
+
+    def restart_broker_after(self, more: int, trial_broker: KillSeriesBroker, *, gently: bool = False) -> None:
         """Knock the broker down as soon as `more` further answers have come over it; then start it again."""
         self.wait_for(more, trial_broker)
-        trial_broker.knock_down()
+        with self.broker_away(trial_broker, gently=gently):
+            pass
+
+    def restart_broker_in_burst(self, trial_broker: KillSeriesBroker, pause: float, *, gently: bool) -> None:
+        """Knock the broker down so many seconds after the service has begun with as many commands as the load keeps open.
+
+        The service stands still until the broker has all of them, so most are carried out, and neither answered nor
+        acknowledged, when the broker ends.
+        """
+        process = self.service.process
+        assert process is not None
+        process.send_signal(signal.SIGSTOP)
+        self._wait_until_full()
+        process.send_signal(signal.SIGCONT)
+        time.sleep(pause)
+        with self.broker_away(trial_broker, gently=gently):
+            pass
+
+    def _wait_until_full(self) -> None:
+        """Wait until no load sends anything more, as nothing is answered."""
+
+        def sizes() -> list[int]:
+            return [log.stat().st_size for log in self._logs.values()]
+
+        before, since = sizes(), time.monotonic()
+
+        def is_quiet() -> bool:
+            nonlocal before, since
+            if (now := sizes()) != before:
+                before, since = now, time.monotonic()
+            return time.monotonic() - since > QUIET
+
+        wait_until_sync(is_quiet)
+
+    @contextmanager
+    def broker_away(self, trial_broker: KillSeriesBroker, *, gently: bool = False) -> Iterator[None]:
+        """While the broker does not run."""
+        is_asked = gently or not trial_broker.survives_kill
+        trial_broker.knock_down(gently=is_asked)
+        self.kills[f"{trial_broker.kind} by {'SIGTERM' if is_asked else 'SIGKILL'}"] += 1
+        yield
         trial_broker.start_again()
 
+    def kill_forgetful(self, trial_broker: KillSeriesBroker) -> None:
+        """End a broker by SIGKILL that does not promise to survive it, and start it again."""
+        trial_broker.broker.kill()
+        self.kills[f"{trial_broker.kind} by SIGKILL"] += 1
+        trial_broker.start_again()
+
+    def _count_again(self) -> None:
+        """Before the service ends, take its count of deliveries that it recognized as redelivered."""
+        for connection in self.connections:
+            self.redelivered += self.service.metric(
+                "connectivity_deliveries_total", connection=connection, outcome="answered_again"
+            )
+
     def finish(self) -> None:
-        """Let the loads come to their end. Raises AssertionError for one that is not answered."""
+        """Let the loads come to their end. Raises AssertionError for one that fails."""
         for load in self._loads:
             load.send_signal(signal.SIGTERM)
         for load in self._loads:
             code = load.wait(2 * PATIENCE)
             words = self._words.read_text(encoding="utf-8")
             assert code == 0, f"a load ended with {code}:\n{words}\n{self.service.log()}"
+        self.service.disarm()
         if self._listener is not None:
             self._hear_out(self._listener)
 
@@ -162,6 +255,8 @@ class Trial:
         logs = [str(log) for log in self._logs.values()]
         if self.hearer is not None:
             logs.append(str(self._heard))
+        if self.service.injected.exists():
+            logs.append(str(self.service.injected))
         command = [
             "tests.support.kill_series.checker",
             trial_broker.uri,
@@ -173,17 +268,57 @@ class Trial:
         )
 
     def decision(self) -> str:
-        """The checker's counts, after the loads have ended. Raises AssertionError with its findings, for an answer
-        that a broker is said to have refused: it may have been told again, and by luck; and where the search index does not
-        say what the states say."""
+        """A line of figures, after the loads have ended. Raises AssertionError with the checker's findings, for an answer
+        that a broker is said to have refused: it may have been told again, and by luck; where the search index does not
+        say what the states say; and where deliveries are left at a broker."""
         self.finish()
         checked = self.check()
-        assert checked.returncode == 0, checked.stdout[-8000:] + checked.stderr + self.service.log()
+        self._count_again()
+        lines = checked.stdout.splitlines()
+        line = self._line(lines[-1] if lines else "")
+        if checked.returncode:
+            words = self._words.read_text(encoding="utf-8")
+            found = "\n".join(lines[:200])
+            raise AssertionError(f"{line}\n{found}\n{checked.stderr}{words[-4000:]}{self.service.log()}")
         refused = [record for record in self.service.records() if record["event"] == "message not published"]
         assert not refused, refused[:5]
         indexed = compare(self.service.data / "journal.db")
         assert (indexed.examples, indexed.waiting, indexed.entities >= THINGS) == ([], 0, True)
-        return checked.stdout.strip()
+        self._check_settled()
+        return line
+
+    def _line(self, figures: str) -> str:
+        kinds = ", ".join(trial_broker.kind for trial_broker in self.trial_brokers)
+        kills = ", ".join(f"{number} {what}" for what, number in self.kills.items()) or "none"
+        faults = f"; {self.faults} faults" if self._is_faulty else ""
+        seconds = time.monotonic() - self._begun
+        known = f"{self.redelivered:.0f} redelivered"
+        return f"{kinds}: {self.kills.total()} kills ({kills}){faults}; {known}; {figures}; {seconds:.0f} s"
+
+    @property
+    def faults(self) -> int:
+        """How many faults have occurred."""
+        log = self.service.injected
+        return log.read_bytes().count(b"\n") if log.exists() else 0
+
+    def _check_settled(self) -> None:
+        """Raises AssertionError for deliveries that the service has answered, and has neither acknowledged nor rejected.
+
+        Those that met a fault may have been requeued.
+        """
+        self.service.stop()
+        for trial_broker in self.trial_brokers:
+            left = trial_broker.unsettled(self._name, LOAD)
+            assert left <= self.faults, f"{trial_broker.kind}: {left} deliveries are not settled"
+
+    def plant_stall(self, seconds: float) -> None:
+        """Change the log of the first load: its first answer came so much later."""
+        log = self._logs[self.trial_brokers[0]]
+        lines = log.read_text(encoding="utf-8").splitlines()
+        place = next(number for number, line in enumerate(lines) if line.startswith('{"answered"'))
+        line = json.loads(lines[place])
+        lines[place] = json.dumps({**line, "at": line["at"] + seconds})
+        log.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def close(self) -> None:
         for process in (*self._loads, *([self._listener] if self._listener is not None else [])):

@@ -1,19 +1,27 @@
-"""The broker of a trial, of each kind: how the service and its clients reach it, and how it is killed.
+"""The broker of a trial, of each kind: how the service and its clients reach it, how it is killed, what is left there.
 
-RabbitMQ and Kafka are knocked down by SIGKILL. Mosquitto writes what it holds only when it is asked to end, so it is ended
-by SIGTERM: what it has confirmed and not written is lost by a SIGKILL, and nobody behind it could tell.
+RabbitMQ and Kafka keep what they have confirmed through SIGTERM and SIGKILL. Mosquitto writes what it holds only when it is
+asked to end: what it has confirmed and not written is lost by a SIGKILL, sessions too.
 """
 
 from __future__ import annotations
 
+import itertools
+import queue
 from abc import ABC, abstractmethod
 from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
 
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.proxy import ProxyThread
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.clients.amqp import AmqpClient
 from tests.support.kill_series.clients import join
+from tests.support.wait import PATIENCE
 
 SUBJECT = "acme:load"
 
@@ -25,8 +33,8 @@ class KillSeriesBroker(ABC):
     server: str
     """The name of the fixture of such a broker."""
     broker: Mosquitto | RabbitMQ | Kafka
-    client_resends = True
-    """Whether a client sends again, unmarked, what was not confirmed when the broker was knocked down."""
+    survives_kill = True
+    """Whether the broker keeps through SIGKILL what it has confirmed."""
 
     options: dict[str, Any]
     """What `specificConfig` says, so that a dead link is noticed soon."""
@@ -42,9 +50,12 @@ class KillSeriesBroker(ABC):
     def service_uri(self, proxy: ProxyThread | None) -> str:
         """Where the service connects to."""
 
-    def knock_down(self) -> None:
-        """End the broker in the roughest way that it promises to survive."""
-        self.broker.kill()
+    def knock_down(self, *, gently: bool = False) -> None:
+        """End the broker by SIGTERM, or in the roughest way that it survives."""
+        if gently or not self.survives_kill:
+            self.broker.stop()
+        else:
+            self.broker.kill()
 
     def start_again(self) -> None:
         self.broker.start_again()
@@ -68,6 +79,10 @@ class KillSeriesBroker(ABC):
 
     def reply_address(self, answers: str) -> str:
         return answers
+
+    @abstractmethod
+    def unsettled(self, trial: str, part: str) -> int:
+        """How many messages for the service are left at the broker, after the service has stopped."""
 
     def connection(self, trial: str, *parts: str, proxy: ProxyThread | None = None) -> dict[str, Any]:
         """A connection with a source for each part."""
@@ -108,6 +123,7 @@ def hearing(trial_broker: KillSeriesBroker, trial: str, address: str) -> dict[st
 class MqttKillSeriesBroker(KillSeriesBroker):
     kind = "mqtt"
     server = "mosquitto"
+    survives_kill = False
     _separator = "/"
 
     def __init__(self, broker: Mosquitto) -> None:
@@ -124,8 +140,20 @@ class MqttKillSeriesBroker(KillSeriesBroker):
     def prepare(self, trial: str, *parts: str) -> None:
         """Topics of MQTT need no making."""
 
-    def knock_down(self) -> None:
-        self.broker.stop()
+    def unsettled(self, trial: str, part: str) -> int:
+        """Take over the session of the service, and count what comes before a message of our own."""
+        ask, _ = self.addresses(trial, part)
+        own, came = b"the last one", queue.Queue[bytes]()
+        client = Client(CallbackAPIVersion.VERSION2, f"{trial}-{self.kind}", clean_session=False)
+        client.on_message = lambda _client, _data, message: came.put(bytes(message.payload))
+        client.connect(self.broker.host, self.broker.port)
+        client.loop_start()
+        client.publish(ask, own, 1)
+        try:
+            return next(count for count in itertools.count() if came.get(timeout=PATIENCE) == own)
+        finally:
+            client.disconnect()
+            client.loop_stop()
 
 
 class Mqtt5KillSeriesBroker(MqttKillSeriesBroker):
@@ -154,6 +182,11 @@ class AmqpKillSeriesBroker(KillSeriesBroker):
         for part in parts:
             join(self.uri, *self.addresses(trial, part)).close()
 
+    def unsettled(self, trial: str, part: str) -> int:
+        ask, answers = self.addresses(trial, part)
+        with AmqpClient(self.uri, ask=ask, answers=answers) as client:
+            return client.waiting()
+
     def reply_address(self, answers: str) -> str:
         return f"/{answers}"
 
@@ -167,7 +200,6 @@ class AmqpKillSeriesBroker(KillSeriesBroker):
 class KafkaKillSeriesBroker(KillSeriesBroker):
     kind = "kafka"
     server = "kafka"
-    client_resends = False
     _separator = "."
 
     def __init__(self, broker: Kafka) -> None:
@@ -183,6 +215,17 @@ class KafkaKillSeriesBroker(KillSeriesBroker):
 
     def prepare(self, trial: str, *parts: str) -> None:
         self.broker.create(*(address for part in parts for address in self.addresses(trial, part)))
+
+    def unsettled(self, trial: str, part: str) -> int:
+        group = {"group.id": f"{trial}-{self.kind}", "enable.auto.commit": False, "log_level": 0}
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, **group})
+        place = TopicPartition(self.addresses(trial, part)[0], 0)
+        try:
+            _, end = consumer.get_watermark_offsets(place, PATIENCE)
+            (committed,) = consumer.committed([place], PATIENCE)
+            return int(end - max(0, committed.offset))
+        finally:
+            consumer.close()
 
     def reply_address(self, answers: str) -> str:
         return f"{answers}/{{{{ thing:id }}}}"

@@ -47,7 +47,9 @@ no UTF-8 in base64. An enforcement's input can only be a header.
     ),
     settling_rules="""\
 Outcomes reach the broker in the order of arrival. A delivery is named by its message id, else by its
-correlation id, as a property or in the payload, and its bytes. One without any id has no name: after a lost link it may
+correlation id, as a property or in the payload, and its bytes. One without any id is recognized by its place: what RabbitMQ
+redelivers after a lost link is the end of what it has delivered, so it is compared with the last commands that were carried
+out. That needs one consumer for the queue: with several (`consumerCount`, `clientCount`, other programs) such a command may
 be carried out twice.
 """,
     limits=(
