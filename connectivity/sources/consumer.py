@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from time import time_ns
 from typing import Any
@@ -17,11 +17,15 @@ from typing import Any
 from connectivity.sources.delivery import InboundDelivery, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
-from connectivity.transports.base import Link
+from connectivity.transports.base import Delivery, Link
 from spark_store.errors import StoreUnavailable
 
 PAUSE = 0.5
 """Seconds before deliveries are retried that the store refused although it is available."""
+
+PART = 16
+PART_BYTES = 64 << 10
+"""The most deliveries, and bytes, of one turn of the event loop: less than a millisecond."""
 
 
 Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery]], None]], None]
@@ -118,7 +122,11 @@ class SourceConsumer:
                     throttled = minutes
                 # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
-                await self._retry_buffer.handle(read(self._reader, deliveries, prepared, started), self)
+                for part in parts(deliveries):
+                    if part.start:
+                        await asyncio.sleep(0)
+                    inbound = read(self._reader, deliveries[part], prepared[part], started)
+                    await self._retry_buffer.handle(inbound, self)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
@@ -131,3 +139,15 @@ class SourceConsumer:
         self._error = error
         if self._task is not None:
             self._task.cancel()
+
+
+def parts(deliveries: Sequence[Delivery]) -> Iterator[slice]:
+    """Divide deliveries into parts of at most `PART`, and `PART_BYTES` if they are more than one."""
+    start = size = 0
+    for position, delivery in enumerate(deliveries):
+        length = len(delivery.envelope.payload)
+        if position > start and (position - start == PART or size + length > PART_BYTES):
+            yield slice(start, position)
+            start, size = position, 0
+        size += length
+    yield slice(start, len(deliveries))

@@ -50,6 +50,9 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 100
 """How many messages a subscription sends before other tasks run, by default; they take about 1 ms."""
 
+SIDE_BY_SIDE = 2
+"""How many subscriptions read a page, or send a part of one, in one turn of the event loop."""
+
 FEW = 64
 """How many stale entries a list of due subscriptions may hold before it is cleaned."""
 
@@ -180,6 +183,7 @@ class SubscriptionManager:
         self.open_by_connection: Counter[str] = Counter()
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
+        self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
 
     def __iter__(self) -> Iterator[ActiveSubscription]:
         """Iterate over the subscriptions that have not ended."""
@@ -384,6 +388,9 @@ class SubscriptionManager:
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
         while subscription.capacity and (feed := subscription.feed) is not None:
             limit = min(subscription.capacity, max(self._bounds.page_items, subscription.peer.page_items))
+            await self._take_turn()
+            if subscription.is_closed:
+                break
             page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
             if subscription.is_closed:
                 break
@@ -400,8 +407,13 @@ class SubscriptionManager:
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
-            await asyncio.sleep(0)
         return PageEnd.MORE
+
+    async def _take_turn(self) -> None:
+        """Wait for a turn of the event loop in which few other subscriptions read or send elements."""
+        await asyncio.sleep(0)
+        await self._turns.acquire()
+        asyncio.get_running_loop().call_soon(self._turns.release)
 
     async def _send_in_turns(self, subscription: ActiveSubscription, elements: Sequence[Any]) -> None:
         """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
@@ -412,7 +424,7 @@ class SubscriptionManager:
         for start in range(at_once, len(elements), at_once):
             if subscription.posting is not None:
                 await subscription.posting.wait_until_accepted()
-            await asyncio.sleep(0)
+            await self._take_turn()
             if subscription.is_closed:
                 return
             subscription.posting = self._send(subscription, subscription.offer(elements[start : start + at_once]))
