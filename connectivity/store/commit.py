@@ -55,7 +55,7 @@ class PendingCommit:
     @property
     def weight(self) -> int:
         """How long it takes to write and to report these changes, in changes of ordinary size."""
-        return 4 + sum(1 + (event_size(event) >> 12) for change in self.changes for event in change.events)
+        return 4 + sum(1 + (event_size(event) >> 10) for change in self.changes for event in change.events)
 
     def entities(self) -> set[EntityId]:
         """Return the entities whose states change."""

@@ -111,7 +111,7 @@ _WRITER_PRAGMAS = (
 )
 _READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
 
-_STEP = 4
+_STEP = 8
 """How many entities, events or answers are written in one step."""
 
 _NOT_ITS_FAULT = (

@@ -127,7 +127,11 @@ class KafkaPlace:
             "connectionType": "kafka",
             "connectionStatus": "open",
             "uri": self._uri,
-            "specificConfig": {"bootstrapServers": self.bootstrap, "consumerOffsetReset": "earliest"},
+            "specificConfig": {
+                "bootstrapServers": self.bootstrap,
+                "consumerOffsetReset": "earliest",
+                "groupId": self.address(ask),
+            },
             "sources": [{"addresses": [self.address(ask)], "qos": 1, "authorizationContext": [SUBJECT]}],
         }
 

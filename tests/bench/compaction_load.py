@@ -25,7 +25,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
 
-THINGS, EVENTS_EACH, BATCH = 200, 50, 20_000
+THINGS, EVENTS_EACH = 200, 50
 WARM, ROUNDS = 2, 5
 IDLE_SECONDS = 5.0
 
@@ -44,7 +44,7 @@ def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list
     idle_seconds = scale.of(IDLE_SECONDS, 0.5)
     small = folder / "small"
     write_long_past(small / "journal.db", events)
-    pipeline("run", small, "--once", "--batch-rows", str(events // 25), "--optimize-batches", "1000000")
+    pipeline("run", small, "--once", "--batch-rows", str(events // scale.of(25, 3)), "--optimize-batches", "1000000")
     fill(folder / "data" / "journal.db", THINGS, EVENTS_EACH)
     idle, fresh, during = Waits(), Waits(), Waits()
     seconds = []

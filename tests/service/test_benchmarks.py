@@ -14,7 +14,9 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.rabbitmq import RabbitMQ
 
 OVER_BROKERS = ("amqp-next", "amqp-drain", "kafka-next", "kafka-drain", "three", "api")
-WITH_SPARK = ("lake-fill", "lake-soon", "lake-memory", "cold-first", "cold-replay", "compaction", "search-as-of")
+WITH_SPARK = ("lake-memory", "cold-first", "cold-replay")
+LONG_WITH_SPARK = ("lake-fill", "lake-soon", "compaction", "search-as-of")
+"""Their short form still takes half a minute or more: Spark starts, or batches follow each other."""
 
 
 def apart(names: Iterable[str]) -> list[ParameterSet]:
@@ -32,7 +34,7 @@ def assert_measured(name: str) -> None:
 
 
 @pytest.mark.broker("mosquitto")
-@pytest.mark.parametrize("name", apart(sorted(BENCHMARKS.keys() - {*OVER_BROKERS, *WITH_SPARK})))
+@pytest.mark.parametrize("name", apart(sorted(BENCHMARKS.keys() - {*OVER_BROKERS, *WITH_SPARK, *LONG_WITH_SPARK})))
 def test_a_short_benchmark_returns_figures(name: str) -> None:
     assert_measured(name)
 
@@ -49,6 +51,14 @@ def test_a_short_benchmark_over_shared_brokers_returns_figures(
 
 
 @pytest.mark.spark
+@pytest.mark.slow(reason="a pipeline starts")
 @pytest.mark.parametrize("name", WITH_SPARK)
 def test_a_short_benchmark_with_spark_returns_figures(name: str) -> None:
+    assert_measured(name)
+
+
+@pytest.mark.spark
+@pytest.mark.soak(shard="lake")
+@pytest.mark.parametrize("name", LONG_WITH_SPARK)
+def test_a_long_benchmark_with_spark_returns_figures(name: str) -> None:
     assert_measured(name)
