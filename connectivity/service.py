@@ -53,9 +53,10 @@ from connectivity.sessions.base import RetentionTimes
 from connectivity.sources.consumer import settlement_metrics
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
+from connectivity.store.options import StoreOptions
 from connectivity.store.session_repository import SessionRepository
 from connectivity.store.spark_queries import open_spark_queries
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
 from connectivity.subscriptions.feed import Feed

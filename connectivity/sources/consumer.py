@@ -30,6 +30,10 @@ log = structlog.get_logger(__name__)
 PAUSE = 0.5
 """Seconds before deliveries are retried that the store refused although it is available."""
 
+PART = 16
+PART_BYTES = 64 << 10
+"""The most deliveries, and bytes, of one turn of the event loop: less than a millisecond."""
+
 
 Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery]], None]], None]
 """Processes deliveries in order; those that the store cannot take now go to the second argument."""
@@ -198,7 +202,11 @@ class SourceConsumer:
                 await self._reader.route.outbox.wait_for_room()
                 # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
-                await buffer.handle(read(self._reader, deliveries, buffer.ledger, prepared, started), self)
+                for part in parts(deliveries):
+                    if part.start:
+                        await asyncio.sleep(0)
+                    inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
+                    await buffer.handle(inbound, self)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
@@ -211,6 +219,18 @@ class SourceConsumer:
         self._error = error
         if self._task is not None:
             self._task.cancel()
+
+
+def parts(deliveries: Sequence[Delivery]) -> Iterator[slice]:
+    """Divide deliveries into parts of at most `PART`, and `PART_BYTES` if they are more than one."""
+    start = size = 0
+    for position, delivery in enumerate(deliveries):
+        length = len(delivery.envelope.payload)
+        if position > start and (position - start == PART or size + length > PART_BYTES):
+            yield slice(start, position)
+            start, size = position, 0
+        size += length
+    yield slice(start, len(deliveries))
 
 
 def settlement_metrics(ages: Mapping[tuple[str, ...], float]) -> Iterator[GaugeReading]:

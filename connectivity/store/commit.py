@@ -1,13 +1,17 @@
-"""Changes that wait for a commit of the store, and the result of a commit."""
+"""Changes that wait for a commit of the store, the result of a commit, and who is notified of it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mappings.ids import EntityId
-from spark_store.records import Change, Snapshot, StoredAnswer
+from spark_store.records import Change, Snapshot, StoredAnswer, event_size
+
+_TURN_WEIGHT = 48
+"""How many changes of ordinary size are reported in one turn: about half a millisecond."""
 
 
 class PendingTrim(NamedTuple):
@@ -48,6 +52,11 @@ class PendingCommit:
         if self.step is not None:
             self.step()
 
+    @property
+    def weight(self) -> int:
+        """How long it takes to write and to report these changes, in changes of ordinary size."""
+        return 4 + sum(1 + (event_size(event) >> 10) for change in self.changes for event in change.events)
+
     def entities(self) -> set[EntityId]:
         """Return the entities whose states change."""
         return {snapshot.entity for change in self.changes for snapshot in change.snapshots}
@@ -61,6 +70,41 @@ class PendingCommit:
             self.durable.set_exception(error)
             # Marks the exception as retrieved: the caller may have been cancelled.
             self.durable.exception()
+
+
+class ReportQueue:
+    """Notifies those who wait for durable changes, in order, some in each turn of the event loop."""
+
+    __slots__ = ("_is_scheduled", "_left", "_reports")
+
+    def __init__(self) -> None:
+        self._reports: deque[tuple[int, Callable[[], object]]] = deque()
+        self._left = _TURN_WEIGHT
+        """How much more this turn has room for."""
+        self._is_scheduled = False
+
+    def add(self, report: Callable[[], object], weight: int) -> None:
+        """Call `report` after those before it: at once, if this turn has room for it."""
+        self._reports.append((weight, report))
+        self._call_some()
+
+    def finish(self) -> None:
+        """Call all that are waiting."""
+        while self._reports:
+            self._reports.popleft()[1]()
+
+    def _call_some(self) -> None:
+        while self._reports and self._left > 0:
+            weight, report = self._reports.popleft()
+            self._left -= weight
+            report()
+        if self._left < _TURN_WEIGHT and not self._is_scheduled:
+            self._is_scheduled = True
+            asyncio.get_running_loop().call_soon(self._begin_turn)
+
+    def _begin_turn(self) -> None:
+        self._is_scheduled, self._left = False, _TURN_WEIGHT
+        self._call_some()
 
 
 class UncommittedState:

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import structlog
+
 from mappings.ids import EntityId
+from spark_store.errors import StoreUnavailable
 from spark_store.journal import statements
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, HistoryStart, PublishedEvent, event_size
+
+log = structlog.get_logger(__name__)
 
 MOST = 10_000
 MOST_BYTES = 32 << 20
@@ -66,6 +71,16 @@ class EventTail:
         if len(self._events) > self._most or self._bytes > self._most_bytes:
             self._shorten()
         self.reach(last)
+
+    def notify(self, last: int | None, changes: Sequence[Change]) -> None:
+        """Add committed changes; `last` is None if the tail had no readers when they were written."""
+        if last is not None:
+            self.extend(last, changes)
+            return
+        try:
+            self.catch_up()
+        except StoreUnavailable as error:
+            log.warning("journal readers not notified before the next commit", error=str(error))
 
     def reach(self, newest: int) -> None:
         """Announce that the journal has events up to this number."""

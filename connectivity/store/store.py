@@ -14,10 +14,10 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,8 +25,9 @@ import msgspec
 import structlog
 
 from connectivity.authorization.revalidation import PolicyChangeNotifier
-from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, UncommittedState
+from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, ReportQueue, UncommittedState
 from connectivity.store.event_tail import EventTail
+from connectivity.store.options import StoreOptions
 from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
 from mappings.ids import EntityId
@@ -34,7 +35,7 @@ from mappings.model.signals import HistoryQuery
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.history import history
 from spark_store.history.history import HistoryPage, HistoryRange, TrimmedRange
-from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
+from spark_store.journal.journal import TRIM_EVENTS, Journal
 from spark_store.records import Change, DeliveryName, NumberedEvent, OldestEvent, Snapshot
 
 if TYPE_CHECKING:
@@ -44,35 +45,20 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-_WRITE_CHANGES = 64
-"""After about this many changes the event loop gets a turn: somewhat more than half a millisecond."""
+_TURN_SECONDS = 0.001
+"""How long changes are written in one turn of the event loop."""
+
+_BATCH_WEIGHT = 512
+"""How many changes of ordinary size are written together, each entity's state once."""
+
+_GATHER = 32
+"""How many submits the first change waits for at most, while each turn of the event loop brings some."""
 
 _FORGET_ANSWERS = 64
 """Old answers are deleted once in this many new ones."""
 
 _READERS = 4
 """How many threads read the lake. More would only compete for the interpreter."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoreOptions:
-    """Times in seconds, sizes in bytes."""
-
-    gather: float = 0.0
-    """How long the first change waits for others while no commit runs.
-
-    0: until the event loop's next turn.
-    """
-    commit_changes: int = 1000
-    """The most changes in one commit."""
-    cached_entities: int = 50_000
-    cached_bytes: int = 32 << 20
-    redelivery_window: float = 600.0
-    """How long answers are remembered."""
-    max_answers: int = MAX_ANSWERS
-    probe_min: float = 0.1
-    probe_max: float = 5.0
-    """The pauses between two probes grow from `probe_min` to this."""
 
 
 class Store:
@@ -100,7 +86,12 @@ class Store:
         self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
         self._trimming: PendingTrim | None = None
         self._queue: deque[PendingCommit] = deque()
+        self._batch: list[PendingCommit] = []
+        """Changes that are being written into the transaction, by the remaining `_steps`."""
+        self._steps: Iterator[None] = iter(())
         self._written: list[PendingCommit] = []
+        self._reports = ReportQueue()
+        """Commits of which some waiters are not notified yet."""
         self._decided = UncommittedState()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
         self.tail = EventTail(journal)
@@ -264,12 +255,12 @@ class Store:
         It may raise StoreUnavailable.
         """
         passed = PendingCommit((), asyncio.get_running_loop().create_future())
-        if self._queue:
+        if self._queue or self._batch:
             self._queue.append(passed)
         elif self._written:
             self._written.append(passed)
         else:
-            passed.succeed()
+            self._reports.add(passed.succeed, passed.weight)
         return passed.durable
 
     def open_range(self, query: HistoryQuery, now: datetime) -> HistoryRange:
@@ -282,16 +273,13 @@ class Store:
         Waits for the former and reads the latter from the lake. Raises StoreUnavailable, HistoryUnavailable.
         """
         found = history.page(self._journal, range, position, limit, max_bytes)
-        if found.trimmed is not None:
-            return await self._lake_page(range, found.trimmed, limit, max_bytes)
-        if found.ended or found.events or found.position != position or limit < 1:
-            return found
-        await self.barrier()
-        found = history.page(self._journal, range, position, limit, max_bytes)
-        if found.trimmed is not None:
-            return await self._lake_page(range, found.trimmed, limit, max_bytes)
-        # Everything is durable now: what is still missing will never exist.
-        return found if found.events or found.position != position else found._replace(ended=True)
+        if not (found.ended or found.events or found.trimmed or found.position != position or limit < 1):
+            await self.barrier()
+            found = history.page(self._journal, range, position, limit, max_bytes)
+            if not (found.events or found.trimmed or found.position != position):
+                # Everything is durable now: what is still missing will never exist.
+                found = found._replace(ended=True)
+        return found if found.trimmed is None else await self._lake_page(range, found.trimmed, limit, max_bytes)
 
     async def _lake_page(self, range: HistoryRange, trimmed: TrimmedRange, limit: int, max_bytes: int) -> HistoryPage:
         if self._open_lake is None:
@@ -392,40 +380,33 @@ class Store:
         if self._is_busy:
             return
         self._is_busy = True
-        if self._options.gather > 0:
-            asyncio.get_running_loop().call_later(self._options.gather, self._write)
+        asyncio.get_running_loop().call_soon(self._gather, 0)
+
+    def _gather(self, seen: int) -> None:
+        """Write once a turn of the event loop brings no more changes, so that each state is written once."""
+        if seen < len(self._queue) < _GATHER and self._queue[-1].step is None:
+            asyncio.get_running_loop().call_soon(self._gather, len(self._queue))
         else:
-            asyncio.get_running_loop().call_soon(self._write)
+            self._write()
 
     def _write(self) -> None:
         """Write some of the queue into the transaction; then continue later, or commit."""
-        batch: list[PendingCommit] = []
-        size = 0
-        if self._is_worker_step_next and not self._written:
-            self._run_step_in_worker(self._queue.popleft())
-            return
-        while self._queue and size < min(_WRITE_CHANGES, self._most) and self._queue[0].step is None:
-            batch.append(submitted := self._queue.popleft())
-            size += len(submitted.changes)
         try:
-            try:
-                self._journal.write([change for submitted in batch for change in submitted.changes])
-                self._written.extend(batch)
-            except StoreUnavailable:
-                self._written.extend(batch)
-                raise
-            except Exception:
-                self._write_singly(batch)
+            if not self._batch:
+                if self._is_worker_step_next and not self._written:
+                    self._run_step_in_worker(self._queue.popleft())
+                    return
+                self._take_batch()
+            if not self._write_batch():
+                asyncio.get_running_loop().call_soon(self._write)
+                return
             has_step = bool(self._queue) and self._queue[0].step is not None and not self._is_worker_step_next
             if has_step:
                 # An operator may wait for it: changes behind it are left for the next commit.
                 self._take_step(self._queue.popleft())
-            if (
-                self._queue
-                and (not has_step or self._queue[0].step is not None)
-                and not self._is_worker_step_next
-                and sum(len(submitted.changes) for submitted in self._written) < self._most
-            ):
+            is_full = sum(len(submitted.changes) for submitted in self._written) >= self._most
+            is_next = self._queue and (not has_step or self._queue[0].step is not None)
+            if is_next and not self._is_worker_step_next and not is_full:
                 asyncio.get_running_loop().call_soon(self._write)
                 return
             self._forget_answers()
@@ -435,6 +416,29 @@ class Store:
         else:
             committing = asyncio.get_running_loop().run_in_executor(self._worker, self._commit, self._trimming)
             committing.add_done_callback(self._on_commit_done)
+
+    def _take_batch(self) -> None:
+        """Take from the queue what is written together."""
+        weight = count = 0
+        while self._queue and weight < _BATCH_WEIGHT and count < self._most and self._queue[0].step is None:
+            self._batch.append(submitted := self._queue.popleft())
+            weight += submitted.weight
+            count += len(submitted.changes)
+        self._steps = self._journal.steps([change for submitted in self._batch for change in submitted.changes])
+
+    def _write_batch(self) -> bool:
+        """Write until the batch is in the transaction, or this turn is over. Raises StoreUnavailable."""
+        end = time.perf_counter() + _TURN_SECONDS
+        try:
+            if any(time.perf_counter() > end for _ in self._steps):
+                return False
+            self._written += self._batch
+        except StoreUnavailable:
+            raise
+        except Exception:
+            self._write_singly(self._batch)
+        self._batch = []
+        return True
 
     @property
     def _is_worker_step_next(self) -> bool:
@@ -465,13 +469,12 @@ class Store:
         working.add_done_callback(done)
 
     def _write_singly(self, batch: list[PendingCommit]) -> None:
-        """Find the change that cannot be stored, and store the others. Raises StoreUnavailable."""
-        for position, submitted in enumerate(batch):
+        """Store all but the changes that cannot be stored. Raises StoreUnavailable."""
+        for submitted in batch:
             try:
                 self._journal.write(submitted.changes)
                 self._written.append(submitted)
             except StoreUnavailable:
-                self._written.extend(batch[position:])
                 raise
             except Exception as error:
                 log.error("changes not stored", reason=str(error), changes=len(submitted.changes))
@@ -518,43 +521,39 @@ class Store:
             self._on_commit(seconds)
         done, self._written = self._written, []
         changes = [change for submitted in done for change in submitted.changes]
-        self._decided.remove_durable(changes)
-        self._cache.update(changes)
+        erased = [submitted.forgotten.entity for submitted in done if submitted.forgotten is not None]
         for submitted in done:
-            if submitted.forgotten is not None:
-                self._decided.drop(submitted.forgotten)
-                self._cache.drop(submitted.forgotten.entity)
-                self.retained_history.forget(submitted.forgotten.entity)
-                self.tail.forget()
-            submitted.succeed()
-        self.policy_changes.notify(changes, [it.forgotten.entity for it in done if it.forgotten is not None])
+            self._reports.add(partial(self._succeed, submitted), submitted.weight)
+        if erased:
+            self._reports.finish()
+        self.policy_changes.notify(changes, erased)
         if self.tail.is_followed and any(change.events for change in changes):
             # Callers that wait for these come first: their replies precede the events to targets.
-            asyncio.get_running_loop().call_soon(self._notify_readers, self._last, changes)
+            notify = partial(asyncio.get_running_loop().call_soon, self.tail.notify, self._last, changes)
+            self._reports.add(notify, 0)
         self._is_busy = False
         if self._queue or self._trimming is not None:
             self._is_busy = True
             self._write()
 
-    def _notify_readers(self, last: int | None, changes: Sequence[Change]) -> None:
-        """Pass committed changes to the tail.
-
-        `last` is the number of their last event, if the tail had readers when they were written.
-        """
-        if last is not None:
-            self.tail.extend(last, changes)
-            return
-        try:
-            self.tail.catch_up()
-        except StoreUnavailable as error:
-            log.warning("journal readers not notified before the next commit", error=str(error))
+    def _succeed(self, submitted: PendingCommit) -> None:
+        self._decided.remove_durable(submitted.changes)
+        self._cache.update(submitted.changes)
+        if submitted.forgotten is not None:
+            self._decided.drop(submitted.forgotten)
+            self._cache.drop(submitted.forgotten.entity)
+            self.retained_history.forget(submitted.forgotten.entity)
+            self.tail.forget()
+        submitted.succeed()
 
     def _on_failure(self, error: BaseException) -> None:
         """Discard everything that is not durable, and probe until writing works again."""
-        lost = [*self._written, *self._queue]
+        self._reports.finish()
+        lost = [*self._written, *self._batch, *self._queue]
         # There may be room for some of them.
-        self._most = max(1, sum(len(submitted.changes) for submitted in self._written) // 2)
+        self._most = max(1, sum(len(submitted.changes) for submitted in (*self._written, *self._batch)) // 2)
         self._written.clear()
+        self._batch.clear()
         self._queue.clear()
         self._decided.clear()
         # A commit that failed may have been carried out.

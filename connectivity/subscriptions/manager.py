@@ -59,6 +59,9 @@ log = structlog.get_logger(__name__)
 AT_ONCE = 100
 """How many messages a subscription sends before other tasks run, by default; they take about 1 ms."""
 
+SIDE_BY_SIDE = 2
+"""How many subscriptions read a page, or send a part of one, in one turn of the event loop."""
+
 FEW = 64
 """How many stale entries a list of due subscriptions may hold before it is cleaned."""
 
@@ -185,12 +188,12 @@ class SubscriptionManager(ConnectionComponent):
         self._scopes: defaultdict[tuple[Hashable, SubscriptionKind], dict[str, ActiveSubscription]] = defaultdict(dict)
         self._due: defaultdict[int, _Due] = defaultdict(_Due)
         """By second: subscriptions to be checked then. Only the latest list of a subscription is valid."""
-        self._turns = asyncio.Lock()
         self._second = int(clock())
         """The second of the last sweep, in which idle times are measured; one number object shared by all."""
         self.open_by_connection: Counter[str] = Counter()
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
+        self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
 
     def __iter__(self) -> Iterator[ActiveSubscription]:
         """Iterate over the subscriptions that have not ended."""
@@ -395,6 +398,9 @@ class SubscriptionManager(ConnectionComponent):
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
         while (capacity := subscription.capacity) and (feed := subscription.feed) is not None:
             limit = min(capacity, max(self._bounds.page_items, subscription.peer.page_items))
+            await self._take_turn()
+            if subscription.is_closed:
+                break
             if subscription.sent or feed.has_timeout:
                 page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
             else:
@@ -414,7 +420,6 @@ class SubscriptionManager(ConnectionComponent):
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
-            await self._turn()
         return PageEnd.MORE
 
     async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int) -> Page:
@@ -426,6 +431,12 @@ class SubscriptionManager(ConnectionComponent):
         except TimeoutError as error:
             raise FeedFailed(INTERNAL_ERROR) from error
 
+    async def _take_turn(self) -> None:
+        """Wait for a turn of the event loop in which few other subscriptions read or send elements."""
+        await asyncio.sleep(0)
+        await self._turns.acquire()
+        asyncio.get_running_loop().call_soon(self._turns.release)
+
     async def _send_in_turns(self, subscription: ActiveSubscription, elements: Sequence[Any]) -> None:
         """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
         if not elements:
@@ -435,15 +446,10 @@ class SubscriptionManager(ConnectionComponent):
         for start in range(at_once, len(elements), at_once):
             if subscription.posting is not None:
                 await subscription.posting.wait_until_accepted()
-            await self._turn()
+            await self._take_turn()
             if subscription.is_closed:
                 return
             subscription.posting = self._send(subscription, subscription.offer(elements[start : start + at_once]))
-
-    async def _turn(self) -> None:
-        """Let other tasks run; in a turn of the event loop one subscription goes on."""
-        async with self._turns:
-            await asyncio.sleep(0)
 
     def _send(self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput]) -> PendingPublish | None:
         """Send the engine's outputs as signals with the headers of the latest command."""

@@ -29,16 +29,16 @@ from spark_store.records import Times, event_size
 if TYPE_CHECKING:
     from spark_store.lake.history_reader import ColdEvents, LakeHistory
 
-SCAN_ROWS = 200
-"""How many events a page with a filter examines at most: about a millisecond."""
+SCAN_ROWS = 120
+"""How many events a page with a filter examines at most: less than a millisecond."""
 
-SCAN_COMPARISONS = 4000
+SCAN_COMPARISONS = 2400
 """How many comparisons a page with a filter makes at most, with values of ordinary size."""
 
-SCAN_WORK = 1_000_000
-"""How many bytes of events times comparisons a page with a filter may cost: some tens of milliseconds."""
+SCAN_WORK = 200_000
+"""How many bytes of events times comparisons a page with a filter may cost: some milliseconds."""
 
-COLD_SCANS = 10
+COLD_SCANS = 16
 """How many times as much a filtered page from the lake may cost, in a worker thread."""
 
 _SMALLEST_SCAN = 16

@@ -120,6 +120,9 @@ _WRITER_PRAGMAS = (
 )
 _READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
 
+_STEP = 8
+"""How many entities, events or answers are written in one step."""
+
 _NOT_ITS_FAULT = (
     sqlite3.IntegrityError,
     sqlite3.DataError,
@@ -189,13 +192,22 @@ class Journal:
         Raises RevisionConflict if an event does not follow its entity's newest one, Unstorable for an invalid change;
         earlier changes stay in the transaction. After StoreUnavailable nothing does.
         """
+        for _ in self.steps(changes):
+            pass
+
+    def steps(self, changes: Sequence[Change]) -> Iterator[None]:
+        """Do what `write` does in short steps, between which nothing else may use the transaction."""
         with self._writing():
             self._begin()
-            heads: dict[EntityId, EntityHead] = {}
-            states = plan(changes, lambda entity: self._head(entity, heads))
             self._writer.execute("SAVEPOINT batch")
             try:
-                self._store(changes, states, heads)
+                heads: dict[EntityId, EntityHead] = {}
+                for part in batched([*dict.fromkeys(event.entity for change in changes for event in change.events)]):
+                    for entity in part:
+                        self._look_up(entity, heads)
+                    yield
+                states = plan(changes, lambda entity: heads[entity].revision if entity in heads else 0)
+                yield from self._store(changes, states, heads)
             except BaseException as error:
                 # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
                 if self._writer.in_transaction:
@@ -316,54 +328,57 @@ class Journal:
         if not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
 
-    def _head(self, entity: EntityId, heads: dict[EntityId, EntityHead]) -> int:
-        """The newest revision as the open transaction sees it; notes the entity's row."""
+    def _look_up(self, entity: EntityId, heads: dict[EntityId, EntityHead]) -> None:
+        """Add an entity's row as the open transaction sees it, if there is one."""
         row = self._writer.execute(index.HEAD, (entity.type.value, entity.id)).fetchone()
-        if row is None:
-            return 0
-        heads[entity] = head = EntityHead._make(row)
-        return head.revision
+        if row is not None:
+            heads[entity] = EntityHead._make(row)
 
     def _store(
         self, changes: Sequence[Change], states: dict[EntityId, PlannedState], heads: dict[EntityId, EntityHead]
-    ) -> None:
+    ) -> Iterator[None]:
         events = [event for change in changes for event in change.events]
         causes = [statements.columns(change.cause) for change in changes for _ in change.events]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
             newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
-        known, keys, indexing = [], {}, SearchIndex(self._writer)
-        for entity, (snapshot, text) in states.items():
-            row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
-            named = (entity.type.value, entity.id)
-            if (head := heads.get(entity)) is not None:
-                known.append((*row, key := head.key))
-            else:
-                inserted = self._writer.execute(_INSERT_ENTITY, (*named, *row)).lastrowid
-                assert inserted is not None
-                key = inserted
-            keys[entity] = key
-            indexing.change(*named, key, head, snapshot.created, None if text is None else len(text), snapshot.state)
-        indexing.end()
-        if known:
+        keys, indexing = {}, SearchIndex(self._writer)
+        for part in batched([*states.items()]):
+            known = []
+            for entity, (snapshot, text) in part:
+                row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
+                named = (entity.type.value, entity.id)
+                if (head := heads.get(entity)) is not None:
+                    known.append((*row, key := head.key))
+                else:
+                    inserted = self._writer.execute(_INSERT_ENTITY, (*named, *row)).lastrowid
+                    assert inserted is not None
+                    key = inserted
+                keys[entity] = key
+                size = None if text is None else len(text)
+                indexing.change(*named, key, head, snapshot.created, size, snapshot.state)
+            indexing.end()
             self._writer.executemany(_UPDATE_ENTITY, known)
+            yield
         if events:
-            self._writer.executemany(
-                _INSERT_ENTRY,
-                [
-                    (keys[event.entity], event.revision, n, *event[2:], *cause)
-                    for n, (event, cause) in enumerate(zip(events, causes, strict=True), seq + 1)
-                ],
-            )
+            for rows in batched([*enumerate(zip(events, causes, strict=True), seq + 1)]):
+                self._writer.executemany(
+                    _INSERT_ENTRY,
+                    [(keys[event.entity], event.revision, n, *event[2:], *cause) for n, (event, cause) in rows],
+                )
+                yield
             self._writer.execute(_SET_SEQ, (seq + len(events),))
         at = self._clock()
-        answers = [
-            (at, *change.answer.delivery, change.answer.answer, *_owners(change, keys))
-            for change in changes
-            if change.answer
-        ]
-        if answers:
-            self._writer.executemany(_INSERT_ANSWER, answers)
+        for answered in batched([change for change in changes if change.answer]):
+            self._writer.executemany(
+                _INSERT_ANSWER,
+                [
+                    (at, *change.answer.delivery, change.answer.answer, *_owners(change, keys))
+                    for change in answered
+                    if change.answer
+                ],
+            )
+            yield
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -497,6 +512,11 @@ class Journal:
             self._writer.close()
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
+
+
+def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Divide items into those of one step."""
+    return (items[start : start + _STEP] for start in range(0, len(items), _STEP))
 
 
 def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:

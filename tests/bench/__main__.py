@@ -34,28 +34,29 @@ from mappings.model.signals import HistoryQuery, Next, Outbound, Request, Subscr
 from spark_store.journal.journal import Journal
 from tests.bench import (
     as_of,
-    beside,
     binary_frames,
-    cold,
+    cold_history,
+    compaction_load,
     fairness,
-    indexing,
-    judging,
     lake,
+    loop,
     monitoring,
     operating,
     rsio,
     search,
-    searching,
+    search_by_id,
+    search_index_cost,
     sizes,
     start,
     streamr,
+    target_filters,
     targets,
     twins,
 )
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, sink, thing
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.modify import THINGS
 from tests.bench.queues import drained_over_amqp, drained_over_kafka, next_over_amqp, next_over_kafka, three_at_once
-from tests.bench.report import Figure, machine, table
+from tests.bench.report import HEAD, Figure, machine
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
@@ -68,9 +69,9 @@ def running(folder: Path, broker: Mosquitto, **settings: Any) -> Iterator[Servic
         yield service
 
 
-def next_over_mqtt(folder: Path) -> list[Figure]:
+def next_over_mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """`next` events under demand, beside paho publishing messages of the same size."""
-    count = 60_000
+    count = scale.of(60_000, 500)
     fill(folder / "data" / "journal.db", 1, count)
     with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
         prefix = f"acme.bench/{thing(0).name}/things/twin/streaming"
@@ -78,7 +79,7 @@ def next_over_mqtt(folder: Path) -> list[Figure]:
             created = asker.ask_for(f"{prefix}/subscribeForPersistedEvents")
         ours, bare, processor = [], [], 0.0
         size = MESSAGE_BYTES
-        for _ in range(3):
+        for _ in range(scale.of(3, 1)):
             with MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker:
                 with client(broker, "bench") as opener:
                     created = opener.ask_for(f"{prefix}/subscribeForPersistedEvents")
@@ -105,16 +106,16 @@ def next_over_mqtt(folder: Path) -> list[Figure]:
         ]
 
 
-def durable_modify(folder: Path) -> list[Figure]:
+def durable_modify(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Modifies with responses: as many as go, then a thousand a second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start(persistence=False) as broker, running(folder, broker) as service:
-        run("modify", broker.host, broker.port, 3_000, MESSAGE_BYTES, 0)
+        run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 0)
         before = processor_seconds(service)
-        count = 30_000
+        count = scale.of(30_000, 300)
         fast = run("modify", broker.host, broker.port, count, MESSAGE_BYTES, 0)
         processor = processor_seconds(service) - before
-        paced = run("modify", broker.host, broker.port, 10_000, MESSAGE_BYTES, 1_000)
+        paced = run("modify", broker.host, broker.port, scale.of(10_000, 200), MESSAGE_BYTES, 1_000)
         with sink(broker, "bare", count) as figures:
             run("bare", broker.host, broker.port, "bare", count, MESSAGE_BYTES)
             bare = count / figures()["seconds"]
@@ -139,10 +140,10 @@ def durable_modify(folder: Path) -> list[Figure]:
     ]
 
 
-def first_next(folder: Path) -> list[Figure]:
+def first_next(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """From `request` to the first `next`, for random things among a million entries."""
-    things, samples = 1_000, 300
-    fill(folder / "data" / "journal.db", things, 1_000)
+    things, samples = scale.of(1_000, 10), scale.of(300, 20)
+    fill(folder / "data" / "journal.db", things, scale.of(1_000, 10))
     waits: list[float] = []
     with Mosquitto.start(persistence=False) as broker, running(folder, broker), client(broker, "bench") as asker:
         for number in range(samples):
@@ -180,14 +181,14 @@ def _round_trip(broker: Mosquitto) -> float:
     return statistics.median(waits)
 
 
-def replay_in_process(folder: Path) -> list[Figure]:
+def replay_in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Feed, engine and encoding without a broker."""
-    count = 200_000
+    count = scale.of(200_000, 2_000)
     path = folder / "journal.db"
     fill(path, 1, count)
     journal = Journal.open(path)
     rates = []
-    for _ in range(3):
+    for _ in range(scale.of(3, 1)):
         begun, processor = time.perf_counter(), time.process_time()
         sent = asyncio.run(_replay(journal, count))
         rates.append(sent / (time.perf_counter() - begun))
@@ -244,20 +245,21 @@ async def _replay(journal: Journal, count: int) -> int:
     return encoded
 
 
-def idle_subscriptions(folder: Path) -> list[Figure]:
+def idle_subscriptions(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A hundred thousand subscriptions that nobody asks."""
-    number, things = 100_000, 1_000
+    number, things = scale.of(100_000, 1_000), scale.of(1_000, 10)
     fill(folder / "data" / "journal.db", things, 3)
     bounds = {"idle_timeout": "1h", "max_per_connection": 2 * number}
     with Mosquitto.start(persistence=False) as broker, running(folder, broker, subscriptions=bounds) as service:
         assert service.process is not None
         process = psutil.Process(service.process.pid)
-        _subscribe(broker, 2_000, things)
+        _subscribe(broker, scale.of(2_000, 200), things)
         before = process.memory_info().rss
-        alone = _busy(service)
+        seconds = scale.of(5.0, 0.5)
+        alone = _busy(service, seconds)
         _subscribe(broker, number, things)
         grown = (process.memory_info().rss - before) / 1e6
-        idle = _busy(service)
+        idle = _busy(service, seconds)
     return [
         Figure(
             "100,000 idle subscriptions",
@@ -270,7 +272,7 @@ def idle_subscriptions(folder: Path) -> list[Figure]:
     ]
 
 
-def _busy(service: ServiceCommand, seconds: float = 5.0) -> float:
+def _busy(service: ServiceCommand, seconds: float) -> float:
     """Percent of a core that the service takes while nobody says anything."""
     spent = processor_seconds(service)
     time.sleep(seconds)
@@ -297,6 +299,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "fairness": fairness.beside_replays,
     "modify": durable_modify,
     "retrieve": twins.retrieves,
+    "loop": loop.stalls,
     "entries": twins.policies_with_many_entries,
     "million": twins.a_million_things,
     "first": first_next,
@@ -309,7 +312,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "kafka-next": next_over_kafka,
     "kafka-drain": drained_over_kafka,
     "three": three_at_once,
-    "targets-judged": judging.judged,
+    "targets-judged": target_filters.judged,
     "api": operating.under_load,
     "many": operating.many_connections,
     "monitoring-served": operating.monitored,
@@ -319,12 +322,12 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "scrapes": monitoring.scrapes,
     "lake-soon": lake.soon,
     "lake-memory": lake.memory,
-    "cold-first": cold.first_page,
-    "cold-replay": cold.replays,
-    "compaction": beside.while_compacting,
-    "search-by-id": searching.by_id,
-    "search-in-process": searching.in_process,
-    "search-cost": indexing.costs,
+    "cold-first": cold_history.first_page,
+    "cold-replay": cold_history.replays,
+    "compaction": compaction_load.while_compacting,
+    "search-by-id": search_by_id.by_id,
+    "search-in-process": search_by_id.in_process,
+    "search-cost": search_index_cost.costs,
     "search": search.search,
     "search-as-of": as_of.first_page,
     "streamr-live": streamr.live,
@@ -338,15 +341,18 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
 }
 
 
+def measured(name: str, scale: Scale = FULL, *size: int) -> list[Figure]:
+    """What a benchmark finds, in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        return BENCHMARKS[name](Path(folder), scale, *size)
+
+
 def main(names: list[str]) -> int:
-    print(machine(), flush=True)
-    figures = []
+    print(f"{machine()}\n\n{HEAD}", flush=True)
     for wanted in names or list(BENCHMARKS):
         name, _, size = wanted.partition("=")
-        with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-            figures += BENCHMARKS[name](Path(folder), *([int(size)] if size else []))
-        print(f"{wanted}: measured", flush=True)
-    print(f"\n{table(figures)}")
+        for figure in measured(name, FULL, *([int(size)] if size else [])):
+            print(figure.row(), flush=True)
     return 0
 
 

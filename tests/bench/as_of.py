@@ -31,9 +31,9 @@ from spark_store.records import Change
 from spark_store.rql.options import read_options
 from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
-from tests.bench.harness import STAMP, SUBJECT, policy
+from tests.bench.harness import FULL, STAMP, SUBJECT, Scale, policy
 from tests.bench.lake import pipeline, wait_for
-from tests.bench.pasts import BEGUN
+from tests.bench.long_journals import BEGUN
 from tests.bench.report import Figure
 from tests.support.connection_documents import policy_for
 
@@ -98,8 +98,9 @@ def write(path: Path, things: int, first: int, last: int) -> None:
     connection.close()
 
 
-def first_page(folder: Path, events: int = EVENTS) -> list[Figure]:
+def first_page(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """Of a selective filter, and of everything sorted by a value, as of five times each."""
+    events = events or scale.of(EVENTS, 1_000)
     things = min(THINGS, events // 10)
     journal, each = folder / "journal.db", events // things
     guarded(journal)
@@ -108,7 +109,7 @@ def first_page(folder: Path, events: int = EVENTS) -> list[Figure]:
         for last in range(PART, each + 1, PART):
             write(journal, things, last - PART + 1, last)
             wait_for(Lake(folder), last * things + 1, process)
-            time.sleep(MOMENT_SECONDS)
+            time.sleep(scale.of(MOMENT_SECONDS, 1.0))
         with _searches(folder) as past:
             few = asyncio.run(_measured(past, f"gt({_PATH[1:]},99)", None, events))
             all = asyncio.run(_measured(past, None, f"sort(-{_PATH[1:]}),size(200)", events))

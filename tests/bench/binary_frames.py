@@ -18,6 +18,7 @@ from mappings.reactive_streams_io.endpoint import Endpoint, EndpointRole
 from mappings.reactive_streams_io.events import SubscribeReceived
 from mappings.reactive_streams_io.frames import CORE, ClientHello, OnNextPacked, SubscribeFrame, encode
 from mappings.reactive_streams_io.limits import UNBOUNDED, EndpointLimits
+from tests.bench.harness import FULL, Scale
 from tests.bench.report import Figure
 
 GOAL = 500_000
@@ -96,10 +97,11 @@ def _idle_octets(streams: int) -> float:
         tracemalloc.stop()
 
 
-def measured(folder: Path) -> list[Figure]:
+def measured(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Packed and single elements written, packed ones read, and an idle stream's memory."""
-    small = [number.to_bytes(16, "big") for number in range(ELEMENTS)]
-    large = [bytes(120)] * (ELEMENTS // 4)
+    elements = scale.of(ELEMENTS, 4 * PAGE)
+    small = [number.to_bytes(16, "big") for number in range(elements)]
+    large = [bytes(120)] * (elements // 4)
     packed, single, read = _rate(_sent, small, 16), _rate(_sent, large, 0), _rate(_read, small, 16)
     return [
         Figure(
@@ -116,6 +118,6 @@ def measured(folder: Path) -> list[Figure]:
             f"{_rate(_joined, large, 0):,.0f} elements/s (joined with a length)",
             "–",
             True,
-            f"an idle stream takes {_idle_octets(1000):,.0f} octets",
+            f"an idle stream takes {_idle_octets(scale.of(1000, 100)):,.0f} octets",
         ),
     ]

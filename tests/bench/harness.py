@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -22,9 +23,24 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import policy_for
 from tests.support.service_process import ServiceCommand
 
+T = TypeVar("T")
+
 MESSAGE_BYTES = 400
 SUBJECT = "acme:bench"
 STAMP = "2030-01-15T07:30:00.000000Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much a benchmark does: enough for a figure, or only enough to run each of its lines, as the tests want it."""
+
+    is_short: bool
+
+    def of(self, full: T, short: T) -> T:
+        return short if self.is_short else full
+
+
+FULL, SHORT = Scale(False), Scale(True)
 
 
 def thing(number: int) -> EntityId:
@@ -46,11 +62,11 @@ def events_of(entity: EntityId, count: int, note: str = "x" * 40) -> list[Event]
     ]
 
 
-def fill(path: Path, things: int, events: int) -> None:
-    """A journal with `things` things of `events` events each, and their policies."""
+def fill(path: Path, things: int, events: int, first: int = 0) -> None:
+    """A journal with `things` things of `events` events each, and their policies; `first` is the first one's number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal.open(path)
-    for number in range(things):
+    for number in range(first, first + things):
         rules = {"policyId": str(policy(number)), "imports": {}, **policy_for(SUBJECT)}
         written = Event(policy(number), 1, STAMP, "created", "/", json.dumps(rules).encode(), b"{}")
         changes = [Change((written,), (fold([written]),))]
@@ -62,9 +78,11 @@ def fill(path: Path, things: int, events: int) -> None:
 
 
 @contextmanager
-def serving(folder: Path, *connections: Mapping[str, Any], **settings: Any) -> Iterator[ServiceCommand]:
+def serving(
+    folder: Path, *connections: Mapping[str, Any], program: type[ServiceCommand] = ServiceCommand, **settings: Any
+) -> Iterator[ServiceCommand]:
     """The service with its defaults and these connections."""
-    with ServiceCommand.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
+    with program.start(folder, connections, log={"format": "json", "level": "warning"}, **settings) as service:
         yield service
 
 

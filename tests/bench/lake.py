@@ -18,8 +18,8 @@ import psutil
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import read_watermark
-from tests.bench.harness import processor_seconds_of_all, run
-from tests.bench.pasts import changes, write_long_past, write_past
+from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
+from tests.bench.long_journals import changes, write_long_past, write_past
 from tests.bench.report import Figure
 
 MILLION = 1_000_000
@@ -29,10 +29,11 @@ RATE, THINGS = 1_000, 500
 LOOK_SECONDS = 0.01
 
 
-def filled(folder: Path, events: int = MILLION) -> list[Figure]:
+def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """Journal → both tables, beside the same append and merge from prepared data in the same Spark."""
+    events = events or scale.of(MILLION, 2_000)
     write_long_past(folder / "journal.db", events)
-    found = run("filling", folder, ROUNDS, within=1800)
+    found = run("lake_filling", folder, scale.of(ROUNDS, 1), within=1800)
     rows = found["rows"]
     ours, prepared = statistics.median(found["journal"]), statistics.median(found["prepared"])
     ratio = prepared / ours
@@ -82,12 +83,12 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
             listening.join()
 
 
-def soon(folder: Path, seconds: float = MEASURED_SECONDS) -> list[Figure]:
+def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """From a commit in the journal until both tables have the change, at a thousand changes a second."""
     write_past(folder / "journal.db", THINGS * 10, each=10)
     with pipeline(folder) as (process, batches):
         wait_for(Lake(folder), THINGS * 10, process)
-        waits = _write_and_watch(folder, seconds)
+        waits = _write_and_watch(folder, scale)
     ranks = statistics.quantiles(waits, n=100)
     took = statistics.median(float(it["seconds"]) for it in batches)
     return [
@@ -109,7 +110,7 @@ def wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
         time.sleep(LOOK_SECONDS)
 
 
-def _write_and_watch(folder: Path, seconds: float) -> list[float]:
+def _write_and_watch(folder: Path, scale: Scale) -> list[float]:
     """Write at the rate, and say how long each change that came after the warm-up took to be there."""
     committed: list[tuple[int, float]] = []
     seen: list[tuple[int, float]] = []
@@ -122,6 +123,7 @@ def _write_and_watch(folder: Path, seconds: float) -> list[float]:
                 seen.append((seq, time.monotonic()))
             time.sleep(LOOK_SECONDS)
 
+    warm, seconds = scale.of((WARM_SECONDS, MEASURED_SECONDS), (1.0, 1.0))
     watching = threading.Thread(target=watch)
     watching.start()
     journal = Journal.open(folder / "journal.db")
@@ -130,7 +132,7 @@ def _write_and_watch(folder: Path, seconds: float) -> list[float]:
         begun = time.monotonic()
         for turn in itertools.count():
             due = begun + turn * at_once / RATE
-            if due - begun > WARM_SECONDS + seconds:
+            if due - begun > warm + seconds:
                 break
             time.sleep(max(0.0, due - time.monotonic()))
             journal.append(list(changes(newest, at_once, THINGS)))
@@ -141,7 +143,7 @@ def _write_and_watch(folder: Path, seconds: float) -> list[float]:
         is_over.set()
         watching.join()
         journal.close()
-    return _waits([it for it in committed if it[1] - begun > WARM_SECONDS], seen, at_once)
+    return _waits([it for it in committed if it[1] - begun > warm], seen, at_once)
 
 
 def _wait_until(is_so: object, within: float = 120.0) -> None:
@@ -165,8 +167,9 @@ def _waits(committed: list[tuple[int, float]], seen: list[tuple[int, float]], ea
     return found
 
 
-def memory(folder: Path, events: int = 2 * MILLION) -> list[Figure]:
+def memory(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """The most memory that the pipeline's process and its Java take while a new lake is filled, and the time of that."""
+    events = events or scale.of(2 * MILLION, 2_000)
     write_long_past(folder / "journal.db", events)
     lake, most, workers, spent = Lake(folder), 0, 0, 0.0
     begun = time.monotonic()

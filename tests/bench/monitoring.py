@@ -41,7 +41,7 @@ from connectivity.validation.validator import parse
 from mappings.model.envelope import Envelope
 from mappings.model.signals import HistoryQuery, Subscribe
 from spark_store.journal.journal import Journal
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, thing
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, thing
 from tests.bench.modify import THINGS, command
 from tests.bench.report import Figure
 from tests.support.connection_documents import source
@@ -148,10 +148,10 @@ class Confirming(Link):
 class Way:
     """The way of messages through one connection, with a journal of its own."""
 
-    def __init__(self, path: Path, monitor: PrometheusRegistry, *, has_target: bool) -> None:
+    def __init__(self, path: Path, monitor: PrometheusRegistry, *, has_target: bool, events: int = 3) -> None:
         """A file that is there is taken as it is."""
         if not path.exists():
-            fill(path, THINGS, EVENTS // 10)
+            fill(path, THINGS, events)
         self.monitor = monitor
         self.store = Store(Journal.open(path))
         now = datetime.now
@@ -237,20 +237,30 @@ def _nothing(_arrivals: object) -> None:
     raise AssertionError("the store is there")
 
 
-def costs(folder: Path) -> list[Figure]:
+def costs(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Commands, commands whose events go to a target, and replays: with monitoring and without, in turns."""
-    payloads = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(COMMANDS)]
+    count, events, turns = scale.of(COMMANDS, 50), scale.of(EVENTS // 10, 100), scale.of(TURNS, 2)
+    payloads = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(count)]
     modifies: Callable[[Way], Awaitable[None]] = lambda way: way.take(payloads)  # noqa: E731
-    replays: Callable[[Way], Awaitable[None]] = lambda way: way.replay(EVENTS // 10 - 1)  # noqa: E731
+    replays: Callable[[Way], Awaitable[None]] = lambda way: way.replay(events - 1)  # noqa: E731
     return [
-        uvloop.run(_compared(folder / "modify", "modify", modifies, COMMANDS)),
-        uvloop.run(_compared(folder / "target", "modify, with a target", modifies, COMMANDS, has_target=True)),
-        uvloop.run(_compared(folder / "replay", "replay", replays, EVENTS // 10 - 1)),
+        uvloop.run(_compared(folder / "modify", "modify", modifies, count, events, turns)),
+        uvloop.run(
+            _compared(folder / "target", "modify, with a target", modifies, count, events, turns, has_target=True)
+        ),
+        uvloop.run(_compared(folder / "replay", "replay", replays, events - 1, events, turns)),
     ]
 
 
 async def _compared(
-    folder: Path, what: str, work: Callable[[Way], Awaitable[None]], number: int, *, has_target: bool = False
+    folder: Path,
+    what: str,
+    work: Callable[[Way], Awaitable[None]],
+    number: int,
+    events: int,
+    turns: int,
+    *,
+    has_target: bool = False,
 ) -> Figure:
     made = (
         ("with", PrometheusRegistry),
@@ -258,13 +268,16 @@ async def _compared(
         ("also-without", SilentMonitor),
         ("also-with", PrometheusRegistry),
     )
-    ways = [await Way(folder / name / "journal.db", monitor(), has_target=has_target).start() for name, monitor in made]
+    ways = [
+        await Way(folder / name / "journal.db", monitor(), has_target=has_target, events=events).start()
+        for name, monitor in made
+    ]
     for way in ways:
         await work(way)
     gc.collect()
     gc.freeze()
     spent: list[list[float]] = [[] for _ in ways]
-    for turn in range(TURNS):
+    for turn in range(turns):
         # Who is first is another one each time: the machine may become slower or faster meanwhile.
         for step in range(len(ways)):
             index = (turn + step) % len(ways)
@@ -277,7 +290,7 @@ async def _compared(
         await way.close()
     ratios = [(first + last) / (one + other) for first, one, other, last in zip(*spent, strict=True)]
     ratio = statistics.median(ratios)
-    doubt = statistics.stdev(ratios) / TURNS**0.5
+    doubt = statistics.stdev(ratios) / turns**0.5
     first, one, other, last = (statistics.median(each) / number * 1e6 for each in spent)
     alike = max(abs(one / other - 1), abs(first / last - 1))
     ours, bare = (first + last) / 2, (one + other) / 2
@@ -287,17 +300,17 @@ async def _compared(
         f"{bare:.2f} µs (nothing is counted or written)",
         f"cost ≤ {MOST_COST:.0%}",
         ratio - 1 <= MOST_COST,
-        f"cost {ratio - 1:+.1%} ± {doubt:.1%}, {TURNS} turns; two that do the same differ by {alike:.1%}",
+        f"cost {ratio - 1:+.1%} ± {doubt:.1%}, {turns} turns; two that do the same differ by {alike:.1%}",
     )
 
 
-def scrapes(_folder: Path) -> list[Figure]:
+def scrapes(_folder: Path, scale: Scale = FULL) -> list[Figure]:
     """What Prometheus waits for with many connections that are in use, and with as many that are not."""
-    figures = []
+    figures, connections = [], scale.of(CONNECTIONS, 50)
     for what, is_used in (("in use", True), ("open and idle", False)):
         monitor = PrometheusRegistry()
         monitor.watch_subscriptions(list)
-        for number in range(CONNECTIONS):
+        for number in range(connections):
             meter = monitor.meter(f"depot-{number}")
             meter.is_up = True
             arriving, target = meter.source([f"in/{number}"]).at(f"in/{number}"), meter.target(f"out/{number}")
@@ -307,14 +320,14 @@ def scrapes(_folder: Path) -> list[Figure]:
                 for fact in (*facts, meter.replies.unresolved, target.not_published):
                     fact.note(None)
         waits = []
-        for _ in range(SCRAPES):
+        for _ in range(scale.of(SCRAPES, 2)):
             begun = time.perf_counter()
             size = len(generate_latest(monitor.registry))
             waits.append(time.perf_counter() - begun)
         wait = statistics.median(waits)
         figures.append(
             Figure(
-                f"scrape, {CONNECTIONS:,} connections {what}",
+                f"scrape, {connections:,} connections {what}",
                 f"{wait * 1000:.0f} ms",
                 "–",
                 f"≤ {MOST_SCRAPE * 1000:.0f} ms",

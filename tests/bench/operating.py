@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, processor_seconds, run, serving
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
 from tests.bench.targets import hearing, target
@@ -52,22 +52,15 @@ def closed(number: int) -> dict[str, Any]:
     }
 
 
-def under_load(folder: Path) -> list[Figure]:
+def under_load(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Reads, and changes of a connection that is closed, while three brokers bring a thousand commands a second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    trial_brokers: list[KillSeriesBroker] = [
-        MqttKillSeriesBroker(Mosquitto.start()),
-        AmqpKillSeriesBroker(RabbitMQ.start()),
-        KafkaKillSeriesBroker(Kafka.start()),
-    ]
-    try:
-        return _under_load(folder, trial_brokers)
-    finally:
-        for trial_broker in trial_brokers:
-            trial_broker.broker.close()
+    with Mosquitto.start() as mosquitto, RabbitMQ.start() as rabbitmq, Kafka.start() as kafka:
+        trial_brokers = MqttKillSeriesBroker(mosquitto), AmqpKillSeriesBroker(rabbitmq), KafkaKillSeriesBroker(kafka)
+        return _under_load(folder, scale, trial_brokers)
 
 
-def _under_load(folder: Path, trial_brokers: Sequence[KillSeriesBroker]) -> list[Figure]:
+def _under_load(folder: Path, scale: Scale, trial_brokers: Sequence[KillSeriesBroker]) -> list[Figure]:
     for trial_broker in trial_brokers:
         trial_broker.prepare("bench", "load")
     documents = [trial_broker.connection("bench", "load") for trial_broker in trial_brokers]
@@ -75,9 +68,10 @@ def _under_load(folder: Path, trial_brokers: Sequence[KillSeriesBroker]) -> list
         for each in document["sources"]:
             each["authorizationContext"] = [SUBJECT, TRIAL_SUBJECT]
     with serving(folder, *documents) as service:
-        idle = _latencies(service, [document["id"] for document in documents])
+        requests = scale.of(REQUESTS, 20)
+        idle = _latencies(service, [document["id"] for document in documents], requests)
         with _loaded(trial_brokers) as rates:
-            busy = _latencies(service, [document["id"] for document in documents])
+            busy = _latencies(service, [document["id"] for document in documents], requests)
         held = sum(rates)
     figures = []
     for what in idle:
@@ -104,7 +98,7 @@ def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
         for trial_broker in trial_brokers:
             command = [trial_broker.uri, *trial_broker.addresses("bench", "load"), str(RATE / len(trial_brokers))]
             load = subprocess.Popen(
-                [sys.executable, "-m", "tests.bench.paced", *command], stdout=subprocess.PIPE, text=True
+                [sys.executable, "-m", "tests.bench.paced_load", *command], stdout=subprocess.PIPE, text=True
             )
             assert load.stdout is not None
             loads.append(load)
@@ -123,14 +117,14 @@ def _loaded(trial_brokers: Sequence[KillSeriesBroker]) -> Iterator[list[float]]:
                 load.wait()
 
 
-def _latencies(service: ServiceCommand, ids: Sequence[str]) -> dict[str, list[float]]:
+def _latencies(service: ServiceCommand, ids: Sequence[str], requests: int) -> dict[str, list[float]]:
     """Milliseconds of requests one after the other, by what was asked."""
     link = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
     reads = [CONNECTIONS, *(f"{CONNECTIONS}/{id}{part}" for id in ids for part in ("", "/status", "/metrics", "/logs"))]
     resting = closed(0)
     reading, changing, every = "reads", "changes of a closed connection", "all of these, nine reads to a change"
     found: dict[str, list[float]] = {reading: [], changing: [], every: []}
-    for number in range(REQUESTS):
+    for number in range(requests):
         is_change = number % 10 == 0
         begun = time.perf_counter()
         if is_change:
@@ -148,12 +142,13 @@ def _latencies(service: ServiceCommand, ids: Sequence[str]) -> dict[str, list[fl
     return found
 
 
-def many_connections(folder: Path) -> list[Figure]:
+def many_connections(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Ten thousand files, a hundred of them open; the list of them, and what a scrape of a thousand takes."""
+    number, opened = scale.of(MANY, 50), scale.of(OPEN_OF_MANY, 5)
     trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
-        documents = [closed(number) for number in range(MANY - OPEN_OF_MANY)]
-        documents += [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(OPEN_OF_MANY)]
+        documents = [closed(n) for n in range(number - opened)]
+        documents += [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(opened)]
         begun = time.perf_counter()
         with serving(folder, *documents) as service:
             started = time.perf_counter() - begun
@@ -163,14 +158,16 @@ def many_connections(folder: Path) -> list[Figure]:
         trial_broker.broker.close()
     return [
         Figure(
-            f"start with {MANY:,} connection files, {OPEN_OF_MANY} open",
+            f"start with {number:,} connection files, {opened} open",
             f"{started:.1f} s",
             "–",
             "≤ 20 s",
             started <= 20,
             "until it is ready, writing the files included",
         ),
-        Figure(f"list of {MANY:,} connections", f"{listed:.2f} s", f"{ids:.2f} s (ids only)", "≤ 1 s", listed <= 1, ""),
+        Figure(
+            f"list of {number:,} connections", f"{listed:.2f} s", f"{ids:.2f} s (ids only)", "≤ 1 s", listed <= 1, ""
+        ),
     ]
 
 
@@ -180,8 +177,9 @@ class Unmonitored(ServiceCommand):
     program = (sys.executable, "-m", "tests.bench.unmonitored")
 
 
-def monitored(folder: Path) -> list[Figure]:
+def monitored(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Modifies over a real broker, with their events at a target, at a service with monitoring and one without, in turns."""
+    turns, commands = scale.of(TURNS, 2), scale.of(COMMANDS, 100)
     with Mosquitto.start(persistence=False) as broker:
         services: dict[str, ServiceCommand] = {}
         try:
@@ -193,14 +191,14 @@ def monitored(folder: Path) -> list[Figure]:
                 )
                 services[name] = kind.start(folder / name, documents, log={"format": "json", "level": "warning"})
             spent: dict[str, list[float]] = {name: [] for name in services}
-            for turn in range(TURNS + 1):
+            for turn in range(turns + 1):
                 for name in sorted(services, reverse=turn % 2 == 1):
                     before = processor_seconds(services[name])
-                    run("modify", broker.host, broker.port, COMMANDS, MESSAGE_BYTES, 0, "modify", 0, *_places(name))
+                    run("modify", broker.host, broker.port, commands, MESSAGE_BYTES, 0, "modify", 0, *_places(name))
                     wait_until_sync(lambda: services[name].metric("connectivity_target_lag_events") == 0, 60)  # noqa: B023
                     if turn:
                         # The first turn warms up.
-                        spent[name].append((processor_seconds(services[name]) - before) / COMMANDS * 1e6)
+                        spent[name].append((processor_seconds(services[name]) - before) / commands * 1e6)
         finally:
             for service in services.values():
                 service.__exit__(None, None, None)
@@ -215,7 +213,7 @@ def monitored(folder: Path) -> list[Figure]:
             f"{bare:.0f} µs (nothing is counted or written)",
             "cost ≤ 3 %",
             cost <= 0.03,
-            f"cost {cost:+.1%} ± {doubt:.1%}, {TURNS} turns of {COMMANDS:,}",
+            f"cost {cost:+.1%} ± {doubt:.1%}, {turns} turns of {commands:,}",
         )
     ]
 
@@ -225,18 +223,19 @@ def _places(name: str) -> tuple[str, str]:
     return f"{name}/answers", f"{name}/ask"
 
 
-def scrape(folder: Path) -> list[Figure]:
+def scrape(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """`/metrics` with a thousand connections that are open."""
+    connections = scale.of(SCRAPED, 20)
     trial_broker = MqttKillSeriesBroker(Mosquitto.start())
     try:
-        documents = [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(SCRAPED)]
+        documents = [{**trial_broker.connection("bench", f"part-{n}"), "id": f"open-{n}"} for n in range(connections)]
         with serving(folder, *documents) as service:
             taken = sorted(_seconds(service, "/metrics") for _ in range(20))
     finally:
         trial_broker.broker.close()
     return [
         Figure(
-            f"scrape with {SCRAPED:,} connections",
+            f"scrape with {connections:,} connections",
             f"p50 {taken[10] * 1000:.0f} ms, longest {taken[-1] * 1000:.0f} ms",
             "–",
             "≤ 200 ms",

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving, thing
+from tests.bench.broker_places import AmqpPlace, KafkaPlace, Place, rate, wait_for
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, processor_seconds, run, serving, thing
 from tests.bench.modify import THINGS, command
-from tests.bench.places import AmqpPlace, KafkaPlace, Place, rate, wait_for
 from tests.bench.report import Figure
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
@@ -28,6 +28,9 @@ EVENTS = {"amqp": 60_000, "kafka": 240_000}
 COMMANDS = 30_000
 STREAMING = f"acme.bench/{thing(0).name}/things/twin/streaming"
 LONGEST_ROUND = 2.0
+BrokerPlace: TypeAlias = AmqpPlace | KafkaPlace
+Judge: TypeAlias = Callable[[float, float], bool]
+"""Whether the goal is met, given our rate and that of the bare client."""
 
 
 @contextmanager
@@ -45,7 +48,7 @@ def kafka(*topics: str) -> Iterator[KafkaPlace]:
 def bare(place: AmqpPlace | KafkaPlace, what: str, count: int, size: int, *places: str) -> float:
     """Messages a second of the bare client, at work in a process of its own, by its own clock."""
     address = place.uri.replace("tcp:", "amqp:") if isinstance(place, AmqpPlace) else place.bootstrap
-    seconds: float = run("bare_queues", place.kind, what, address, count, size, *places)["seconds"]
+    seconds: float = run("bare_queues", place.kind, what, address, count, size, *map(place.address, places))["seconds"]
     return count / seconds
 
 
@@ -64,12 +67,12 @@ def _ask(what: str, value: Any = None) -> bytes:
     return json.dumps(document if value is None else {**document, "value": value}).encode()
 
 
-def _next(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callable[[float, float], bool]) -> Figure:
-    count = EVENTS[place.kind]
+def _next(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Judge) -> Figure:
+    count = scale.of(EVENTS[place.kind], 500)
     fill(folder / "data" / "journal.db", 1, count)
     ours, theirs, processor, size = [], [], 0.0, MESSAGE_BYTES
     with serving(folder, place.document()) as service:
-        for number in range(ROUNDS):
+        for number in range(scale.of(ROUNDS, 1)):
             before = processor_seconds(service)
             asked = subscribe(place, count, f"ours-{number}")
             wait_for(place, f"ours-{number}", count)
@@ -84,20 +87,21 @@ def _next(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callab
     return Figure(name, f"{found:,.0f}/s", f"{beside:,.0f}/s ({library})", goal, is_met(found, beside), note)
 
 
-def _drained(folder: Path, place: AmqpPlace | KafkaPlace, goal: str, is_met: Callable[[float, float], bool]) -> Figure:
+def _drained(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Judge) -> Figure:
     """Commands wait when the service starts, in both runs as many."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    commands = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(COMMANDS)]
+    count = scale.of(COMMANDS, 300)
+    commands = [command(number, MESSAGE_BYTES, "modify", 0) for number in range(count)]
     ours, theirs, processor, size = [], [], 0.0, MESSAGE_BYTES
-    for number in range(ROUNDS):
+    for number in range(scale.of(ROUNDS, 1)):
         place.send(f"ask-{number}", commands, f"ours-{number}")
         document = {**place.document(f"ask-{number}"), "id": f"{place.kind}-{number}"}
         with serving(folder / str(number), document, data_dir=str(folder / "data")) as service:
-            ours.append(rate(place, f"ours-{number}", COMMANDS))
-            processor = processor_seconds(service) / COMMANDS
+            ours.append(rate(place, f"ours-{number}", count))
+            processor = processor_seconds(service) / count
         size = len(place.first(f"ours-{number}"))
         place.send(f"bare-ask-{number}", commands, "")
-        theirs.append(bare(place, "turn", COMMANDS, size, f"bare-{number}", f"bare-ask-{number}"))
+        theirs.append(bare(place, "turn", count, size, f"bare-{number}", f"bare-ask-{number}"))
     found, beside = statistics.median(ours), statistics.median(theirs)
     note = f"ratio {found / beside:.2f}; service {processor * 1e6:.0f} µs of processor per command"
     name = f"durable modify with response, drained over {_title(place)}"
@@ -116,32 +120,32 @@ NEXT_PLACES = ["ask", *_names("ours", "bare"), *(f"ours-{number}-opened" for num
 DRAINED_PLACES = _names("ask", "ours", "bare-ask", "bare")
 
 
-def next_over_amqp(folder: Path) -> list[Figure]:
+def next_over_amqp(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """`next` events with publisher confirms, beside aiormq with its own."""
     with amqp(*NEXT_PLACES) as place:
-        return [_next(folder, place, "ratio ≥ 0.9", lambda found, beside: found >= 0.9 * beside)]
+        return [_next(folder, scale, place, "ratio ≥ 0.9", lambda found, beside: found >= 0.9 * beside)]
 
 
-def next_over_kafka(folder: Path) -> list[Figure]:
+def next_over_kafka(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """`next` events to a topic, beside a producer with callbacks."""
     with kafka(*NEXT_PLACES) as place:
         goal = "≥ 100,000/s or ratio ≥ 0.5"
-        return [_next(folder, place, goal, lambda found, beside: found >= min(100_000, 0.5 * beside))]
+        return [_next(folder, scale, place, goal, lambda found, beside: found >= min(100_000, 0.5 * beside))]
 
 
-def drained_over_amqp(folder: Path) -> list[Figure]:
+def drained_over_amqp(folder: Path, scale: Scale = FULL) -> list[Figure]:
     with amqp(*DRAINED_PLACES) as place:
-        return [_drained(folder, place, "ratio ≥ 0.6", lambda found, beside: found >= 0.6 * beside)]
+        return [_drained(folder, scale, place, "ratio ≥ 0.6", lambda found, beside: found >= 0.6 * beside)]
 
 
-def drained_over_kafka(folder: Path) -> list[Figure]:
+def drained_over_kafka(folder: Path, scale: Scale = FULL) -> list[Figure]:
     with kafka(*DRAINED_PLACES) as place:
-        return [_drained(folder, place, "≥ 10,000/s", lambda found, _: found >= 10_000)]
+        return [_drained(folder, scale, place, "≥ 10,000/s", lambda found, _: found >= 10_000)]
 
 
-def three_at_once(folder: Path) -> list[Figure]:
+def three_at_once(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """One thing replayed to three brokers: each alone, then all at the same time."""
-    fill(folder / "data" / "journal.db", 1, 400_000)
+    fill(folder / "data" / "journal.db", 1, scale.of(400_000, 10_000))
     names = ["alone", "together"]
     places = ["ask", *names, *(f"{name}-opened" for name in names)]
     with ExitStack() as stack:
@@ -157,12 +161,9 @@ def three_at_once(folder: Path) -> list[Figure]:
         }
         alone = {}
         for kind, ask in asks.items():
-            ask("alone")
-            alone[kind] = _sent(service, kind)[kind]
+            alone[kind] = _sent(service, scale, "alone", {kind: ask})[kind]
             _wait_over(service, kind)
-        for ask in asks.values():
-            ask("together")
-        together = _sent(service, *asks)
+        together = _sent(service, scale, "together", asks)
     total, mean = sum(together.values()), statistics.mean(alone.values())
     least = min(together[kind] / (alone[kind] / len(alone)) for kind in alone)
     shown = ", ".join(f"{kind} {value:,.0f}" for kind, value in together.items())
@@ -185,15 +186,19 @@ def _replay_to(broker: Mosquitto) -> None:
         asker.command(f"{STREAMING}/request", value={**created["value"], "demand": 1_000_000})
 
 
-def _sent(service: ServiceCommand, *kinds: str) -> dict[str, float]:
+def _sent(
+    service: ServiceCommand, scale: Scale, name: str, asks: Mapping[str, Callable[[str], object]]
+) -> dict[str, float]:
     """Events a second to each, counted while all of them are at it."""
-    before = {kind: _count(service, kind) for kind in kinds}
-    while any(_count(service, kind) < before[kind] + 5_000 for kind in kinds):
+    before = {kind: _count(service, kind) for kind in asks}
+    for ask in asks.values():
+        ask(name)
+    while any(_count(service, kind) < before[kind] + scale.of(5_000, 100) for kind in asks):
         time.sleep(0.01)
-    begun, first = time.perf_counter(), {kind: _count(service, kind) for kind in kinds}
-    time.sleep(LONGEST_ROUND)
-    seconds, last = time.perf_counter() - begun, {kind: _count(service, kind) for kind in kinds}
-    return {kind: (last[kind] - first[kind]) / seconds for kind in kinds}
+    begun, first = time.perf_counter(), {kind: _count(service, kind) for kind in asks}
+    time.sleep(scale.of(LONGEST_ROUND, 0.1))
+    seconds, last = time.perf_counter() - begun, {kind: _count(service, kind) for kind in asks}
+    return {kind: max(1.0, last[kind] - first[kind]) / seconds for kind in asks}
 
 
 def _count(service: ServiceCommand, kind: str) -> float:

@@ -48,7 +48,3 @@ def machine() -> str:
 def _read(path: str) -> str:
     file = Path(path)
     return file.read_text(encoding="utf-8") if file.exists() else ""
-
-
-def table(figures: list[Figure]) -> str:
-    return "\n".join([HEAD, *(figure.row() for figure in figures)])

@@ -14,9 +14,10 @@ from typing import Any
 
 from mappings.reactive_streams_io.frames import OnComplete, encode
 from mappings.reactive_streams_io.limits import UNBOUNDED
-from tests.bench.harness import SUBJECT, fill, processor_seconds, run, serving, sink, thing
+from tests.bench.harness import FULL, SUBJECT, Scale, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.report import Figure
 from tests.bench.streamr import PATIENT
+from tests.support import memory_transport as _memory_transport  # noqa: F401
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
@@ -34,9 +35,9 @@ PIECE = 1 << 16
 END = encode(OnComplete(1))
 
 
-def packed(folder: Path) -> list[Figure]:
+def packed(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """From a test publisher by way of feed, engine, session and outbox to the octets that a link is given."""
-    count = 400_000
+    count = scale.of(400_000, 2_000)
     rates, processor, messages = asyncio.run(_packed(count))
     rate = statistics.median(rates)
     return [
@@ -93,26 +94,28 @@ def bare_socket(file: Path, piece: int) -> Iterator[int]:
         assert process.wait(120) == 0
 
 
-def tcp(folder: Path) -> list[Figure]:
+def tcp(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A history, and packed elements, to a client that reads every frame, beside the same octets from a bare socket."""
-    events = 100_000
+    events, elements = scale.of(100_000, 500), scale.of(1_000_000, 2_000)
     fill(folder / "data" / "journal.db", 1, events)
     port = free_port()
     with serving(folder, door(port)) as service:
         return [
-            _beside(folder, service, port, "a history", f"things/{thing(0)}/history", events),
-            _beside(folder, service, port, "packed elements", f"tck/fixed?n=1000000&size={SIZE}", 1_000_000),
+            _beside(folder, scale, service, port, "a history", f"things/{thing(0)}/history", events),
+            _beside(folder, scale, service, port, "packed elements", f"tck/fixed?n={elements}&size={SIZE}", elements),
         ]
 
 
-def _beside(folder: Path, service: ServiceCommand, port: int, what: str, publisher: str, count: int) -> Figure:
+def _beside(
+    folder: Path, scale: Scale, service: ServiceCommand, port: int, what: str, publisher: str, count: int
+) -> Figure:
     """So many elements, and the same octets sent by the bare server, in turns."""
     file = folder / "octets"
     least = SIZE * count
     raw = run("reader", "127.0.0.1", port, "count", publisher, least, file)["octets"]
     rates: dict[tuple[str, str], list[float]] = {}
     ours = theirs = 0.0
-    for _ in range(TURNS):
+    for _ in range(scale.of(TURNS, 1)):
         for how in ("count", "read"):
             before = processor_seconds(service)
             found = run("reader", "127.0.0.1", port, how, publisher, least)
@@ -137,28 +140,34 @@ def _beside(folder: Path, service: ServiceCommand, port: int, what: str, publish
     )
 
 
-def mqtt(folder: Path) -> list[Figure]:
+def mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Packed elements and a history over MQTT, beside paho publishing messages of the same size."""
-    events = 200_000
+    events, elements = scale.of(200_000, 500), scale.of(2_000_000, 2_000)
     fill(folder / "data" / "journal.db", 1, events)
     options = {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True}}}
     with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker:
         definition = connection(broker, source("bench", SUBJECT, payloadMapping=["rsio"]), mappingDefinitions=options)
         with serving(folder, definition) as service:
-            packs = f"tck/fixed?n=2000000&size={SIZE}"
+            packs = f"tck/fixed?n={elements}&size={SIZE}"
             return [
-                _over_mqtt(service, broker, "packed elements", packs, 2_000_000, 0.8),
-                _over_mqtt(service, broker, "a history", f"things/{thing(0)}/history", events, None),
+                _over_mqtt(service, broker, scale, "packed elements", packs, elements, 0.8),
+                _over_mqtt(service, broker, scale, "a history", f"things/{thing(0)}/history", events, None),
             ]
 
 
 def _over_mqtt(
-    service: ServiceCommand, broker: Mosquitto, what: str, publisher: str, count: int, goal: float | None
+    service: ServiceCommand,
+    broker: Mosquitto,
+    scale: Scale,
+    what: str,
+    publisher: str,
+    count: int,
+    goal: float | None,
 ) -> Figure:
     """Octets of messages in a second, and those of the bare client, in turns."""
     ours, bare, processor, size = [], [], 0.0, 0
     found: dict[str, Any] = {}
-    for _ in range(TURNS):
+    for _ in range(scale.of(TURNS, 1)):
         with (
             sink(broker, "bench/answers", count, END) as figures,
             MqttClient(broker.host, broker.port, ask="bench/ask", answers="nobody/here") as asker,

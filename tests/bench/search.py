@@ -24,6 +24,7 @@ from spark_store.rql.query import Access, Budget, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import index
 from spark_store.search.sqlite_search import SqliteSearch
+from tests.bench.harness import FULL, Scale
 from tests.bench.report import Figure
 
 THINGS = 100_000
@@ -225,8 +226,8 @@ def all_pages(path: Path) -> Iterator[Figure]:
             )
 
 
-def search(folder: Path, things: int = THINGS) -> list[Figure]:
+def search(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
     """Pages of a search among so many things, in process."""
     path = folder / "journal.db"
-    write_things(path, things)
-    return [*first_pages(path), *all_pages(path)]
+    write_things(path, things or scale.of(THINGS, 500))
+    return [*first_pages(path, scale.of(ROUNDS, 5)), *all_pages(path)]

@@ -26,7 +26,7 @@ from mappings.reactive_streams_io.frames import (
     SubscribeFrame,
     encode,
 )
-from tests.bench.harness import events_of, thing
+from tests.bench.harness import FULL, Scale, events_of, thing
 from tests.bench.report import Figure
 
 RSOCKET_FRAME = 3 + 4 + 2
@@ -85,7 +85,7 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def listed(folder: Path) -> list[Figure]:
+def listed(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """The table as figures, with RSocket's in the place of a bare client."""
     return [
         Figure(

@@ -9,7 +9,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from tests.bench.harness import SUBJECT, fill, serving
+from tests.bench.harness import FULL, SUBJECT, Scale, fill, serving
 from tests.bench.report import Figure
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
@@ -40,12 +40,12 @@ uvicorn.run(app, port=port, log_level="warning")
 """
 
 
-def to_ready(folder: Path) -> list[Figure]:
+def to_ready(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """The service with one MQTT connection and a journal of 1,000 events; the first start of each warms the disk's cache."""
     fill(folder / "data" / "journal.db", 10, 100)
     ours, bare = [], []
     with Mosquitto.start(persistence=False) as broker:
-        for _ in range(ROUNDS + 1):
+        for _ in range(scale.of(ROUNDS, 1) + 1):
             begun = time.monotonic()
             with serving(folder, connection(broker, source("bench", SUBJECT))):
                 ours.append(time.monotonic() - begun)

@@ -20,7 +20,7 @@ from mappings.streams.stream_id import partition_id
 from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, Snapshot
-from tests.bench.harness import STAMP, SUBJECT, fill, processor_seconds, run, serving, sink, thing
+from tests.bench.harness import FULL, STAMP, SUBJECT, Scale, fill, processor_seconds, run, serving, sink, thing
 from tests.bench.report import Figure
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
@@ -108,7 +108,7 @@ def passing_on(broker: Mosquitto, count: int, size: int) -> Iterator[None]:
     command = [
         sys.executable,
         "-m",
-        "tests.bench.passing_on",
+        "tests.bench.bare_forwarder",
         broker.host,
         broker.port,
         "bare/in",
@@ -128,9 +128,9 @@ def payload_of(figures: Mapping[str, Any], topic: str) -> int:
     return int(figures["bytes"]) - len(topic) - 5
 
 
-def live(folder: Path) -> list[Figure]:
+def live(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Messages published and broadcast, beside a bare client that receives and publishes as many of the same size."""
-    count, size = 20_000, 200
+    count, size = scale.of(20_000, 200), 200
     fill_stream(folder / "data" / "journal.db")
     ours, bare, processor, length, left_out = [], [], 0.0, 0, 0
     with Mosquitto.start(persistence=False, config_lines=PATIENT) as broker, running(folder, broker) as service:
@@ -161,9 +161,9 @@ def live(folder: Path) -> list[Figure]:
     ]
 
 
-def many(folder: Path) -> list[Figure]:
+def many(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """One message to a thousand sessions, each of which has its own address; then twenty in a row."""
-    sessions, size = 1_000, 200
+    sessions, size = scale.of(1_000, 20), 200
     fill_stream(folder / "data" / "journal.db")
     rates: dict[int, list[float]] = {1: [], 20: []}
     bare, processor, length = [], 0.0, 0
@@ -176,7 +176,7 @@ def many(folder: Path) -> list[Figure]:
                     publisher.send(publish(size).encode(), wait=False)
                 found = figures()
                 processor = (processor_seconds(service) - before) / messages / sessions
-                length = payload_of(found, "bench/999/res")
+                length = payload_of(found, f"bench/{sessions - 1}/res")
                 rates[messages].append((messages * sessions - 1) / found["seconds"])
         for _ in range(TURNS):
             with sink(broker, "bare", 20 * sessions) as figures:
@@ -196,9 +196,9 @@ def many(folder: Path) -> list[Figure]:
     ]
 
 
-def resend(folder: Path) -> list[Figure]:
+def resend(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A stream sent again as a whole, beside a replay of a thing with as many events, in messages of the same size."""
-    count = 100_000
+    count = scale.of(100_000, 500)
     path = folder / "data" / "journal.db"
     fill(path, 1, count)
     fill_stream(path, count, 496)
@@ -242,9 +242,9 @@ def resend(folder: Path) -> list[Figure]:
     ]
 
 
-def door(folder: Path) -> list[Figure]:
+def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A stream sent again as a whole through a WebSocket door, beside a bare server that sends the same bytes."""
-    count = 100_000
+    count = scale.of(100_000, 500)
     fill_stream(folder / "data" / "journal.db", count, 496)
     request = json.dumps({"type": "resend", "stream": STREAM, "sub": "a", "resend_all": True})
     port = free_port()
@@ -282,7 +282,7 @@ def door(folder: Path) -> list[Figure]:
 @contextmanager
 def bare_door(count: int, size: int) -> Iterator[int]:
     """The port of a bare server that sends messages to the one who connects."""
-    command = [sys.executable, "-m", "tests.bench.bare_door", str(count), str(size)]
+    command = [sys.executable, "-m", "tests.bench.bare_websocket", str(count), str(size)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield int(process.stdout.readline())

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, processor_seconds, run, serving
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, processor_seconds, run, serving
 from tests.bench.modify import THINGS
 from tests.bench.report import Figure
 from tests.support.brokers.mosquitto import Mosquitto
@@ -27,14 +27,16 @@ def target(address: str, topic: str = EVENTS) -> dict[str, Any]:
     return {"address": address, "topics": [topic], "authorizationContext": [SUBJECT], "qos": 1}
 
 
-def heard(folder: Path) -> list[Figure]:
+def heard(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """From a modify to its event at a target of another connection, at a thousand a second."""
     fill(folder / "data" / "journal.db", THINGS, 3)
     with Mosquitto.start(persistence=False) as broker:
         documents = connection(broker, source("bench", SUBJECT)), hearing(broker, "heard", target("heard"))
         with serving(folder, *documents):
-            run("modify", broker.host, broker.port, 3_000, MESSAGE_BYTES, 1_000, "modify", 0, "heard")
-            paced = run("modify", broker.host, broker.port, 10_000, MESSAGE_BYTES, 1_000, "modify", 0, "heard")
+            run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 1_000, "modify", 0, "heard")
+            paced = run(
+                "modify", broker.host, broker.port, scale.of(10_000, 200), MESSAGE_BYTES, 1_000, "modify", 0, "heard"
+            )
     return [
         Figure(
             "modify → event at a target, QoS 1, 1,000/s",
@@ -47,10 +49,10 @@ def heard(folder: Path) -> list[Figure]:
     ]
 
 
-def filtered(folder: Path) -> list[Figure]:
+def filtered(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Modifies as fast as they go, with twenty targets that each let another twentieth of the events pass."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    count = 20_000
+    count = scale.of(20_000, 400)
     part = count // TARGETS
     targets = [
         target(f"heard/{n}", f"{EVENTS}?filter=and(ge({READING},{n * part}),lt({READING},{(n + 1) * part}))")
@@ -81,7 +83,7 @@ def _fast(folder: Path, broker: Mosquitto, count: int, targets: list[dict[str, A
         *(hearing(broker, f"heard-{start}", *targets[start : start + OF_ONE]) for start in starts),
     ]
     with serving(folder, *documents) as service:
-        run("modify", broker.host, broker.port, 2_000, MESSAGE_BYTES, 0)
+        run("modify", broker.host, broker.port, count // 10, MESSAGE_BYTES, 0)
         before, begun = processor_seconds(service), time.perf_counter()
         run("modify", broker.host, broker.port, count, MESSAGE_BYTES, 0)
         wait_until_sync(lambda: service.metric("connectivity_target_lag_events") == 0)

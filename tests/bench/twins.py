@@ -20,9 +20,11 @@ from spark_store.history.replay import fold
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.bench.harness import (
+    FULL,
     MESSAGE_BYTES,
     STAMP,
     SUBJECT,
+    Scale,
     events_of,
     fill,
     processor_seconds,
@@ -42,17 +44,17 @@ ROUNDS = 5
 SAMPLES = 400
 
 
-def retrieves(folder: Path) -> list[Figure]:
+def retrieves(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Whole things, as fast as they are answered, beside paho publishing messages of the answers' size."""
     fill(folder / "data" / "journal.db", THINGS, 3)
-    count = 30_000
+    count, rounds = scale.of(30_000, 200), scale.of(3, 1)
     with Mosquitto.start(persistence=False) as broker:
         with serving(folder, connection(broker, source("bench", SUBJECT))) as service:
-            run("modify", broker.host, broker.port, 3_000, MESSAGE_BYTES, 0, "retrieve")
+            run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 0, "retrieve")
             before = processor_seconds(service)
             rates = [
                 count / run("modify", broker.host, broker.port, count, MESSAGE_BYTES, 0, "retrieve")["seconds"]
-                for _ in range(3)
+                for _ in range(rounds)
             ]
             processor = processor_seconds(service) - before
         bare = _published(broker, count)
@@ -64,7 +66,7 @@ def retrieves(folder: Path) -> list[Figure]:
             f"{bare:,.0f}/s (paho publishing alone)",
             "≥ 6,000/s",
             rate >= 6_000,
-            f"ratio {rate / bare:.2f}; service {processor / 3 / count * 1e6:.0f} µs of processor per command",
+            f"ratio {rate / bare:.2f}; service {processor / rounds / count * 1e6:.0f} µs of processor per command",
         )
     ]
 
@@ -77,10 +79,8 @@ def _published(broker: Mosquitto, count: int) -> float:
         return found
 
 
-def policies_with_many_entries(folder: Path) -> list[Figure]:
-    """Modifies under a policy of one entry and under one of fifty, in turns."""
-    path = folder / "data" / "journal.db"
-    fill(path, THINGS, 3)
+def fill_under_large_policy(path: Path, numbers: Sequence[int]) -> None:
+    """Add things with these numbers, all under one policy of many entries."""
     others = {
         f"acme_other{number}": {
             "thing:/": {"grant": ["READ"], "revoke": []},
@@ -88,21 +88,25 @@ def policies_with_many_entries(folder: Path) -> list[Figure]:
         }
         for number in range(ENTRIES - 1)
     }
-    _add(
-        path,
-        range(THINGS, 2 * THINGS),
-        EntityId(EntityType.POLICY, "acme.bench", "many"),
-        policy_for(SUBJECT, **others),
-    )
-    count = 10_000
+    rules = policy_for(SUBJECT, **others)
+    _add(path, numbers, EntityId(EntityType.POLICY, "acme.bench", "many"), rules)
+
+
+def policies_with_many_entries(folder: Path, scale: Scale = FULL) -> list[Figure]:
+    """Modifies under a policy of one entry and under one of fifty, in turns."""
+    path = folder / "data" / "journal.db"
+    fill(path, THINGS, 3)
+    fill_under_large_policy(path, range(THINGS, 2 * THINGS))
+    count = scale.of(10_000, 200)
     rates: dict[int, list[float]] = {0: [], THINGS: []}
     with (
         Mosquitto.start(persistence=False) as broker,
         serving(folder, connection(broker, source("bench", SUBJECT))),
     ):
         for first in rates:
-            run("modify", broker.host, broker.port, 3_000, MESSAGE_BYTES, 0, "modify", first)
-        for _ in range(ROUNDS):
+            run("modify", broker.host, broker.port, scale.of(3_000, 100), MESSAGE_BYTES, 0, "modify", first)
+        rounds = scale.of(ROUNDS, 1)
+        for _ in range(rounds):
             for first, found in rates.items():
                 seconds = run("modify", broker.host, broker.port, count, MESSAGE_BYTES, 0, "modify", first)["seconds"]
                 found.append(count / seconds)
@@ -114,13 +118,14 @@ def policies_with_many_entries(folder: Path) -> list[Figure]:
             f"{one:,.0f}/s (a policy of one entry)",
             "ratio ≥ 0.9",
             many / one >= 0.9,
-            f"ratio {many / one:.2f}, medians of {ROUNDS} turns",
+            f"ratio {many / one:.2f}, medians of {rounds} turns",
         )
     ]
 
 
-def a_million_things(folder: Path, number: int = 1_000_000) -> list[Figure]:
+def a_million_things(folder: Path, scale: Scale = FULL, number: int = 0) -> list[Figure]:
     """How long the service takes to start with so many things, what memory it needs, and what one costs that is cold."""
+    number, samples = number or scale.of(1_000_000, 500), scale.of(SAMPLES, 10)
     entity = EntityId(EntityType.POLICY, "acme.bench", "all")
     _add(folder / "data" / "journal.db", range(number), entity, policy_for(SUBJECT))
     with Mosquitto.start(persistence=False) as broker:
@@ -131,9 +136,9 @@ def a_million_things(folder: Path, number: int = 1_000_000) -> list[Figure]:
             process = psutil.Process(service.process.pid)
             with client(broker, "bench") as asker:
                 _modify(asker, 0)
-                cold = [_modify(asker, 1 + sample * (number - 1) // SAMPLES) for sample in range(SAMPLES)]
-                hot = [_modify(asker, 0) for _ in range(SAMPLES)]
-            run("modify", broker.host, broker.port, 20_000, MESSAGE_BYTES, 0)
+                cold = [_modify(asker, 1 + sample * (number - 2) // samples) for sample in range(samples)]
+                hot = [_modify(asker, 0) for _ in range(samples)]
+            run("modify", broker.host, broker.port, scale.of(20_000, 200), MESSAGE_BYTES, 0)
             memory = process.memory_info().rss / 1e6
     medians = statistics.median(cold), statistics.median(hot)
     called = f"{number:,} things"
@@ -146,7 +151,7 @@ def a_million_things(folder: Path, number: int = 1_000_000) -> list[Figure]:
             f"p50 {medians[1]:.2f} ms (hot)",
             "≤ 2 ms more",
             medians[0] - medians[1] <= 2,
-            f"{SAMPLES} of each, one at a time",
+            f"{samples} of each, one at a time",
         ),
     ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice, takewhile
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ class MemoryJournal(Journal):
     def __repr__(self) -> str:
         return f"<MemoryJournal, {self._seq} entries of {len(self._states)} entities>"
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def steps(self, changes: Sequence[Change]) -> Iterator[None]:
         self._check_open()
         planned = plan(changes, self._newest)
         now = self._clock()
@@ -71,6 +71,7 @@ class MemoryJournal(Journal):
             self._open.events.extend(change.events)
             if change.answer is not None:
                 self._open.answers.append((change.answer.delivery, change.answer.answer, now))
+        yield
 
     def commit(self) -> None:
         self._check_open()

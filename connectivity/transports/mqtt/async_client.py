@@ -28,7 +28,7 @@ from connectivity.transports.mqtt.paho_client import SansIoPahoClient
 READ_SIZE = 65536
 """Bytes of one read; more than a TLS record, so that TLS buffers nothing the system cannot report."""
 
-READS_PER_TURN = 4
+READS_PER_TURN = 1
 DISCONNECT_TIMEOUT = 1.0
 """Seconds that the broker has to receive a DISCONNECT."""
 

@@ -24,7 +24,8 @@ from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.connection_repository import ConnectionRepository
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.options import StoreOptions
+from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
 from mappings.errors import INTERNAL_ERROR, Fault
 from spark_store.journal.journal import Journal

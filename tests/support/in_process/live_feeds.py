@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.options import StoreOptions
+from connectivity.store.store import Store
 from connectivity.subscriptions.engine import UNBOUNDED
 from connectivity.subscriptions.feed import Feed, PageEnd
 from connectivity.subscriptions.live_feed import LagTolerance, LiveFeed, LiveFeeds

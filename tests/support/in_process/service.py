@@ -13,7 +13,7 @@ import asyncio
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -27,7 +27,8 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.sessions import SessionHandler, SessionServices, open_handlers
 from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import SourceReader
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.options import StoreOptions
+from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import open_search
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
@@ -163,12 +164,12 @@ class Disk(TemporaryJournal):
     def release(self) -> None:
         self._open_gate.set()
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def steps(self, changes: Sequence[Change]) -> Iterator[None]:
         for change in changes:
             for event in change.events:
                 if any(text in (event.value or b"") for text in self.rejected):
                     raise ValueError(f"{event.value!r} cannot be stored")
-        super().write(changes)
+        yield from super().steps(changes)
 
     def commit(self) -> None:
         self.commits += 1

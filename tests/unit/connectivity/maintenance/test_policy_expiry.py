@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -187,14 +187,14 @@ async def test_an_event_that_is_wrong_costs_its_own_policy_alone(monkeypatch: py
     await setup.write(named("bad"), announcement={"whenDeleted": True})
     await setup.write()
     setup.at(8, 0)
-    write = setup.journal.write
+    steps = setup.journal.steps
 
-    def refuse(changes: Any) -> None:
+    def refuse(changes: Any) -> Iterator[None]:
         if any(event.entity == named("bad") for change in changes for event in change.events):
             raise Unstorable("wrong in itself")
-        write(changes)
+        yield from steps(changes)
 
-    monkeypatch.setattr(setup.journal, "write", refuse)
+    monkeypatch.setattr(setup.journal, "steps", refuse)
     with capture_logs() as logs:
         await setup.expiry.round()
     assert "policy expiry failed" in [each["event"] for each in logs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from connectivity.connections.lifecycle import Status
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import Detail, NotConnected
 from connectivity.management.client import Backoff
-from connectivity.sources.consumer import RetryBuffer, SourceConsumer
+from connectivity.sources.consumer import PART, PART_BYTES, RetryBuffer, SourceConsumer, parts
+from connectivity.sources.delivery import InboundDelivery
 from connectivity.targets import outbox
+from connectivity.transports.base import Delivery
+from mappings.model.envelope import Envelope
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import command, pause, source, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
@@ -138,6 +142,53 @@ async def test_an_internal_error_while_retrying_strands_no_delivery(
     assert sorted(running.harness.values()) == [1, 2, 3]
     assert [line["event"] for line in lines].count("source stopped") == clients
     assert "connecting: source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
+
+
+async def test_a_long_list_of_deliveries_is_processed_in_parts_with_turns_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each part is a turn of the event loop of its own, and the order is kept."""
+    handle = Dispatcher.handle
+    turns = 0
+    processed: list[tuple[int, int]] = []
+
+    def note(self: Dispatcher, arrivals: Sequence[InboundDelivery], postponed: Any) -> None:
+        processed.append((len(arrivals), turns))
+        handle(self, arrivals, postponed)
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    monkeypatch.setattr(Dispatcher, "handle", note)
+    running = await Running.opened()
+    processed.clear()
+    turning = asyncio.get_running_loop().create_task(count_turns())
+    running.send(*numbered(*range(100)))
+    assert await running.answered(100) == [str(number) for number in range(100)]
+    assert sum(size for size, _ in processed) == 100
+    assert max(size for size, _ in processed) <= PART
+    assert len({turn for _, turn in processed}) == len(processed)
+    turning.cancel()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1], [1]),
+        ([1] * (2 * PART + 1), [PART, PART, 1]),
+        ([PART_BYTES, 1, 1], [1, 2]),
+        ([1, PART_BYTES], [1, 1]),
+        ([3 * PART_BYTES] * 2, [1, 1]),
+    ],
+)
+def test_parts_of_a_list_of_deliveries_are_bounded_in_number_and_bytes(sizes: list[int], expected: list[int]) -> None:
+    deliveries = [Delivery(Envelope(bytes(size), {}), "in", None, False, lambda *_: None) for size in sizes]
+    found = [deliveries[part] for part in parts(deliveries)]
+    assert [len(part) for part in found] == expected
+    assert [delivery for part in found for delivery in part] == deliveries
 
 
 ACKS = ["twin-persisted", "search-persisted"]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from connectivity.store import session_repository as module
+from connectivity.store.options import StoreOptions
 from connectivity.store.session_repository import SessionRepository
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.store import Store
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import sessions
 from spark_store.journal.journal import Journal

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.options import StoreOptions
+from connectivity.store.store import Store
 from mappings.model.signals import HistoryQuery
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
 from spark_store.journal.journal import Journal
@@ -53,9 +54,9 @@ class Gate(TemporaryJournal):
         """How many events a commit may have, or it fails."""
         self._batch: list[int] = []
 
-    def write(self, changes: Sequence[Change]) -> None:
+    def steps(self, changes: Sequence[Change]) -> Iterator[None]:
         assert threading.current_thread() is threading.main_thread()
-        super().write(changes)
+        yield from super().steps(changes)
         self._batch += [event.revision for one in changes for event in one.events]
 
     def commit(self) -> None:
@@ -185,14 +186,44 @@ async def test_changes_submitted_during_a_commit_go_into_the_next_commit(store: 
     assert gate.commits == [[1], [2, 3, 4]]
 
 
-async def test_nothing_waits_for_company_without_need(gate: Gate) -> None:
-    """With a pause to gather, a first change waits for others; a later one does not, it has waited."""
-    store = Store(gate, StoreOptions(gather=0.002))
-    first = store.submit([change(LAMP, 1)])
-    await asyncio.sleep(0)
-    await asyncio.gather(first, store.submit([change(LAMP, 2)]))
-    assert gate.commits == [[1, 2]]
-    await store.close()
+async def test_changes_of_event_loop_turns_that_follow_each_other_share_a_commit(store: Store, gate: Gate) -> None:
+    durable = []
+    for revision in (1, 2, 3):
+        durable.append(store.submit([change(LAMP, revision)]))
+        await asyncio.sleep(0)
+    await asyncio.gather(*durable)
+    assert gate.commits == [[1, 2, 3]]
+
+
+async def test_a_large_commit_is_written_and_reported_in_several_turns(store: Store) -> None:
+    """Whoever waits is notified in order, and a barrier after them all."""
+    turns = 0
+    reported: list[tuple[int, int]] = []
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        if len(reported) < 10:
+            asyncio.get_running_loop().call_soon(turn)
+
+    for number in range(10):
+        changes = [change(LAMP, number * 30 + revision) for revision in range(1, 31)]
+        store.submit(changes).add_done_callback(lambda _, number=number: reported.append((number, turns)))  # type: ignore[misc]
+    turn()
+    await store.barrier()
+    assert [number for number, _ in reported] == list(range(10))
+    assert len({at for _, at in reported}) >= 5
+
+
+async def test_a_barrier_does_not_overtake_durable_changes_that_are_not_reported_yet(store: Store) -> None:
+    reported: list[str] = []
+    for number in range(10):
+        changes = [change(LAMP, number * 30 + revision) for revision in range(1, 31)]
+        store.submit(changes).add_done_callback(lambda _: reported.append("changes"))
+    await wait_until(lambda: reported)
+    store.barrier().add_done_callback(lambda _: reported.append("barrier"))
+    await wait_until(lambda: "barrier" in reported)
+    assert reported == ["changes"] * 10 + ["barrier"]
 
 
 async def test_a_commit_is_bounded_and_order_is_kept(gate: Gate) -> None:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.store.store import Store, StoreOptions
+from connectivity.store.options import StoreOptions
+from connectivity.store.store import Store
 from mappings.model.signals import HistoryQuery
 from spark_store.errors import HistoryUnavailable, StoreUnavailable
 from spark_store.lake.history_reader import LakeHistory

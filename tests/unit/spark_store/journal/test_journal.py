@@ -206,6 +206,22 @@ def test_a_value_that_sqlite_cannot_take_fails_alone(tmp_path: Path, wrong: Any)
     journal.close()
 
 
+def test_a_batch_is_written_in_steps_and_all_of_it_is_taken_back_if_one_fails(tmp_path: Path) -> None:
+    """Otherwise a batch of many entities would hold the event loop."""
+    journal = Journal.open(tmp_path / "journal.db")
+    journal.write([change(POLICY, 1)])
+    assert len(list(journal.steps(history(LAMP, 100)))) > 10
+    journal.commit()
+    wrong = event(LAMP, 300, path="/\ud800")
+    steps = journal.steps([*history(LAMP, 299)[100:], Change((wrong,), (snapshot(LAMP, 300),))])
+    next(steps)
+    with pytest.raises(Unstorable):
+        list(steps)
+    journal.commit()
+    assert (journal.latest(LAMP), journal.latest(POLICY), journal.newest_seq()) == (100, 1, 101)
+    journal.close()
+
+
 def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal.open(path)

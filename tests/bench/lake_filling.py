@@ -1,6 +1,6 @@
 """The lake is filled from a journal, several times over, and beside it from data that is already prepared.
 
-    python -m tests.bench.filling FOLDER ROUNDS
+    python -m tests.bench.lake_filling FOLDER ROUNDS
 
 In a process of its own, with the session and the stream that the pipeline has. FOLDER holds a journal. The first round warms
 Java up and does not count. Prepared are the same rows in the same batches, cached in Spark: what is left of the work is the

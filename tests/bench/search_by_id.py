@@ -32,9 +32,9 @@ from mappings.model.envelope import Envelope
 from mappings.model.signals import SearchQuery, Subscribe
 from spark_store.journal.journal import Journal
 from spark_store.search.sqlite_search import SqliteSearch
-from tests.bench.conversing import THINGS, request, subscribe
-from tests.bench.harness import SUBJECT, fill, processor_seconds, run, serving, thing
+from tests.bench.harness import FULL, SUBJECT, Scale, fill, processor_seconds, run, serving, thing
 from tests.bench.report import Figure
+from tests.bench.search_load import THINGS, request, subscribe
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import connection, source
 from tests.support.in_process.fakes import Link
@@ -44,21 +44,21 @@ AT_ONCE = 100
 ROUNDS = 3
 
 
-def by_id(folder: Path) -> list[Figure]:
+def by_id(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Five messages each, a hundred conversations at a time and one after the other, beside two bare clients."""
     path = folder / "data" / "journal.db"
     fill(path, THINGS, 3)
     page = _page(path)
-    figures = []
+    figures, most = [], scale.of(COUNT, 2 * AT_ONCE)
     with (
         Mosquitto.start(persistence=False) as broker,
         serving(folder, connection(broker, source("bench", SUBJECT))) as service,
         _answering(broker, page),
     ):
-        _converse(broker, "bench", 2_000, AT_ONCE)
-        for at_once, count in ((AT_ONCE, COUNT), (1, COUNT // 10)):
+        _converse(broker, "bench", scale.of(2_000, AT_ONCE), AT_ONCE)
+        for at_once, count in ((AT_ONCE, most), (1, most // 10)):
             ours, bare, processor = [], [], 0.0
-            for _ in range(ROUNDS):
+            for _ in range(scale.of(ROUNDS, 1)):
                 bare.append(count / _converse(broker, "bare", count, at_once))
                 before = processor_seconds(service)
                 ours.append(count / _converse(broker, "bench", count, at_once))
@@ -78,7 +78,7 @@ def by_id(folder: Path) -> list[Figure]:
 
 
 def _converse(broker: Mosquitto, name: str, count: int, at_once: int) -> float:
-    seconds = run("conversing", broker.host, broker.port, f"{name}/ask", f"{name}/answers", count, at_once)["seconds"]
+    seconds = run("search_load", broker.host, broker.port, f"{name}/ask", f"{name}/answers", count, at_once)["seconds"]
     return float(seconds)
 
 
@@ -94,7 +94,15 @@ def _page(path: Path) -> str:
 @contextmanager
 def _answering(broker: Mosquitto, page: str) -> Iterator[None]:
     """The bare client in the place of the service."""
-    command = [sys.executable, "-m", "tests.bench.answering", broker.host, str(broker.port), "bare/ask", "bare/answers"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.bench.bare_search",
+        broker.host,
+        str(broker.port),
+        "bare/ask",
+        "bare/answers",
+    ]
     with subprocess.Popen([*command, page], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,11 +114,11 @@ def _answering(broker: Mosquitto, page: str) -> Iterator[None]:
 # --- in process ---------------------------------------------------------------------------------------------------------
 
 
-def in_process(folder: Path) -> list[Figure]:
+def in_process(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """From the bytes of a delivery to the bytes of its answers, without a broker."""
     path = folder / "journal.db"
     fill(path, THINGS, 3)
-    rate, processor = asyncio.run(_in_process(path))
+    rate, processor = asyncio.run(_in_process(path, scale))
     return [
         Figure(
             "search by id in process, five messages each",
@@ -143,7 +151,7 @@ class _Taking(Link):
         done(None)
 
 
-async def _in_process(path: Path) -> tuple[float, float]:
+async def _in_process(path: Path, scale: Scale) -> tuple[float, float]:
     store = Store(Journal.open(path))
     decider = Decider(store, now=lambda: datetime.now(UTC))
     searching = SearchService(store, decider.world, decider.now, lambda: SqliteSearch(path))
@@ -161,7 +169,7 @@ async def _in_process(path: Path) -> tuple[float, float]:
     reader = SourceReader(
         ReplyTargetPublisher(built, 0, outbox, PrometheusRegistry().meter("bench"), lambda: datetime.now(UTC))
     )
-    names = iter(range(10 * COUNT))
+    names, count = iter(range(10 * COUNT)), scale.of(COUNT, 2 * AT_ONCE)
 
     def deliver(payloads: list[bytes]) -> None:
         each = [Delivery(Envelope(it, {}), "bench/ask", str(next(names)), False, _nothing) for it in payloads]
@@ -178,12 +186,12 @@ async def _in_process(path: Path) -> tuple[float, float]:
 
     rates, processor = [], 0.0
     await search(0, THINGS)
-    for _ in range(ROUNDS):
+    for _ in range(scale.of(ROUNDS, 1)):
         begun, before = time.perf_counter(), time.process_time()
-        for first in range(0, COUNT, AT_ONCE):
+        for first in range(0, count, AT_ONCE):
             await search(first, AT_ONCE)
-        rates.append(COUNT / (time.perf_counter() - begun))
-        processor = (time.process_time() - before) / COUNT
+        rates.append(count / (time.perf_counter() - begun))
+        processor = (time.process_time() - before) / count
     await searching.close()
     await store.close()
     return statistics.median(rates), processor

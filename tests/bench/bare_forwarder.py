@@ -1,6 +1,6 @@
 """The bare client in the place of the service: whatever comes in on a topic, it publishes a message, from paho's own loop.
 
-    python -m tests.bench.passing_on HOST PORT FROM TO COUNT BYTES
+    python -m tests.bench.bare_forwarder HOST PORT FROM TO COUNT BYTES
 
 QoS 1 both ways, acknowledged by itself, 100 in flight. Prints `ready`, then after COUNT messages one JSON line: the
 processor seconds that this process took.

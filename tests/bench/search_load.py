@@ -1,6 +1,6 @@
 """Searches by id, as many as go: five messages each, with some conversations at a time, from paho's own loop.
 
-    python -m tests.bench.conversing HOST PORT ASK ANSWERS COUNT AT_ONCE
+    python -m tests.bench.search_load HOST PORT ASK ANSWERS COUNT AT_ONCE
 
 A conversation is `subscribe`, `created`, `request`, `next`, `complete`. Prints one JSON line: the seconds it took, and this
 process' own processor seconds.

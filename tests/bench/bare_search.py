@@ -1,6 +1,6 @@
 """The bare client that stands where the service would: it answers searches with the same messages, and looks for nothing.
 
-    python -m tests.bench.answering HOST PORT ASK ANSWERS ITEMS
+    python -m tests.bench.bare_search HOST PORT ASK ANSWERS ITEMS
 
 paho on its own loop, as fast as it goes. `ITEMS` is the JSON of a page. Prints `ready`, and ends with its standard input.
 """
@@ -48,7 +48,7 @@ def main(host: str, port: int, ask: str, answers: str, items: str) -> int:
     client.on_connect = on_connect
     client.connect(host, port)
     while not (select.select([sys.stdin], [], [], 0)[0] and not os.read(sys.stdin.fileno(), 1)):
-        for _ in range(200):
+        for _ in range(20):
             client.loop(0.05)
     client.disconnect()
     return 0

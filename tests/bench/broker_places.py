@@ -7,6 +7,7 @@ client stands in the way of the service or of the bare client beside it.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -28,6 +29,9 @@ class Place(Protocol):
 
     kind: str
 
+    def address(self, name: str) -> str:
+        """What the queue or topic of this name is called at the broker, which others may use too."""
+
     def document(self, ask: str = "ask") -> dict[str, Any]:
         """A connection named after the place; it answers to the address in the header `reply-to`."""
 
@@ -47,7 +51,7 @@ class AmqpPlace:
     kind = "amqp"
 
     def __init__(self, broker: RabbitMQ, *queues: str) -> None:
-        self.uri = broker.uri()
+        self.uri, self._prefix = broker.uri(), f"{secrets.token_hex(4)}-"
         self._runner = asyncio.Runner()
         self._runner.run(self._open(queues))
 
@@ -55,7 +59,10 @@ class AmqpPlace:
         self._connection = await aiormq.connect(self.uri)
         self._channel = await self._connection.channel(publisher_confirms=True)
         for queue in queues:
-            await self._channel.queue_declare(queue, durable=True)
+            await self._channel.queue_declare(self.address(queue), durable=True)
+
+    def address(self, name: str) -> str:
+        return self._prefix + name
 
     def document(self, ask: str = "ask") -> dict[str, Any]:
         return {
@@ -65,7 +72,7 @@ class AmqpPlace:
             "uri": self.uri,
             "sources": [
                 {
-                    "addresses": [ask],
+                    "addresses": [self.address(ask)],
                     "authorizationContext": [SUBJECT],
                     "headerMapping": {"reply-to": "{{ header:reply-to }}"},
                     "replyTarget": {"address": "/{{ header:reply-to }}"},
@@ -79,19 +86,19 @@ class AmqpPlace:
 
             async def work() -> None:
                 for payload in waiting:
-                    fields = aiormq.spec.Basic.Properties(delivery_mode=2, reply_to=reply_to)
-                    await self._channel.basic_publish(payload, routing_key=address, properties=fields)
+                    fields = aiormq.spec.Basic.Properties(delivery_mode=2, reply_to=self.address(reply_to))
+                    await self._channel.basic_publish(payload, routing_key=self.address(address), properties=fields)
 
             await asyncio.gather(*(work() for _ in range(UNCONFIRMED)))
 
         self._runner.run(all_of_them())
 
     def held(self, address: str) -> int:
-        return self._runner.run(self._channel.queue_declare(address, passive=True)).message_count or 0
+        return self._runner.run(self._channel.queue_declare(self.address(address), passive=True)).message_count or 0
 
     def first(self, address: str) -> bytes:
         wait_for(self, address, 1)
-        body = self._runner.run(self._channel.basic_get(address, no_ack=True)).body
+        body = self._runner.run(self._channel.basic_get(self.address(address), no_ack=True)).body
         assert isinstance(body, bytes)
         return body
 
@@ -104,11 +111,15 @@ class KafkaPlace:
     kind = "kafka"
 
     def __init__(self, broker: Kafka, *topics: str) -> None:
-        broker.create(*topics)
+        self._prefix = f"{secrets.token_hex(4)}-"
+        broker.create(*map(self.address, topics))
         self.bootstrap, self._uri = broker.bootstrap, broker.uri()
         settings = {"bootstrap.servers": broker.bootstrap, "log_level": 0}
         self._producer = Producer({**settings, "enable.idempotence": True})
         self._consumer = Consumer({**settings, "group.id": "counter", "enable.auto.commit": False})
+
+    def address(self, name: str) -> str:
+        return self._prefix + name
 
     def document(self, ask: str = "ask") -> dict[str, Any]:
         return {
@@ -116,22 +127,26 @@ class KafkaPlace:
             "connectionType": "kafka",
             "connectionStatus": "open",
             "uri": self._uri,
-            "specificConfig": {"bootstrapServers": self.bootstrap, "consumerOffsetReset": "earliest"},
-            "sources": [{"addresses": [ask], "qos": 1, "authorizationContext": [SUBJECT]}],
+            "specificConfig": {
+                "bootstrapServers": self.bootstrap,
+                "consumerOffsetReset": "earliest",
+                "groupId": self.address(ask),
+            },
+            "sources": [{"addresses": [self.address(ask)], "qos": 1, "authorizationContext": [SUBJECT]}],
         }
 
     def send(self, address: str, payloads: Sequence[bytes], reply_to: str) -> None:
         for payload in payloads:
-            self._producer.produce(address, payload, headers={"reply-to": reply_to})
+            self._producer.produce(self.address(address), payload, headers={"reply-to": self.address(reply_to)})
             self._producer.poll(0)
         assert self._producer.flush(PATIENCE) == 0
 
     def held(self, address: str) -> int:
-        return self._consumer.get_watermark_offsets(TopicPartition(address, 0), PATIENCE)[1]
+        return self._consumer.get_watermark_offsets(TopicPartition(self.address(address), 0), PATIENCE)[1]
 
     def first(self, address: str) -> bytes:
         wait_for(self, address, 1)
-        self._consumer.assign([TopicPartition(address, 0, 0)])
+        self._consumer.assign([TopicPartition(self.address(address), 0, 0)])
         while (message := self._consumer.poll(1)) is None or message.error() is not None:
             pass
         self._consumer.unassign()

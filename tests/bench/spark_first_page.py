@@ -1,6 +1,6 @@
 """Spark is asked for the first page of an entity's events, as a client's replay would want it.
 
-    python -m tests.bench.asking FOLDER ENTITIES EVENTS SAMPLES
+    python -m tests.bench.spark_first_page FOLDER ENTITIES EVENTS SAMPLES
 
 In a process of its own. FOLDER holds a lake. Prints one JSON line: milliseconds of each sample, without the first few.
 """

@@ -1,6 +1,6 @@
 """The bare server: `websockets` sending messages to whoever connects, as the figure that a door is compared with.
 
-    python -m tests.bench.bare_door COUNT BYTES
+    python -m tests.bench.bare_websocket COUNT BYTES
 
 Prints the port at which it listens, and ends when a peer has been sent everything and has left. What it sends to a peer is
 COUNT messages of so many bytes, one after the other, on the loop that the service uses too.

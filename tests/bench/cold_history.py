@@ -25,8 +25,8 @@ from mappings.model.signals import HistoryQuery
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import Lake
-from tests.bench.harness import run, thing
-from tests.bench.pasts import EVENTS_EACH, write_long_past
+from tests.bench.harness import FULL, Scale, run, thing
+from tests.bench.long_journals import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
 
 LAKES = Path(".run/bench")
@@ -96,12 +96,13 @@ async def replay(store: Store, entity: EntityId) -> int:
             return count
 
 
-def first_page(_folder: Path, events: int = 2 * MILLION, samples: int = 300) -> list[Figure]:
+def first_page(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """The first page of entities that nobody has asked for lately, beside the same question to Spark."""
+    events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
-    waits = asyncio.run(_first_pages(folder, entities, samples))
+    waits = asyncio.run(_first_pages(folder, entities, scale.of(300, 5)))
     ranks = statistics.quantiles(waits, n=100)
-    spark = statistics.median(run("asking", folder, entities, PAGE, 30)["milliseconds"])
+    spark = statistics.median(run("spark_first_page", folder, entities, PAGE, scale.of(30, 2))["milliseconds"])
     return [
         Figure(
             f"first page of a cold entity, {PAGE} of {_short(events)} events",
@@ -126,11 +127,12 @@ async def _first_pages(folder: Path, entities: int, samples: int) -> list[float]
     return waits
 
 
-def replays(_folder: Path, events: int = 2 * MILLION) -> list[Figure]:
+def replays(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """Whole histories of a thousand cold events, by one client and by fifty at once."""
+    events = events or scale.of(2 * MILLION, 2 * EVENTS_EACH)
     folder, entities = compacted(events), events // EVENTS_EACH
-    alone, processor = asyncio.run(_replay_in_turn(folder, entities, 100))
-    together = asyncio.run(_replay_at_once(folder, entities, 40))
+    alone, processor = asyncio.run(_replay_in_turn(folder, entities, scale.of(100, 2)))
+    together = asyncio.run(_replay_at_once(folder, entities, scale.of(40, 1)))
     return [
         Figure(
             f"cold replay of {EVENTS_EACH:,} events among {_short(events)}",

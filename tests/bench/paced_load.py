@@ -1,6 +1,6 @@
 """The load of commands over any broker at a rate: modifies with responses, until it is told to stop.
 
-    python -m tests.bench.paced URI ASK ANSWERS RATE
+    python -m tests.bench.paced_load URI ASK ANSWERS RATE
 
 Commands leave at their time, answered or not. SIGTERM stops the sending; then everything sent is waited for, and one JSON
 line is printed: how many, and the rate that was held.

@@ -14,6 +14,7 @@ from connectivity.targets.topic_filter import TopicFilter
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
+from tests.bench.harness import FULL, Scale
 from tests.bench.report import Figure
 
 EVENTS, ROUNDS, GOAL = 2_000, 5, 3_000
@@ -96,19 +97,19 @@ def event(number: int) -> TwinEvent:
     return TwinEvent(entity, number, "2030-01-15T07:29:00.000000Z", "modified", place, value, {"x-shift": "night"})
 
 
-def judged(folder: Path) -> list[Figure]:
+def judged(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """Events that twenty targets are asked about, each event once for all of them."""
     audience, plant = targets(), Plant()
-    events = [event(number) for number in range(1, EVENTS + 1)]
+    events = [event(number) for number in range(1, scale.of(EVENTS, 100) + 1)]
     rates, spent, told = [], 0.0, 0
-    for _ in range(ROUNDS):
+    for _ in range(scale.of(ROUNDS, 1)):
         begun, processor = time.perf_counter(), time.process_time()
         told = 0
         for each in events:
             happening = SignalContext(each, plant)
             told += sum(not isinstance(target.filter_shared(happening), SuppressionReason) for target in audience)
-        rates.append(EVENTS / (time.perf_counter() - begun))
-        spent = (time.process_time() - processor) / EVENTS * 1e6
+        rates.append(len(events) / (time.perf_counter() - begun))
+        spent = (time.process_time() - processor) / len(events) * 1e6
     rate = statistics.median(rates)
     return [
         Figure(
@@ -117,6 +118,6 @@ def judged(folder: Path) -> list[Figure]:
             "–",
             f"≥ {GOAL:,}/s end to end",
             rate >= GOAL,
-            f"{spent:.0f} µs of processor per event; {told / EVENTS:.1f} targets hear of one",
+            f"{spent:.0f} µs of processor per event; {told / len(events):.1f} targets hear of one",
         )
     ]

@@ -17,15 +17,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.bench.cold import pipeline
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, serving, thing
-from tests.bench.pasts import write_long_past
+from tests.bench.cold_history import pipeline
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, serving, thing
+from tests.bench.long_journals import write_long_past
 from tests.bench.report import Figure
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
 
-THINGS, EVENTS_EACH, BATCH = 200, 50, 20_000
+THINGS, EVENTS_EACH = 200, 50
 WARM, ROUNDS = 2, 5
 IDLE_SECONDS = 5.0
 
@@ -38,11 +38,13 @@ class Waits:
         self.echoes: list[float] = []
 
 
-def while_compacting(folder: Path, events: int = 500_000) -> list[Figure]:
+def while_compacting(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
     """The first `next` of a hot history while Spark compacts a lake of many small files beside it."""
+    events, warm, rounds = events or scale.of(500_000, 2_000), scale.of(WARM, 1), scale.of(ROUNDS, 1)
+    idle_seconds = scale.of(IDLE_SECONDS, 0.5)
     small = folder / "small"
     write_long_past(small / "journal.db", events)
-    pipeline("run", small, "--once", "--batch-rows", str(BATCH), "--optimize-batches", "1000000")
+    pipeline("run", small, "--once", "--batch-rows", str(events // scale.of(25, 3)), "--optimize-batches", "1000000")
     fill(folder / "data" / "journal.db", THINGS, EVENTS_EACH)
     idle, fresh, during = Waits(), Waits(), Waits()
     seconds = []
@@ -53,12 +55,12 @@ def while_compacting(folder: Path, events: int = 500_000) -> list[Figure]:
         MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo,
         compactions(small) as compact,
     ):
-        ask(asker, echo, Waits(), lasting(IDLE_SECONDS))
-        for number in range(WARM + ROUNDS):
-            if number >= WARM:
-                ask(asker, echo, idle, lasting(IDLE_SECONDS))
+        ask(asker, echo, Waits(), lasting(idle_seconds))
+        for number in range(warm + rounds):
+            if number >= warm:
+                ask(asker, echo, idle, lasting(idle_seconds))
             begun = time.monotonic()
-            ask(asker, echo, fresh if number == 0 else during if number >= WARM else Waits(), compact())
+            ask(asker, echo, fresh if number == 0 else during if number >= warm else Waits(), compact())
             seconds.append(time.monotonic() - begun)
     before, after = statistics.quantiles(idle.firsts, n=100), statistics.quantiles(during.firsts, n=100)
     own_before, own_after = statistics.quantiles(idle.echoes, n=100), statistics.quantiles(during.echoes, n=100)
@@ -70,8 +72,8 @@ def while_compacting(folder: Path, events: int = 500_000) -> list[Figure]:
             f"p50 {before[49]:.1f} ms, p99 {before[98]:.1f} ms (nobody works)",
             "p99 ≤ 4 times as long",
             ratio <= 4,
-            f"ratio {ratio:.1f}; {len(during.firsts):,} samples in {ROUNDS} compactions of "
-            f"{statistics.median(seconds[WARM:]):.1f} s; longest {max(during.firsts):.0f} ms; p99 in the first compaction "
+            f"ratio {ratio:.1f}; {len(during.firsts):,} samples in {rounds} compactions of "
+            f"{statistics.median(seconds[warm:]):.1f} s; longest {max(during.firsts):.0f} ms; p99 in the first compaction "
             f"of a Java that has just started ({seconds[0]:.0f} s) {statistics.quantiles(fresh.firsts, n=100)[98]:.1f} ms; "
             f"paho to itself: p99 {own_before[98]:.1f} ms, while Spark compacts {own_after[98]:.1f} ms",
         )

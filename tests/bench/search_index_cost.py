@@ -30,7 +30,7 @@ from spark_store.journal.journal import Journal
 from spark_store.maintenance.index_check import compare
 from spark_store.records import Change
 from spark_store.search import index_builder
-from tests.bench.harness import STAMP, SUBJECT
+from tests.bench.harness import FULL, STAMP, SUBJECT, Scale
 from tests.bench.monitoring import Way
 from tests.bench.report import Figure
 from tests.support.connection_documents import policy_for
@@ -107,25 +107,26 @@ def commands(things: int, dice: random.Random) -> list[bytes]:
     ]
 
 
-def costs(folder: Path, things: int = THINGS) -> list[Figure]:
+def costs(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
     """All of it, for so many things."""
+    things, turns = things or scale.of(THINGS, 100), scale.of(TURNS, 2)
     paths = {has_index: folder / str(has_index) / "journal.db" for has_index in (True, False)}
     creating = {has_index: fill(path, things, has_index=has_index) for has_index, path in paths.items()}
     return [
         *_room(paths[True], things, creating),
-        uvloop.run(_modifies(paths, things)),
+        uvloop.run(_modifies(paths, things, turns)),
         *_made(paths[False], folder / "made.db", things),
     ]
 
 
-async def _modifies(paths: dict[bool, Path], things: int) -> Figure:
+async def _modifies(paths: dict[bool, Path], things: int, turns: int) -> Figure:
     ways = {
         has_index: await Way(path, PrometheusRegistry(), has_target=False).start() for has_index, path in paths.items()
     }
     dice = random.Random(things)
     spent: dict[bool, list[float]] = {True: [], False: []}
     took: dict[bool, list[float]] = {True: [], False: []}
-    for turn in range(-4, TURNS):
+    for turn in range(-min(4, turns), turns):
         payloads = commands(things, dice)
         # Who is first is another one each time: the machine may become slower or faster meanwhile.
         for has_index in (True, False) if turn % 2 else (False, True):
@@ -140,7 +141,7 @@ async def _modifies(paths: dict[bool, Path], things: int) -> Figure:
     await asyncio.sleep(0)
     ratios = [one / other for one, other in zip(spent[True], spent[False], strict=True)]
     cost = statistics.median(ratios) - 1
-    doubt = statistics.stdev(ratios) / TURNS**0.5
+    doubt = statistics.stdev(ratios) / turns**0.5
     rates = {has_index: 1 / statistics.median(each) for has_index, each in took.items()}
     return Figure(
         f"search index, modify of one of {things:,} things",
@@ -148,7 +149,7 @@ async def _modifies(paths: dict[bool, Path], things: int) -> Figure:
         f"{statistics.median(spent[False]) * 1e6:.0f} µs (no index)",
         f"cost ≤ {MOST_COST:.0%} of the rate",
         cost / (1 + cost) <= MOST_COST,
-        f"time {cost:+.1%} ± {doubt:.1%}, rate −{cost / (1 + cost):.0%}, {TURNS} turns; waiting for the disk included "
+        f"time {cost:+.1%} ± {doubt:.1%}, rate −{cost / (1 + cost):.0%}, {turns} turns; waiting for the disk included "
         f"{rates[True]:,.0f}/s, and {rates[False]:,.0f}/s without",
     )
 
