@@ -31,6 +31,7 @@ from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.store.past_state import state_at
 from connectivity.store.store import Store
+from connectivity.transports.base import Outcome
 from connectivity.twins.decider import LIVE_CONDITION, Decider, asks_for_past
 from connectivity.twins.retrieval import PAST_HEADERS
 from mappings.errors import INTERNAL_ERROR, Fault
@@ -100,8 +101,10 @@ class CommandHandler:
             has_labels = (
                 bool(requested.labels) if isinstance(requested, RequestedAcks) else channel_of(command) is not None
             )
-            # A refusal settles the delivery, unless it requested acknowledgements or we failed.
-            if has_labels or (response.fault is INTERNAL_ERROR and command.action != "retrieve"):
+            if response.fault is INTERNAL_ERROR and command.action != "retrieve":
+                # It would fail again, and its sender has got the response.
+                arrival.note(Outcome.DROPPED, is_done=False)
+            elif has_labels:
                 arrival.note(outcome_of_error(response.fault), is_done=False)
         elif isinstance(requested, RequestedAcks) and not requested.is_plain("twin"):
             pending = self._request_reply.hold(command, requested, received_signal.route, arrival)

@@ -155,7 +155,7 @@ class Dispatcher:
                 retries.append(arrival)
                 continue
             if not any(isinstance(step, SessionEffect) for step in steps):
-                arrival.note(Outcome.REDELIVER, is_done=False)
+                arrival.note(Outcome.DROPPED, is_done=False)
             for step in steps:
                 self._responder.carry_out(step, error)
         return retries

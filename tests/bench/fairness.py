@@ -8,7 +8,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from tests.bench.harness import MESSAGE_BYTES, SUBJECT, fill, serving, sink, thing
+from tests.bench.harness import FULL, MESSAGE_BYTES, SUBJECT, Scale, fill, serving, sink, thing
 from tests.bench.report import Figure
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
@@ -76,17 +76,18 @@ class Beside:
         return key, message["topic"], came
 
 
-def beside_replays(folder: Path) -> list[Figure]:
+def beside_replays(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """From subscribe to `created`, and from `cancel` to the last element, while 100 replays fill the link."""
-    fill(folder / "data" / "journal.db", REPLAYS, EVENTS_EACH)
+    replays, events, lasting = scale.of(REPLAYS, 20), scale.of(EVENTS_EACH, 2_000), scale.of(SECONDS, 0.7)
+    fill(folder / "data" / "journal.db", replays, events)
     with (
         Mosquitto.start(persistence=False) as broker,
         serving(folder, connection(broker, source("bench", SUBJECT), source("aside", SUBJECT))),
         client(broker, "aside") as aside,
         MqttClient(broker.host, broker.port, ask="echo", answers="echo") as echo,
-        sink(broker, "bench/answers", REPLAYS * EVENTS_EACH) as replayed,
+        sink(broker, "bench/answers", replays * events) as replayed,
     ):
-        topics = [f"acme.bench/{thing(number).name}/things/twin/streaming" for number in range(REPLAYS)]
+        topics = [f"acme.bench/{thing(number).name}/things/twin/streaming" for number in range(replays)]
         with client(broker, "bench") as many:
             opened = [many.ask_for(f"{topic}/subscribeForPersistedEvents")["value"] for topic in topics]
         beside = Beside(aside, echo)
@@ -95,11 +96,11 @@ def beside_replays(folder: Path) -> list[Figure]:
             for topic, value in zip(topics, opened, strict=True):
                 many.command(f"{topic}/request", value={**value, "demand": UNBOUNDED}, wait=False)
             # All replays come to their full pace.
-            time.sleep(0.5)
+            time.sleep(scale.of(0.5, 0.1))
             for number in count():
-                if time.perf_counter() > begun + SECONDS:
+                if time.perf_counter() > begun + lasting:
                     break
-                beside.subscribe_and_cancel(thing(number % REPLAYS).name)
+                beside.subscribe_and_cancel(thing(number % replays).name)
             seconds = time.perf_counter() - begun
         beside.take_the_rest()
         found = replayed()

@@ -170,7 +170,7 @@ async def test_an_internal_error_in_a_decision_is_a_500_response_and_the_next_co
     await harness.has_lamp()
     with capture_logs() as lines:
         harness.deliver(turn(1), turn("mistake", correlation_id="c-1"), turn(2))
-    assert await harness.ended(3) == [Outcome.SETTLED, Outcome.REDELIVER, Outcome.SETTLED]
+    assert await harness.ended(3) == [Outcome.SETTLED, Outcome.DROPPED, Outcome.SETTLED]
     assert harness.statuses() == [201, 500, 204]
     assert harness.answers()[1]["value"]["error"] == "internalerror"
     assert harness.values() == [1, 2]
@@ -226,7 +226,7 @@ async def test_a_change_that_cannot_be_stored_alone_is_answered_at_once(harness:
     harness.disk.rejected.add(b'"bad"')
     with capture_logs():
         harness.deliver(turn("bad"))
-        assert await harness.ended(1) == [Outcome.REDELIVER]
+        assert await harness.ended(1) == [Outcome.DROPPED]
     assert (harness.statuses(), harness.postponed) == ([500], [])
     assert (await harness.ask(turn(1)))["status"] == 201
 

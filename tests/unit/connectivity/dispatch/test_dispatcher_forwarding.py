@@ -19,7 +19,7 @@ from tests.support.in_process.two_connections import MESSAGES, beside, message
 
 pytestmark = pytest.mark.usefixtures("harnesses")
 
-SETTLED, REDELIVER = Outcome.SETTLED, Outcome.REDELIVER
+SETTLED, REDELIVER, DROPPED = Outcome.SETTLED, Outcome.REDELIVER, Outcome.DROPPED
 BLINK = {
     "content-type": "text/plain",
     "ditto-message-thing-id": LAMP.id,
@@ -152,7 +152,7 @@ async def test_a_change_that_cannot_be_stored_does_not_suppress_the_message_besi
     harness.disk.rejected.add(b'"bad"')
     with capture_logs():
         harness.deliver(turn("bad"), source=1)
-        assert await harness.ended(1) == [REDELIVER]
+        assert await harness.ended(1) == [DROPPED]
     assert (harness.statuses(), len(other.answers())) == ([500], 1)
 
 
