@@ -211,28 +211,23 @@ class ReplyCounters(TargetCounters):
         self.not_diverted = make("dropped", True, "Signal dropped, response diversion failed", ("out", "not_diverted"))
 
 
-class Addresses:
-    """The counters of a source, by its addresses."""
+class Addresses(dict[str, SourceCounters]):
+    """The counters of a source, by the addresses of messages: those of the source address that each belongs to."""
 
-    __slots__ = ("_cache", "_counters", "_matches")
+    __slots__ = ("_counters", "_matches")
 
     def __init__(self, counters: Mapping[str, SourceCounters], matches: Callable[[str, str], bool]) -> None:
         """`matches(pattern, address)`: whether a message's address belongs to a source address."""
+        super().__init__()
         self._counters = counters
         self._matches = matches
-        self._cache: dict[str, SourceCounters] = {}
 
-    def at(self, address: str) -> SourceCounters:
-        """Return the counters of the source address that this address of a message belongs to."""
-        counters = self._cache.get(address)
-        return counters if counters is not None else self._find(address)
-
-    def _find(self, address: str) -> SourceCounters:
-        if len(self._cache) >= _CACHE_SIZE:
-            self._cache.clear()
+    def __missing__(self, address: str) -> SourceCounters:
+        if len(self) >= _CACHE_SIZE:
+            self.clear()
         first, *others = self._counters
         pattern = next((each for each in (first, *others) if not others or self._matches(each, address)), first)
-        counters = self._cache[address] = self._counters[pattern]
+        counters = self[address] = self._counters[pattern]
         return counters
 
     def each(self) -> Sequence[SourceCounters]:

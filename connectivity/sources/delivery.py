@@ -51,6 +51,7 @@ class InboundDelivery:
     """
 
     __slots__ = (
+        "about",
         "counters",
         "delivery",
         "is_again",
@@ -73,13 +74,15 @@ class InboundDelivery:
         self.received = received
         self.route = route
         self.ledger = ledger
-        self.counters = route.arriving.at(delivery.address)
+        self.counters = route.arriving[delivery.address]
         self.number = next(_numbers)
         self.open = self.tries = 0
         self.outcome = Outcome.SETTLED
         self.is_again = delivery.redelivered
         self.results: Any = None
         self.redeliveries: list[Delivery] = []
+        self.about: SignalReference | None = received.signals[0].signal if received.signals else received.error
+        """The first signal of the delivery, or its error, for the log."""
         self.key: _DeliveryKey | None = (route.index, delivery.name) if delivery.name is not None else None
         """None if the broker gives it no name."""
 
@@ -135,12 +138,6 @@ class InboundDelivery:
             counters.acknowledged.note(self.about)
         else:
             (counters.requeued if self.outcome is Outcome.REDELIVER else counters.rejected).note(self.about)
-
-    @property
-    def about(self) -> SignalReference | None:
-        """The first signal of the delivery, or its error, for the log."""
-        signals = self.received.signals
-        return signals[0].signal if signals else self.received.error
 
 
 @dataclass(slots=True)

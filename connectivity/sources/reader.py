@@ -168,8 +168,9 @@ class SourceReader:
         return await asyncio.gather(*map(self._prepare, deliveries))
 
     async def _prepare(self, delivery: Delivery) -> Preparation:
+        if (delivery.skipped or len(delivery.envelope.payload)) > self._max_payload:
+            return {}
         try:
-            self._check_size(delivery.skipped or len(delivery.envelope.payload))
             subjects, _ = self._sender(delivery)
         except MappingError:
             # `receive` will fail before it uses a mapper.
@@ -189,7 +190,8 @@ class SourceReader:
         unreadable: _ReadError | None = None
         dropped = 0
         try:
-            self._check_size(delivery.skipped or len(delivery.envelope.payload))
+            if (delivery.skipped or len(delivery.envelope.payload)) > self._max_payload:
+                raise self._too_large(delivery.skipped or len(delivery.envelope.payload))
             subjects, identity = self._sender(delivery)
         except MappingError as error:
             return DecodedDelivery((), (), *self._unreadable(error, delivery, self.route, is_read=False))
@@ -227,7 +229,8 @@ class SourceReader:
         route = self._default
         is_read = False
         try:
-            self._check_size(len(payload))
+            if len(payload) > self._max_payload:
+                raise self._too_large(len(payload))
             decoded = route.mapper.decode(Envelope(payload, {}), None)
             is_read = True
             signals = [ReceivedSignal(self._complete(each, delivery, subjects, identity), route) for each in decoded]
@@ -303,10 +306,9 @@ class SourceReader:
             now=self.route.now,
         )
 
-    def _check_size(self, size: int) -> None:
-        if size > self._max_payload:
-            message = f"The payload has {size} bytes, but at most {self._max_payload} are allowed."
-            raise DecodeError(Fault(413, "connectivity:message.toolarge", message))
+    def _too_large(self, size: int) -> DecodeError:
+        message = f"The payload has {size} bytes, but at most {self._max_payload} are allowed."
+        return DecodeError(Fault(413, "connectivity:message.toolarge", message))
 
     def _complete(
         self, signal: Inbound, delivery: Delivery, subjects: tuple[str, ...], identity: str | None

@@ -251,7 +251,8 @@ class SubscriptionManager(ConnectionComponent):
             subscriber.reply.post(Failed(kind, key, entity, signal.headers, reason))
             return
         self._mark_active(subscription, signal.headers, subscriber)
-        self._send(subscription, subscription.request(signal.demand, self._second))
+        if outputs := subscription.request(signal.demand, self._second):
+            self._send(subscription, outputs)
         self._start(subscription)
 
     def cancel(self, signal: Cancel, subscriber: Subscriber) -> None:
@@ -399,7 +400,7 @@ class SubscriptionManager(ConnectionComponent):
         while (capacity := subscription.capacity) and (feed := subscription.feed) is not None:
             limit = min(capacity, max(self._bounds.page_items, subscription.peer.page_items))
             await self._take_turn()
-            if subscription.is_closed:
+            if subscription.state is SubscriptionState.CLOSED:
                 break
             if subscription.sent or feed.has_timeout:
                 page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
@@ -424,7 +425,8 @@ class SubscriptionManager(ConnectionComponent):
 
     async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int) -> Page:
         """Return a page before the first element, within the subscribe's `timeout`. Raises FeedFailed."""
-        seconds = timeout_seconds(decode(subscription.subscribed)) or self._bounds.open_timeout
+        headers = decode(subscription.subscribed)
+        seconds = (timeout_seconds(headers) if "timeout" in headers else None) or self._bounds.open_timeout
         try:
             async with asyncio.timeout(seconds):
                 return await feed.page(subscription.position, limit, self._bounds.page_bytes)

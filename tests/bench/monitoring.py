@@ -313,7 +313,7 @@ def scrapes(_folder: Path, scale: Scale = FULL) -> list[Figure]:
         for number in range(connections):
             meter = monitor.meter(f"depot-{number}")
             meter.is_up = True
-            arriving, target = meter.source([f"in/{number}"]).at(f"in/{number}"), meter.target(f"out/{number}")
+            arriving, target = meter.source([f"in/{number}"])[f"in/{number}"], meter.target(f"out/{number}")
             if is_used:
                 meter.inbound("refused")
                 facts = (arriving.acknowledged, arriving.requeued, target.published, meter.replies.published)

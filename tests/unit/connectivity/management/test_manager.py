@@ -267,7 +267,7 @@ async def test_logs_are_kept_and_reset_where_something_runs(bench: Bench) -> Non
 
 async def test_metrics_of_a_closed_connection_are_kept_and_can_be_reset(bench: Bench) -> None:
     await put(bench, "depot")
-    bench.monitor.meter("depot").source(["in"]).at("in").acknowledged.note(None)
+    bench.monitor.meter("depot").source(["in"])["in"].acknowledged.note(None)
     await bench.manager.close("depot", "eve")
     for expected in (1, 0):
         inbound = bench.manager.metrics("depot")["connectionMetrics"]["inbound"]

@@ -112,8 +112,8 @@ def test_a_connection_that_never_ran_shows_that_it_is_closed_and_has_counted_not
 
 def test_a_stopped_connection_keeps_its_counts() -> None:
     monitor = PrometheusRegistry()
-    monitor.meter("site").source(["in"]).at("in").consumed.note(None)
-    monitor.meter("site").source(["in"]).at("in").acknowledged.note(None)
+    monitor.meter("site").source(["in"])["in"].consumed.note(None)
+    monitor.meter("site").source(["in"])["in"].acknowledged.note(None)
     monitor.forget("site")
     found = metrics_of(monitor.find_meter("site"), connection())
     assert found["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]["PT1M"] == 1

@@ -55,7 +55,7 @@ def test_a_counter_group_notes_a_signal_in_each_of_its_counters() -> None:
 def test_all_messages_of_a_batch_are_counted_and_the_last_ten_logged() -> None:
     made = meter()
     made.log.enable()
-    facts = made.source(["in"]).at("in")
+    facts = made.source(["in"])["in"]
     facts.read.note_each([command(f"c-{number}") for number in range(25)])
     facts.read.note_each([command("c-last")])
     consumed = [entry for entry in made.log.read()["connectionLogs"] if entry["type"] == "consumed"]
@@ -86,18 +86,18 @@ def test_a_message_is_counted_at_the_pattern_that_matches_its_address() -> None:
     made = meter()
     addresses = made.source(["fleet/+/cmd", "desk/#"], matches)
     for address in ("fleet/7/cmd", "desk/1", "desk/1/2"):
-        addresses.at(address).consumed.note(None)
+        addresses[address].consumed.note(None)
     report = made.report(["fleet/+/cmd", "desk/#"], [])["sourceMetrics"]["addressMetrics"]
     assert [report[name]["consumed"]["success"]["PT1M"] for name in ("fleet/+/cmd", "desk/#")] == [1, 2]
 
 
 def test_an_address_without_matching_pattern_is_counted_at_the_first() -> None:
     addresses = meter().source(["a", "b"])
-    assert addresses.at("c") is addresses.at("a")
+    assert addresses["c"] is addresses["a"]
 
 
 def test_the_cache_of_addresses_is_bounded() -> None:
     addresses = meter().source(["#"], matches)
     for number in range(3_000):
-        addresses.at(f"device/{number}")
-    assert len(addresses._cache) <= 1_000
+        addresses[f"device/{number}"]
+    assert len(addresses) <= 1_000

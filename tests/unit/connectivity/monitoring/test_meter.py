@@ -51,7 +51,7 @@ def test_every_type_of_every_address_is_reported_before_the_first_count(metered:
 
 
 def test_a_metric_reports_counts_per_window_and_the_time_of_the_last_message(metered: ClockedMeter) -> None:
-    consumed = metered.meter.source(["in"]).at("in").consumed
+    consumed = metered.meter.source(["in"])["in"].consumed
     consumed.note(None)
     metered.advance(100)
     consumed.note(None, 2)
@@ -69,7 +69,7 @@ def test_connection_metrics_sum_the_counts_of_all_addresses(metered: ClockedMete
 
 
 def test_a_failure_shows_for_a_day(metered: ClockedMeter) -> None:
-    metered.meter.source(["in"]).at("in").not_mapped.note(None)
+    metered.meter.source(["in"])["in"].not_mapped.note(None)
     metered.advance(80_000)
     assert metered.report()["containsFailures"] is True
     metered.advance(10_000)
@@ -102,6 +102,6 @@ def test_a_removed_address_keeps_its_part_of_the_prometheus_counters(metered: Cl
 
 def test_sources_that_share_an_address_share_its_counters(metered: ClockedMeter) -> None:
     for _ in range(2):
-        metered.meter.source(["in"]).at("in").consumed.note(None)
+        metered.meter.source(["in"])["in"].consumed.note(None)
     found = metered.report()["sourceMetrics"]["addressMetrics"]["in"]["consumed"]["success"]
     assert found["PT1M"] == 2

@@ -27,7 +27,7 @@ def shown(monitor: PrometheusRegistry) -> list[str]:
 def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome() -> None:
     monitor = PrometheusRegistry()
     meter = monitor.meter("site")
-    facts = meter.source(["in"]).at("in")
+    facts = meter.source(["in"])["in"]
     facts.acknowledged.note(None, 2)
     facts.acknowledged.note(None)
     meter.target("out").published.note(None)
