@@ -212,7 +212,7 @@ class ReplyCounters(TargetCounters):
 
 
 class Addresses(dict[str, SourceCounters]):
-    """The counters of a source, by the addresses of messages: those of the source address that each belongs to."""
+    """The counters of a source address, by the addresses of messages that belong to it."""
 
     __slots__ = ("_counters", "_matches")
 
