@@ -70,6 +70,7 @@ class Replaying:
             self._note({"replay": self.number, "ended": error})
             self.is_over = True
         elif not self.is_over:
+            self._left = max(0, self._left - DEMAND)
             self._request(DEMAND)
 
     def _item(self, document: dict[str, Any]) -> None:
