@@ -330,8 +330,7 @@ class OrderedQueue:
                 posting.confirm(PublishFailed("no link accepted the message before its deadline", status=_TIMED_OUT))
                 continue
             self._publish(carrier, message, posting)
-        if self._empty is not None:
-            self._end_drain()
+        self._end_drain()
         if self._room is not None and self.answer_bytes < FULL_BYTES:
             self._room.set()
             self._room = None
@@ -396,8 +395,7 @@ class OrderedQueue:
         status = 413 if size > LARGE else 503
         words = f"the broker closed {MAX_FAILED_LINKS} links after this message of {size} bytes"
         posting.confirm(RetriesExhausted(words, status=status))
-        if self._empty is not None:
-            self._end_drain()
+        self._end_drain()
 
     def _done(self, carrier: LinkWindow, number: int, error: ConnectivityError | None) -> None:
         if carrier is not self._link_window or (entry := self._in_flight.pop(number, None)) is None:
