@@ -461,20 +461,10 @@ class Outbox:
         """Queue messages behind those of their flow. Without messages `ended` is called at once."""
         posting = PendingPublish(len(messages), ended, flow=flow, is_element=is_element)
         if messages:
-            self.put(messages, posting, about, party)
+            self.queue_for(about, messages[0].address).post(messages, posting, party)
         elif ended is not None:
             ended(None)
         return posting
-
-    def put(
-        self,
-        messages: Sequence[OutboundMessage],
-        posting: PendingPublish,
-        about: Hashable = None,
-        party: Hashable = None,
-    ) -> None:
-        """The same with a posting that the caller knows already, since a link may confirm within the call."""
-        self._queue(about, messages[0].address).post(messages, posting, party)
 
     def hold(
         self,
@@ -484,13 +474,13 @@ class Outbox:
         party: Hashable,
         address: str = "",
     ) -> None:
-        """The same with messages that are still being made, however many they will be.
+        """Queue messages that are still being made, however many they will be.
 
         `posting` is of one until then.
 
         `address` is where they will go.
         """
-        queue = self._queue(about, address)
+        queue = self.queue_for(about, address)
         queue.hold(posting, party)
         self._making.add(making)
 
@@ -542,7 +532,8 @@ class Outbox:
         for queue in self._queues:
             await queue.drain()
 
-    def _queue(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - what it is about says where it leaves
+    def queue_for(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the subject decides here
+        """Return the queue of messages about a subject that go to an address."""
         queues = self._queues
         return queues[0] if len(queues) == 1 else queues[hash(about) % len(queues)]
 
@@ -605,7 +596,7 @@ class PerAddressOutbox(Outbox):
         for queue in list(self._by_address.values()):
             await queue.drain()
 
-    def _queue(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address says where it leaves
+    def queue_for(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address decides here
         if (queue := self._by_address.get(address)) is None:
             if len(self._by_address) >= self._most:
                 self._forget_empty()

@@ -109,7 +109,8 @@ class SignalPublisher:
         if span is not None:
             messages = span.carry(messages)
         posting.count = posting.untaken = posting.unconfirmed = len(messages)
-        self.outbox.put(messages, posting, subject, sender)
+        # The posting is known before: a link may confirm within the call.
+        self.outbox.queue_for(subject, mapped[0].address).post(messages, posting, sender)
 
     async def _run_scripts(
         self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, span: SendSpan | None
