@@ -43,10 +43,9 @@ class EntityType(str, Enum):
     POLICY = "policy"
     STREAM = "stream"
 
-    @property
-    def group(self) -> str:
+    def __init__(self, name: str) -> None:
+        self.group = "policies" if name == "policy" else f"{name}s"
         """The name of this type in topic paths, which streams do not have, and in errors."""
-        return "policies" if self is EntityType.POLICY else f"{self.value}s"
 
 
 class EntityId(NamedTuple):

@@ -76,6 +76,7 @@ class ConfiguredMapper:
         self._blocked = self.codec.blocked
         self._has_templates = self.codec.reads_context
         self.reads_context = self._has_templates or bool(self._incoming)
+        self.writes_context = self._has_templates or bool(self._outgoing)
         self._reads_empty = self.codec.reads_empty
         self._max_results = sys.maxsize if self.codec.max_results is None else self.codec.max_results
         names = [name for each in (*self._incoming, *self._outgoing) for name in each.names]
@@ -111,14 +112,17 @@ class ConfiguredMapper:
             raise DecodeError(self._too_many(len(signals), self._max_results))
         return signals
 
-    def encode(self, signal: Outbound, context: PlaceholderContext) -> Sequence[Envelope]:
-        """Return the envelopes of a signal. Raises EncodeError or PlaceholderError."""
-        if self._outgoing and not _all_hold(self._outgoing, context):
+    def encode(self, signal: Outbound, context: PlaceholderContext | None) -> Sequence[Envelope]:
+        """Return the envelopes of a signal. Raises EncodeError or PlaceholderError.
+
+        `context` describes the signal; required if the mapper `writes_context`.
+        """
+        if context is not None and not _all_hold(self._outgoing, context):
             return ()
-        if self._has_templates:
-            envelopes = self.codec.encode_with(signal, self.session, context)
-        else:
+        if context is None or not self._has_templates:
             envelopes = self.codec.encode(signal, self.session)
+        else:
+            envelopes = self.codec.encode_with(signal, self.session, context)
         if len(envelopes) > self._max_results:
             # The limit applies to each element of a page.
             most = self._max_results * len(signal.elements) if isinstance(signal, Next) else self._max_results

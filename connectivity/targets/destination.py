@@ -78,6 +78,11 @@ class DestinationTemplate:
         names = self._mapping.names.union(*(it.names for it in (self._address, self._override) if it is not None))
         self._needs_topic = any(name.startswith("topic:") for name in names)
         self._needs_features = "feature:id" in names
+        templates = [self._address] if self._override is None else [self._address, self._override]
+        self.constant: Destination | None = None
+        """The destination of every message if no template has an expression."""
+        if self._mapping.is_literal and all(template.literal is not None for template in templates):
+            self.constant = self.resolve(PlaceholderContext())
 
     @property
     def beginning(self) -> str:

@@ -39,13 +39,25 @@ _TIMED_OUT = 408
 
 
 class PendingPublish:
-    """Messages that were posted together; `error` is the first error among those that have ended.
+    """Messages that were posted together, `count` of them.
 
-    Setting `withdrawn` drops messages that no link has taken yet; after the `deadline`, in monotonic seconds, they fail.
-    Messages of the same `flow` keep their order. `is_element`: they are elements of a subscription.
+    `error` is the first error among those that have ended. Setting `withdrawn` drops messages that no link has taken yet;
+    after the `deadline`, in monotonic seconds, they fail. Messages of the same `flow` keep their order. `is_element`: they
+    are elements of a subscription.
     """
 
-    __slots__ = ("_accepted", "deadline", "ended", "error", "flow", "is_element", "unconfirmed", "untaken", "withdrawn")
+    __slots__ = (
+        "_accepted",
+        "count",
+        "deadline",
+        "ended",
+        "error",
+        "flow",
+        "is_element",
+        "unconfirmed",
+        "untaken",
+        "withdrawn",
+    )
 
     def __init__(
         self,
@@ -56,7 +68,7 @@ class PendingPublish:
         flow: Hashable = None,
         is_element: bool = False,
     ) -> None:
-        self.untaken = self.unconfirmed = count
+        self.count = self.untaken = self.unconfirmed = count
         self.error: ConnectivityError | None = None
         self.withdrawn = False
         self.deadline = deadline
@@ -81,10 +93,11 @@ class PendingPublish:
         if error is not None and self.error is None:
             self.error = error
         self.unconfirmed -= 1
-        if self.unconfirmed > 0:
+        if self.unconfirmed > 0 or (ended := self.ended) is None:
             return
-        if self.ended is not None:
-            self.ended(self.error)
+        # The callback may know this posting: together they would wait for the garbage collector.
+        self.ended = None
+        ended(self.error)
 
 
 class _QueueEntry:
@@ -100,33 +113,34 @@ class _QueueEntry:
 class LinkWindow:
     """A live link that several queues share."""
 
-    __slots__ = ("_is_flushing", "in_flight", "is_behind", "link", "queues")
+    __slots__ = ("in_flight", "is_behind", "is_sending", "link", "queues")
 
     def __init__(self, link: Link) -> None:
         self.link = link
         self.queues: list[OrderedQueue] = []
         self.in_flight = 0
         self.is_behind = False
-        """Whether messages wait for a confirmation before they can be sent."""
-        self._is_flushing = False
+        """Whether messages wait to be sent: for a confirmation, or for the end of the present call."""
+        self.is_sending = False
+        """Whether a queue sends just now. A link may confirm within `publish`; the outer call continues then."""
 
     def flush(self) -> None:
         """Send what may be sent, beginning with another queue each time."""
-        # A link may confirm within `publish`; the outer call continues then.
-        if self._is_flushing:
+        if self.is_sending:
+            self.is_behind = True
             return
-        self._is_flushing = True
+        self.is_sending = True
         try:
-            is_sending = True
-            while is_sending:
-                is_sending = False
+            goes_on = True
+            while goes_on:
+                goes_on = False
                 queues = list(self.queues)
                 for queue in queues:
-                    is_sending = queue.send(self) or is_sending
+                    goes_on = queue.send(self) or goes_on
                 # A single queue has sent all that it may.
-                is_sending = is_sending and (len(queues) > 1 or self.queues != queues)
+                goes_on = goes_on and (len(queues) > 1 or self.queues != queues)
         finally:
-            self._is_flushing = False
+            self.is_sending = False
         self.is_behind = any(queue.is_waiting for queue in self.queues)
         if len(self.queues) > 1:
             self.queues.append(self.queues.pop(0))
@@ -208,13 +222,27 @@ class OrderedQueue:
         return self._failed_links > 1
 
     def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable = None) -> None:
-        """Queue messages behind those of their flow."""
+        """Queue messages behind those of their flow.
+
+        A single message is published at once if nothing waits for the link.
+        """
         if self._held and party in self._held:
             self._held[party].append(_QueueEntry(posting, messages))
             return
+        window = self._link_window
+        if len(messages) == 1 and window is not None and self._may_send_at_once(window):
+            posting.untaken = 0
+            window.is_sending = True
+            try:
+                self._publish(window, messages[0], posting)
+            finally:
+                window.is_sending = False
+            if window.is_behind:
+                window.flush()
+            return
         self._append(messages, posting)
-        if self._link_window is not None:
-            self._link_window.flush()
+        if window is not None:
+            window.flush()
 
     def hold(self, posting: PendingPublish, party: Hashable) -> None:
         """Queue a posting of one message that is not known yet. `fill` follows."""
@@ -225,7 +253,8 @@ class OrderedQueue:
         places = self._held[party]
         # Without messages the place alone goes its way.
         next(place for place in places if place.posting is posting).messages = messages or (None,)
-        posting.untaken = posting.unconfirmed = len(messages) or 1
+        posting.count = len(messages)
+        posting.untaken = posting.unconfirmed = posting.count or 1
         while places and (known := places[0].messages) is not None:
             self._append(known, places.popleft().posting)
         if not places:
@@ -282,32 +311,43 @@ class OrderedQueue:
 
     def send(self, carrier: LinkWindow) -> bool:
         """Send as much as may be sent over this link now. Whether that was anything."""
-        link, in_flight, number = carrier.link, self._in_flight, self._number
+        link, number = carrier.link, self._number
         while (
             (self._flows or self._returned)
             and self._link_window is self._next_link_window is carrier
             and carrier.in_flight < link.window
         ):
-            if self._suspects and in_flight:
+            if self._suspects and self._in_flight:
                 break
             message, posting = self._returned.popleft() if self._returned else self._pop()
             if not posting.is_element:
                 self.answer_bytes -= _size_of((message,))
             posting.take()
             if message is None or posting.withdrawn:
-                self._end(posting, None)
+                posting.confirm(None)
                 continue
             if posting.deadline is not None and monotonic() > posting.deadline:
-                self._end(posting, PublishFailed("no link accepted the message before its deadline", status=_TIMED_OUT))
+                posting.confirm(PublishFailed("no link accepted the message before its deadline", status=_TIMED_OUT))
                 continue
-            self._number += 1
-            in_flight[self._number] = message, posting
-            carrier.in_flight += 1
-            link.publish(message, partial(self._done, carrier, self._number))
+            self._publish(carrier, message, posting)
+        self._end_drain()
         if self._room is not None and self.answer_bytes < FULL_BYTES:
             self._room.set()
             self._room = None
         return self._number != number
+
+    def _may_send_at_once(self, window: LinkWindow) -> bool:
+        return (
+            not (self._flows or self._returned or self._suspects or window.is_sending or window.is_behind)
+            and window is self._next_link_window
+            and window.in_flight < window.link.window
+        )
+
+    def _publish(self, window: LinkWindow, message: OutboundMessage, posting: PendingPublish) -> None:
+        self._number += 1
+        self._in_flight[self._number] = message, posting
+        window.in_flight += 1
+        window.link.publish(message, partial(self._done, window, self._number))
 
     def _append(self, messages: Sequence[OutboundMessage | None], posting: PendingPublish) -> None:
         if (flow := self._flows.get(posting.flow)) is None:
@@ -354,7 +394,8 @@ class OrderedQueue:
         # Why, it does not say. The usual reason is a bound on the size, and a small message is not tried in its place.
         status = 413 if size > LARGE else 503
         words = f"the broker closed {MAX_FAILED_LINKS} links after this message of {size} bytes"
-        self._end(posting, RetriesExhausted(words, status=status))
+        posting.confirm(RetriesExhausted(words, status=status))
+        self._end_drain()
 
     def _done(self, carrier: LinkWindow, number: int, error: ConnectivityError | None) -> None:
         if carrier is not self._link_window or (entry := self._in_flight.pop(number, None)) is None:
@@ -363,15 +404,16 @@ class OrderedQueue:
         self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
-        self._end(entry[1], error)
+        entry[1].confirm(error)
+        if self._empty is not None:
+            self._end_drain()
         if self._next_link_window is not carrier and not self._in_flight:
             self._switch_link()
         if carrier.is_behind:
             carrier.flush()
 
-    def _end(self, posting: PendingPublish, error: ConnectivityError | None) -> None:
-        """End one message of a posting, perhaps the last one of the queue."""
-        posting.confirm(error)
+    def _end_drain(self) -> None:
+        """Resume the waiting task if this was the last message of the queue."""
         if self._empty is not None and not len(self):
             # The waiting task may have been cancelled.
             if not self._empty.done():
@@ -419,20 +461,10 @@ class Outbox:
         """Queue messages behind those of their flow. Without messages `ended` is called at once."""
         posting = PendingPublish(len(messages), ended, flow=flow, is_element=is_element)
         if messages:
-            self.put(messages, posting, about, party)
+            self.queue_for(about, messages[0].address).post(messages, posting, party)
         elif ended is not None:
             ended(None)
         return posting
-
-    def put(
-        self,
-        messages: Sequence[OutboundMessage],
-        posting: PendingPublish,
-        about: Hashable = None,
-        party: Hashable = None,
-    ) -> None:
-        """The same with a posting that the caller knows already, since a link may confirm within the call."""
-        self._queue(about, messages[0].address).post(messages, posting, party)
 
     def hold(
         self,
@@ -442,13 +474,13 @@ class Outbox:
         party: Hashable,
         address: str = "",
     ) -> None:
-        """The same with messages that are still being made, however many they will be.
+        """Queue messages that are still being made, however many they will be.
 
         `posting` is of one until then.
 
         `address` is where they will go.
         """
-        queue = self._queue(about, address)
+        queue = self.queue_for(about, address)
         queue.hold(posting, party)
         self._making.add(making)
 
@@ -500,7 +532,8 @@ class Outbox:
         for queue in self._queues:
             await queue.drain()
 
-    def _queue(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - what it is about says where it leaves
+    def queue_for(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the subject decides here
+        """Return the queue of messages about a subject that go to an address."""
         queues = self._queues
         return queues[0] if len(queues) == 1 else queues[hash(about) % len(queues)]
 
@@ -563,7 +596,7 @@ class PerAddressOutbox(Outbox):
         for queue in list(self._by_address.values()):
             await queue.drain()
 
-    def _queue(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address says where it leaves
+    def queue_for(self, about: Hashable, address: str) -> OrderedQueue:  # noqa: ARG002 - the address decides here
         if (queue := self._by_address.get(address)) is None:
             if len(self._by_address) >= self._most:
                 self._forget_empty()

@@ -8,7 +8,8 @@ in the outbox until the script has returned.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 import structlog
@@ -19,7 +20,7 @@ from connectivity.monitoring.counters import TargetCounters
 from connectivity.monitoring.logs import log_context
 from connectivity.targets.destination import Destination, DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
-from connectivity.transports.base import OutboundMessage
+from connectivity.transports.base import Done, OutboundMessage
 from mappings.errors import MappingError
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Next, Outbound
@@ -34,12 +35,6 @@ _INTERNAL_ERROR: Final = 500
 
 MappedSignal: TypeAlias = tuple[Destination, Sequence[tuple[ConfiguredMapper, Sequence[Envelope]]]]
 """The destination of a signal, and the envelopes that each mapper has made of it."""
-
-PublishOutcome: TypeAlias = Callable[[int, ConnectivityError | None], None]
-"""Called when the broker has answered for all messages.
-
-It receives their number, and the first error among them.
-"""
 
 
 class SignalPublisher:
@@ -67,11 +62,16 @@ class SignalPublisher:
         self._runs_scripts = any(mapper.must_finish for mapper in mappers)
         self._needs_topic = any(mapper.needs_topic for mapper in mappers)
         self._needs_features = any(mapper.needs_features for mapper in mappers)
+        is_constant = template is not None and template.constant is not None
+        self._needs_context = not is_constant or any(mapper.writes_context for mapper in mappers)
 
     def _map(self, signal: Outbound, template: DestinationTemplate) -> MappedSignal | None:
         """Return the mapped signal; None if its address has no value. Raises MappingError."""
-        context = template.context(signal, has_topic=self._needs_topic, has_features=self._needs_features)
-        destination = template.resolve(context)
+        if self._needs_context:
+            context = template.context(signal, has_topic=self._needs_topic, has_features=self._needs_features)
+            destination = template.resolve(context)
+        else:
+            context, destination = None, template.constant
         if destination is None:
             return None
         return destination, [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
@@ -89,51 +89,43 @@ class SignalPublisher:
             messages += destination.outgoing(finished, self.qos, order_of(signal))
         return messages
 
-    def _send(
-        self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, done: PublishOutcome, sender: Hashable
-    ) -> None:
+    def _send(self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, sender: Hashable) -> None:
         """Queue the messages of a mapped signal.
 
         Unfinished scripts only delay later messages of the same sender.
         """
+        key, entity = getattr(signal, "key", None), signal.entity
+        posting.flow, posting.is_element = key, isinstance(signal, Next)
+        # By the entity, or the subscription if there is none, signals keep their order.
+        subject = key if entity is None else entity
         span = self.tracer.sending(signal, self.address) if self.tracer is not None else None
-        messages: list[OutboundMessage] = []
-
-        def ended(error: ConnectivityError | None) -> None:
-            if span is not None and messages:
-                span.end(error)
-            done(len(messages), error)
-
-        posting.ended = ended
-        posting.flow, posting.is_element = getattr(signal, "key", None), isinstance(signal, Next)
-        subject = subject_of(signal)
+        if span is not None:
+            posting.ended = partial(_end_span, span, posting, posting.ended)
         if self._runs_scripts:
-            running = asyncio.ensure_future(self._run_scripts(signal, mapped, messages, posting, span))
+            running = asyncio.ensure_future(self._run_scripts(signal, mapped, posting, span))
             self.outbox.hold(running, posting, subject, sender, mapped[0].address)
             return
-        messages += self._messages(signal, mapped) if span is None else span.carry(self._messages(signal, mapped))
-        posting.untaken = posting.unconfirmed = len(messages)
-        self.outbox.put(messages, posting, subject, sender)
+        messages: Sequence[OutboundMessage] = self._messages(signal, mapped)
+        if span is not None:
+            messages = span.carry(messages)
+        posting.count = posting.untaken = posting.unconfirmed = len(messages)
+        # The posting is known before: a link may confirm within the call.
+        self.outbox.queue_for(subject, mapped[0].address).post(messages, posting, sender)
 
     async def _run_scripts(
-        self,
-        signal: Outbound,
-        mapped: MappedSignal,
-        messages: list[OutboundMessage],
-        posting: PendingPublish,
-        span: SendSpan | None,
+        self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, span: SendSpan | None
     ) -> Sequence[OutboundMessage]:
-        """Add the messages that scripts make to the list, and return it."""
+        """Return the messages that scripts make; none after an error."""
         try:
-            made = await self._messages_of_scripts(signal, mapped)
-            messages += made if span is None else span.carry(made)
+            made: Sequence[OutboundMessage] = await self._messages_of_scripts(signal, mapped)
+            if span is not None:
+                made = span.carry(made)
         except Exception as error:
-            messages.clear()
             posting.error = self._mapping_failed(signal, error)
-        else:
-            if not messages:
-                self.counters.unwritten.note(signal)
-        return messages
+            return ()
+        if not made:
+            self.counters.unwritten.note(signal)
+        return made
 
     def _mapping_failed(self, signal: Outbound, error: Exception) -> ConnectivityError | None:
         """Count and log the error; return what the sender of the signal learns, None if nothing.
@@ -161,9 +153,11 @@ class SignalPublisher:
         return {"connection": self.connection_id, self.kind: self.index, **log_context(signal.headers)}
 
 
-def subject_of(signal: Outbound) -> Hashable:
-    """Return the key by which signals keep their order: the entity, or the subscription if there is none."""
-    return signal.entity if signal.entity is not None else getattr(signal, "key", None)
+def _end_span(span: SendSpan, posting: PendingPublish, ended: Done | None, error: ConnectivityError | None) -> None:
+    if posting.count:
+        span.end(error)
+    if ended is not None:
+        ended(error)
 
 
 def order_of(signal: Outbound) -> str | None:

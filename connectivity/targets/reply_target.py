@@ -168,7 +168,8 @@ class ReplyTargetPublisher(SignalPublisher):
 
     def _publish(self, signal: Outbound, mapped: MappedSignal, ended: Done | None, tries: int) -> PendingPublish:
         posting = PendingPublish(1, None)
-        self._send(signal, mapped, posting, partial(self._ended, signal, mapped, ended, tries), self.place)
+        posting.ended = partial(self._ended, signal, mapped, ended, tries, posting)
+        self._send(signal, mapped, posting, self.place)
         return posting
 
     def _ended(
@@ -177,11 +178,11 @@ class ReplyTargetPublisher(SignalPublisher):
         mapped: MappedSignal,
         ended: Done | None,
         tries: int,
-        messages: int,
+        posting: PendingPublish,
         error: ConnectivityError | None,
     ) -> None:
         """Count the outcome, or retry. An error response follows a response that is too large."""
-        if messages and error is not None:
+        if posting.count and error is not None:
             if isinstance(signal, Created | Complete | Failed) and tries < MAX_TRIES and not is_final(error):
                 # Its subscriber would wait forever.
                 pause = back_off(tries, None, shortest=FIRST_PAUSE, longest=math.inf, jitter=random.random())
@@ -192,8 +193,8 @@ class ReplyTargetPublisher(SignalPublisher):
             if isinstance(signal, Answer) and (instead := too_large(signal, error)) is not None:
                 self.post(instead, ended)
                 return
-        elif messages:
-            self.counters.published.note(signal, messages)
+        elif posting.count:
+            self.counters.published.note(signal, posting.count)
             if isinstance(signal, Next):
                 self.meter.events += len(signal.elements)
         if ended is not None:
@@ -247,7 +248,9 @@ class ReplyTargetPublisher(SignalPublisher):
         """Return the mapped signal, or the reason why it is not sent."""
         if self._template is None:
             return NO_REPLY_TARGET
-        if isinstance(signal, Answer) and not self._is_expected(signal, unasked):
+        if isinstance(signal, Answer) and not (
+            response_type(signal) in self._expected and (unasked or response_required(signal.headers))
+        ):
             return NOT_EXPECTED
         mapped = self._map(signal, self._template)
         return ADDRESS_UNRESOLVED if mapped is None else mapped
@@ -258,9 +261,6 @@ class ReplyTargetPublisher(SignalPublisher):
             return False
         context = self._template.context(signal, has_topic=self._needs_topic, has_features=self._needs_features)
         return bool(self.mapper.encode(signal, context))
-
-    def _is_expected(self, signal: Answer, unasked: bool) -> bool:
-        return response_type(signal) in self._expected and (unasked or response_required(signal.headers))
 
     def _count_dispatched(self, signal: Outbound) -> None:
         if (error := failure_of(signal)) is not None:

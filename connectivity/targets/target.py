@@ -159,7 +159,8 @@ class TargetPublisher(SignalPublisher):
         posting = PendingPublish(1, None, monotonic() + MAX_TIMEOUT if isinstance(signal, Live) else None)
         # A link may confirm within the call.
         self._open[posting] = ended
-        self._send(signal, mapped, posting, partial(self._ended, signal, posting, dropped), self)
+        posting.ended = partial(self._ended, signal, posting, dropped)
+        self._send(signal, mapped, posting, self)
         return posting
 
     def _ended(
@@ -167,7 +168,6 @@ class TargetPublisher(SignalPublisher):
         signal: Outbound,
         posting: PendingPublish,
         dropped: Callable[[], None] | None,
-        messages: int,
         error: ConnectivityError | None,
     ) -> None:
         ended = self._open.pop(posting, None)
@@ -176,10 +176,10 @@ class TargetPublisher(SignalPublisher):
         if error is not None:
             if not isinstance(error, _NotMapped):
                 self._count_failure(signal, str(error))
-        elif messages and not posting.withdrawn:
+        elif posting.count and not posting.withdrawn:
             self.trouble = None
-            self.counters.published.note(signal, messages)
-        if dropped is not None and error is None and not messages:
+            self.counters.published.note(signal, posting.count)
+        if dropped is not None and error is None and not posting.count:
             dropped()
         else:
             ended(error)

@@ -301,19 +301,22 @@ class ReadLimit:
     Confirms arrive on the same socket, and deliveries wait for them: while any is outstanding, the link reads on.
     """
 
-    __slots__ = ("_most_bytes", "_most_count", "count", "size")
+    __slots__ = ("_most_bytes", "_most_count", "count", "is_reached", "size")
 
     def __init__(self, most_count: int, most_bytes: int) -> None:
         self._most_count, self._most_bytes = most_count, most_bytes
         self.count = self.size = 0
+        self.is_reached = False
 
     def arrived(self, size: int) -> None:
         self.count += 1
         self.size += size
+        self.is_reached = self.count >= self._most_count or self.size >= self._most_bytes
 
     def ended(self, size: int) -> None:
         self.count -= 1
         self.size -= size
+        self.is_reached = self.count >= self._most_count or self.size >= self._most_bytes
 
     def must_pause(self, *, is_paused: bool, waits_for_confirms: bool) -> bool:
         """Whether reading stops, or stays stopped until half of each limit is left."""
@@ -321,7 +324,7 @@ class ReadLimit:
             return False
         if is_paused:
             return self.count >= self._most_count // 2 or self.size > self._most_bytes // 2
-        return self.count >= self._most_count or self.size >= self._most_bytes
+        return self.is_reached
 
     @property
     def is_exceeded(self) -> bool:
@@ -355,17 +358,16 @@ class InOrderSettlement:
     move past processed records.
     """
 
-    __slots__ = ("_outcomes", "_waiting")
+    __slots__ = ("_outcomes", "_waiting", "arrived")
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self._outcomes: dict[int, Outcome] = {}
+        self.arrived: Callable[[Delivery], None] = self._waiting.append
+        """Notes a delivery; call it in the order of arrival."""
 
     def __len__(self) -> int:
         return len(self._waiting)
-
-    def arrived(self, delivery: Delivery) -> None:
-        self._waiting.append(delivery)
 
     def ended(self, delivery: Delivery, outcome: Outcome) -> list[tuple[Delivery, Outcome]]:
         """Record an outcome and return what can be reported to the broker now, oldest first."""

@@ -17,7 +17,7 @@ from mappings.ids import EntityId
 from mappings.model.envelope import Envelope
 from mappings.model.headers import repeated_headers
 from mappings.model.metadata import without_changes
-from mappings.model.signals import Headers, Next
+from mappings.model.signals import Headers, Next, SubscriptionKind
 from mappings.model.topic_path import entity_topic, topic_of
 
 MESSAGE = "application/vnd.eclipse.ditto+json"
@@ -49,38 +49,28 @@ def transport_headers(headers: Headers) -> Mapping[str, str]:
     return {"content-type": MESSAGE, "correlation-id": str(correlation_id)}
 
 
-def message(
-    topic: str,
-    headers: Headers,
-    path: str,
-    value: bytes | None,
-    *,
-    extra: bytes | None = None,
-    status: int | None = None,
-    revision: int | None = None,
-    timestamp: str | None = None,
-    fields: str | None = None,
-) -> bytes:
-    """A message with its members in the usual order; `value` and `extra` are JSON already."""
-    parts = [b'{"topic":', json_bytes(topic), b',"headers":', json_bytes(headers), b',"path":', json_bytes(path)]
-    if value is not None:
-        parts += (b',"value":', value)
-    if extra is not None:
-        parts += (b',"extra":', extra)
-    if status is not None:
-        parts += (b',"status":', json_bytes(status))
-    if revision is not None:
-        parts += (b',"revision":', json_bytes(revision))
-    if timestamp is not None:
-        parts += (b',"timestamp":', json_bytes(timestamp))
-    if fields is not None:
-        parts += (b',"fields":', json_bytes(fields))
-    parts.append(b"}")
-    return b"".join(parts)
+class WrittenMessage(msgspec.Struct, omit_defaults=True):
+    """The members of a message in the usual order; those without a value are left out."""
+
+    topic: str
+    headers: Headers
+    path: str
+    value: object = None
+    extra: msgspec.Raw | None = None
+    status: int | None = None
+    revision: int | None = None
+    timestamp: str | None = None
+    fields: str | None = None
 
 
 CONTENT_TYPES: dict[str, str | None] = {"created": JSON, "modified": JSON, "merged": MERGE_PATCH, "deleted": None}
 """Action of an event → the content type of its value; None if it has no value."""
+
+_DECLARED = {
+    action: b',"content-type":%b' % _encode(content_type) if content_type is not None else b""
+    for action, content_type in CONTENT_TYPES.items()
+}
+"""The content type of an event, as JSON."""
 
 _ITEM_HEADERS = frozenset({"content-type", "entity-revision", "historical-headers"})
 """Headers that an item has of its own, whatever the subscribe had."""
@@ -95,10 +85,12 @@ class _Frame(NamedTuple):
 
 
 def next_envelopes(signal: Next) -> list[Envelope]:
-    """Return one envelope for each event, in order.
+    """Return one envelope for each event or page, in order.
 
-    Raises EncodeError without an entity, and for an unknown action.
+    Raises EncodeError for a history without an entity, and for an unknown action.
     """
+    if signal.kind is SubscriptionKind.SEARCH:
+        return _page_envelopes(signal)
     if signal.entity is None:
         raise not_expressible("elements of a history without the id of their entity")
     around = _BatchParts(signal)
@@ -125,12 +117,7 @@ class _BatchParts:
     """The parts that all messages of one batch share."""
 
     def __init__(self, signal: Next) -> None:
-        reply = {**repeated_headers(signal.headers), "content-type": JSON}
-        self._opened = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"item":{"topic":' % (
-            json_bytes(str(topic_of(signal))),
-            json_bytes(reply),
-            json_bytes(signal.key),
-        )
+        self._opened = _opened(signal, b"item") + b'{"topic":'
         repeated = {
             name: value for name, value in repeated_headers(signal.subscribed).items() if name not in _ITEM_HEADERS
         }
@@ -140,22 +127,22 @@ class _BatchParts:
         """The frame for events with this action. Raises EncodeError for an action that no event has."""
         if action not in CONTENT_TYPES:
             raise not_expressible(f"an event with the action '{action}'")
-        topic = json_bytes(str(entity_topic(entity, entity.type.group, "events", action)))
-        content_type = CONTENT_TYPES[action]
-        declared = b',"content-type":%b' % json_bytes(content_type) if content_type is not None else b""
+        topic = json_bytes(entity_topic(entity, entity.type.group, "events", action).full)
         return _Frame(
             self._opened + topic + self._headers + b'"historical-headers":',
-            declared + b'},"path":',
-            content_type is not None,
+            _DECLARED[action] + b'},"path":',
+            CONTENT_TYPES[action] is not None,
         )
 
 
-def page_envelopes(signal: Next) -> list[Envelope]:
-    """Return one envelope for each page, in order."""
-    start = b'{"topic":%b,"headers":%b,"path":"/","value":{"subscriptionId":%b,"items":' % (
-        json_bytes(str(topic_of(signal))),
-        json_bytes({**repeated_headers(signal.headers), "content-type": JSON}),
-        json_bytes(signal.key),
-    )
+def _page_envelopes(signal: Next) -> list[Envelope]:
+    start = _opened(signal, b"items")
     headers = transport_headers(signal.headers)
     return [Envelope(b"%b%b}}" % (start, page), headers) for page in signal.elements]
+
+
+def _opened(signal: Next, member: bytes) -> bytes:
+    """Return the beginning of a message of a subscription, up to the member with its elements."""
+    headers = {**repeated_headers(signal.headers), "content-type": JSON}
+    whole = json_bytes(WrittenMessage(topic_of(signal).full, headers, "/", {"subscriptionId": signal.key}))
+    return b'%b,"%b":' % (whole[:-2], member)

@@ -1,6 +1,6 @@
 """Encodes signals as messages of the Ditto protocol.
 
-`write` has one function for each kind of signal; `messages` encodes the elements of histories and searches.
+`WRITERS` has one function for each kind of signal; `messages` encodes the elements of histories and searches.
 `mappings.model.headers` selects headers: responses and events say that they require no response, signals of a subscription
 repeat the headers of the client's command. A live signal keeps its own: they say whether its receiver must respond.
 """
@@ -16,16 +16,15 @@ from mappings.ditto.messages import (
     CONTENT_TYPES,
     JSON,
     MERGE_PATCH,
+    WrittenMessage,
     json_bytes,
-    message,
     next_envelopes,
-    page_envelopes,
     transport_headers,
 )
 from mappings.errors import Fault
 from mappings.ids import BUILT_IN_LABELS
 from mappings.model.envelope import Envelope
-from mappings.model.headers import outgoing, repeated_headers
+from mappings.model.headers import repeated_headers
 from mappings.model.signals import (
     Acknowledgement,
     Acknowledgements,
@@ -53,6 +52,9 @@ from mappings.model.topic_path import topic_of
 
 VERSION = 2
 """The only version of the protocol's schema, as answers and events name it."""
+
+_FINAL = {"response-required": False, "version": VERSION}
+"""Headers of responses and events, which never ask for a response themselves."""
 
 _RESPONSE_HEADERS = ("etag", "entity-revision")
 """Headers of answers that no event has."""
@@ -91,56 +93,51 @@ A restart aborts no history: its client continues after its last revision.
 """
 
 
-def write(signal: Outbound) -> Sequence[Envelope]:
-    """The messages that say `signal`. Raises EncodeError."""
-    return _WRITERS[type(signal)](signal)
+def _envelope(
+    signal: Outbound, headers: Headers, path: str, value: object = None, extra: bytes | None = None, **more: Any
+) -> list[Envelope]:
+    """Return the message of a signal. Raises EncodeError.
 
-
-def _envelope(payload: bytes, headers: Headers) -> list[Envelope]:
-    return [Envelope(payload, transport_headers(headers))]
+    Bytes are JSON already; `more` are other members.
+    """
+    written = WrittenMessage(
+        topic_of(signal).full,
+        headers,
+        path,
+        msgspec.Raw(value) if isinstance(value, bytes) else value,
+        None if extra is None else msgspec.Raw(extra),
+        **more,
+    )
+    return [Envelope(json_bytes(written), transport_headers(signal.headers))]
 
 
 def _response(signal: Response) -> list[Envelope]:
-    headers = outgoing(signal.headers)
-    headers["version"] = VERSION
+    headers = {**repeated_headers(signal.headers), **_FINAL}
     if signal.action == "merge":
         headers["content-type"] = MERGE_PATCH
     elif signal.value is not None:
         headers["content-type"] = JSON
-    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
-    return _envelope(payload, signal.headers)
+    return _envelope(signal, headers, signal.path, signal.value, status=signal.status)
 
 
 def _error_response(signal: ErrorResponse) -> list[Envelope]:
-    headers = outgoing(signal.headers)
-    headers["version"] = VERSION
-    headers["content-type"] = JSON
-    value = json_bytes(_fault_object(signal.fault))
-    payload = message(str(topic_of(signal)), headers, "/", value, status=signal.fault.status)
-    return _envelope(payload, signal.headers)
+    headers = {**repeated_headers(signal.headers), **_FINAL, "content-type": JSON}
+    return _envelope(signal, headers, "/", _fault_object(signal.fault), status=signal.fault.status)
 
 
 def _event(signal: TwinEvent) -> list[Envelope]:
     """Return a change as an event for targets, with the headers of the causing command."""
-    headers = outgoing(signal.headers)
+    headers = {**repeated_headers(signal.headers), **_FINAL}
     for name in _RESPONSE_HEADERS:
         headers.pop(name, None)
-    headers["version"] = VERSION
     headers["requested-acks"] = _foreign_labels(headers.get("requested-acks"))
     declared = CONTENT_TYPES.get(signal.action, JSON)
     value = signal.value if declared is not None else None
     if value is not None:
         headers["content-type"] = declared
-    payload = message(
-        str(topic_of(signal)),
-        headers,
-        signal.path,
-        value,
-        extra=signal.extra,
-        revision=signal.revision,
-        timestamp=signal.timestamp,
+    return _envelope(
+        signal, headers, signal.path, value, signal.extra, revision=signal.revision, timestamp=signal.timestamp
     )
-    return _envelope(payload, signal.headers)
 
 
 def _foreign_labels(labels: object) -> list[object]:
@@ -149,19 +146,16 @@ def _foreign_labels(labels: object) -> list[object]:
 
 
 def _live_response(signal: LiveResponse) -> list[Envelope]:
-    headers = outgoing(signal.headers)
-    headers["version"] = VERSION
+    headers = {**repeated_headers(signal.headers), **_FINAL}
     if signal.value is not None:
         headers["content-type"] = MERGE_PATCH if signal.action == "merge" else JSON
-    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
-    return _envelope(payload, signal.headers)
+    return _envelope(signal, headers, signal.path, signal.value, status=signal.status)
 
 
 def _message_response(signal: MessageResponse) -> list[Envelope]:
     """The content type is the sender's: the value of a message may be any text in quotes."""
-    headers = {**outgoing(signal.headers), "version": VERSION}
-    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, status=signal.status)
-    return _envelope(payload, signal.headers)
+    headers = {**repeated_headers(signal.headers), **_FINAL}
+    return _envelope(signal, headers, signal.path, signal.value, status=signal.status)
 
 
 def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
@@ -169,19 +163,17 @@ def _live(signal: Message | LiveCommand | LiveEvent) -> list[Envelope]:
     if isinstance(signal, LiveCommand | LiveEvent) and signal.value is not None:
         headers["content-type"] = MERGE_PATCH if signal.action in ("merge", "merged") else JSON
     fields = signal.fields if isinstance(signal, LiveCommand) else None
-    payload = message(str(topic_of(signal)), headers, signal.path, signal.value, extra=signal.extra, fields=fields)
-    return _envelope(payload, signal.headers)
+    return _envelope(signal, headers, signal.path, signal.value, signal.extra, fields=fields)
 
 
 def _announcement(signal: Announcement) -> list[Envelope]:
     headers = {**repeated_headers(signal.headers), "version": VERSION, "content-type": JSON}
-    return _envelope(message(str(topic_of(signal)), headers, signal.path, signal.value), signal.headers)
+    return _envelope(signal, headers, signal.path, signal.value)
 
 
 def _acknowledgement(signal: Acknowledgement) -> list[Envelope]:
-    headers = {**outgoing(signal.headers), "content-type": JSON}
-    payload = message(str(topic_of(signal)), headers, "/", signal.value, status=signal.status)
-    return _envelope(payload, signal.headers)
+    headers = {**repeated_headers(signal.headers), "response-required": False, "content-type": JSON}
+    return _envelope(signal, headers, "/", signal.value, status=signal.status)
 
 
 def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
@@ -192,34 +184,23 @@ def _acknowledgements(signal: Acknowledgements) -> list[Envelope]:
         if ack.value is not None:
             member["payload"] = msgspec.Raw(ack.value)
         labels.setdefault(ack.label, []).append({**member, "headers": repeated_headers(ack.headers)})
-    headers = {**outgoing(signal.headers), "version": VERSION, "content-type": JSON}
-    value = json_bytes({label: found[0] if len(found) == 1 else found for label, found in labels.items()})
-    payload = message(str(topic_of(signal)), headers, "/", value, status=signal.status)
-    return _envelope(payload, signal.headers)
+    headers = {**repeated_headers(signal.headers), **_FINAL, "content-type": JSON}
+    value = {label: found[0] if len(found) == 1 else found for label, found in labels.items()}
+    return _envelope(signal, headers, "/", value, status=signal.status)
 
 
-def _subscription_event(signal: Created | Complete) -> list[Envelope]:
-    return _about_subscription(signal, {"subscriptionId": signal.key})
-
-
-def _error_envelope(signal: Failed) -> list[Envelope]:
-    reason = signal.reason
-    error = _ending_object(reason, signal) if isinstance(reason, EndReason) else _fault_object(reason)
-    return _about_subscription(signal, {"subscriptionId": signal.key, "error": error})
-
-
-def _about_subscription(signal: Created | Complete | Failed, value: dict[str, Any]) -> list[Envelope]:
+def _subscription_event(signal: Created | Complete | Failed) -> list[Envelope]:
+    value: dict[str, Any] = {"subscriptionId": signal.key}
+    if isinstance(signal, Failed):
+        reason = signal.reason
+        value["error"] = _ending_object(reason, signal) if isinstance(reason, EndReason) else _fault_object(reason)
     headers = {**repeated_headers(signal.headers), "content-type": JSON}
-    return _envelope(message(str(topic_of(signal)), headers, "/", json_bytes(value)), signal.headers)
+    return _envelope(signal, headers, "/", value)
 
 
 def _ending_object(reason: EndReason, signal: Failed) -> dict[str, Any]:
     status, text, description = _FAILURE_TEXTS[reason]
     return _fault_object(Fault(status, _CODES[signal.kind][reason], text.format(key=signal.key), description))
-
-
-def _next(signal: Next) -> list[Envelope]:
-    return page_envelopes(signal) if signal.kind is SubscriptionKind.SEARCH else next_envelopes(signal)
 
 
 def _fault_object(fault: Fault) -> dict[str, Any]:
@@ -229,7 +210,7 @@ def _fault_object(fault: Fault) -> dict[str, Any]:
     return {**found, **fault.extra}
 
 
-_WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
+WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     Response: _response,
     ErrorResponse: _error_response,
     TwinEvent: _event,
@@ -243,7 +224,7 @@ _WRITERS: dict[type, Callable[[Any], Sequence[Envelope]]] = {
     Acknowledgement: _acknowledgement,
     Acknowledgements: _acknowledgements,
     Created: _subscription_event,
-    Next: _next,
+    Next: next_envelopes,
     Complete: _subscription_event,
-    Failed: _error_envelope,
+    Failed: _subscription_event,
 }

@@ -18,7 +18,7 @@ from mappings.ditto.document import DittoMessage, compact, parse_value, read_mes
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
 from mappings.ditto.paths import resource
 from mappings.ditto.subscriptions import HISTORY_COMMANDS, SEARCH_COMMANDS
-from mappings.ditto.writer import write
+from mappings.ditto.writer import WRITERS
 from mappings.errors import DecodeError
 from mappings.ids import EntityId
 from mappings.mappers.base import HONO_NOTIFICATIONS, Codec, PayloadMapper, blocklist
@@ -67,7 +67,7 @@ class DittoCodec(PayloadMapper):
 
     def encode(self, signal: Outbound, session: Any) -> Sequence[Envelope]:  # noqa: ARG002
         """The messages that say `signal`: one, or one for each element. Raises EncodeError."""
-        return write(signal)
+        return WRITERS[type(signal)](signal)
 
 
 def _signals(message: DittoMessage, topic: TopicPath, entity: EntityId | None, headers: Headers) -> Sequence[Inbound]:

@@ -2,8 +2,8 @@
 
 `FIELDS` is the table of the Ditto protocol's headers. Clients may send those that are *read*; those that are *written* go
 back to clients; the others stay inside the service. Any other header is custom: text that travels unchanged from a command
-to its response and its event. `normalize` checks received headers, `repeated_headers` and `outgoing` select headers to
-send. Ditto protocol, headers.
+to its response and its event. `normalize` checks received headers, `repeated_headers` selects headers to send. Ditto
+protocol, headers.
 """
 
 from __future__ import annotations
@@ -371,16 +371,11 @@ def timeout_seconds(headers: Mapping[str, Any]) -> float | None:
 def response_required(headers: Mapping[str, Any]) -> bool:
     """Whether a command requires a response: by its header, else unless its timeout is zero."""
     value = headers.get("response-required")
-    return timeout_seconds(headers) != 0 if value is None else value not in (False, "false")
+    if value is None:
+        return "timeout" not in headers or timeout_seconds(headers) != 0
+    return value not in (False, "false")
 
 
 def repeated_headers(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the headers of a command that its responses repeat: custom ones, and written ones."""
     return {name: value for name, value in headers.items() if name not in _NEVER_SENT}
-
-
-def outgoing(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for responses and events, which never ask for a response themselves."""
-    result = repeated_headers(headers)
-    result["response-required"] = False
-    return result

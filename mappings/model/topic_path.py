@@ -11,7 +11,7 @@ signal.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from mappings.errors import Fault, UnknownTopic
@@ -46,6 +46,8 @@ from mappings.texts import shorten
 
 NONE = "_"
 """The namespace or name of a topic without an entity."""
+
+CACHED_TOPICS = 4096
 
 UNKNOWN = "unknown"
 """The namespace and name in an error response without known entity."""
@@ -96,9 +98,7 @@ _COMBINATIONS = frozenset(
 """Group, channel and criterion that belong together."""
 
 
-class TopicPath(NamedTuple):
-    """The parts of a topic path; None for missing parts. `str(topic)` is the whole path."""
-
+class _Parts(NamedTuple):
     namespace: str
     name: str
     group: str
@@ -107,14 +107,17 @@ class TopicPath(NamedTuple):
     action: str | None = None
     subject: str | None = None
 
+
+class TopicPath(_Parts):
+    """The parts of a topic path; None for missing parts. `str(topic)` is the whole path."""
+
     @property
     def entity_type(self) -> EntityType:
         return _entity_type(self.group)
 
-    @property
+    @cached_property
     def full(self) -> str:
-        parts = (self.namespace, self.name, self.group, self.channel, self.criterion, self.action, self.subject)
-        return "/".join([part for part in parts if part is not None])
+        return "/".join([part for part in self if part is not None])
 
     def __str__(self) -> str:
         return self.full
@@ -174,7 +177,7 @@ def _parse(text: str) -> TopicPath:
     return TopicPath(namespace, name, group, channel, criterion, action, subject)
 
 
-_parse_cached = lru_cache(maxsize=4096)(_parse)
+_parse_cached = lru_cache(CACHED_TOPICS)(_parse)
 
 
 class _Segments:
@@ -203,6 +206,7 @@ class _Segments:
 _EVENT_ACTIONS = {Created: "created", Next: "next", Complete: "complete", Failed: "failed"}
 
 
+@lru_cache(CACHED_TOPICS)
 def entity_topic(
     entity: EntityId | None, group: str, criterion: str, action: str | None = None, channel: str = "twin"
 ) -> TopicPath:
@@ -254,6 +258,7 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
             return subscription_topic(signal.kind, signal.entity, _EVENT_ACTIONS[type(signal)])
 
 
+@lru_cache(CACHED_TOPICS)
 def subscription_topic(kind: SubscriptionKind, entity: EntityId | None, action: str) -> TopicPath:
     """The topic of a subscription's command or event."""
     if kind is SubscriptionKind.SEARCH or entity is None:

@@ -23,6 +23,11 @@ class HeaderMapping:
             (name, template) for name, template in templates.items() if template.literal is None
         ]
 
+    @property
+    def is_literal(self) -> bool:
+        """Whether the headers are the same for all messages."""
+        return not self._templates
+
     def __repr__(self) -> str:
         return f"HeaderMapping({self.mapping!r})"
 

@@ -14,6 +14,7 @@ from connectivity.errors import Detail, PublishFailed
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import CONSUME_DEFAULTS, MOST_COUNTS, ConsumeOptions, OutboundMessage, Outcome
 from connectivity.transports.mqtt import async_client
+from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED, MqttLink
 from connectivity.transports.mqtt.probe import CHECKED_WHEN_SENT
 from mappings.model.envelope import Envelope
@@ -393,15 +394,15 @@ class MqttBehaviour(BrokerBehaviour, ByteLimits):
         await link.close()
 
     async def test_many_messages_leave_in_few_writes(self, world: MqttWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-        link = await world.connect()
         writes: list[int] = []
-        flush = type(link._channels[0])._flush
+        flush = AsyncMqttClient._flush
 
-        def counted(channel: Any) -> None:
-            writes.append(len(link._out.unsent))
+        def counted(channel: AsyncMqttClient) -> None:
+            writes.append(len(channel._client.unsent))
             flush(channel)
 
-        monkeypatch.setattr(type(link._channels[0]), "_flush", counted)
+        monkeypatch.setattr(AsyncMqttClient, "_flush", counted)
+        link = await world.connect()
         publishing = Publishing(link)
         publishing.give(*(OutboundMessage(world.out, Envelope(payload)) for payload in numbered(100)))
         assert await publishing.all_done() == [None] * 100

@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from paho.mqtt.client import ConnectFlags, DisconnectFlags
@@ -50,18 +51,16 @@ class ConnAck(NamedTuple):
 class AsyncMqttClient:
     """One connected client.
 
-    `on_lost` is called once if the connection ends unexpectedly, `on_read` after each read.
+    `on_lost` is called once if the connection ends unexpectedly.
     """
 
-    def __init__(
-        self, client: SansIoPahoClient, on_lost: Callable[[LinkError], None], on_read: Callable[[], None]
-    ) -> None:
+    def __init__(self, client: SansIoPahoClient, on_lost: Callable[[LinkError], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._client = client
-        self._on_lost, self._on_read = on_lost, on_read
+        self._on_lost = on_lost
         self._socket: socket.socket | None = None
         self._rest = _EMPTY
-        self._is_flushing = self._is_closing = self._is_reading_on = False
+        self._is_closing = self._is_reading_on = False
         self._written: list[Callable[[], None]] = []
         self._connack: asyncio.Future[ConnAck] = self._loop.create_future()
         self._subscribed: dict[int, asyncio.Future[tuple[Sequence[ReasonCode], Properties | None]]] = {}
@@ -130,7 +129,7 @@ class AsyncMqttClient:
         """Resume reading."""
         if self.is_paused and self._socket is not None:
             self.is_paused = False
-            self._client.note_alive()
+            self._client.feed(b"")
             self._loop.add_reader(self._socket, self._readable)
 
     async def close(self) -> None:
@@ -162,20 +161,15 @@ class AsyncMqttClient:
             raise NotConnected(Detail.REFUSED, "the socket was closed while connecting")
         self._socket = sock
         self._loop.add_reader(sock, self._readable)
-        self._client.on_unsent = self._schedule_flush
+        self._client.on_unsent = partial(self._loop.call_soon, self._flush)
         self._flush()
         self._tick()
 
-    def _schedule_flush(self) -> None:
-        if not self._is_flushing:
-            self._is_flushing = True
-            self._loop.call_soon(self._flush)
-
     def _flush(self) -> None:
         """Send the queued packets in as few writes as the system allows."""
-        self._is_flushing = False
         if (sock := self._socket) is None:
             return
+        # Nothing is left if it was written in the meantime, with other bytes or when the socket became writable.
         unsent = self._client.unsent
         if not self._rest and not unsent:
             return
@@ -226,7 +220,6 @@ class AsyncMqttClient:
                 return
             if not self._is_closing:
                 self._client.feed(data)
-                self._on_read()
                 if self._socket is None:
                     return
             if len(data) < READ_SIZE and not isinstance(sock, ssl.SSLSocket):
@@ -271,7 +264,7 @@ class AsyncMqttClient:
     def _tick(self) -> None:
         keep_alive = self._client.keepalive
         if self.is_paused:
-            self._client.note_alive()  # While reading is paused, a missing PINGRESP proves nothing
+            self._client.feed(b"")  # While reading is paused, a missing PINGRESP proves nothing
         if self._client.loop_misc() == MQTTErrorCode.MQTT_ERR_SUCCESS and self._socket is not None and keep_alive:
             pause = min(max(keep_alive / 4, MIN_TICK), MAX_TICK)
             self._timer = self._loop.call_later(pause, self._tick)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import structlog
 
@@ -105,7 +106,7 @@ class MqttLink:
 
     def make_channel(self, client: SansIoPahoClient) -> AsyncMqttClient:
         """Create a client of this link; the first one consumes, the last one publishes."""
-        channel = AsyncMqttClient(client, self._die, self._balance)
+        channel = AsyncMqttClient(client, self._die)
         client.on_arrival, client.on_confirmed = self._arrived, self._confirmed
         if not self._channels:
             self._in = client
@@ -126,7 +127,8 @@ class MqttLink:
         return self._inboxes[source].lists()
 
     def _arrived(self, arrival: ReceivedPublish) -> None:
-        if self._is_full or self._unsettled.is_exceeded:
+        unsettled = self._unsettled
+        if self._is_full or (unsettled.is_reached and unsettled.is_exceeded):
             # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return
@@ -150,13 +152,15 @@ class MqttLink:
                 inbox.waiting.append(copy)
                 inbox.wake()
         first = copies[0]
-        self._unsettled.arrived(size)
+        unsettled.arrived(size)
         if arrival.qos:
             self._settlement.arrived(first)
         if len(copies) > 1:
             shared = SharedDelivery(first, len(copies))
             for copy in copies:
                 copy.shared = shared
+        if unsettled.is_reached:
+            self._balance()
         if not sources:  # a queued message of an earlier definition that matches no source
             first.settle()
 
@@ -176,7 +180,8 @@ class MqttLink:
                     self._withhold()
                 else:
                     self._in.acknowledge(ended.mid, ended.qos)
-        self._balance()
+        if self._is_full or self._channels[0].is_paused:
+            self._balance()
 
     def _withhold(self) -> None:
         self._withheld += 1
@@ -217,19 +222,15 @@ class MqttLink:
         if self._is_over:
             return
         try:
-            publication = self._mqtt_version.publication(message)
-            publication = self.limits.fit(publication)
+            publication = self.limits.fit(self._mqtt_version.publication(message))
         except PublishFailed as error:
             done(error)
             return
         if publication.qos == 0:
-            self._out.send(publication, 0)
-            self._channels[-1].when_written(lambda: done(None))
+            self._out.send(publication)
+            self._channels[-1].when_written(partial(done, None))
             return
-        while (mid := self._out.next_identifier()) in self._unconfirmed:
-            pass
-        self._unconfirmed[mid] = message.address, done
-        self._out.send(publication, mid)
+        self._unconfirmed[self._out.send(publication, self._unconfirmed)] = message.address, done
         if self._channels[0].is_paused:
             self._balance()
 
@@ -244,6 +245,8 @@ class MqttLink:
         except Exception:
             # The packets behind this one have to be read all the same.
             log.exception("confirmed message not processed", address=address)
+        if self._unsettled.is_reached and not self._unconfirmed:
+            self._balance()
 
     # ── the end ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

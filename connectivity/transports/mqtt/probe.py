@@ -40,7 +40,7 @@ async def examine(
     properties = dialect.connect_properties(WINDOW, PACKET_ROOM)
     if properties is not None:
         properties.SessionExpiryInterval = 0
-    channel = AsyncMqttClient(client, lost.set_result, lambda: None)
+    channel = AsyncMqttClient(client, lost.set_result)
     try:
         dial = make_dial(client, connection, options, properties, True, patience)
         connack = await connect_and_log_in(channel, dial, connection, patience)

@@ -6,7 +6,7 @@ unpack them, most of the time spent on a message. These functions take about 1 Â
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import NamedTuple
@@ -206,5 +206,5 @@ class ServerLimits:
         if publication.retain and not self.retain:
             raise PublishFailed("retain is set, but the broker does not support retained messages", status=400)
         if publication.qos > self.maximum_qos:
-            return replace(publication, qos=self.maximum_qos)
+            return publication._replace(qos=self.maximum_qos)
         return publication

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from paho.mqtt.enums import MQTTProtocolVersion
@@ -28,8 +27,7 @@ class ReceivedPublish(NamedTuple):
     skipped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
+class Publication(NamedTuple):
     """A PUBLISH packet to send. `properties` are packed with their length; empty in MQTT 3.1.1."""
 
     topic: bytes

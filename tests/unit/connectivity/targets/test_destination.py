@@ -37,6 +37,25 @@ def test_a_header_value_that_changes_the_address_structure_is_refused(mapping: d
         resolved("out/{{ header:bad }}" if not mapping else "out", **mapping)
 
 
+@pytest.mark.parametrize(
+    ("address", "mapping", "is_constant"),
+    [
+        ("out", {"desk": "4", "mqtt_topic": "x"}, True),
+        ("out/{{ thing:name }}", {}, False),
+        ("out", {"desk": "{{ header:desk }}"}, False),
+        ("out", {"mqtt_topic": "x/{{ thing:name }}"}, False),
+        ("out", {"seen": "{{ time:now }}"}, False),
+        ("out", {"desk": "{{ fn:default('4') }}"}, False),
+    ],
+)
+def test_a_destination_without_expressions_is_resolved_once(
+    address: str, mapping: dict[str, str], is_constant: bool
+) -> None:
+    names = {name.replace("_", "."): text for name, text in mapping.items()}
+    template = DestinationTemplate(address, names, "site", lambda: NOW)
+    assert template.constant == (resolved(address, **mapping) if is_constant else None)
+
+
 def test_envelopes_that_share_headers_continue_sharing_them() -> None:
     shared = {"content-type": "x"}
     messages = Destination("out", {"desk": "4"}).outgoing([Envelope(b"1", shared), Envelope(b"2", shared)], 1)

@@ -10,7 +10,7 @@ import pytest
 
 from connectivity.errors import PublishFailed, RetriesExhausted
 from connectivity.targets.outbox import FEW_QUEUES, LARGE, MAX_FAILED_LINKS, Outbox, PendingPublish, PerAddressOutbox
-from connectivity.transports.base import OutboundMessage
+from connectivity.transports.base import Done, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link
 from tests.support.wait import PATIENCE
@@ -158,17 +158,49 @@ async def drained_by(outbox: Outbox, end: Callable[[], object]) -> None:
     await asyncio.wait_for(waiting, PATIENCE)
 
 
-def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
-    class Immediate(Link):
-        def publish(self, message: OutboundMessage, done: object) -> None:
-            self.published.append(message)
-            done(None)  # type: ignore[operator]
+class Immediate(Link):
+    """A link that confirms within the call."""
 
+    def publish(self, message: OutboundMessage, done: Done) -> None:
+        self.published.append(message)
+        done(None)
+
+
+def test_a_link_that_confirms_while_publishing_does_not_reorder() -> None:
     outbox, link = Outbox(), Immediate(window=1)
     outbox.attach(link)
     outbox.post(messages(*"abcdef"))
     assert sent(link) == list("abcdef")
     assert len(outbox) == 0
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_messages_posted_within_a_confirm_are_sent_in_order_by_the_first_call(clients: int) -> None:
+    """No call is nested in another, however many messages follow each other."""
+    outbox, link = Outbox(clients), Immediate()
+    outbox.attach(link)
+    names = [str(number) for number in range(5000)]
+    following = iter(names)
+
+    def post_next(_error: object = None) -> None:
+        if (name := next(following, None)) is not None:
+            outbox.post(messages(name), post_next, name)
+
+    post_next()
+    assert sent(link) == names
+    assert len(outbox) == 0
+
+
+def test_a_message_posted_within_a_confirm_does_not_overtake_those_of_its_flow() -> None:
+    outbox, link = Outbox(), Immediate()
+    outbox.attach(link)
+
+    def post_more(_error: object) -> None:
+        outbox.post(messages(*"bc"))
+        outbox.post(messages("d"))
+
+    outbox.post(messages("a"), post_more)
+    assert sent(link) == list("abcd")
 
 
 def test_a_marker_is_reached_after_the_link_has_accepted_the_messages_before_it() -> None:

@@ -50,6 +50,18 @@ def test_a_full_queue_does_not_keep_the_other_waiting() -> None:
     assert {"b1", "b2"} <= set(sent(link))
 
 
+def test_a_message_does_not_overtake_the_other_queue_that_waits_for_room() -> None:
+    """The second queue has none waiting, but the first one is next when the link has room again."""
+    link, one, two = Link(window=2), OrderedQueue(), OrderedQueue()
+    window = LinkWindow(link)
+    one.use(window)
+    two.use(window)
+    post(one, "a1", "a2", "a3")
+    link.window = 3
+    post(two, "b1")
+    assert sent(link) == ["a1", "a2", "a3"]
+
+
 def test_a_queue_changes_over_when_nothing_of_it_is_in_flight() -> None:
     first, second, lane = Link(window=2), Link(), OrderedQueue()
     lane.use(LinkWindow(first))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from mappings.ditto.messages import page_envelopes
+from mappings.ditto.messages import next_envelopes
 from mappings.model.signals import Next, SubscriptionKind
 
 
 def test_a_page_is_taken_as_it_is_and_the_headers_are_shared() -> None:
     headers = {"correlation-id": "r-1", "if-match": "*", "mine": "1"}
     pages = [b'[{"n":1.50,"b":"\\u0041"}]', b"[{},{}]"]
-    first, second = page_envelopes(
+    first, second = next_envelopes(
         Next(SubscriptionKind.SEARCH, 'k"1', None, headers, pages, {"correlation-id": "s-1"})
     )
     assert b'"items":[{"n":1.50,"b":"\\u0041"}]}}' in first.payload
@@ -25,4 +25,4 @@ def test_a_page_is_taken_as_it_is_and_the_headers_are_shared() -> None:
 
 
 def test_no_pages_are_no_messages() -> None:
-    assert page_envelopes(Next(SubscriptionKind.SEARCH, "k", None, {}, [], {})) == []
+    assert next_envelopes(Next(SubscriptionKind.SEARCH, "k", None, {}, [], {})) == []

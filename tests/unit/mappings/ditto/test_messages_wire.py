@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
-from mappings.ditto.messages import json_bytes, message, transport_headers
+from mappings.ditto.messages import WrittenMessage, json_bytes, transport_headers
 from mappings.errors import EncodeError
 
 
 def test_a_message_has_only_the_members_that_it_was_given() -> None:
-    assert json.loads(message("a/b", {}, "/", None)) == {"topic": "a/b", "headers": {}, "path": "/"}
+    assert json.loads(json_bytes(WrittenMessage("a/b", {}, "/"))) == {"topic": "a/b", "headers": {}, "path": "/"}
 
 
 def test_a_value_of_null_is_a_value() -> None:
-    assert message("t", {"a": 1}, "/", b"null", status=200) == (
+    assert json_bytes(WrittenMessage("t", {"a": 1}, "/", msgspec.Raw(b"null"), status=200)) == (
         b'{"topic":"t","headers":{"a":1},"path":"/","value":null,"status":200}'
     )
 
 
 def test_texts_are_escaped() -> None:
     text = 'say "hi" \\ \n ä'
-    assert json.loads(message(text, {}, text, None, timestamp=text)) == {
+    assert json.loads(json_bytes(WrittenMessage(text, {}, text, timestamp=text))) == {
         "topic": text,
         "headers": {},
         "path": text,

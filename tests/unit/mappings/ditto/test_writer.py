@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
 
-from mappings.ditto.writer import write
+from mappings.ditto.writer import WRITERS
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
+from mappings.model.envelope import Envelope
 from mappings.model.signals import (
     Acknowledgement,
+    Acknowledgements,
     Complete,
     EndReason,
     ErrorResponse,
@@ -23,10 +26,15 @@ from mappings.model.signals import (
     Outbound,
     Response,
     SubscriptionKind,
+    TwinEvent,
 )
 from tests.support.table import each_row
 
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
+
+
+def write(signal: Outbound) -> Sequence[Envelope]:
+    return WRITERS[type(signal)](signal)
 
 
 ENDINGS = [
@@ -45,6 +53,27 @@ def test_every_ending_has_its_words(kind: SubscriptionKind, prefix: str, reason:
     error = json.loads(envelope.payload)["value"]["error"]
     assert error["error"].startswith(prefix)
     assert set(error) == {"status", "error", "message"} | ({"description"} if reason is EndReason.ABORTED else set())
+
+
+ASKING = {"response-required": True}
+ACK = Acknowledgement(LAMP, "a:b", 204, None, ASKING, "twin")
+
+
+@each_row(
+    "signal",
+    [
+        Response(LAMP, "delete", "/", 204, None, ASKING),
+        ErrorResponse(LAMP, "things", Fault(404, "things:thing.notfound", "Gone."), ASKING),
+        TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "deleted", "/", None, ASKING),
+        LiveResponse(LAMP, "delete", "/", 204, None, ASKING),
+        MessageResponse(LAMP, "to", "turn", "/inbox/messages/turn", 200, None, ASKING),
+        ACK,
+        Acknowledgements(LAMP, (ACK,), 200, ASKING),
+    ],
+)
+def test_responses_and_events_never_ask_for_a_response(signal: Outbound) -> None:
+    (envelope,) = write(signal)
+    assert json.loads(envelope.payload)["headers"]["response-required"] is False
 
 
 def test_a_response_omits_headers_that_only_the_service_reads() -> None:
@@ -75,9 +104,7 @@ def test_a_failed_envelope_has_no_status_of_its_own() -> None:
 
 
 def test_every_signal_that_the_service_says_has_a_writer() -> None:
-    from mappings.ditto import writer
-
-    assert set(writer._WRITERS) == set(get_args(Outbound))
+    assert set(WRITERS) == set(get_args(Outbound))
 
 
 def test_a_live_message_and_its_response_keep_their_headers() -> None:

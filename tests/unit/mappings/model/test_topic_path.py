@@ -174,3 +174,9 @@ def test_every_signal_has_its_topic(signal: object, topic: str) -> None:
 
 def test_policies_have_no_channel() -> None:
     assert entity_topic(RULES, "policies", "errors") == TopicPath("acme.site", "pol-7", "policies", None, "errors")
+
+
+def test_the_topics_of_an_entity_are_made_once() -> None:
+    first, again = (topic_of(Response(LAMP, "modify", "/", 204, None, {})) for _ in range(2))
+    assert first is again
+    assert first.full is again.full

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from structlog.testing import capture_logs
@@ -18,6 +20,7 @@ from connectivity.transports.base import (
     OutboundMessage,
     Outcome,
 )
+from connectivity.transports.mqtt.async_client import AsyncMqttClient
 from connectivity.transports.mqtt.link import IN_FLIGHT, MqttLink
 from connectivity.transports.mqtt.mqtt311 import Mqtt311
 from connectivity.transports.mqtt.paho_client import SansIoPahoClient
@@ -179,4 +182,49 @@ async def test_b12_a_slow_reader_costs_no_copy_for_each_write() -> None:
             assert channel._rest.obj is unsent
         channel._socket = None
         asyncio.get_running_loop().remove_writer(ours)
+    await made.close()
+
+
+@contextmanager
+def connected(made: MqttLink) -> Iterator[AsyncMqttClient]:
+    """The link's client with a socket, so that it can pause reading."""
+    (channel,) = made._channels
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        channel._socket = ours
+        yield channel
+        channel._socket = None
+        asyncio.get_running_loop().remove_reader(ours)
+
+
+async def test_reading_pauses_with_the_delivery_that_reaches_a_limit_and_resumes_below_half_of_it() -> None:
+    made, client = link()
+    with connected(made) as channel:
+        for number in range(1, IN_FLIGHT):
+            client.on_arrival(arrival(number))
+        assert not channel.is_paused
+        client.on_arrival(arrival(IN_FLIGHT))
+        assert channel.is_paused
+        taker = DeliveryCollector(made)
+        await settled(taker, IN_FLIGHT // 2)
+        assert channel.is_paused
+        await settled(taker, 1)
+        assert not channel.is_paused
+    await made.close()
+
+
+async def test_a_link_over_its_limit_pauses_with_the_last_confirm() -> None:
+    """Until then it reads on: the confirms arrive on the same socket."""
+    made, client = link(ConsumeOptions(unsettled_bytes=10))
+    with connected(made) as channel:
+        for _ in range(2):
+            made.publish(OutboundMessage("lab/out", Envelope(b"")), lambda _error: None)
+        client.on_arrival(ReceivedPublish("lab/in", bytes(10), 1, False, False, 1, b""))
+        client.on_confirmed(1, 0)
+        assert not channel.is_paused
+        client.on_confirmed(2, 0)
+        assert channel.is_paused
+        [delivery] = await DeliveryCollector(made).take(1)
+        delivery.settle()
+        assert not channel.is_paused
     await made.close()

@@ -61,8 +61,8 @@ def client(
 def packets(*publications: Publication) -> bytes:
     """The bytes that a client of ours would send for these messages, which are also what a broker sends."""
     sender, _, _ = client()
-    for mid, publication in enumerate(publications, 1):
-        sender.send(publication, mid)
+    for publication in publications:
+        sender.send(publication)
     return b"".join(sender.unsent)
 
 
@@ -152,7 +152,8 @@ def test_a_qos_2_message_is_confirmed_with_the_reason_code_of_the_first_broker_r
 def test_a_resumed_session_releases_an_identifier_before_qos_2_uses_it() -> None:
     sender, _, _ = client()
     sender.is_resumed = True
-    sender.send(Publication(b"a", b"", 2, False, b""), 7)
+    sender._last_mid = 6
+    assert sender.send(Publication(b"a", b"", 2, False, b"")) == 7
     assert b"".join(sender.unsent) == b"\x62\x02\x00\x07" + b"\x34\x05\x00\x01a\x00\x07"
 
 
@@ -169,7 +170,15 @@ def test_qos_2_that_arrives_all_the_same_is_acknowledged_in_two_steps() -> None:
 def test_packet_identifiers_start_again_at_one() -> None:
     sender, _, _ = client()
     sender._last_mid = 65534
-    assert [sender.next_identifier() for _ in range(3)] == [65535, 1, 2]
+    message = Publication(b"a", b"", 1, False, b"")
+    assert [sender.send(message) for _ in range(3)] == [65535, 1, 2]
+
+
+def test_a_packet_identifier_in_use_is_left_out() -> None:
+    sender, _, _ = client()
+    sender._last_mid = 65533
+    assert sender.send(Publication(b"a", b"", 1, False, b""), {65534, 65535, 1}) == 2
+    assert b"".join(sender.unsent) == b"\x32\x05\x00\x01a\x00\x02"
 
 
 def test_b9_a_message_of_256_mb_costs_no_more_than_its_head() -> None:
