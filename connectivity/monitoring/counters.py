@@ -108,7 +108,7 @@ class CounterGroup:
             now = log.now()
             entries = [(now, about.headers.get(_CORRELATION_ID), about.entity, None) for about in signals[-MOST_KEPT:]]
             for counter in self._counters:
-                counter.ring().extend(entries)
+                (counter._ring or counter.ring()).extend(entries)
 
 
 Make: TypeAlias = Callable[..., EventCounter]

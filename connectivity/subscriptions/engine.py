@@ -112,7 +112,12 @@ class Subscription:
 
     def begin_page(self) -> bool:
         """Return whether a page of the feed is to be read now: there is demand, and none is being read."""
-        if self.is_reading or not self.capacity:
+        if (
+            self.is_reading
+            or not self.demand
+            or self.state is not SubscriptionState.FLOWING
+            or self._held_end is not None
+        ):
             return False
         self.is_reading = True
         return True

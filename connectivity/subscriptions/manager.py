@@ -339,15 +339,15 @@ class SubscriptionManager(ConnectionComponent):
 
     def _reply_to(self, subscription: ActiveSubscription, subscriber: Subscriber) -> None:
         """Send to this subscriber from now on."""
-        self._remove_reader(subscription)
+        if subscription.peer.reader is not None:
+            self._remove_reader(subscription)
         subscription.peer = subscriber
         if subscriber.reader is not None:
             self._by_reader.setdefault((subscription.connection_id, subscriber.reader), set()).add(subscription)
 
     def _remove_reader(self, subscription: ActiveSubscription) -> None:
         """Remove a subscription from those that end with their reader."""
-        if subscription.peer.reader is None:
-            return
+        assert subscription.peer.reader is not None
         reader_key = subscription.connection_id, subscription.peer.reader
         if (with_reader := self._by_reader.get(reader_key)) is not None:
             with_reader.discard(subscription)
@@ -501,7 +501,8 @@ class SubscriptionManager(ConnectionComponent):
             # It may wait for a page, or for a link, that will not come.
             subscription.pump.cancel()
         self.open_by_connection[subscription.connection_id] -= 1
-        self._remove_reader(subscription)
+        if subscription.peer.reader is not None:
+            self._remove_reader(subscription)
         if subscription.peer.fails_once:
             self._forget(subscription, subscription.peer.scope, subscription.kind)
         else:

@@ -101,7 +101,7 @@ def open_range(
             predicate = None  # only things are filtered
     durable = journal.latest(query.entity)
     first, last = _revisions(query, durable if newest is None else newest)
-    times = _times(query)
+    times = _times(query) if query.after is not None or query.before is not None else None
     if times is not None and last <= durable:
         first, last, times = _between(journal, query.entity, first, last, times)
     if first > last:
@@ -274,9 +274,7 @@ def _revisions(query: HistoryQuery, newest: int) -> tuple[int, int]:
     return max(first, 1), last
 
 
-def _times(query: HistoryQuery) -> Times | None:
-    if query.after is None and query.before is None:
-        return None
+def _times(query: HistoryQuery) -> Times:
     # `before` is rounded up: an event in the same microsecond may be earlier.
     return Times(
         None if query.after is None else _timestamp(query.after // 1000),

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import sys
 import tempfile
@@ -30,6 +31,7 @@ from tests.support.paths import ROOT
 
 SAMPLES = 9
 _OURS = tuple(str(ROOT / package) + "/" for package in ("connectivity", "mappings", "spark_store"))
+_RESUMED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Calls:
@@ -40,10 +42,11 @@ class Calls:
         self._found: list[str] = []
 
     def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
-        name, function = frame.f_code.co_filename, frame.f_code.co_qualname
-        # A lambda, a generator expression and a resumed coroutine are parts of the call around them.
-        if event == "call" and frame.f_lasti <= 1 and name.startswith(_OURS) and "<" not in frame.f_code.co_name:
-            self._found.append(f"{name[len(str(ROOT)) + 1 : -3]}:{function}")
+        code = frame.f_code
+        # A lambda and a comprehension are parts of the call around them; coroutines are called again when they go on.
+        is_counted = code.co_name[0] != "<" and not code.co_flags & _RESUMED
+        if event == "call" and is_counted and (name := code.co_filename).startswith(_OURS):
+            self._found.append(f"{name[len(str(ROOT)) + 1 : -3]}:{code.co_qualname}")
 
     def during(self, exchange: Callable[[], None]) -> list[str]:
         """Return the calls while `exchange`, which waits for the reply, runs in another thread."""
