@@ -279,7 +279,12 @@ def read(
             for since in (started or time_ns(),)
         ]
     _count_read(inbound_deliveries, reader.is_enforcing)
-    return [inbound for inbound in inbound_deliveries if not ledger.is_known(inbound)]
+    # First deliveries are not known; those that free a key are looked up, too.
+    return [
+        inbound
+        for inbound in inbound_deliveries
+        if not (inbound.delivery.redelivered or ledger.failed) or not ledger.is_known(inbound)
+    ]
 
 
 def _count_read(inbound_deliveries: Sequence[InboundDelivery], is_enforcing: bool) -> None:

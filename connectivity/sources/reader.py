@@ -139,6 +139,8 @@ class SourceReader:
             tuple(source.authorization_context) if all(subject.is_constant for subject in self._subjects) else None
         )
         enforcement = source.enforcement
+        self._constant_sender = self._constant_subjects if enforcement is None else None
+        """The subjects of every sender, if they depend on nothing."""
         self._enforcement_template = parse(enforcement.input, Scope.ENFORCEMENT_INPUT) if enforcement else None
         self._filters: list[Template] = (
             [parse(text, Scope.ENFORCEMENT_FILTER) for text in enforcement.filters] if enforcement else []
@@ -171,7 +173,7 @@ class SourceReader:
         if (delivery.skipped or len(delivery.envelope.payload)) > self._max_payload:
             return {}
         try:
-            subjects, _ = self._sender(delivery)
+            subjects = self._constant_sender or self._sender(delivery)[0]
         except MappingError:
             # `receive` will fail before it uses a mapper.
             return {}
@@ -192,7 +194,9 @@ class SourceReader:
         try:
             if (delivery.skipped or len(delivery.envelope.payload)) > self._max_payload:
                 raise self._too_large(delivery.skipped or len(delivery.envelope.payload))
-            subjects, identity = self._sender(delivery)
+            subjects, identity = self._constant_sender, None
+            if subjects is None:
+                subjects, identity = self._sender(delivery)
         except MappingError as error:
             return DecodedDelivery((), (), *self._unreadable(error, delivery, self.route, is_read=False))
         for route, prefix in self._routes_with_prefix:
@@ -275,8 +279,6 @@ class SourceReader:
 
     def _sender(self, delivery: Delivery) -> tuple[tuple[str, ...], str | None]:
         """Return the sender's subjects, and the identity that enforcement compares. Raises _NotEnforced."""
-        if self._constant_subjects is not None and self._enforcement_template is None:
-            return self._constant_subjects, None
         context = self._context(delivery)
         try:
             subjects = self._constant_subjects or tuple(

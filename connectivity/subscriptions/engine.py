@@ -134,8 +134,8 @@ class Subscription:
         """
         if self.state is SubscriptionState.CLOSED or not elements:
             return []
-        if len(elements) > (capacity := self.capacity):
-            raise ValueError(f"found {len(elements)} elements, expected at most {capacity}")
+        if len(elements) > self.demand or self._held_end is not None or self.state is not SubscriptionState.FLOWING:
+            raise ValueError(f"found {len(elements)} elements, expected at most {self.capacity}")
         if self.demand < UNBOUNDED:
             self.demand -= len(elements)
         self.sent += len(elements)
