@@ -51,7 +51,8 @@ class Replaying:
             self._refused(value["error"])
         elif kind == "created":
             # A subscribe that was delivered twice makes two subscriptions; the first one is ours.
-            if self._id is None:
+            # One that met an internal error before is over.
+            if self._id is None and not self.is_over:
                 self._id = value["subscriptionId"]
                 self._request(DEMAND)
         elif value.get("subscriptionId") != self._id:
