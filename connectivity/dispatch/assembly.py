@@ -57,13 +57,21 @@ def assemble(
     request_reply = RequestReply(directory, event_publisher, replies, decider.world, announcements, clock)
     responder = Responder(replies, request_reply, session_handlers)
     executor = CommandExecutor(store, decider, lambda: event_publisher.has_targets)
+    subscription_handler = SubscriptionHandler(subscriptions)
     handlers = (
         CommandHandler(store, decider, executor, request_reply, responder),
-        SubscriptionHandler(subscriptions),
+        subscription_handler,
         LiveHandler(request_reply),
         ReplyHandler(request_reply, responder),
         SessionRequestHandler(session_handlers, executor, responder),
     )
-    components = (event_publisher, directory, request_reply.pending, *session_handlers.values(), subscriptions)
+    components = (
+        event_publisher,
+        directory,
+        request_reply.pending,
+        *session_handlers.values(),
+        subscriptions,
+        subscription_handler,
+    )
     dispatcher = Dispatcher(store, handlers, responder, announcements)
     return Dispatch(dispatcher, event_publisher, announcements, components)

@@ -176,6 +176,7 @@ class PendingRequests(ConnectionComponent):
         if pending.is_over:
             return
         pending.is_over = True
+        pending.arrival.delivery.has_own_timeout = False
         if self._pending.get(_key(pending)) is pending:
             del self._pending[_key(pending)]
         self._count(pending, -1)

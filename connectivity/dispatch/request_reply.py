@@ -153,10 +153,12 @@ class RequestReply:
         earlier = self.pending.find(signal)
         if earlier is None:
             return None
-        is_earlier_delivery = earlier.arrival is not arrival and earlier.arrival.route.place == arrival.route.place
-        if arrival.delivery.redelivered and is_earlier_delivery:
+        former = earlier.arrival
+        is_same = former is not arrival and (former.route.place, former.key) == (arrival.route.place, arrival.key)
+        if arrival.delivery.redelivered and is_same:
             self.pending.drop(earlier)
-            earlier.arrival.ledger.forget(earlier.arrival)
+            former.ledger.forget(former)
+            arrival.redeliveries += (former.delivery, *former.redeliveries)
             return None
         return _DUPLICATE
 

@@ -10,10 +10,11 @@ from connectivity.sources.deduplication import name_of_signal
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.reader import ReceivedSignal
 from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from connectivity.targets.open_connection import ConnectionComponent
 from mappings.model.signals import Cancel, Request, Subscribe
 
 
-class SubscriptionHandler:
+class SubscriptionHandler(ConnectionComponent):
     """Handles the signals of subscriptions."""
 
     signals = (Subscribe, Request, Cancel)
@@ -22,6 +23,9 @@ class SubscriptionHandler:
         self._subscriptions = subscriptions
         # One object for each subscriber, because subscriptions keep it.
         self._subscriber = lru_cache(maxsize=1024)(Subscriber)
+
+    def closed(self, connection_id: str) -> None:  # noqa: ARG002 - others are made again
+        self._subscriber.cache_clear()
 
     def handle(
         self,

@@ -42,7 +42,8 @@ from connectivity.sources.consumer import RetryBuffer
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.targets.open_connection import ConnectionComponent, OpenConnection
-from connectivity.targets.outbox import Outbox, PerAddressOutbox
+from connectivity.targets.outbox import Outbox
+from connectivity.targets.per_address_outbox import PerAddressOutbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports import load_connection_type

@@ -18,11 +18,12 @@ from typing import Any
 
 import structlog
 
+from connectivity.errors import Detail
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
-from connectivity.transports.base import Delivery, Link, Outcome
+from connectivity.transports.base import Delivery, KnownNames, Link
 from spark_store.errors import StoreUnavailable
 
 log = structlog.get_logger(__name__)
@@ -55,13 +56,16 @@ class RetryBuffer:
         """Forget the deliveries of earlier openings of the connection."""
         self.ledger = DeliveryLedger()
 
-    def names_of(self, connection: str, source: int, prefix: str) -> Iterator[str]:
-        """Return the names with a prefix of a source's deliveries that were carried out lately, in any order."""
-        yield from self.ledger.names_of(source, prefix)
+    def names_of(self, connection: str, source: int, prefix: str) -> KnownNames:
+        """Return the names with a prefix of a source's deliveries that may come again, in any order."""
+        known = self.ledger.names_of(source, prefix)
         try:
-            yield from self._store.answered_names(connection, source, prefix)
+            return known._replace(
+                carried_out=[*known.carried_out, *self._store.answered_names(connection, source, prefix)]
+            )
         except StoreUnavailable as error:
             log.warning("redeliveries not compared with the journal", connection=connection, reason=str(error))
+            return known
 
     def enter(self, consumer: SourceConsumer) -> None:
         self._consumers.add(consumer)
@@ -160,7 +164,10 @@ class SourceConsumer:
     @property
     def is_working(self) -> bool:
         """Whether the link can take responses."""
-        return self._link is not None and self._link.condition is None and not self._reader.route.outbox.is_full
+        if self._link is None or self._reader.route.outbox.is_full:
+            return False
+        condition = self._link.condition
+        return condition is None or condition.startswith(Detail.CONNECTED.value)
 
     def unsettled(self) -> Iterator[Delivery]:
         """Iterate over the unsettled deliveries, the oldest first."""
@@ -180,7 +187,7 @@ class SourceConsumer:
             seconds=round(now - delivery.arrived),
         )
         route.meter.inbound("overdue")
-        delivery.settle(Outcome.DROPPED)
+        self._retry_buffer.ledger.reject(delivery)
 
     async def run(self, link: Link) -> None:
         """Consume until the link ends; the broker redelivers what is not acknowledged then.

@@ -8,7 +8,7 @@ what the broker delivers to the next one. Responses to commands are kept by the 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count, repeat
@@ -22,7 +22,7 @@ from connectivity.monitoring.counters import SignalReference, SourceCounters
 from connectivity.sources.acknowledgements import BUILT_IN, worse
 from connectivity.sources.reader import NOTHING, DecodedDelivery, Preparation, SourceReader
 from connectivity.targets.reply_target import ReplyTargetPublisher
-from connectivity.transports.base import Delivery, Done, Outcome
+from connectivity.transports.base import Delivery, Done, KnownNames, Outcome
 from mappings.model.signals import Acknowledgement, is_success
 from spark_store.records import DeliveryName
 
@@ -130,6 +130,8 @@ class InboundDelivery:
         if self.key is not None and self.ledger.pending.get(self.key) is self:
             # First, since the broker may redeliver within the call.
             del self.ledger.pending[self.key]
+        if self.key is not None and self.ledger.failed and self.outcome is not Outcome.REDELIVER:
+            self.ledger.finish(self.key)
         self.delivery.settle(self.outcome)
         for each in self.redeliveries:
             each.settle(self.outcome)
@@ -178,12 +180,8 @@ class DeliveryLedger:
             return False
         earlier = self.pending.get(key)
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            if earlier.delivery.redelivered:
-                earlier.redeliveries.append(inbound.delivery)
-            else:
-                # The link of the first one has ended.
-                inbound.delivery.has_own_timeout = earlier.delivery.has_own_timeout
-                earlier.delivery = inbound.delivery
+            inbound.delivery.has_own_timeout = earlier.delivery.has_own_timeout
+            earlier.redeliveries.append(inbound.delivery)
             return True
         failed = self.failed.get(key)
         if failed is not None and failed.is_refused and failed.digest == digest(inbound.delivery):
@@ -212,6 +210,11 @@ class DeliveryLedger:
             return False
         return True
 
+    def finish(self, key: _DeliveryKey) -> None:
+        """Forget how often a delivery was requeued that is not requeued again."""
+        if (failed := self.failed.get(key)) is not None and not failed.is_refused:
+            del self.failed[key]
+
     def keep_acks(self, inbound: InboundDelivery, acks: Sequence[Acknowledgement]) -> None:
         """Remember the successful acknowledgements of others for the redelivery, which does not repeat them."""
         earlier = tuple(ack for ack in acks if ack.label not in BUILT_IN and is_success(ack.status))
@@ -235,10 +238,21 @@ class DeliveryLedger:
             self.requests.popitem(last=False)
         return False
 
-    def names_of(self, source: int, prefix: str) -> Iterator[str]:
-        """Return the names with a prefix of a source's deliveries, in any order."""
-        keys = (*self.pending, *self.failed, *((name.source, name.name) for name in self.requests))
-        return (name for index, name in keys if index == source and name.startswith(prefix))
+    def names_of(self, source: int, prefix: str) -> KnownNames:
+        """Return the names with a prefix of a source's deliveries that may come again."""
+        keys = (*self.pending, *((name.source, name.name) for name in self.requests))
+        requeued, carried_out = (
+            [name for index, name in names if index == source and name.startswith(prefix)]
+            for names in (self.failed, keys)
+        )
+        return KnownNames(requeued, carried_out)
+
+    def reject(self, delivery: Delivery) -> None:
+        """Reject a delivery that nothing has settled, with what waits for its responses."""
+        for inbound in tuple(self.pending.values()):
+            if delivery is inbound.delivery or delivery in inbound.redeliveries:
+                inbound.fail()
+        delivery.settle(Outcome.DROPPED)
 
     def _failed(self, inbound: InboundDelivery, key: _DeliveryKey) -> _FailedDelivery:
         failed, payload = self.failed.get(key), digest(inbound.delivery)
@@ -283,7 +297,8 @@ def read(
     return [
         inbound
         for inbound in inbound_deliveries
-        if not (inbound.delivery.redelivered or ledger.failed) or not ledger.is_known(inbound)
+        if inbound.delivery.outcome is None
+        and (not (inbound.delivery.redelivered or ledger.failed) or not ledger.is_known(inbound))
     ]
 
 

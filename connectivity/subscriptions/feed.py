@@ -48,6 +48,9 @@ class Feed(ABC):
     has_timeout: ClassVar[bool] = False
     """Whether its pages have a timeout of their own: waiting for one is not idleness."""
 
+    is_prompt: ClassVar[bool] = False
+    """Whether the first element is to come within `open_timeout`."""
+
     @abstractmethod
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""

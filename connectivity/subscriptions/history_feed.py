@@ -16,6 +16,7 @@ class HistoryFeed(HistoryRange, Feed):
     """A range of one entity's events, with fixed bounds. A single object, as there may be many."""
 
     store: Store
+    is_prompt = True
 
     @classmethod
     def open(cls, store: Store, query: HistoryQuery, now: datetime) -> HistoryFeed:

@@ -212,11 +212,14 @@ class SubscriptionManager(ConnectionComponent):
             group = entity.type.group if entity is not None else "things"
             subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
-        scope = self._scopes[subscriber.scope, signal.kind]
         key = signal.key or new_subscription_id()
-        if (previous := scope.get(key)) is not None and not previous.is_closed:
+        previous = self._scopes[subscriber.scope, signal.kind].get(key)
+        if previous is not None and not previous.is_closed:
             self._cancel(previous)
-        subscription = scope[key] = ActiveSubscription(signal, key, subscriber, self._second)
+        # Only now: cancelling the last one of a scope may end the scope.
+        subscription = self._scopes[subscriber.scope, signal.kind][key] = ActiveSubscription(
+            signal, key, subscriber, self._second
+        )
         self.open_by_connection[connection] += 1
         self._reply_to(subscription, subscriber)
         if not subscriber.has_session:
@@ -402,10 +405,10 @@ class SubscriptionManager(ConnectionComponent):
             await self._take_turn()
             if subscription.state is SubscriptionState.CLOSED:
                 break
-            if subscription.sent or feed.has_timeout:
-                page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
-            else:
+            if feed.is_prompt and not subscription.sent:
                 page = await self._first_page(subscription, feed, limit)
+            else:
+                page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
             if subscription.is_closed:
                 break
             subscription.position, then = page.position, page.then

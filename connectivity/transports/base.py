@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
@@ -157,18 +157,25 @@ class Link(Protocol):
         """Disconnect from the broker in order; it keeps unsettled deliveries. Safe to call twice."""
 
 
+class KnownNames(NamedTuple):
+    """The names of deliveries that may come again: requeued ones, and those carried out lately."""
+
+    requeued: Sequence[str] = ()
+    carried_out: Sequence[str] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumeOptions:
     """Limits in bytes: of a payload that is kept, and of the unsettled deliveries of a client.
 
     `on_committed` is called with a partition and its committed offset. `names_of` returns the names with a prefix of a
-    source's deliveries that were carried out lately.
+    source's deliveries that may come again.
     """
 
     payload: int = 1 << 20
     unsettled_bytes: int = 16 << 20
     on_committed: Callable[[str, int], None] = lambda _partition, _offset: None
-    names_of: Callable[[int, str], Iterable[str]] = lambda _source, _prefix: ()
+    names_of: Callable[[int, str], KnownNames] = lambda _source, _prefix: KnownNames()
 
 
 CONSUME_DEFAULTS: Final = ConsumeOptions()

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import groupby
 from typing import Protocol
 
@@ -36,12 +36,12 @@ from connectivity.transports.amqp.frames import (
     read_short,
 )
 from connectivity.transports.amqp.properties import CORRELATION, read_properties
-from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, Outcome
+from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, KnownNames, Outcome
 from mappings.model.envelope import Envelope
 
 IN_FLIGHT = 1000
 HOLD_SECONDS = 0.05
-"""How long a link waits for further redeliveries; a broker sends them before all others."""
+"""How long a link waits for a further redelivery; a broker sends them before all others."""
 
 _ENVELOPE_ID = re.compile(rb'"correlation-id"\s*:\s*"[^"]')
 
@@ -76,9 +76,9 @@ class AmqpConsumer:
         on_lost: Callable[[LinkError], None],
         reading: LinkReading,
         max_payload: int,
-        names_of: Callable[[str], Iterable[str]] = lambda _prefix: (),
+        names_of: Callable[[str], KnownNames] = lambda _prefix: KnownNames(),
     ) -> None:
-        """`names_of` returns the names with a prefix of deliveries that were carried out."""
+        """`names_of` returns the names with a prefix of deliveries that may come again."""
         self._client, self._source, self._on_lost = client, source, on_lost
         self._reading, self._max_payload, self._names_of = reading, max_payload, names_of
         self._channel = 0
@@ -176,7 +176,9 @@ class AmqpConsumer:
         delivery = _TaggedDelivery(envelope, address, name, redelivered, self._ended, skipped=self._skipped)
         delivery.tag, delivery.common, delivery.size = tag, common, size
         self._settlement.arrived(delivery)
-        if name is None and redelivered and self._holding is None:
+        if name is None and redelivered:
+            if self._holding is not None:
+                self._holding.cancel()
             self._holding = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._release)
         if self._holding is not None:
             self._held.append(delivery)
@@ -189,6 +191,13 @@ class AmqpConsumer:
     def _release(self) -> None:
         """Name the held deliveries, and hand them over."""
         held, self._held, self._holding = self._held, [], None
+        try:
+            self._name(held)
+        finally:
+            self._inbox.waiting.extend(held)
+            self._inbox.wake()
+
+    def _name(self, held: Sequence[_TaggedDelivery]) -> None:
         unnamed = sorted(
             [delivery for delivery in held if delivery.name is None], key=lambda it: (it.address, not it.redelivered)
         )
@@ -200,8 +209,6 @@ class AmqpConsumer:
             names += [numbers.first(it.envelope.payload) for it in deliveries[len(again) :]]
             for delivery, name in zip(deliveries, names, strict=True):
                 delivery.name = name
-        self._inbox.waiting.extend(held)
-        self._inbox.wake()
 
     def _numbers(self, queue: str) -> NumberedNames:
         return self._numbered.get(queue) or self._numbered.setdefault(queue, NumberedNames(queue))

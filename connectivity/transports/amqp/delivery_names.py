@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import count
 from time import time_ns
+
+from connectivity.transports.base import KnownNames
 
 _DIGEST = 32
 _NUMBER = 20
+_RECENT = 10_000_000_000
+"""Nanoseconds: deliveries that came so long before the last one were acknowledged in time."""
 
 
 class UnsettledNames:
@@ -53,31 +56,51 @@ class UnsettledNames:
 class NumberedNames:
     """The names of the deliveries of one queue that have no ID, in the order of their arrival."""
 
-    __slots__ = ("_numbers", "prefix")
+    __slots__ = ("_number", "prefix")
 
     def __init__(self, queue: str) -> None:
-        self.prefix = f"amqp:#{queue}#"
-        self._numbers = count(time_ns())
+        # A message ID cannot make such a name.
+        self.prefix = f"amqp#{queue}#"
+        self._number = 0
 
     def first(self, payload: bytes) -> str:
         """Return the name of a first delivery."""
-        digest = blake2b(payload, digest_size=_DIGEST // 2).hexdigest()
-        return f"{self.prefix}{next(self._numbers):0{_NUMBER}}:{digest}"
+        self._number = max(self._number + 1, time_ns())
+        return f"{self.prefix}{self._number:0{_NUMBER}}:{blake2b(payload, digest_size=_DIGEST // 2).hexdigest()}"
 
-    def again(self, payloads: Sequence[bytes], known: Iterable[str]) -> list[str]:
-        """Return the names of redeliveries: those of their first deliveries, or new ones.
-
-        `known`: the names of signals that were carried out, in any order.
-        """
-        length = len(self.prefix) + _NUMBER + 1 + _DIGEST
-        # Several signals of one delivery have names that begin alike.
-        earlier = sorted({name[:length] for name in known if name.startswith(self.prefix)})
-        digests = [name[-_DIGEST:] for name in earlier]
+    def again(self, payloads: Sequence[bytes], known: KnownNames) -> list[str]:
+        """Return the names of redeliveries: those of their first deliveries, or new ones."""
         names = [self.first(payload) for payload in payloads]
+        all_requeued = self._own(known.requeued)
+        requeued: dict[str, list[str]] = {}
+        for name in all_requeued:
+            requeued.setdefault(name[-_DIGEST:], []).append(name)
+        for place, name in enumerate(names):
+            if found := requeued.get(name[-_DIGEST:]):
+                names[place] = found.pop(0)
+        taken = set(all_requeued)
+        earlier = [name for name in self._own(known.carried_out) if name not in taken]
+        if earlier:
+            newest = self._number_of(earlier[-1])
+            earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
+        digests = [name[-_DIGEST:] for name in earlier]
         # Others were not carried out, like retrieves.
-        places = [place for place, name in enumerate(names) if name[-_DIGEST:] in set(digests)]
-        run = [names[place][-_DIGEST:] for place in places]
-        fitting = next((size for size in range(min(len(run), len(earlier)), 0, -1) if digests[-size:] == run[:size]), 0)
-        for place, name in zip(places, earlier[len(earlier) - fitting :], strict=False):
-            names[place] = name
+        carried_out = set(digests)
+        new = [place for place, name in enumerate(names) if name not in taken and name[-_DIGEST:] in carried_out]
+        run = [names[place][-_DIGEST:] for place in new]
+        fitting = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
+        # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.
+        if len(fitting) == 1:
+            for place, name in zip(new, earlier[-fitting[0] :], strict=False):
+                names[place] = name
         return names
+
+    def _own(self, names: Iterable[str]) -> list[str]:
+        """Return the names of this queue's deliveries in order, each without the part of its signal."""
+        start = len(self.prefix)
+        length = start + _NUMBER + 1 + _DIGEST
+        own = {name[:length] for name in names if name.startswith(self.prefix) and len(name) >= length}
+        return sorted(name for name in own if name[start : start + _NUMBER].isdigit())
+
+    def _number_of(self, name: str) -> int:
+        return int(name[len(self.prefix) :][:_NUMBER])

@@ -77,8 +77,8 @@ async def test_two_failures_of_one_delivery_count_once() -> None:
     assert [failed.requeues for failed in deliveries.ledger.failed.values()] == [1]
 
 
-async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_instead_of_the_first() -> None:
-    """The link of the first delivery has ended: acknowledging that one would not reach the broker."""
+async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_with_the_first() -> None:
+    """The link of the first delivery has ended, or a client has sent it again: each is settled at its link."""
     deliveries = Deliveries()
     ended = deliveries.inbound("x").respond()
     acknowledged: list[Delivery] = []
@@ -86,7 +86,7 @@ async def test_a_redelivery_while_the_response_is_pending_is_acknowledged_instea
     redelivery = InboundDelivery(copy, DecodedDelivery(()), deliveries.route, deliveries.ledger)
     assert deliveries.ledger.is_known(redelivery)
     ended(None)
-    assert (acknowledged, deliveries.outcomes) == ([copy], [])
+    assert (acknowledged, deliveries.outcomes) == ([copy], [SETTLED])
 
 
 async def test_the_ledger_of_deliveries_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,3 +109,21 @@ async def test_b4_a_response_of_a_failed_delivery_does_not_keep_it_under_way() -
         InboundDelivery(again, DecodedDelivery(()), deliveries.route, deliveries.ledger)
     )
     assert deliveries.outcomes == [DROPPED]
+
+
+async def test_an_overdue_delivery_leaves_the_ledger_with_its_redeliveries() -> None:
+    """A response that comes later settles nothing."""
+    deliveries = Deliveries()
+    inbound = deliveries.inbound("x")
+    finish = inbound.respond()
+    deliveries.ledger.reject(inbound.delivery)
+    assert (deliveries.outcomes, deliveries.ledger.pending) == ([DROPPED], {})
+    finish(None)
+    assert deliveries.outcomes == [DROPPED]
+
+
+async def test_a_delivery_that_was_requeued_and_then_settled_is_forgotten() -> None:
+    deliveries = Deliveries()
+    deliveries.fail("x", redelivered=False)
+    deliveries.inbound("x", redelivered=True).respond()(None)
+    assert (deliveries.outcomes, len(deliveries.ledger.failed)) == ([AGAIN, SETTLED], 0)

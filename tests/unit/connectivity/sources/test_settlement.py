@@ -90,6 +90,15 @@ async def test_a_broker_that_takes_no_messages_makes_no_delivery_overdue(monkeyp
     assert await reject_overdue(running) == []
 
 
+async def test_a_note_on_a_working_link_does_not_extend_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = await forgetful(monkeypatch)
+    running.send(*numbered(1))
+    await pause()
+    for link in running.broker.links:
+        link.condition = "connected: the broker has no shared subscriptions"
+    assert len(await reject_overdue(running)) == 1
+
+
 async def test_a_full_outbox_makes_no_delivery_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deliveries behind it are not processed yet."""
     running = await forgetful(monkeypatch)

@@ -15,7 +15,9 @@ from tests.support.wait import wait_until
 
 
 class SilentFeed(Feed):
-    """A feed whose pages never come."""
+    """A history whose pages never come."""
+
+    is_prompt = True
 
     async def page(self, position: Any, limit: int, max_bytes: int) -> Page:
         await asyncio.Event().wait()

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from connectivity.errors import PublishFailed, RetriesExhausted
-from connectivity.targets.outbox import FEW_QUEUES, LARGE, MAX_FAILED_LINKS, Outbox, PendingPublish, PerAddressOutbox
+from connectivity.targets.outbox import LARGE, MAX_FAILED_LINKS, Outbox, PendingPublish
+from connectivity.targets.per_address_outbox import FEW_QUEUES, PerAddressOutbox
 from connectivity.transports.base import Done, OutboundMessage
 from mappings.model.envelope import Envelope
 from tests.support.in_process.fakes import Link

@@ -11,7 +11,7 @@ import pytest
 from connectivity.connections.model import Source
 from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.amqp.frames import BODY, CONTENT, DELIVER, HEADER, METHOD, METHOD_ID
-from connectivity.transports.base import Delivery
+from connectivity.transports.base import Delivery, KnownNames
 from mappings.model.envelope import Envelope
 
 
@@ -92,7 +92,7 @@ async def test_b14_redeliveries_without_an_id_are_named_together_and_keep_their_
     for payload in (b"on", b"off"):
         arrive(first, payload, redelivered=False)
     earlier = [str(each.name) for each in first._inbox.waiting]
-    second = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20, lambda _: earlier)
+    second = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20, lambda _: KnownNames(carried_out=earlier))
     second._queues[b"0"] = "commands"
     for payload in (b"on", b"off", b"on"):
         arrive(second, payload, redelivered=True)

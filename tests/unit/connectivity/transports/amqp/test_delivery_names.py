@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from connectivity.transports.amqp import delivery_names
 from connectivity.transports.amqp.delivery_names import NumberedNames
+from connectivity.transports.base import KnownNames
 from tests.support.dice import dice
 
 ON, OFF = b'"on"', b'"off"'
@@ -21,7 +23,10 @@ def test_b14_every_delivery_has_a_name_of_its_own() -> None:
 def test_b14_redeliveries_get_the_names_of_their_first_deliveries() -> None:
     names = NumberedNames("q")
     first = [names.first(b"%d" % number) for number in range(10)]
-    assert NumberedNames("q").again([b"%d" % number for number in range(4, 10)], first) == first[4:]
+    assert (
+        NumberedNames("q").again([b"%d" % number for number in range(4, 10)], KnownNames(carried_out=first))
+        == first[4:]
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,8 +35,10 @@ def test_b14_redeliveries_get_the_names_of_their_first_deliveries() -> None:
         pytest.param([ON, OFF], [ON], 0, id="the third of on, off, on"),
         pytest.param([ON, OFF], [ON, OFF, ON], 2, id="all three"),
         pytest.param([ON, OFF, ON], [OFF, ON], 2, id="the last two"),
-        pytest.param([ON, OFF, ON], [OFF, ON, OFF], 2, id="the last two and a new one"),
+        pytest.param([ON, b"dim", OFF], [b"dim", OFF, ON], 2, id="the last two and a new one"),
         pytest.param([], [ON, OFF], 0, id="none was carried out"),
+        pytest.param([ON, ON, ON], [ON, ON], 0, id="equal ones, of which it cannot be told which come again"),
+        pytest.param([ON, OFF, ON, OFF], [ON, OFF], 2, id="the last two of a pattern"),
         pytest.param([OFF], [b"retrieve", OFF, ON], 1, id="behind a retrieve, which leaves no name"),
     ],
 )
@@ -40,7 +47,7 @@ def test_b14_only_the_end_of_what_was_carried_out_comes_again(
 ) -> None:
     names = NumberedNames("q")
     earlier = [names.first(payload) for payload in carried_out]
-    again = NumberedNames("q").again(redelivered, earlier)
+    again = NumberedNames("q").again(redelivered, KnownNames(carried_out=earlier))
     found = [name for name in again if name in earlier]
     assert found == (earlier[-known:] if known else [])
     assert len(set(again)) == len(redelivered)
@@ -49,13 +56,13 @@ def test_b14_only_the_end_of_what_was_carried_out_comes_again(
 def test_b14_several_signals_of_one_delivery_have_one_name() -> None:
     names = NumberedNames("q")
     (first,) = [names.first(ON)]
-    assert NumberedNames("q").again([ON], [first, f"{first}#1"]) == [first]
+    assert NumberedNames("q").again([ON], KnownNames(carried_out=[first, f"{first}#1"])) == [first]
 
 
 def test_names_of_other_queues_are_ignored() -> None:
     other = NumberedNames("other")
     name = other.first(ON)
-    assert NumberedNames("q").again([ON], [name]) != [name]
+    assert NumberedNames("q").again([ON], KnownNames(carried_out=[name])) != [name]
 
 
 def test_b14_of_distinct_commands_each_end_is_recognized_whatever_was_acknowledged() -> None:
@@ -64,6 +71,32 @@ def test_b14_of_distinct_commands_each_end_is_recognized_whatever_was_acknowledg
         names, count = NumberedNames("q"), source.randint(1, 30)
         carried_out = [names.first(b"%d" % number) for number in range(count)]
         begin, new = source.randint(0, count), source.randint(0, 5)
-        again = NumberedNames("q").again([b"%d" % number for number in range(begin, count + new)], carried_out)
+        again = NumberedNames("q").again(
+            [b"%d" % number for number in range(begin, count + new)], KnownNames(carried_out=carried_out)
+        )
         assert again[: count - begin] == carried_out[begin:]
         assert not set(again[count - begin :]) & set(carried_out)
+
+
+def test_b14_a_delivery_that_was_requeued_keeps_its_name_behind_later_ones() -> None:
+    names = NumberedNames("q")
+    requeued, later = names.first(ON), names.first(OFF)
+    assert names.again([ON], KnownNames([requeued], [later])) == [requeued]
+
+
+def test_b14_what_was_carried_out_long_before_the_last_delivery_does_not_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names, now = NumberedNames("q"), [10**18]
+    monkeypatch.setattr(delivery_names, "time_ns", lambda: now[0])
+    old = names.first(ON)
+    now[0] += 11 * 10**9
+    last = names.first(OFF)
+    assert old not in names.again([ON, OFF], KnownNames(carried_out=[old, last]))
+
+
+def test_a_queue_or_message_id_that_looks_like_another_name_is_ignored() -> None:
+    names = NumberedNames("q")
+    carried_out = names.first(ON)
+    strange = [NumberedNames("q#1").first(OFF), "amqp:#q#9", f"{names.prefix}9"]
+    assert names.again([ON], KnownNames(carried_out=[carried_out, *strange])) == [carried_out]
