@@ -46,7 +46,7 @@ class RespondEffect(NamedTuple):
 
 
 class ForwardEffect(NamedTuple):
-    """A signal with these headers to be forwarded by `say`; `pending` waits for its responses."""
+    """A signal with these headers to be forwarded by `forward`; `pending` waits for its responses."""
 
     arrival: InboundDelivery
     forward: Callable[[], None]
@@ -55,7 +55,7 @@ class ForwardEffect(NamedTuple):
 
 
 class SessionEffect(NamedTuple):
-    """A session handler's reply to a request: `say` gets the error if the request was not stored."""
+    """A session handler's reply to a request: `reply` gets the error if the request was not stored."""
 
     arrival: InboundDelivery
     reply: SessionReply

@@ -51,7 +51,7 @@ class ConnectionClient:
         connection: Connection,
         number: int,
         readers: Sequence[SourceReader],
-        holding: RetryBuffer,
+        retry_buffer: RetryBuffer,
         outbox: Outbox,
         entries: ConnectionLog,
         *,
@@ -59,11 +59,11 @@ class ConnectionClient:
         consume: ConsumeOptions,
         changed: Callable[[], None],
         now: Callable[[], datetime],
-        received_signal: Readers = ignore_reader_status,
+        on_reader: Readers = ignore_reader_status,
     ) -> None:
         """`number`: the index of the client; `entries`: the connection log.
 
-        `received_signal` is called with what links report about readers at reply addresses.
+        `on_reader` is called with what links report about readers at reply addresses.
         """
         self.lifecycle = Lifecycle()
         self.has_attempted = False
@@ -76,15 +76,15 @@ class ConnectionClient:
         self._entries = entries
         self._now = now
         self._readers = readers
-        self._holding = holding
+        self._retry_buffer = retry_buffer
         self._outbox = outbox
         self._pauses = pauses
         self._consume = consume
         self._changed = changed
-        self._on_signal = received_signal
-        self._taking: list[asyncio.Task[None]] = []
+        self._on_reader = on_reader
+        self._consuming: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
-        self._has_stood = 0.0
+        self._lived_seconds = 0.0
         """How many seconds the last link lived."""
         self._log = log.bind(connection=connection.id)
         if connection.client_count > 1:
@@ -100,11 +100,11 @@ class ConnectionClient:
             name = f"connection {self._connection.id}, client {self.number}"
             self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
 
-    def stop_taking(self) -> None:
+    def stop_consuming(self) -> None:
         """Accept no more deliveries; publishing goes on until `close`."""
         self._step(LifecycleEvent.CLOSE)
-        for taking in self._taking:
-            taking.cancel()
+        for consuming in self._consuming:
+            consuming.cancel()
 
     async def close(self) -> None:
         """Leave the broker."""
@@ -140,10 +140,10 @@ class ConnectionClient:
             self._step(LifecycleEvent.LOST, error)
             return
         while True:
-            self._has_stood = 0.0
+            self._lived_seconds = 0.0
             error = await self._connect_and_serve()
             self.link = None
-            was_steady = self._has_stood > self._pauses.longest or isinstance(error, LinkRenewed)
+            was_steady = self._lived_seconds > self._pauses.longest or isinstance(error, LinkRenewed)
             self.has_attempted = True
             self._step(LifecycleEvent.LOST, error, was_steady=was_steady)
             if self.lifecycle.state is ConnectionState.CLOSING:
@@ -159,7 +159,7 @@ class ConnectionClient:
                 longest=self._pauses.longest,
                 jitter=random.random(),
             )
-            event = "connection lost" if self._has_stood else "connection failed"
+            event = "connection lost" if self._lived_seconds else "connection failed"
             self._log.warning(event, reason=str(error), tries=self.lifecycle.tries, pause=round(pause, 2))
             kind = _GOOD if isinstance(error, LinkRenewed) else _BAD
             self._write(kind, f"Connection failed due to: {error}. Will reconnect after PT{pause:.2f}S.")
@@ -180,7 +180,7 @@ class ConnectionClient:
         except Exception as error:
             self._log.exception("unexpected error while connecting")
             return NotConnected(Detail.CONNECTING, f"failed: {type(error).__name__}")
-        link.readers = self._on_signal
+        link.readers = self._on_reader
         self.has_attempted = True
         self._step(LifecycleEvent.CONNECTED)
         self._write(_GOOD, "Connection successful")
@@ -196,31 +196,33 @@ class ConnectionClient:
             why = NotConnected(Detail.CONNECTING, f"serving failed: {type(error).__name__}")
             return why
         finally:
-            self._has_stood = time.monotonic() - made
+            self._lived_seconds = time.monotonic() - made
             self._outbox.detach(self.number, was_silent=why is None or not _is_hang_up(why))
 
     async def _serve(self, link: Link) -> LinkError:
-        taking = self._taking = []
+        consuming = self._consuming = []
         try:
             # Waiting messages are published within the call.
             self._outbox.attach(link, self.number)
-            taking += [asyncio.create_task(SourceConsumer(reader, self._holding).run(link)) for reader in self._readers]
-            ends: list[asyncio.Future[Any]] = [link.lost, *taking]
+            consuming += [
+                asyncio.create_task(SourceConsumer(reader, self._retry_buffer).run(link)) for reader in self._readers
+            ]
+            ends: list[asyncio.Future[Any]] = [link.lost, *consuming]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            if not link.lost.done() and (stopped := self._source_failure(taking)) is not None:
+            if not link.lost.done() and (stopped := self._source_failure(consuming)) is not None:
                 return stopped
             # Either the link has died, or it is about to say so, or the connection is being closed.
             return await asyncio.shield(link.lost)
         finally:
-            for each in taking:
+            for each in consuming:
                 each.cancel()
-            await asyncio.gather(*taking, return_exceptions=True)
+            await asyncio.gather(*consuming, return_exceptions=True)
             if self.lifecycle.state is not ConnectionState.CLOSING:
                 await link.close()
 
-    def _source_failure(self, taking: Sequence[asyncio.Task[None]]) -> LinkError | None:
+    def _source_failure(self, consuming: Sequence[asyncio.Task[None]]) -> LinkError | None:
         """Return the internal error that ended a source while its link lives."""
-        for each in taking:
+        for each in consuming:
             if each.done() and not each.cancelled() and (error := each.exception()) is not None:
                 self._log.error("source stopped", exc_info=error)
                 return NotConnected(Detail.CONNECTING, f"source stopped: {type(error).__name__}")

@@ -126,7 +126,7 @@ class Supervisor:
                 ),
                 changed=self._client_changed,
                 now=now,
-                received_signal=self._reader,
+                on_reader=self._reader,
             )
             for number in range(connection.client_count)
         ]
@@ -272,7 +272,7 @@ class Supervisor:
             await self._wait(parting, links, drain * _PARTING)
             drain -= time.monotonic() - started
         for client in self.clients:
-            client.stop_taking()
+            client.stop_consuming()
         if drain and links:
             # Confirmed now, they are not sent again later. A silent broker gets half of the time.
             started = time.monotonic()

@@ -3,7 +3,7 @@
 Pure functions and state, by the tables of the Ditto connection model (requested acknowledgements; settlement of the consumed
 message):
 
-    wish               the labels that a signal requests, whether it requires a response, and its timeout
+    requested_acks     the labels that a signal requests, whether it requires a response, and its timeout
     SourceAckRequests  the requests that a source adds
     AckAggregator      the acknowledgements of one command; missing ones become 408 at its timeout
     outcome_of_…       whether a delivery is acknowledged, requeued or rejected
@@ -153,7 +153,7 @@ class SourceAckRequests:
             return
         text = ",".join(requested if requested is not None else default_labels(headers, channel))
         if not _LABEL_LIST.fullmatch(text):
-            return  # an invalid label, which `wish` reports
+            return  # an invalid label, which `requested_acks` reports
         if not _filter_template(text, self._functions).resolve(context).is_resolved:
             headers["requested-acks"] = []
 

@@ -133,7 +133,7 @@ class EventCursor:
         return not self._is_full
 
     def take(self, found: PublishedEvent, signal_context: SignalContext[TwinEvent]) -> None:
-        """Process the next event after `taken`; between them are only gaps. Raises StoreUnavailable."""
+        """Process the next event after `judged`; between them are only gaps. Raises StoreUnavailable."""
         seq, entity = found.seq, found.event.entity
         if entity in self.parked and not self._is_own(found):
             self.judged = seq
@@ -252,7 +252,7 @@ class EventCursor:
         self._notify(found.seq, _internal_error())
 
     def skip(self, last: int, trimmed: int) -> None:
-        """Skip numbers after `taken` up to `last`.
+        """Skip numbers after `judged` up to `last`.
 
         Events up to number `trimmed` were trimmed, and are missed; the others are not for targets, or were erased.
         """

@@ -208,26 +208,26 @@ class OrderedQueue:
         """Whether messages wait for a link."""
         return bool(self._flows or self._returned)
 
-    def has_answers(self, party: Hashable) -> bool:
+    def has_answers(self, sender: Hashable) -> bool:
         """Whether answers wait for a link, unknown messages of this sender included."""
-        return bool(self._first or self._returned) or party in self._held
+        return bool(self._first or self._returned) or sender in self._held
 
-    def has_unknown(self, party: Hashable) -> bool:
+    def has_unknown(self, sender: Hashable) -> bool:
         """Whether there are unknown messages of this sender."""
-        return party in self._held
+        return sender in self._held
 
     @property
     def is_suspect(self) -> bool:
         """Whether messages of this queue seem to break links."""
         return self._failed_links > 1
 
-    def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable = None) -> None:
+    def post(self, messages: Sequence[OutboundMessage], posting: PendingPublish, sender: Hashable = None) -> None:
         """Queue messages behind those of their flow.
 
         A single message is published at once if nothing waits for the link.
         """
-        if self._held and party in self._held:
-            self._held[party].append(_QueueEntry(posting, messages))
+        if self._held and sender in self._held:
+            self._held[sender].append(_QueueEntry(posting, messages))
             return
         window = self._link_window
         if len(messages) == 1 and window is not None and self._may_send_at_once(window):
@@ -244,13 +244,13 @@ class OrderedQueue:
         if window is not None:
             window.flush()
 
-    def hold(self, posting: PendingPublish, party: Hashable) -> None:
+    def hold(self, posting: PendingPublish, sender: Hashable) -> None:
         """Queue a posting of one message that is not known yet. `fill` follows."""
-        self._held.setdefault(party, deque()).append(_QueueEntry(posting))
+        self._held.setdefault(sender, deque()).append(_QueueEntry(posting))
 
-    def fill(self, messages: Sequence[OutboundMessage], posting: PendingPublish, party: Hashable) -> None:
+    def fill(self, messages: Sequence[OutboundMessage], posting: PendingPublish, sender: Hashable) -> None:
         """The messages of a posting that was held, however many they are."""
-        places = self._held[party]
+        places = self._held[sender]
         # Without messages the place alone goes its way.
         next(place for place in places if place.posting is posting).messages = messages or (None,)
         posting.count = len(messages)
@@ -258,23 +258,23 @@ class OrderedQueue:
         while places and (known := places[0].messages) is not None:
             self._append(known, places.popleft().posting)
         if not places:
-            del self._held[party]
+            del self._held[sender]
         if self._link_window is not None:
             self._link_window.flush()
 
-    def mark(self, posting: PendingPublish, party: Hashable = None) -> None:
+    def mark(self, posting: PendingPublish, sender: Hashable = None) -> None:
         """Queue no message, but a place behind waiting answers: it ends when it is reached."""
-        if party in self._held:
-            self._held[party].append(_QueueEntry(posting, (None,)))
+        if sender in self._held:
+            self._held[sender].append(_QueueEntry(posting, (None,)))
         else:
             self._append((None,), posting)
 
-    def use(self, carrier: LinkWindow | None) -> None:
+    def use(self, link_window: LinkWindow | None) -> None:
         """Use this link as soon as everything in flight on the present one is confirmed."""
-        self._next_link_window = carrier
-        if carrier is self._link_window:
-            if carrier is not None:
-                carrier.flush()
+        self._next_link_window = link_window
+        if link_window is self._link_window:
+            if link_window is not None:
+                link_window.flush()
         elif not self._in_flight:
             self._switch_link()
 
@@ -309,13 +309,13 @@ class OrderedQueue:
             self._room = self._room or asyncio.Event()
             await self._room.wait()
 
-    def send(self, carrier: LinkWindow) -> bool:
+    def send(self, link_window: LinkWindow) -> bool:
         """Send as much as may be sent over this link now. Whether that was anything."""
-        link, number = carrier.link, self._number
+        link, number = link_window.link, self._number
         while (
             (self._flows or self._returned)
-            and self._link_window is self._next_link_window is carrier
-            and carrier.in_flight < link.window
+            and self._link_window is self._next_link_window is link_window
+            and link_window.in_flight < link.window
         ):
             if self._suspects and self._in_flight:
                 break
@@ -329,7 +329,7 @@ class OrderedQueue:
             if posting.deadline is not None and monotonic() > posting.deadline:
                 posting.confirm(PublishFailed("no link accepted the message before its deadline", status=_TIMED_OUT))
                 continue
-            self._publish(carrier, message, posting)
+            self._publish(link_window, message, posting)
         self._end_drain()
         if self._room is not None and self.answer_bytes < FULL_BYTES:
             self._room.set()
@@ -397,20 +397,20 @@ class OrderedQueue:
         posting.confirm(RetriesExhausted(words, status=status))
         self._end_drain()
 
-    def _done(self, carrier: LinkWindow, number: int, error: ConnectivityError | None) -> None:
-        if carrier is not self._link_window or (entry := self._in_flight.pop(number, None)) is None:
+    def _done(self, link_window: LinkWindow, number: int, error: ConnectivityError | None) -> None:
+        if link_window is not self._link_window or (entry := self._in_flight.pop(number, None)) is None:
             return
-        carrier.in_flight -= 1
+        link_window.in_flight -= 1
         self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
         entry[1].confirm(error)
         if self._empty is not None:
             self._end_drain()
-        if self._next_link_window is not carrier and not self._in_flight:
+        if self._next_link_window is not link_window and not self._in_flight:
             self._switch_link()
-        if carrier.is_behind:
-            carrier.flush()
+        if link_window.is_behind:
+            link_window.flush()
 
     def _end_drain(self) -> None:
         """Resume the waiting task if this was the last message of the queue."""
@@ -449,7 +449,7 @@ class Outbox:
         messages: Sequence[OutboundMessage],
         ended: Done | None = None,
         about: Hashable = None,
-        party: Hashable = None,
+        sender: Hashable = None,
         *,
         flow: Hashable = None,
         is_element: bool = False,
@@ -457,7 +457,7 @@ class Outbox:
         """Queue messages behind those of their flow. Without messages `ended` is called at once."""
         posting = PendingPublish(len(messages), ended, flow=flow, is_element=is_element)
         if messages:
-            self.queue_for(about, messages[0].address).post(messages, posting, party)
+            self.queue_for(about, messages[0].address).post(messages, posting, sender)
         elif ended is not None:
             ended(None)
         return posting
@@ -467,7 +467,7 @@ class Outbox:
         making: asyncio.Future[Sequence[OutboundMessage]],
         posting: PendingPublish,
         about: Hashable,
-        party: Hashable,
+        sender: Hashable,
         address: str = "",
     ) -> None:
         """Queue messages that are still being made, however many they will be.
@@ -477,24 +477,24 @@ class Outbox:
         `address` is where they will go.
         """
         queue = self.queue_for(about, address)
-        queue.hold(posting, party)
+        queue.hold(posting, sender)
         self._making.add(making)
 
         def made(making: asyncio.Future[Sequence[OutboundMessage]]) -> None:
             self._making.discard(making)
-            queue.fill(() if making.cancelled() else making.result(), posting, party)
+            queue.fill(() if making.cancelled() else making.result(), posting, sender)
 
         making.add_done_callback(made)
 
-    def behind(self, ended: Done, party: Hashable = None) -> None:
+    def behind(self, ended: Done, sender: Hashable = None) -> None:
         """Call `ended` when links have taken the waiting answers: the caller works at the links' pace.
 
         Answers are all messages but elements of subscriptions. Unknown messages are included if they are this sender's.
         """
-        if busy := [queue for queue in self._queues if queue.has_answers(party)]:
+        if busy := [queue for queue in self._queues if queue.has_answers(sender)]:
             posting = PendingPublish(len(busy), ended)
             for queue in busy:
-                queue.mark(posting, party)
+                queue.mark(posting, sender)
         else:
             ended(None)
 
@@ -518,8 +518,8 @@ class Outbox:
 
         `was_silent`: the broker did not close it.
         """
-        if (carrier := self._link_windows.pop(client, None)) is not None:
-            for queue in carrier.queues:
+        if (link_window := self._link_windows.pop(client, None)) is not None:
+            for queue in link_window.queues:
                 queue.lose(was_silent=was_silent)
             self._move_queues()
 

@@ -30,15 +30,15 @@ class PerAddressOutbox(Outbox):
     def is_attached(self) -> bool:
         return self._link is not None
 
-    def behind(self, ended: Done, party: Hashable = None) -> None:
+    def behind(self, ended: Done, sender: Hashable = None) -> None:
         """Call `ended` when unknown messages of this sender are there and taken, else at once.
 
         A listener stops reading from slow peers, so that nothing has to be held back here.
         """
-        if busy := [queue for queue in self._by_address.values() if queue.has_unknown(party)]:
+        if busy := [queue for queue in self._by_address.values() if queue.has_unknown(sender)]:
             posting = PendingPublish(len(busy), ended)
             for queue in busy:
-                queue.mark(posting, party)
+                queue.mark(posting, sender)
         else:
             ended(None)
 

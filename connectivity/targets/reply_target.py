@@ -203,7 +203,7 @@ class ReplyTargetPublisher(SignalPublisher):
     def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage]:
         """Return the messages of a signal before scripts run.
 
-        None if it is not expected or its address has no value.
+        None of them if it is not expected or its address has no value.
         """
         mapped = self._map_and_count(signal, unasked)
         return self._messages(signal, mapped) if mapped is not None else ()

@@ -102,7 +102,7 @@ class TargetPublisher(SignalPublisher):
     def messages(self, signal: Outbound) -> Sequence[OutboundMessage]:
         """Return the messages of a signal before scripts run.
 
-        None if its address has no value or all mappers drop it. Raises PublishFailed if it cannot be mapped.
+        None of them if its address has no value or all mappers drop it. Raises PublishFailed if it cannot be mapped.
         """
         mapped = self._map_and_count(signal)
         return self._messages(signal, mapped) if mapped is not None else ()

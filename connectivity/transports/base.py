@@ -44,7 +44,7 @@ class Delivery:
     the broker. `reader` is the address of the sender, which reads the replies there, if the link reports when the sender
     leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep; the envelope's is then
     empty. `position`: partition and offset of a delivery that comes again until its offset is committed. `arrived` is the
-    time in monotonic seconds, `outcome` None until it is settled. `has_own_timeout`: it waits for others, which is limited.
+    time in monotonic seconds, `outcome` None until it is settled. `has_own_timeout`: it waits for others, not for us.
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """

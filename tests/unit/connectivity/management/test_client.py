@@ -106,7 +106,7 @@ async def test_a_client_that_is_stopped_while_it_waits_does_not_try_again() -> N
     with capture_logs():
         running.supervisor.open()
         await until(lambda: client.lifecycle.state is ConnectionState.WAITING)
-        client.stop_taking()
+        client.stop_consuming()
         # Others of its connection may drain meanwhile.
         await until(lambda: not client.is_running)
         await running.supervisor.close()

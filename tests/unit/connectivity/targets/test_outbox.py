@@ -407,14 +407,14 @@ async def test_drained_waits_for_every_queue() -> None:
 class Making:
     """Places that are held, in their order, and what comes of them."""
 
-    def __init__(self, outbox: Outbox, party: str = "slow") -> None:
-        self._outbox, self._party = outbox, party
+    def __init__(self, outbox: Outbox, sender: str = "slow") -> None:
+        self._outbox, self._sender = outbox, sender
         self.ended: list[object] = []
 
     def hold(self, about: str | None = None) -> tuple[PendingPublish, asyncio.Future[Sequence[OutboundMessage]]]:
         posting = PendingPublish(1, self.ended.append)
         making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
-        self._outbox.hold(making, posting, about, self._party)
+        self._outbox.hold(making, posting, about, self._sender)
         return posting, making
 
 
@@ -430,8 +430,8 @@ async def test_a_held_place_keeps_those_of_its_party_after_it_and_lets_others_by
     slow = Making(outbox)
     (_, first), (_, second) = slow.hold(), slow.hold()
     await made(second, "c")
-    outbox.post(messages("d"), party="slow")
-    outbox.post(messages("x"), party="quick")
+    outbox.post(messages("d"), sender="slow")
+    outbox.post(messages("x"), sender="quick")
     assert sent(link) == ["x"]
     await made(first, "a", "b")
     assert sent(link) == ["x", "a", "b", "c", "d"]
@@ -495,8 +495,8 @@ async def test_a_held_message_keeps_its_position_in_its_queue_when_the_link_chan
     second.confirm()
     second.published.clear()
     _, making = Making(outbox).hold(name)
-    outbox.post(messages("behind"), about=name, party="slow")
-    outbox.post(messages("elsewhere"), about=other, party="slow")
+    outbox.post(messages("behind"), about=name, sender="slow")
+    outbox.post(messages("elsewhere"), about=other, sender="slow")
     assert sent(second) == ["elsewhere"]
     outbox.detach(0)
     await made(making, "held")
@@ -535,8 +535,8 @@ async def test_a_held_message_of_a_listener_delays_only_the_messages_to_its_addr
     outbox.attach(link)
     making: asyncio.Future[Sequence[OutboundMessage]] = asyncio.get_running_loop().create_future()
     outbox.hold(making, PendingPublish(1, None), None, "party", "peer")
-    outbox.post(said("peer", "behind"), party="party")
-    outbox.post(said("other", "elsewhere"), party="party")
+    outbox.post(said("peer", "behind"), sender="party")
+    outbox.post(said("other", "elsewhere"), sender="party")
     ended: list[object] = []
     outbox.behind(ended.append, "party")
     outbox.behind(ended.append, "another party")
