@@ -1,15 +1,16 @@
 """The names by which redeliveries of messages without a message ID are recognized.
 
 A message with a correlation ID is named by it and by its payload. One without any ID gets a number when it arrives first. A
-broker redelivers in order, and what it redelivers is the end of what it has delivered: so the redeliveries of one queue are
-compared with the end of the deliveries that were carried out, and each that fits gets the name of its first delivery. "On",
-"off", "on" are three commands, also when the third one is redelivered and was not carried out.
+broker redelivers in order, and what it redelivers is the end of what it has delivered over a link: so the redeliveries of a
+queue are compared with the end of what each earlier link brought and was carried out, and each that fits gets the name of
+its first delivery. "On", "off", "on" are three commands, also when the third one is redelivered and was not carried out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from itertools import groupby
 from time import time_ns
 
 from connectivity.transports.base import KnownNames
@@ -54,53 +55,62 @@ class UnsettledNames:
 
 
 class NumberedNames:
-    """The names of the deliveries of one queue that have no ID, in the order of their arrival."""
+    """The names that a link gives to deliveries of one queue without an ID, in order of arrival."""
 
-    __slots__ = ("_number", "prefix")
+    __slots__ = ("_link", "_number", "prefix")
 
     def __init__(self, queue: str) -> None:
         # A message ID cannot make such a name.
         self.prefix = f"amqp#{queue}#"
+        self._link = f"{time_ns():0{_NUMBER}}"
         self._number = 0
 
     def first(self, payload: bytes) -> str:
         """Return the name of a first delivery."""
         self._number = max(self._number + 1, time_ns())
-        return f"{self.prefix}{self._number:0{_NUMBER}}:{blake2b(payload, digest_size=_DIGEST // 2).hexdigest()}"
+        digest = blake2b(payload, digest_size=_DIGEST // 2).hexdigest()
+        return f"{self.prefix}{self._link}.{self._number:0{_NUMBER}}:{digest}"
 
     def again(self, payloads: Sequence[bytes], known: KnownNames) -> list[str]:
         """Return the names of redeliveries: those of their first deliveries, or new ones."""
         names = [self.first(payload) for payload in payloads]
-        all_requeued = self._own(known.requeued)
         requeued: dict[str, list[str]] = {}
-        for name in all_requeued:
+        for name in self._own(known.requeued):
             requeued.setdefault(name[-_DIGEST:], []).append(name)
+        taken = set()
         for place, name in enumerate(names):
             if found := requeued.get(name[-_DIGEST:]):
                 names[place] = found.pop(0)
-        taken = set(all_requeued)
-        earlier = [name for name in self._own(known.carried_out) if name not in taken]
-        if earlier:
+                taken.add(names[place])
+        carried_out = [name for name in self._own(known.carried_out) if name not in taken]
+        fitting = []
+        for _, of_link in groupby(carried_out, key=self._link_of):
+            earlier = list(of_link)
             newest = self._number_of(earlier[-1])
             earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
-        digests = [name[-_DIGEST:] for name in earlier]
-        # Others were not carried out, like retrieves.
-        carried_out = set(digests)
-        new = [place for place, name in enumerate(names) if name not in taken and name[-_DIGEST:] in carried_out]
-        run = [names[place][-_DIGEST:] for place in new]
-        fitting = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
+            digests = [name[-_DIGEST:] for name in earlier]
+            # Others were not carried out, like retrieves.
+            places = [
+                place for place, name in enumerate(names) if name not in taken and name[-_DIGEST:] in set(digests)
+            ]
+            run = [names[place][-_DIGEST:] for place in places]
+            sizes = range(1, min(len(run), len(earlier)) + 1)
+            fitting += [(places, earlier[-size:]) for size in sizes if digests[-size:] == run[:size]]
         # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.
         if len(fitting) == 1:
-            for place, name in zip(new, earlier[-fitting[0] :], strict=False):
+            for place, name in zip(*fitting[0], strict=False):
                 names[place] = name
         return names
 
     def _own(self, names: Iterable[str]) -> list[str]:
         """Return the names of this queue's deliveries in order, each without the part of its signal."""
         start = len(self.prefix)
-        length = start + _NUMBER + 1 + _DIGEST
+        length = start + 2 * _NUMBER + 2 + _DIGEST
         own = {name[:length] for name in names if name.startswith(self.prefix) and len(name) >= length}
-        return sorted(name for name in own if name[start : start + _NUMBER].isdigit())
+        return sorted(name for name in own if name[start:][:_NUMBER].isdigit() and name[start + _NUMBER] == ".")
+
+    def _link_of(self, name: str) -> str:
+        return name[len(self.prefix) :][:_NUMBER]
 
     def _number_of(self, name: str) -> int:
-        return int(name[len(self.prefix) :][:_NUMBER])
+        return int(name[len(self.prefix) + _NUMBER + 1 :][:_NUMBER])

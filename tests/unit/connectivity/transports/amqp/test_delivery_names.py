@@ -100,3 +100,11 @@ def test_a_queue_or_message_id_that_looks_like_another_name_is_ignored() -> None
     carried_out = names.first(ON)
     strange = [NumberedNames("q#1").first(OFF), "amqp:#q#9", f"{names.prefix}9"]
     assert names.again([ON], KnownNames(carried_out=[carried_out, *strange])) == [carried_out]
+
+
+def test_b14_redeliveries_of_a_link_that_died_silently_are_recognized_behind_newer_commands() -> None:
+    """The broker has noticed late that the link was dead; over the next one more was carried out meanwhile."""
+    silent, following = NumberedNames("q"), NumberedNames("q")
+    earlier = [silent.first(b"%d" % number) for number in range(5)]
+    later = [following.first(b"%d" % number) for number in range(5, 9)]
+    assert following.again([b"3", b"4"], KnownNames(carried_out=[*earlier, *later])) == earlier[3:]
