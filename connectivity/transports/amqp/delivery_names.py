@@ -83,23 +83,25 @@ class NumberedNames:
                 names[place] = found.pop(0)
                 taken.add(names[place])
         carried_out = [name for name in self._own(known.carried_out) if name not in taken]
-        fitting = []
+        claims: dict[int, list[str]] = {}
         for _, of_link in groupby(carried_out, key=self._link_of):
             earlier = list(of_link)
             newest = self._number_of(earlier[-1])
             earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
             digests = [name[-_DIGEST:] for name in earlier]
-            # Others were not carried out, like retrieves.
+            # Others were not carried out, like retrieves, or came over another link.
             places = [
                 place for place, name in enumerate(names) if name not in taken and name[-_DIGEST:] in set(digests)
             ]
             run = [names[place][-_DIGEST:] for place in places]
-            sizes = range(1, min(len(run), len(earlier)) + 1)
-            fitting += [(places, earlier[-size:]) for size in sizes if digests[-size:] == run[:size]]
+            sizes = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
+            if len(sizes) == 1:
+                for place, name in zip(places, earlier[-sizes[0] :], strict=False):
+                    claims.setdefault(place, []).append(name)
         # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.
-        if len(fitting) == 1:
-            for place, name in zip(*fitting[0], strict=False):
-                names[place] = name
+        for place, found in claims.items():
+            if len(found) == 1:
+                names[place] = found[0]
         return names
 
     def _own(self, names: Iterable[str]) -> list[str]:

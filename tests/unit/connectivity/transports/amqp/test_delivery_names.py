@@ -108,3 +108,14 @@ def test_b14_redeliveries_of_a_link_that_died_silently_are_recognized_behind_new
     earlier = [silent.first(b"%d" % number) for number in range(5)]
     later = [following.first(b"%d" % number) for number in range(5, 9)]
     assert following.again([b"3", b"4"], KnownNames(carried_out=[*earlier, *later])) == earlier[3:]
+
+
+def test_b14_redeliveries_of_several_links_are_recognized_together() -> None:
+    """A link was cut before it could acknowledge what the one before it had brought."""
+    first, second = NumberedNames("q"), NumberedNames("q")
+    earlier = [first.first(b"%d" % number) for number in range(5)]
+    later = [second.first(b"%d" % number) for number in range(5, 9)]
+    payloads = [b"%d" % number for number in range(3, 11)]
+    again = NumberedNames("q").again(payloads, KnownNames(carried_out=[*later, *earlier]))
+    assert again[:6] == [*earlier[3:], *later]
+    assert not {*again[6:]} & {*earlier, *later}
