@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
+import msgspec
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
@@ -24,6 +26,9 @@ def utc_text(instant: datetime, precision: str = "microseconds") -> str:
 
     The instant has a time zone; `precision` is a `timespec`.
     """
+    if instant.microsecond and precision == "microseconds":
+        # A tenth of the time of `isoformat`; it leaves the digits out where all are zero.
+        return str(msgspec.to_builtins(instant.astimezone(UTC)))
     return f"{instant.astimezone(UTC).isoformat(timespec=precision)[:-6]}Z"
 
 

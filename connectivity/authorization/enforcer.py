@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from connectivity.authorization.policy_imports import holds_in
-from mappings.ids import EntityId
+from mappings.ids import MAX_CACHED_LENGTH, EntityId
 from mappings.model.metadata import METADATA
 from mappings.timestamps import utc_text
 
@@ -31,6 +31,9 @@ ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
 """The members of an entity that are shown to every reader of any part."""
 
 _NOBODY: Final[frozenset[str]] = frozenset()
+
+_KNOWN: Final = 128
+"""How many answers an enforcer keeps."""
 
 _ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
 """For how many segments all spellings with `~0` are tried."""
@@ -87,7 +90,7 @@ class Enforcer:
     all apply. `policies` are those it depends on, imports included, missing ones too.
     """
 
-    __slots__ = ("_root", "expires", "policies")
+    __slots__ = ("_known", "_root", "expires", "policies")
 
     def __init__(
         self,
@@ -97,6 +100,7 @@ class Enforcer:
         policies: frozenset[EntityId] = frozenset(),
     ) -> None:
         self._root = _Node(None)
+        self._known: dict[tuple[tuple[str, ...], str, str], bool] = {}
         self.policies = policies
         self.expires: str | None = None
         for entry in policy.get("entries", {}).values():
@@ -147,7 +151,21 @@ class Enforcer:
         return self._find(path)[0].has(subjects, permission)
 
     def unrestricted(self, subjects: Sequence[str], permission: str, path: str) -> bool:
-        """Whether they have it at the path with nothing revoked below, not even if granted again."""
+        """Whether they have it at the path with nothing revoked below, not even if granted again.
+
+        The same senders write to the same paths, so the last answers are kept.
+        """
+        asked = (tuple(subjects), permission, path)
+        found = self._known.get(asked)
+        if found is None:
+            found = self._is_unrestricted(subjects, permission, path)
+            if len(path) <= MAX_CACHED_LENGTH:
+                if len(self._known) >= _KNOWN:
+                    self._known.clear()
+                self._known[asked] = found
+        return found
+
+    def _is_unrestricted(self, subjects: Sequence[str], permission: str, path: str) -> bool:
         node, is_exact = self._find(path)
         if not node.has(subjects, permission):
             return False

@@ -115,28 +115,30 @@ class UncommittedState:
     def __init__(self) -> None:
         self.snapshots: dict[EntityId, Snapshot] = {}
         self.answers: dict[tuple[str, int, str], StoredAnswer] = {}
+        """By `DeliveryName.place`, here as a slice: this runs for every change."""
 
     def add(self, change: Change) -> None:
         for snapshot in change.snapshots:
             self.snapshots[snapshot.entity] = snapshot
         if change.answer is not None:
-            self.answers[change.answer.delivery.place] = change.answer
+            self.answers[change.answer.delivery[:3]] = change.answer
 
     def remove_durable(self, changes: Sequence[Change]) -> None:
         """Remove changes that are durable. Later decisions stay."""
         for change in changes:
             for snapshot in change.snapshots:
-                self.drop(snapshot)
-            if change.answer is not None:
-                self.forget(change.answer)
+                if self.snapshots.get(snapshot.entity) is snapshot:
+                    del self.snapshots[snapshot.entity]
+            if (answer := change.answer) is not None and self.answers.get(place := answer.delivery[:3]) is answer:
+                del self.answers[place]
 
     def drop(self, snapshot: Snapshot) -> None:
-        """Remove a state that is durable. A later one stays."""
+        """Remove the state of an erased entity. A later one stays."""
         if self.snapshots.get(snapshot.entity) is snapshot:
             del self.snapshots[snapshot.entity]
 
     def forget(self, answer: StoredAnswer) -> None:
-        """Remove an answer that is durable, or that cannot be stored."""
+        """Remove an answer that cannot be stored."""
         if self.answers.get(answer.delivery.place) is answer:
             del self.answers[answer.delivery.place]
 

@@ -94,6 +94,7 @@ class Store:
         """Commits of which some waiters are not notified yet."""
         self._decided = UncommittedState()
         self._cache = SnapshotCache(self._options.cached_entities, self._options.cached_bytes)
+        journal.known = self._cache.get
         self.tail = EventTail(journal)
         """The newest durable events, for readers that need all of them."""
         self.retained_history = RetainedHistory(journal, self.ask_lake)

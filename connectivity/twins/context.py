@@ -122,8 +122,8 @@ class CommandContext(msgspec.Struct, frozen=True):
 
     def living(self) -> Snapshot | None:
         """The addressed entity; None if it never existed or is deleted."""
-        snapshot = self.world.snapshot(self.entity)
-        return None if snapshot is None or snapshot.is_deleted else snapshot
+        snapshot = self.world.snapshot(self.command.entity)
+        return None if snapshot is None or snapshot.state is None else snapshot
 
     def displayed(self, present: Snapshot) -> Snapshot:
         """Return the entity that a retrieve shows, present or past.
@@ -152,25 +152,22 @@ class CommandContext(msgspec.Struct, frozen=True):
         `metadata` is how the event changes the metadata. An event that replaces a whole thing contains all metadata, so that
         the state needs no earlier event.
         """
-        if action == "modified" and self.address.is_root and before is not None and before.state is not None:
+        address = self.address
+        if action == "modified" and not address.segments and before is not None and before.state is not None:
             present = before.state.get(METADATA)
             if metadata or present:
                 metadata = [("/", evolve_metadata(present, data_of(before.state), parsed, metadata))]
-        event = Event(
-            entity=entity or self.entity,
-            revision=before.revision + 1 if before is not None else 1,
-            timestamp=max(self.now, before.modified) if before is not None else self.now,
-            action=action,
-            path="/" if entity is not None else self.address.pointer,
-            value=value,
-            headers=self._stored_headers(metadata),
-        )
+        revision, timestamp = 1, self.now
+        if before is not None:
+            revision, timestamp = before.revision + 1, max(timestamp, before.modified)
+        is_plain = not metadata and not self.limits.historical_headers
+        headers = b"{}" if is_plain else self._stored_headers(metadata)
+        written, path = (self.command.entity, address.pointer) if entity is None else (entity, "/")
+        event = Event(written, revision, timestamp, action, path, value, headers)
         return EventStep(event, evolve_parsed(before, event, parsed))
 
     def _stored_headers(self, metadata: Sequence[MetadataChange]) -> bytes:
         """Return the headers that an event keeps: those the operator names, and its metadata changes."""
-        if not self.limits.historical_headers and not metadata:
-            return b"{}"
         headers = {**self.headers, "ditto-originator": self.subjects[0] if self.subjects else None, METADATA: None}
         kept = {name: headers[name] for name in self.limits.historical_headers if headers.get(name) is not None}
         if metadata:
@@ -191,8 +188,9 @@ class CommandContext(msgspec.Struct, frozen=True):
 
         It carries the command's own headers too; which of them may leave is the codec's to know.
         """
-        headers = dict(self.headers)
-        action = action or self.command.action
+        command = self.command
+        headers = dict(command.headers)
+        action = action or command.action
         if action == "merge":
             headers["content-type"] = MERGE_PATCH
         elif value is not None:
@@ -205,11 +203,11 @@ class CommandContext(msgspec.Struct, frozen=True):
             ("ditto-originator", self.subjects[0] if self.subjects else None),
             ("ditto-metadata", metadata),
         ):
-            if own is None:
-                headers.pop(name, None)
-            else:
+            if own is not None:
                 headers[name] = own
-        return Response(self.entity, action, self.address.pointer, status, value, headers)
+            elif name in headers:
+                del headers[name]
+        return Response(command.entity, action, self.address.pointer, status, value, headers)
 
 
 def decision(
@@ -219,7 +217,7 @@ def decision(
     *,
     is_for_device: bool = False,
 ) -> Decision:
-    events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
+    events, snapshots = zip(*steps, strict=True) if steps else ((), ())
     return Decision(events, snapshots, response, is_for_device, tuple(announcements))
 
 
@@ -235,7 +233,7 @@ def hash_tag(value: Any) -> str:
 
 def part_tag(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot, value: Any) -> str | None:
     """Return the entity tag of the addressed part as far as the caller may read it; None if nothing."""
-    if case.address.is_root:
+    if not case.address.segments:
         return revision_tag(snapshot)
     seen = enforcer.view(value, case.address.guarded, case.subjects)
     return None if seen is DROP else hash_tag(seen)
@@ -282,18 +280,15 @@ class CurrentStateLookup:
     def __init__(
         self, snapshot: Callable[[EntityId], Snapshot | None], now: Callable[[], str], kept: int = KEPT
     ) -> None:
-        self._snapshot = snapshot
+        self.snapshot = snapshot
         self._now = now
         self._cache_size = kept
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
 
-    def snapshot(self, entity: EntityId) -> Snapshot | None:
-        return self._snapshot(entity)
-
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         """Return the permissions of a policy; None if it does not exist or is deleted."""
         entity = parse_entity_id(EntityType.POLICY, policy_id)
-        policy = self._snapshot(entity) if entity is not None else None
+        policy = self.snapshot(entity) if entity is not None else None
         if entity is None or policy is None or policy.state is None:
             self._compiled.pop(policy_id, None)
             return None
@@ -321,7 +316,7 @@ class CurrentStateLookup:
             if entity is None:
                 return None
             if entity not in others:
-                others[entity] = self._snapshot(entity)
+                others[entity] = self.snapshot(entity)
             found = others[entity]
             return found.state if found is not None else None
 
@@ -338,7 +333,7 @@ class CurrentStateLookup:
             # Remember the equal object, so that it is compared only once.
             compiled.policy = policy
         for entity, before in compiled.others.items():
-            now = self._snapshot(entity)
+            now = self.snapshot(entity)
             if now is not before:
                 if now != before:
                     return False

@@ -70,26 +70,26 @@ def needed_past(
 def _case(
     command: Command, subjects: Sequence[str], world: StateLookup, now: str, limits: TwinLimits, past: PastState | None
 ) -> CommandContext:
-    _check_entity(command)
+    if command.entity.name == NO_NAME:
+        _check_several(command)
     _check_headers(command, subjects, limits)
-    case = CommandContext(
-        command, tuple(subjects), world, now, limits, paths.address(command.entity, command.path), past
-    )
-    return with_subject(case)
+    address = paths.address(command.entity, command.path)
+    case = CommandContext(command, tuple(subjects), world, now, limits, address, past)
+    return with_subject(case) if address.resource.part == "subject" else case
 
 
-def _check_entity(command: Command) -> None:
+def _check_several(command: Command) -> None:
     """Refuse the name placeholder, except in a retrieve of several things."""
     entity = command.entity
-    if entity.name != NO_NAME:
-        return
     if entity.type is EntityType.POLICY or command.action != "retrieve" or command.path not in ("", "/"):
         raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
 
 
 def _check_headers(command: Command, subjects: Sequence[str], limits: TwinLimits) -> None:
     headers, entity, path = command.headers, command.entity, command.path
-    size = sum(len(name) + _length(value) for name, value in headers.items())
+    size = 0
+    for name, value in headers.items():
+        size += len(name) + len(value if isinstance(value, str) else encode(value))
     if size > limits.headers:
         detail = f"found {size} characters, expected at most {limits.headers}"
         raise refusal("headers.too.large", entity, path, detail)
@@ -98,10 +98,6 @@ def _check_headers(command: Command, subjects: Sequence[str], limits: TwinLimits
         raise refusal("headers.too.large", entity, path, detail)
     if LIVE_CONDITION in headers and entity.type is EntityType.THING:
         _check_live_condition(command, headers)
-
-
-def _length(value: object) -> int:
-    return len(value) if isinstance(value, str) else len(encode(value))
 
 
 def _check_live_condition(command: Command, headers: Headers) -> None:

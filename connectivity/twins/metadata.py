@@ -144,7 +144,7 @@ def changes(
     It writes `written` at its path and was `given` with this value. Raises TwinError for invalid metadata. Parts that a
     patch deletes are not written.
     """
-    if asked is NOTHING and not (case.address.is_root and isinstance(given, Mapping) and METADATA in given):
+    if asked is NOTHING and (case.address.segments or not isinstance(given, Mapping) or METADATA not in given):
         return []
     found: list[MetadataChange] = []
     written = MISSING if is_patch and written is None else values.strip_nulls(written) if is_patch else written

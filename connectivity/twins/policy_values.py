@@ -47,9 +47,7 @@ def read(case: CommandContext) -> Any:
 
 
 def with_subject(case: CommandContext) -> CommandContext:
-    """The case with the caller in place of the placeholder for him, where its path names a subject so."""
-    if case.address.resource.part != "subject":
-        return case
+    """Return the case of a path to a subject, with the caller in place of their placeholder."""
     _, label, kind, subject = case.address.segments
     if _PLACEHOLDER.search(subject) is None:
         return case

@@ -131,14 +131,15 @@ class Preconditions(msgspec.Struct, frozen=True):
         return self.if_equal != UPDATE
 
 
-_NONE: Final = Preconditions()
+NONE: Final = Preconditions()
+"""The preconditions of most commands."""
 
 
 def read(case: CommandContext) -> Preconditions:
     """The preconditions of a command. Raises TwinError for headers that cannot be understood."""
-    headers = case.headers
+    headers = case.command.headers
     if _HEADERS.isdisjoint(headers):
-        return _NONE
+        return NONE
     if_equal = headers.get("if-equal", UPDATE)
     if if_equal not in (UPDATE, SKIP, SKIP_MINIMIZING):
         raise case.refuse("header.invalid", "if-equal")

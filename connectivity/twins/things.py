@@ -255,18 +255,20 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
             return create(case, value, asked)
         raise case.refuse("things:thing.notfound")
     enforcer = _guard(case, before)
-    asked.check_readable(case, enforcer, state_of(before))
-    if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
-        raise case.refuse(f"things:{case.address.resource.name}.notmodifiable")
-    present = _check_present(case, asked, enforcer, before)
-    if case.address.is_root:
+    state, address = state_of(before), case.address
+    if asked is not preconditions.NONE:
+        asked.check_readable(case, enforcer, state)
+    if not enforcer.unrestricted(case.subjects, WRITE, address.guarded):
+        raise case.refuse(f"things:{address.resource.name}.notmodifiable")
+    present = _check_present(case, asked, enforcer, before, state)
+    if not address.segments:
         policy_id = (value.parsed or {}).get("policyId") or before.policy
         value = values.whole_thing(case, value, str(policy_id))
-    elif case.address.resource.below_feature and not _has_feature(case, before):
+    elif present is MISSING and address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
         raise case.precondition_failed("the value equals the current one")
-    is_new = present is MISSING and case.address.resource.name != "policyId"
+    is_new = present is MISSING and address.resource.name != "policyId"
     said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
     step = _check_size(
         case, case.step(before, "created" if is_new else "modified", value.raw, value.parsed, metadata=said)
@@ -275,7 +277,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     response = case.respond(
         201 if is_new else 204, value.raw if is_new else None, revision=step.snapshot.revision, tag=tag
     )
-    return decision([step], response)
+    return Decision((step.event,), (step.snapshot,), response)
 
 
 def _merge(case: CommandContext, asked: Preconditions) -> Decision:
@@ -292,7 +294,7 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     asked.check_readable(case, enforcer, state)
     if not _may_merge(case, enforcer, patch.parsed):
         raise case.refuse("things:thing.notmodifiable")
-    present = _check_present(case, asked, enforcer, before)
+    present = _check_present(case, asked, enforcer, before, state)
     patch = _conditional(case, asked, before, patch)
     try:
         if case.address.is_root:
@@ -315,11 +317,12 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     if before is None:
         raise case.refuse("things:thing.notfound")
     enforcer = _guard(case, before)
-    asked.check_readable(case, enforcer, state_of(before))
+    state = state_of(before)
+    asked.check_readable(case, enforcer, state)
     if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         name = case.address.resource.name
         raise case.refuse("things:thing.notdeletable" if name == "thing" else f"things:{name}.notmodifiable")
-    present = _check_present(case, asked, enforcer, before)
+    present = _check_present(case, asked, enforcer, before, state)
     if case.address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")
     if present is MISSING:
@@ -330,17 +333,21 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
 
 def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
     """Check permission to write the thing. Nobody has it without a policy."""
-    enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
+    policy = snapshot.policy
+    enforcer = case.world.enforcer(policy, snapshot.entity.namespace) if policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notmodifiable")
     return enforcer
 
 
-def _check_present(case: CommandContext, asked: Preconditions, enforcer: Enforcer, before: Snapshot) -> Any:
+def _check_present(
+    case: CommandContext, asked: Preconditions, enforcer: Enforcer, before: Snapshot, state: Mapping[str, Any]
+) -> Any:
     """Return the value at the addressed place, or MISSING, after checking the preconditions."""
-    asked.check_condition(case, before)
-    present = get(state_of(before), case.address.segments)
-    asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
+    present = get(state, case.address.segments)
+    if asked is not preconditions.NONE:
+        asked.check_condition(case, before)
+        asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
     return present
 
 

@@ -82,8 +82,8 @@ def put(document: Any, segments: Sequence[str], value: Any) -> Any:
             document = {}
         parents.append(document)
         document = document.get(segment)
-    for parent, segment in zip(reversed(parents), reversed(segments), strict=True):
-        value = {**parent, segment: value}
+    for segment in reversed(segments):
+        value = {**parents.pop(), segment: value}
     return value
 
 

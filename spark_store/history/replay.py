@@ -99,14 +99,14 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
     if state is not None and (data is not before or event.headers != b"{}"):
         # Most things and events say nothing beside their values.
         state = _annotate(event, before, data, state)
-    return Snapshot(
-        entity=event.entity,
-        revision=event.revision,
-        created=event.timestamp if snapshot is None or before is None else snapshot.created,
-        modified=event.timestamp,
-        state=state,
-        policy=_policy(event, state, snapshot.policy if snapshot is not None else None),
-    )
+    created = event.timestamp if snapshot is None or before is None else snapshot.created
+    policy = snapshot.policy if snapshot is not None else None
+    if event.entity.type is EntityType.POLICY:
+        # A policy guards itself.
+        policy = str(event.entity)
+    elif state is not None:
+        policy = state.get("policyId")
+    return Snapshot(event.entity, event.revision, created, event.timestamp, state, policy)
 
 
 def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -124,13 +124,6 @@ def _annotate(
     changes = read_changes(event.headers)
     metadata = evolve_metadata(present, data, state, changes) if present or changes else None
     return {**state, METADATA: metadata} if metadata else state
-
-
-def _policy(event: Event, state: Mapping[str, Any] | None, last: str | None) -> str | None:
-    """The id of the policy that guards the entity; a policy guards itself."""
-    if event.entity.type is EntityType.POLICY:
-        return str(event.entity)
-    return last if state is None else state.get("policyId")
 
 
 def state_path(type: EntityType, path: str) -> Segments:

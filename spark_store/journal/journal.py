@@ -153,6 +153,8 @@ class Journal:
         self._is_torn = False
         self.committed: dict[tuple[str, str], int] = {}
         """By connection and partition, the offset that its deliveries come again from after a lost link."""
+        self.known: Callable[[EntityId], Snapshot | None] = lambda _entity: None
+        """Returns a committed state that is in memory, if any, so that it is not read and parsed again."""
         self._next_forgotten = 0
         """The answer to continue with, behind those that were kept."""
 
@@ -198,8 +200,10 @@ class Journal:
     def steps(self, changes: Sequence[Change]) -> Iterator[None]:
         """Do what `write` does in short steps, between which nothing else may use the transaction."""
         with self._writing():
-            self._begin()
-            self._writer.execute("SAVEPOINT batch")
+            # A savepoint makes SQLite copy every page, so a batch that opens the transaction has none.
+            is_first = self._begin()
+            if not is_first:
+                self._writer.execute("SAVEPOINT batch")
             try:
                 heads: dict[EntityId, EntityHead] = {}
                 for part in batched([*dict.fromkeys(event.entity for change in changes for event in change.events)]):
@@ -211,12 +215,12 @@ class Journal:
             except BaseException as error:
                 # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
                 if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK TO batch")
+                    self._writer.execute("ROLLBACK" if is_first else "ROLLBACK TO batch")
                 if isinstance(error, _NOT_ITS_FAULT):
                     raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
                 raise
             finally:
-                if self._writer.in_transaction:
+                if not is_first and self._writer.in_transaction:
                     self._writer.execute("RELEASE batch")
 
     def commit(self) -> None:
@@ -323,22 +327,35 @@ class Journal:
                 self._writer.execute("ROLLBACK")
             self._is_torn = False
 
-    def _begin(self) -> None:
+    def _begin(self) -> bool:
+        """Open a transaction unless one is open; return whether it was opened."""
         self._repair()
-        if not self._writer.in_transaction:
+        if is_first := not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
+        return is_first
 
     def _look_up(self, entity: EntityId, heads: dict[EntityId, EntityHead]) -> None:
         """Add an entity's row as the open transaction sees it, if there is one."""
-        row = self._writer.execute(index.HEAD, (entity.type.value, entity.id)).fetchone()
-        if row is not None:
-            heads[entity] = EntityHead._make(row)
+        known = self.known(entity)
+        revision = 0 if known is None else known.revision
+        row = self._writer.execute(index.HEAD, (entity.type.value, entity.id, revision)).fetchone()
+        if row is None:
+            return
+        key, found, created, state, is_large = row
+        if known is not None and found == revision:
+            # Nothing was written since that state was committed.
+            state = known.state
+        heads[entity] = EntityHead(key, found, created, state, is_large)
 
     def _store(
         self, changes: Sequence[Change], states: dict[EntityId, PlannedState], heads: dict[EntityId, EntityHead]
     ) -> Iterator[None]:
         events = [event for change in changes for event in change.events]
-        causes = [statements.columns(change.cause) for change in changes for _ in change.events]
+        causes = [
+            (None, None) if change.cause is None else statements.columns(change.cause)
+            for change in changes
+            for _ in change.events
+        ]
         if events:
             (seq,) = self._writer.execute(_SEQ).fetchone()
             newest = {event.entity: n for n, event in enumerate(events, seq + 1)}

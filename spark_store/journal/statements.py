@@ -41,10 +41,8 @@ _REMOVE = "DELETE FROM places WHERE connection = ? AND target = ?"
 _parked_things = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
-def columns(cause: EventCause | None) -> tuple[str | None, bytes | None]:
+def columns(cause: EventCause) -> tuple[str, bytes]:
     """The columns `origin` and `cause` of an entry. Raises Unstorable."""
-    if cause is None:
-        return None, None
     try:
         return cause.origin, msgspec.json.encode(cause.headers)
     except (TypeError, ValueError, RecursionError) as error:

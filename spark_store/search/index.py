@@ -23,7 +23,7 @@ import msgspec
 from mappings.ids import EntityType
 from spark_store.rql.binding import fixed_width
 from spark_store.rql.order import TypeRank
-from spark_store.search.index_sql import TEXT, escape_key, path_of
+from spark_store.search.index_sql import TEXT, escape_key
 
 
 class DeclaredPathState(IntEnum):
@@ -52,6 +52,7 @@ _THING, _POLICY = EntityType.THING.value, EntityType.POLICY.value
 _PARTS = ("attributes", "features", "_metadata")
 _LEAVES = ("policyId", "definition")
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 _NOTHING: dict[str, Any] = {}
 _MISSING = object()
 _encode = msgspec.json.encode
@@ -70,22 +71,29 @@ _DELETE_SUBJECT = "DELETE FROM search_subjects WHERE subject = ? AND policy = ?"
 _INSERT_IMPORT = "INSERT OR IGNORE INTO search_imports (importer, imported) VALUES (?, ?)"
 _DELETE_IMPORT = "DELETE FROM search_imports WHERE importer = ? AND imported = ?"
 
-# The state of a large one is not asked for.
+# The state of a large one is not asked for, and neither is one that the caller knows.
 HEAD = f"""
-    SELECT key, revision, created, CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END,
+    SELECT key, revision, created,
+        CASE WHEN revision != ?3 AND (type = 'policy' OR length(state) <= {LARGE}) THEN state END,
         EXISTS (SELECT 1 FROM search_large WHERE thing = key)
-    FROM entities WHERE type = ? AND id = ?
+    FROM entities WHERE type = ?1 AND id = ?2
 """
-"""An entity's row as the index needs it before it is changed: see `EntityHead`."""
+"""An entity's row as the index needs it before it is changed: see `EntityHead`.
+
+The third parameter is the revision whose state the caller knows, 0 for none.
+"""
 
 
 class EntityHead(NamedTuple):
-    """An entity before a change. `state` is None if it was deleted; that of a large thing is not read."""
+    """An entity before a change.
+
+    `state` is JSON, or the value that is known; None if it was deleted; that of a large thing is not read.
+    """
 
     key: int
     revision: int
     created: str
-    state: bytes | str | None
+    state: bytes | str | Mapping[str, Any] | None
     is_large: int
     """1 for a thing that has no rows."""
 
@@ -147,12 +155,15 @@ class SearchIndex:
         if since != until:
             gone += _created(since)
             come += _created(until)
+        ids = self._ids
         if gone:
-            self._removed += (rows := [(self._id(path), rank, value, key) for path, rank, value in gone])
+            self._removed += (
+                rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in gone]
+            )
             if self._declared:
                 self._change_declared(_DELETE_DECLARED, [(*row[:3], id) for row in rows if row[0] in self._declared])
         if come:
-            self._come += (rows := [(self._id(path), rank, value, key) for path, rank, value in come])
+            self._come += (rows := [(ids.get(path) or self._id(path), rank, value, key) for path, rank, value in come])
             if self._declared:
                 wanted = [
                     row for row in rows if self._declared.get(row[0], DeclaredPathState.NO) > DeclaredPathState.NO
@@ -187,25 +198,28 @@ class SearchIndex:
             self._come = []
 
     def _id(self, path: str) -> int:
-        found = self._ids.get(path)
-        if found is None:
-            row = self._connection.execute(_PATH, (path,)).fetchone()
-            if row is None:
-                cursor = self._connection.execute(_INSERT_PATH, (path, wildcard(path)))
-                found = cursor.lastrowid
-                assert found is not None
-            else:
-                found, declared = row
-                if declared != DeclaredPathState.NO:
-                    self._declared[found] = declared
-            self._ids[path] = found
+        """Look a path up, or add it, when it first occurs in the batch."""
+        row = self._connection.execute(_PATH, (path,)).fetchone()
+        if row is None:
+            cursor = self._connection.execute(_INSERT_PATH, (path, wildcard(path)))
+            found = cursor.lastrowid
+            assert found is not None
+        else:
+            found, declared = row
+            if declared != DeclaredPathState.NO:
+                self._declared[found] = declared
+        self._ids[path] = found
         return found
 
 
 def _parsed(head: EntityHead | None) -> Mapping[str, Any]:
     """Return the parsed state before a change. The rows of a damaged one stay."""
+    if head is None or head.state is None:
+        return _NOTHING
+    if isinstance(head.state, Mapping):
+        return head.state
     try:
-        found = msgspec.json.decode(head.state) if head is not None and head.state is not None else _NOTHING
+        found = msgspec.json.decode(head.state)
     except msgspec.DecodeError:
         return _NOTHING
     return found if isinstance(found, Mapping) else _NOTHING
@@ -213,7 +227,7 @@ def _parsed(head: EntityHead | None) -> Mapping[str, Any]:
 
 def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
     """Take an entity out of the index, which still has its state."""
-    row = connection.execute(HEAD, (type, id)).fetchone()
+    row = connection.execute(HEAD, (type, id, 0)).fetchone()
     if row is not None:
         head = EntityHead._make(row)
         index = SearchIndex(connection)
@@ -259,20 +273,24 @@ def differing(before: Mapping[str, Any], after: Mapping[str, Any], gone: list[In
     """Collect the rows that a thing loses and gains with its state, without equal parts. Raises LongPath."""
     for part in _PARTS:
         old, new = before.get(part, _NOTHING), after.get(part, _NOTHING)
+        if old is new:
+            continue
         if type(old) is dict and type(new) is dict:
-            _members((part,), old, new, gone, come)
+            _members(part, old, new, gone, come)
         else:
-            _value((part,), old, new, gone, come)
+            _value(part, old, new, gone, come)
     for leaf in _LEAVES:
         old, new = before.get(leaf, _MISSING), after.get(leaf, _MISSING)
+        if old is new:
+            continue
         if type(old) is not type(new) or old != new:
-            _value((leaf,), old, new, gone, come)
+            _value(leaf, old, new, gone, come)
 
 
 def _members(
-    place: tuple[str, ...], before: dict[str, Any], after: dict[str, Any], gone: list[IndexRow], come: list[IndexRow]
+    path: str, before: dict[str, Any], after: dict[str, Any], gone: list[IndexRow], come: list[IndexRow]
 ) -> None:
-    """The members of an object: this runs over everything that a thing holds, with every change of it."""
+    """The members of an object. Unchanged ones are usually the same objects, which are skipped."""
     kept = 0
     for key, new in after.items():
         old = before.get(key, _MISSING)
@@ -283,22 +301,25 @@ def _members(
         kind = type(new)
         # Python takes True for 1, and the index does not.
         if kind is not type(old):
-            _value((*place, key), old, new, gone, come)
+            _value(f"{path}/{escape_key(key)}", old, new, gone, come)
         elif kind is dict:
-            if not old or not new:
-                _value((*place, key), old, new, gone, come)
-            else:
-                _members((*place, key), old, new, gone, come)
+            part = _members if old and new else _value
+            part(f"{path}/{escape_key(key)}", old, new, gone, come)
         elif old != new or (kind is list and _encode(old) != _encode(new)):
-            _value((*place, key), old, new, gone, come)
+            _value(f"{path}/{escape_key(key)}", old, new, gone, come)
     if kept != len(before):
         for key in before.keys() - after.keys():
-            _value((*place, key), before[key], _MISSING, gone, come)
+            _value(f"{path}/{escape_key(key)}", before[key], _MISSING, gone, come)
 
 
-def _value(place: tuple[str, ...], old: Any, new: Any, gone: list[IndexRow], come: list[IndexRow]) -> None:
+def _value(path: str, old: Any, new: Any, gone: list[IndexRow], come: list[IndexRow]) -> None:
     """Process a value that is completely different."""
-    path = path_of(place)
+    if type(old) in _SCALARS and type(new) in _SCALARS and len(path) <= LONGEST:
+        was, will = _row(path, old), _row(path, new)
+        if was != will:
+            gone.append(was)
+            come.append(will)
+        return
     # Elements of an array may have the same rows.
     were: set[IndexRow] = set()
     are: set[IndexRow] = set()
@@ -315,16 +336,8 @@ def _collect(path: str, value: Any, rows: set[IndexRow], longest: int) -> None:
     if len(path) > longest:
         raise LongPath
     kind = type(value)
-    if kind is str:
-        rows.add((path, _TEXT, value if len(value) <= TEXT else value[:TEXT]))
-    elif kind is int:
-        rows.add((path, _NUMBER, value if _SMALLEST <= value <= _LARGEST else _double(value)))
-    elif kind is float:
-        rows.add((path, _NUMBER, value))
-    elif kind is bool:
-        rows.add((path, _BOOLEAN, int(value)))
-    elif value is None:
-        rows.add((path, _NULL, 0))
+    if kind in _SCALARS:
+        rows.add(_row(path, value))
     elif kind is list:
         rows.add((path, _ARRAY, 1) if value else (path, _EMPTY_ARRAY, 0))
         for element in value:
@@ -333,6 +346,18 @@ def _collect(path: str, value: Any, rows: set[IndexRow], longest: int) -> None:
         rows.add((path, _OBJECT, int(bool(value))))
         for key, member in value.items():
             _collect(f"{path}/{escape_key(key)}", member, rows, longest)
+
+
+def _row(path: str, value: Any) -> IndexRow:
+    """The row of a value without members or elements."""
+    kind = type(value)
+    if kind is str:
+        return path, _TEXT, value if len(value) <= TEXT else value[:TEXT]
+    if kind is int:
+        return path, _NUMBER, value if _SMALLEST <= value <= _LARGEST else _double(value)
+    if kind is float:
+        return path, _NUMBER, value
+    return (path, _NULL, 0) if value is None else (path, _BOOLEAN, int(value))
 
 
 def _double(value: int) -> float:

@@ -67,7 +67,7 @@ class StateDatabase:
         self.connection.execute("BEGIN")
         index = SearchIndex(self.connection)
         for id, thing in changes:
-            row = self.connection.execute(HEAD, ("thing", id)).fetchone()
+            row = self.connection.execute(HEAD, ("thing", id, 0)).fetchone()
             head = None if row is None else EntityHead._make(row)
             state = None if thing is None else {name: value for name, value in thing.items() if name not in HIDDEN}
             text = None if state is None else msgspec.json.encode(state)

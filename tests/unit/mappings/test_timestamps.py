@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mappings.timestamps import parse_instant
+from mappings.timestamps import parse_instant, utc_text
 from tests.support.dice import examples
 from tests.support.table import each_row
 
@@ -63,3 +63,17 @@ def test_parsing_an_invalid_timestamp_returns_no_instant(text: str) -> None:
 def test_a_timestamp_from_datetime_isoformat_is_parsed_exactly(moment: datetime, zone: timezone) -> None:
     elapsed = moment.replace(tzinfo=zone) - datetime(1970, 1, 1, tzinfo=UTC)
     assert parse_instant(moment.replace(tzinfo=zone).isoformat()) == elapsed // timedelta(microseconds=1) * 1000
+
+
+@each_row(
+    ("instant", "text"),
+    [
+        (datetime(2030, 1, 15, 7, 30, 0, 250_000, UTC), "2030-01-15T07:30:00.250000Z"),
+        (datetime(2030, 1, 15, 7, 30, tzinfo=UTC), "2030-01-15T07:30:00.000000Z"),
+        (datetime(2030, 1, 15, 7, 30, 0, 1, timezone(timedelta(hours=2))), "2030-01-15T05:30:00.000001Z"),
+        (datetime(1, 1, 1, 0, 0, 0, 1, UTC), "0001-01-01T00:00:00.000001Z"),
+    ],
+)
+def test_a_time_is_written_in_utc_with_six_digits(instant: datetime, text: str) -> None:
+    assert utc_text(instant) == text
+    assert utc_text(instant, "seconds") == f"{text[:19]}Z"

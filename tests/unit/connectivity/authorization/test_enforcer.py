@@ -160,3 +160,23 @@ def test_metadata_is_visible_with_the_readable_parts_of_a_thing() -> None:
     }
     only = {"attributes": {"b": 2}, "_metadata": {"attributes": {"b": {"k": 2}}}}
     assert enforcer.view(only, "thing:/", ["a:part"]) == {}
+
+
+def test_an_answer_that_is_kept_is_that_of_its_subjects_permission_and_path() -> None:
+    enforcer = Enforcer(a_policy(([A], "thing:/attributes", ["READ"], []), ([B], "thing:/", ["WRITE"], [])))
+    asked = [
+        ([A], "READ", "thing:/attributes/a", True),
+        ([A], "WRITE", "thing:/attributes/a", False),
+        ([A], "READ", "thing:/features", False),
+        ([A, B], "WRITE", "thing:/features", True),
+        ([B], "READ", "thing:/attributes/a", False),
+    ]
+    for subjects, permission, path, is_allowed in asked * 2:
+        assert enforcer.unrestricted(subjects, permission, path) is is_allowed
+
+
+def test_the_number_of_kept_answers_is_bounded() -> None:
+    enforcer = Enforcer(a_policy(([A], "thing:/", ["READ"], [])))
+    for number in range(1_000):
+        assert enforcer.unrestricted([A], "READ", f"thing:/attributes/{number}")
+    assert len(enforcer._known) <= 128

@@ -15,6 +15,7 @@ from connectivity.store.options import StoreOptions
 from connectivity.store.store import Store
 from mappings.model.signals import HistoryQuery
 from spark_store.errors import RevisionConflict, StoreUnavailable, Unstorable
+from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.records import Change
 from tests.support.failing_sqlite import Fragile
@@ -31,6 +32,8 @@ from tests.support.journal_entries import (
     revisions,
     snapshot,
 )
+from tests.support.oracles.search_index import expected, found
+from tests.support.state_change import change as to_state
 from tests.support.temporary_journal import TemporaryJournal
 from tests.support.wait import PATIENCE, wait_until
 
@@ -582,3 +585,16 @@ async def test_a_history_page_fails_when_the_commit_that_it_waits_for_fails(stor
     await store.wait_available()
     again = await store.page(range, 0, 10, MUCH)
     assert (again.events, again.ended) == ([], True)
+
+
+# the search index
+
+
+async def test_a_thing_erased_and_created_again_at_once_has_all_its_rows_in_the_index(store: Store, gate: Gate) -> None:
+    await store.submit([to_state(LAMP, 1, {"attributes": {"a": 1, "b": 1}})])
+    erased = store.execute(lambda it: erasure.begin(it, "thing", LAMP.id, "", "operator"), forgets=LAMP)
+    await store.submit([to_state(LAMP, 2, {"attributes": {"a": 1, "b": 2}}, created=2)])
+    await erased
+    await store.submit([to_state(LAMP, 3, {"attributes": {"a": 1, "b": 3}}, created=2)])
+    assert gate.read(found) == gate.read(expected)
+    assert len(gate.read(found).values) == 3

@@ -277,6 +277,18 @@ def test_the_writer_asks_sqlite_to_wait_for_the_disk_at_every_commit(tmp_path: P
     journal.close()
 
 
+def test_only_a_batch_that_joins_a_transaction_takes_a_savepoint(tmp_path: Path) -> None:
+    """SQLite copies every page that is changed within one."""
+    journal = Journal.open(tmp_path / "journal.db")
+    statements: list[str] = []
+    journal._writer.set_trace_callback(statements.append)
+    journal.write([change(LAMP, 1)])
+    assert not [it for it in statements if "SAVEPOINT" in it]
+    journal.write([change(LAMP, 2)])
+    assert [it for it in statements if "SAVEPOINT" in it]
+    journal.close()
+
+
 def test_both_journals_agree_on_the_same_series(tmp_path: Path) -> None:
     """The memory journal is the specification in code."""
     memory, file = MemoryJournal(), Journal.open(tmp_path / "journal.db")

@@ -143,16 +143,21 @@ LONG = {"attributes": {"k" * (LONGEST - len("attributes/")): {"": 1}, "b": 1}}
 LONG_ENOUGH = {"attributes": {"k" * (LONGEST - len("attributes/")): 1, "b": 1}}
 
 
-@given(st.lists(st.none() | THINGS | st.sampled_from([BULK, LONG, LONG_ENOUGH]), min_size=1, max_size=6))
-def test_the_index_matches_the_state_after_any_changes(states: list[dict[str, Any] | None]) -> None:
-    """Creations, changes of every kind, deletions, re-creations, and things that grow large and small again."""
+@given(st.lists(st.none() | THINGS | st.sampled_from([BULK, LONG, LONG_ENOUGH]), min_size=1, max_size=6), st.booleans())
+def test_the_index_matches_the_state_after_any_changes(states: list[dict[str, Any] | None], is_known: bool) -> None:
+    """Creations, changes of every kind, deletions, re-creations, and things that grow large and small again.
+
+    Whether the state before a change comes from memory or from its row.
+    """
     with tempfile.TemporaryDirectory() as folder:
         journal = Journal.open(Path(folder) / "journal.db")
         try:
             created, before = 1, None
             for revision, state in enumerate(states, 1):
                 created = revision if before is None else created
-                journal.append([change(LAMP, revision, state, created)])
+                journal.append([now := change(LAMP, revision, state, created)])
+                if is_known:
+                    journal.known = lambda _entity, now=now: now.snapshots[0]  # type: ignore[misc]
                 before = state
                 is_true(journal)
         finally:
@@ -276,6 +281,23 @@ def test_a_state_that_is_damaged_can_be_replaced(journal: Journal) -> None:
     journal.within(lambda it: it.execute("UPDATE entities SET state = ?", (b'{"attrib',)))
     journal.append([change(LAMP, 2, {"attributes": {"b": 1}})])
     assert journal.read(found).values > journal.read(expected).values
+
+
+def test_the_state_before_a_change_is_taken_from_memory_and_not_from_its_row(journal: Journal) -> None:
+    journal.append([first := change(LAMP, 1, {"attributes": {"a": 1, "b": {"c": 1}}})])
+    journal.known = lambda _entity: first.snapshots[0]
+    journal.within(lambda it: it.execute("UPDATE entities SET state = ?", (b'{"attrib',)))
+    journal.append([change(LAMP, 2, {"attributes": {"a": 2}})])
+    assert is_true(journal)
+
+
+def test_a_state_in_memory_of_another_revision_than_the_row_is_not_used(journal: Journal) -> None:
+    journal.append([first := change(LAMP, 1, {"attributes": {"a": 1}})])
+    journal.known = lambda _entity: first.snapshots[0]
+    journal.write([change(LAMP, 2, {"attributes": {"a": 2}})])
+    journal.write([change(LAMP, 3, {"attributes": {"a": 1}})])
+    journal.append([change(LAMP, 4, {"attributes": {"b": 1}})])
+    assert is_true(journal)
 
 
 def test_changes_do_not_add_entities_of_an_earlier_journal_to_the_index(tmp_path: Path) -> None:
