@@ -35,7 +35,7 @@ several with one name the last one applies.
         Limit("unacknowledged deliveries, at which the broker holds back", str(IN_FLIGHT)),
         Limit(
             "the largest packet (Maximum Packet Size)",
-            f"`limits.payload` and {PACKET_ROOM >> 10} KiB; the broker drops a larger one, and nobody gets an error",
+            f"`limits.payload` and {PACKET_ROOM >> 10} KiB; the broker drops a larger one without an error to its sender",
         ),
     ),
     notes=(
