@@ -6,35 +6,21 @@ history once and in order. The faults are injected by the test (`tests.support.k
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.dice import dice
 from tests.support.kill_series.connection_edits import ConnectionEdits
+from tests.support.kill_series.each_broker import EACH_BROKER
 from tests.support.kill_series.trial import Trial
 from tests.support.kill_series.trial_broker import (
-    AmqpKillSeriesBroker,
-    KafkaKillSeriesBroker,
+    BrokerOfKind,
     KillSeriesBroker,
-    Mqtt5KillSeriesBroker,
     MqttKillSeriesBroker,
 )
 
 EDITS, KILLS, ANSWERS = 50, 50, 100
-
-EACH = pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(MqttKillSeriesBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt"),
-        pytest.param(Mqtt5KillSeriesBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt-5"),
-        pytest.param(AmqpKillSeriesBroker, marks=pytest.mark.soak(shard="kills-amqp"), id="amqp"),
-        pytest.param(KafkaKillSeriesBroker, marks=pytest.mark.soak(shard="kills-kafka"), id="kafka"),
-    ],
-)
-
-Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 
 def fail(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
@@ -62,26 +48,26 @@ def edit(folder: Path, trial_broker: KillSeriesBroker, steps: int) -> None:
 
 
 @pytest.mark.broker("mosquitto")
-def test_failing_reads_and_handlers_stall_no_source(shared_broker: Start, tmp_path: Path) -> None:
+def test_failing_reads_and_handlers_stall_no_source(shared_broker: BrokerOfKind, tmp_path: Path) -> None:
     fail(tmp_path, shared_broker(MqttKillSeriesBroker), 0)
 
 
-@EACH
+@EACH_BROKER
 def test_failing_reads_and_handlers_stall_no_source_through_kills(
-    shared_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    shared_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     fail(tmp_path, shared_broker(kind), KILLS)
 
 
 @pytest.mark.broker("mosquitto")
 def test_edits_of_a_connection_lose_no_command_and_no_retrieve_of_the_past(
-    shared_broker: Start, tmp_path: Path
+    shared_broker: BrokerOfKind, tmp_path: Path
 ) -> None:
     edit(tmp_path, shared_broker(MqttKillSeriesBroker), 3)
 
 
-@EACH
+@EACH_BROKER
 def test_many_edits_of_a_connection_lose_no_command_and_no_retrieve_of_the_past(
-    shared_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    shared_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     edit(tmp_path, shared_broker(kind), EDITS)

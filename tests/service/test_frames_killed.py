@@ -8,18 +8,20 @@ and a planted gap (reactive-streams-io, resume and sequence).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.dice import dice
 from tests.support.kill_series.stream_trial import FRAMES, OCTETS, StreamKillSeries
-from tests.support.kill_series.trial_broker import AmqpKillSeriesBroker, KillSeriesBroker, Mqtt5KillSeriesBroker
+from tests.support.kill_series.trial_broker import (
+    AmqpKillSeriesBroker,
+    BrokerOfKind,
+    KillSeriesBroker,
+    Mqtt5KillSeriesBroker,
+)
 
 ROUNDS = 12
-
-Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 
 def planted(trial: StreamKillSeries, reader: str, place: int, folder: Path) -> tuple[Path, Path]:
@@ -60,7 +62,7 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int) -> None:
 @pytest.mark.soak(shard="kills-streams")
 @pytest.mark.parametrize("kind", [AmqpKillSeriesBroker, Mqtt5KillSeriesBroker])
 def test_frames_arrive_once_and_in_order_through_kills_and_cuts(
-    killed_broker: Start, kind: type[KillSeriesBroker], tmp_path: Path
+    killed_broker: BrokerOfKind, kind: type[KillSeriesBroker], tmp_path: Path
 ) -> None:
     """One kill of each is in `test_streams_killed`."""
     kill(tmp_path, killed_broker(kind), ROUNDS)

@@ -7,7 +7,6 @@ connections to the same brokers. The load's links stay up, and none of its deliv
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from tests.support.kill_series.load import Producer
 from tests.support.kill_series.trial import Trial
 from tests.support.kill_series.trial_broker import (
     AmqpKillSeriesBroker,
+    BrokerOfKind,
     KafkaKillSeriesBroker,
     KillSeriesBroker,
     MqttKillSeriesBroker,
@@ -27,7 +27,7 @@ STEPS, MANY_STEPS = 6, 200
 
 
 @pytest.fixture
-def trial_brokers(shared_broker: Callable[[type[KillSeriesBroker]], KillSeriesBroker]) -> list[KillSeriesBroker]:
+def trial_brokers(shared_broker: BrokerOfKind) -> list[KillSeriesBroker]:
     return [
         shared_broker(MqttKillSeriesBroker),
         shared_broker(AmqpKillSeriesBroker),
@@ -54,9 +54,7 @@ def operate(folder: Path, trial_brokers: list[KillSeriesBroker], steps: int) -> 
 
 @pytest.mark.slow(reason="an operator waits for each change beside a load")
 @pytest.mark.broker("mosquitto")
-def test_operators_harm_no_other_connection(
-    shared_broker: Callable[[type[KillSeriesBroker]], KillSeriesBroker], tmp_path: Path
-) -> None:
+def test_operators_harm_no_other_connection(shared_broker: BrokerOfKind, tmp_path: Path) -> None:
     print(operate(tmp_path, [shared_broker(MqttKillSeriesBroker)], STEPS))
 
 

@@ -8,7 +8,6 @@ first shown to catch what it is for (Ditto connections, targets; acknowledgement
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,11 +16,14 @@ from tests.support.dice import dice
 from tests.support.kill_series.checker import Entry, findings
 from tests.support.kill_series.log import Log, ReceivedEvent
 from tests.support.kill_series.trial import Trial
-from tests.support.kill_series.trial_broker import AmqpKillSeriesBroker, KillSeriesBroker, MqttKillSeriesBroker
+from tests.support.kill_series.trial_broker import (
+    AmqpKillSeriesBroker,
+    BrokerOfKind,
+    KillSeriesBroker,
+    MqttKillSeriesBroker,
+)
 
 ROUNDS = 20
-
-Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 HISTORY = {"device-0": [Entry(1, "/", {}), Entry(2, "/attributes/n", 5), Entry(3, "/attributes/n", 10)]}
 
@@ -80,7 +82,7 @@ def kill_while_away(trial: Trial, target: KillSeriesBroker, chances: random.Rand
 @pytest.mark.slow(reason="the service and a real broker end and start under load")
 @pytest.mark.broker("mosquitto")
 def test_stored_and_acknowledged_events_arrive_in_order(
-    shared_broker: Start, killed_broker: Start, tmp_path: Path
+    shared_broker: BrokerOfKind, killed_broker: BrokerOfKind, tmp_path: Path
 ) -> None:
     target = killed_broker(MqttKillSeriesBroker)
     with Trial(tmp_path, shared_broker(MqttKillSeriesBroker), hearer=target) as trial:
@@ -91,5 +93,5 @@ def test_stored_and_acknowledged_events_arrive_in_order(
 
 
 @pytest.mark.soak(shard="kills-amqp")
-def test_the_same_through_many_kills(shared_broker: Start, killed_broker: Start, tmp_path: Path) -> None:
+def test_the_same_through_many_kills(shared_broker: BrokerOfKind, killed_broker: BrokerOfKind, tmp_path: Path) -> None:
     print(kill_all(tmp_path, shared_broker(AmqpKillSeriesBroker), killed_broker(MqttKillSeriesBroker), ROUNDS))

@@ -8,16 +8,17 @@ processes of their own. The checker is first shown to catch what it is for; see 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.support.dice import dice
 from tests.support.kill_series.checker import LONGEST_WAIT
+from tests.support.kill_series.each_broker import EACH_BROKER
 from tests.support.kill_series.trial import Trial
 from tests.support.kill_series.trial_broker import (
     AmqpKillSeriesBroker,
+    BrokerOfKind,
     KafkaKillSeriesBroker,
     KillSeriesBroker,
     Mqtt5KillSeriesBroker,
@@ -30,18 +31,6 @@ KILLS, RESTARTS, CUTS, ROUNDS = 150, 30, 40, 10
 BURST = 150
 """How many commands are on their way when a broker ends."""
 NOTICED_WITHIN = 90.0
-
-EACH = pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(MqttKillSeriesBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt"),
-        pytest.param(Mqtt5KillSeriesBroker, marks=pytest.mark.soak(shard="kills-mqtt"), id="mqtt-5"),
-        pytest.param(AmqpKillSeriesBroker, marks=pytest.mark.soak(shard="kills-amqp"), id="amqp"),
-        pytest.param(KafkaKillSeriesBroker, marks=pytest.mark.soak(shard="kills-kafka"), id="kafka"),
-    ],
-)
-
-Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 
 # ── the checker as a process ──────────────────────────────────────────────────────────────────────────────────────────
@@ -81,7 +70,7 @@ IN_SOAK = pytest.mark.soak(shard="kills-mqtt")
     ],
 )
 def test_the_checker_process_catches_a_fault_planted_in_the_journal(
-    shared_broker: Start, tmp_path: Path, statement: str, expected: str
+    shared_broker: BrokerOfKind, tmp_path: Path, statement: str, expected: str
 ) -> None:
     with Trial(tmp_path, shared_broker(MqttKillSeriesBroker)) as trial:
         trial.wait_for(50)
@@ -109,7 +98,7 @@ ALL: list[type[KillSeriesBroker]] = [MqttKillSeriesBroker, AmqpKillSeriesBroker,
 @pytest.mark.broker("mosquitto")
 @pytest.mark.broker("rabbitmq")
 @pytest.mark.broker("kafka")
-def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker: Start, tmp_path: Path) -> None:
+def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker: BrokerOfKind, tmp_path: Path) -> None:
     """The same things are changed over all three brokers: one history."""
     with Trial(tmp_path, *map(shared_broker, ALL)) as trial:
         trial.kill_service_after(dice("kill").randrange(1, 50))
@@ -117,9 +106,9 @@ def test_a_kill_of_the_service_between_three_brokers_loses_nothing(shared_broker
         print(trial.decision())
 
 
-@EACH
+@EACH_BROKER
 def test_many_kills_of_the_service_lose_nothing_and_repeat_nothing(
-    shared_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    shared_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     moments = dice("kills", kind.kind)
     with Trial(tmp_path, shared_broker(kind)) as trial:
@@ -157,14 +146,14 @@ def restart_broker(folder: Path, trial_broker: KillSeriesBroker, restarts: int, 
     ],
 )
 def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_restarts(
-    killed_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    killed_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     restart_broker(tmp_path, killed_broker(kind), 1, 50)
 
 
-@EACH
+@EACH_BROKER
 def test_8_5_replays_continue_and_nothing_is_lost_when_the_broker_restarts_many_times(
-    killed_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    killed_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     restart_broker(tmp_path, killed_broker(kind), RESTARTS, 400)
 
@@ -181,7 +170,7 @@ def kill_forgetful_broker(folder: Path, trial_broker: KillSeriesBroker, kills: i
 
 @pytest.mark.broker("mosquitto")
 def test_keyed_commands_are_carried_out_once_when_a_broker_that_forgets_is_killed(
-    killed_broker: Start, tmp_path: Path
+    killed_broker: BrokerOfKind, tmp_path: Path
 ) -> None:
     """Mosquitto forgets sessions and messages on SIGKILL: clients send again, and the service reconnects."""
     kill_forgetful_broker(tmp_path, killed_broker(MqttKillSeriesBroker), 1)
@@ -190,7 +179,7 @@ def test_keyed_commands_are_carried_out_once_when_a_broker_that_forgets_is_kille
 @pytest.mark.soak(shard="kills-mqtt")
 @pytest.mark.parametrize("kind", [MqttKillSeriesBroker, Mqtt5KillSeriesBroker])
 def test_the_same_through_many_kills_of_the_broker(
-    killed_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    killed_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     kill_forgetful_broker(tmp_path, killed_broker(kind), RESTARTS)
 
@@ -198,9 +187,9 @@ def test_the_same_through_many_kills_of_the_broker(
 # ── the link breaks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@EACH
+@EACH_BROKER
 def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
-    shared_broker: Start, tmp_path: Path, kind: type[KillSeriesBroker]
+    shared_broker: BrokerOfKind, tmp_path: Path, kind: type[KillSeriesBroker]
 ) -> None:
     """Reset, or silent in one direction or in both until the service makes a new link. What a silent link held back comes
     late then, or never."""
@@ -226,7 +215,9 @@ def test_8_14_cuts_and_silence_of_the_link_leave_no_gap_and_no_other_order(
 
 
 @pytest.mark.soak(shard="kills-kafka")
-def test_kills_of_the_service_and_of_three_brokers_in_turn_lose_nothing(killed_broker: Start, tmp_path: Path) -> None:
+def test_kills_of_the_service_and_of_three_brokers_in_turn_lose_nothing(
+    killed_broker: BrokerOfKind, tmp_path: Path
+) -> None:
     trial_brokers, chances = [killed_broker(kind) for kind in ALL], dice("kills of all")
     with Trial(tmp_path, *trial_brokers) as trial:
         for _ in range(ROUNDS):

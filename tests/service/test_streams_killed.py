@@ -6,7 +6,7 @@ and so is the checker, which is first shown to catch what it is for (Streamr pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,14 @@ from tests.support.dice import dice
 from tests.support.kill_series.stream_checker import Known, Message, findings
 from tests.support.kill_series.stream_load import Reader
 from tests.support.kill_series.stream_trial import FRAMES, OCTETS, READ, StreamKillSeries
-from tests.support.kill_series.trial_broker import AmqpKillSeriesBroker, KillSeriesBroker, Mqtt5KillSeriesBroker
+from tests.support.kill_series.trial_broker import (
+    AmqpKillSeriesBroker,
+    BrokerOfKind,
+    KillSeriesBroker,
+    Mqtt5KillSeriesBroker,
+)
 
 KILLS = 20
-
-Start = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
 
 STORED = [Message(1, None, 5, "a"), Message(2, 1, 6, "b"), Message(3, 2, 7, "c")]
 
@@ -106,17 +109,17 @@ def kill(folder: Path, trial_broker: KillSeriesBroker, rounds: int, *readers: st
 
 @pytest.mark.slow(reason="a real broker and the service end and start under load")
 @pytest.mark.broker("mosquitto")
-def test_published_messages_are_stored_once_and_read_in_order(killed_broker: Start, tmp_path: Path) -> None:
+def test_published_messages_are_stored_once_and_read_in_order(killed_broker: BrokerOfKind, tmp_path: Path) -> None:
     """By a client of Streamr, and in frames of reactive-streams-io over the broker."""
     print(kill(tmp_path, killed_broker(Mqtt5KillSeriesBroker), 1, READ, FRAMES, most=40))
 
 
 @pytest.mark.soak(shard="kills-streams")
-def test_the_same_through_a_tcp_listener_too(killed_broker: Start, tmp_path: Path) -> None:
+def test_the_same_through_a_tcp_listener_too(killed_broker: BrokerOfKind, tmp_path: Path) -> None:
     print(kill(tmp_path, killed_broker(AmqpKillSeriesBroker), 1, READ, FRAMES, OCTETS))
 
 
 @pytest.mark.soak(shard="kills-streams")
 @pytest.mark.parametrize("kind", [AmqpKillSeriesBroker, Mqtt5KillSeriesBroker])
-def test_the_same_through_many_kills(killed_broker: Start, kind: type[KillSeriesBroker], tmp_path: Path) -> None:
+def test_the_same_through_many_kills(killed_broker: BrokerOfKind, kind: type[KillSeriesBroker], tmp_path: Path) -> None:
     print(kill(tmp_path, killed_broker(kind), KILLS, READ))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import queue
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -238,3 +239,7 @@ class KafkaKillSeriesBroker(KillSeriesBroker):
 
     def proxy(self) -> ProxyThread:
         return ProxyThread(self.broker.host, self.broker.proxied_port, at=self.broker.proxy_port)
+
+
+BrokerOfKind = Callable[[type[KillSeriesBroker]], KillSeriesBroker]
+"""Gives a broker of this kind to a trial."""
