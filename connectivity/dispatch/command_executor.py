@@ -12,14 +12,20 @@ from typing import Any, Final, NamedTuple
 
 import structlog
 
-from connectivity.dispatch.effects import Batch, CommandResponse, decode_response, encode_response, log_fields
+from connectivity.dispatch.effects import (
+    Batch,
+    CommandResponse,
+    decode_response,
+    encode_response,
+    internal_error_of,
+    log_fields,
+)
 from connectivity.errors import TwinError
 from connectivity.sources.acknowledgements import BUILT_IN
 from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
-from mappings.errors import INTERNAL_ERROR
 from mappings.model.headers import FIELDS, address_headers
 from mappings.model.signals import Command, ErrorResponse, Headers
 from spark_store.errors import StoreUnavailable
@@ -101,7 +107,7 @@ class CommandExecutor:
             raise
         except Exception:
             log.exception("command failed", path=command.path, **log_fields(arrival, command.headers))
-            return ErrorResponse(command.entity, command.entity.type.group, INTERNAL_ERROR, command.headers)
+            return internal_error_of(command)
         if decision.events:
             needs_cause = self._is_followed()
             cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects) if needs_cause else None

@@ -13,7 +13,15 @@ from collections.abc import Sequence
 import structlog
 
 from connectivity.dispatch.command_executor import CommandExecutor, Sender
-from connectivity.dispatch.effects import Batch, CommandResponse, Effect, ForwardEffect, RespondEffect, log_fields
+from connectivity.dispatch.effects import (
+    Batch,
+    CommandResponse,
+    Effect,
+    ForwardEffect,
+    RespondEffect,
+    internal_error_of,
+    log_fields,
+)
 from connectivity.dispatch.request_reply import RequestReply
 from connectivity.dispatch.responder import Responder
 from connectivity.errors import TwinError
@@ -164,7 +172,6 @@ class CommandHandler:
     async def _retrieve_past(
         self, command: Command, query: PastQuery, received_signal: ReceivedSignal, arrival: InboundDelivery
     ) -> None:
-        group = command.entity.type.group
         response: CommandResponse
         try:
             past = await state_at(self._store, query)
@@ -178,10 +185,10 @@ class CommandHandler:
                 entity=str(command.entity),
                 **log_fields(arrival, command.headers),
             )
-            response = ErrorResponse(command.entity, group, error.fault, command.headers)
+            response = ErrorResponse(command.entity, command.entity.type.group, error.fault, command.headers)
         except Exception:
             log.exception("past state not retrieved", **log_fields(arrival, command.headers))
-            response = ErrorResponse(command.entity, group, INTERNAL_ERROR, command.headers)
+            response = internal_error_of(command)
         self._responder.carry_out(RespondEffect(arrival, response, received_signal.route))
 
 
