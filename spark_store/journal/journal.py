@@ -6,7 +6,8 @@ a worker would wait for the lock after each of its many statements. Reads use a 
 committed.
 
 WAL with `synchronous=FULL`: a commit that returned survives a power cut. `cache_spill=OFF`: an open transaction waits for no
-disk before its commit. `spark_store.journal.schema` describes the tables.
+disk before its commit. `spark_store.journal.checkpoint` moves the log into the file, `spark_store.journal.schema` describes
+the tables.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from spark_store.errors import (
 )
 from spark_store.journal import schema, statements
 from spark_store.journal.batch import PlannedState, plan
+from spark_store.journal.checkpoint import BackgroundCheckpoint
 from spark_store.records import Change, DeliveryName, HistoryStart, NumberedEvent, OldestEvent, Snapshot, entity_of
 from spark_store.search import index
 from spark_store.search.index import EntityHead, SearchIndex
@@ -105,7 +107,7 @@ Short, because `write` runs on an event loop; no other process should write.
 """
 
 _CHECKPOINT_PAGES = 8000
-"""After how many pages (32 MiB) a commit moves the log into the file, which takes some 50 ms."""
+"""After how many pages (32 MiB) a commit moves the log into the file, and the log starts again."""
 
 _WRITER_PRAGMAS = (
     "journal_mode = WAL",
@@ -142,12 +144,18 @@ class Journal:
     """
 
     def __init__(
-        self, path: str, writer: sqlite3.Connection, reader: sqlite3.Connection, clock: Callable[[], int]
+        self,
+        path: str,
+        writer: sqlite3.Connection,
+        reader: sqlite3.Connection,
+        checkpoint: BackgroundCheckpoint,
+        clock: Callable[[], int],
     ) -> None:
         """Use `open`."""
         self.path = path
         self._writer = writer
         self._reader = reader
+        self._checkpoint = checkpoint
         self._clock = clock
         self._is_closed = False
         self._is_torn = False
@@ -186,7 +194,7 @@ class Journal:
             except sqlite3.Error as error:
                 raise translate_sqlite_error(path, error) from error
             undo.pop_all()
-        return cls(path, writer, reader, clock)
+        return cls(path, writer, reader, BackgroundCheckpoint(lambda: _connect(path, factory)), clock)
 
     def write(self, changes: Sequence[Change]) -> None:
         """Store `changes` in the open transaction (a first call opens one), all of them or none.
@@ -229,6 +237,7 @@ class Journal:
             self._repair()
             if self._writer.in_transaction:
                 self._writer.execute("COMMIT")
+                self._checkpoint.committed()
 
     def rollback(self) -> None:
         """Discard everything written since the last commit. Never raises."""
@@ -525,6 +534,7 @@ class Journal:
         self._is_closed = True
         try:
             # The writer last: the last one out moves the log into the file.
+            self._checkpoint.close()
             self._reader.close()
             self._writer.close()
         except sqlite3.Error as error:
