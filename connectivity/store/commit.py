@@ -34,10 +34,11 @@ class PendingCommit:
     """Changes that are stored together, with the future that says when they are durable.
 
     A barrier has no changes. A step has no changes either; it may run outside of transactions (`is_aside`), and leave an
-    entity without state (`forgotten`).
+    entity without state (`forgotten`). `weight` is how long it takes to write and to report the changes, in changes of
+    ordinary size.
     """
 
-    __slots__ = ("changes", "durable", "forgotten", "is_outside_transaction", "step")
+    __slots__ = ("changes", "durable", "forgotten", "is_outside_transaction", "step", "weight")
 
     def __init__(
         self, changes: Sequence[Change], durable: asyncio.Future[None], step: Callable[[], object] | None = None
@@ -47,15 +48,11 @@ class PendingCommit:
         self.step = step
         self.is_outside_transaction = False
         self.forgotten: Snapshot | None = None
+        self.weight = 4 + sum(1 + (event_size(event) >> 10) for change in changes for event in change.events)
 
     def take_step(self) -> None:
         if self.step is not None:
             self.step()
-
-    @property
-    def weight(self) -> int:
-        """How long it takes to write and to report these changes, in changes of ordinary size."""
-        return 4 + sum(1 + (event_size(event) >> 10) for change in self.changes for event in change.events)
 
     def entities(self) -> set[EntityId]:
         """Return the entities whose states change."""
@@ -104,7 +101,8 @@ class ReportQueue:
 
     def _begin_turn(self) -> None:
         self._is_scheduled, self._left = False, _TURN_WEIGHT
-        self._call_some()
+        if self._reports:
+            self._call_some()
 
 
 class UncommittedState:

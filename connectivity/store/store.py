@@ -184,7 +184,7 @@ class Store:
         stored either.
         """
         submitted = PendingCommit(changes, asyncio.get_running_loop().create_future())
-        if self._is_closed or not self.is_available:
+        if self._is_closed or self.reason is not None:
             self._decided.clear()
             submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
             return submitted.durable

@@ -409,14 +409,10 @@ class SubscriptionManager(ConnectionComponent):
                 page = await self._first_page(subscription, feed, limit)
             else:
                 page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
-            if subscription.is_closed:
-                break
             subscription.position, then = page.position, page.then
             await self._send_in_turns(subscription, page.elements)
             # Free the page before the next one is read.
             del page
-            if subscription.is_closed:
-                break
             if then is PageEnd.END:
                 self._send(subscription, subscription.finish())
                 break

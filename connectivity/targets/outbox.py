@@ -230,7 +230,13 @@ class OrderedQueue:
             self._held[sender].append(_QueueEntry(posting, messages))
             return
         window = self._link_window
-        if len(messages) == 1 and window is not None and self._may_send_at_once(window):
+        if (
+            len(messages) == 1
+            and window is not None
+            and window is self._next_link_window
+            and not (self._flows or self._returned or self._suspects or window.is_sending or window.is_behind)
+            and window.in_flight < window.link.window
+        ):
             posting.untaken = 0
             window.is_sending = True
             try:
@@ -336,13 +342,6 @@ class OrderedQueue:
             self._room = None
         return self._number != number
 
-    def _may_send_at_once(self, window: LinkWindow) -> bool:
-        return (
-            not (self._flows or self._returned or self._suspects or window.is_sending or window.is_behind)
-            and window is self._next_link_window
-            and window.in_flight < window.link.window
-        )
-
     def _publish(self, window: LinkWindow, message: OutboundMessage, posting: PendingPublish) -> None:
         self._number += 1
         self._in_flight[self._number] = message, posting
@@ -404,7 +403,15 @@ class OrderedQueue:
         self._failed_links = 0
         if self._suspects:
             self._suspects -= 1
-        entry[1].confirm(error)
+        posting = entry[1]
+        if error is None and posting.unconfirmed == 1 and posting.error is None:
+            # As in `confirm`, without a call.
+            posting.unconfirmed = 0
+            ended, posting.ended = posting.ended, None
+            if ended is not None:
+                ended(None)
+        else:
+            posting.confirm(error)
         if self._empty is not None:
             self._end_drain()
         if self._next_link_window is not link_window and not self._in_flight:

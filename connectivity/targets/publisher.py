@@ -76,17 +76,13 @@ class SignalPublisher:
             return None
         return destination, [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
 
-    def _messages(self, signal: Outbound, mapped: MappedSignal) -> list[OutboundMessage]:
-        destination, parts = mapped
-        envelopes = parts[0][1] if len(parts) == 1 else [envelope for _, found in parts for envelope in found]
-        return destination.outgoing(envelopes, self.qos, order_of(signal))
-
     async def _messages_of_scripts(self, signal: Outbound, mapped: MappedSignal) -> list[OutboundMessage]:
         destination, parts = mapped
+        order = order_of(signal)
         messages: list[OutboundMessage] = []
         for mapper, envelopes in parts:
             finished = await mapper.finish(envelopes) if mapper.must_finish else envelopes
-            messages += destination.outgoing(finished, self.qos, order_of(signal))
+            messages += destination.outgoing(finished, self.qos, order)
         return messages
 
     def _send(self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, sender: Hashable) -> None:
@@ -96,6 +92,7 @@ class SignalPublisher:
         """
         key, entity = getattr(signal, "key", None), signal.entity
         posting.flow, posting.is_element = key, isinstance(signal, Next)
+        destination, parts = mapped
         # By the entity, or the subscription if there is none, signals keep their order.
         subject = key if entity is None else entity
         span = self.tracer.sending(signal, self.address) if self.tracer is not None else None
@@ -103,14 +100,17 @@ class SignalPublisher:
             posting.ended = partial(_end_span, span, posting, posting.ended)
         if self._runs_scripts:
             running = asyncio.ensure_future(self._run_scripts(signal, mapped, posting, span))
-            self.outbox.hold(running, posting, subject, sender, mapped[0].address)
+            self.outbox.hold(running, posting, subject, sender, destination.address)
             return
-        messages: Sequence[OutboundMessage] = self._messages(signal, mapped)
+        envelopes = parts[0][1] if len(parts) == 1 else [envelope for _, found in parts for envelope in found]
+        # As `order_of`.
+        order = key if key is not None or entity is None else entity.id
+        messages: Sequence[OutboundMessage] = destination.outgoing(envelopes, self.qos, order)
         if span is not None:
             messages = span.carry(messages)
         posting.count = posting.untaken = posting.unconfirmed = len(messages)
         # The posting is known before: a link may confirm within the call.
-        self.outbox.queue_for(subject, mapped[0].address).post(messages, posting, sender)
+        self.outbox.queue_for(subject, destination.address).post(messages, posting, sender)
 
     async def _run_scripts(
         self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, span: SendSpan | None

@@ -200,14 +200,6 @@ class ReplyTargetPublisher(SignalPublisher):
         if ended is not None:
             ended(error)
 
-    def messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage]:
-        """Return the messages of a signal before scripts run.
-
-        None of them if it is not expected or its address has no value.
-        """
-        mapped = self._map_and_count(signal, unasked)
-        return self._messages(signal, mapped) if mapped is not None else ()
-
     async def preview_messages(self, signal: Outbound, *, unasked: bool = False) -> Sequence[OutboundMessage] | str:
         """Return what `post` would send, or the reason why it would send nothing.
 

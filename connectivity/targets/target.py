@@ -6,7 +6,7 @@ no message of a signal, it ends as if the broker had confirmed. `close` ends all
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from time import monotonic
@@ -24,7 +24,7 @@ from connectivity.targets.publisher import MappedSignal, SignalPublisher
 from connectivity.targets.signal_context import S, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.transports import load_connection_type
-from connectivity.transports.base import Done, OutboundMessage
+from connectivity.transports.base import Done
 from mappings.errors import MappingError
 from mappings.ids import EntityId
 from mappings.model.signals import MAX_TIMEOUT, Acknowledgement, Live, Outbound
@@ -98,14 +98,6 @@ class TargetPublisher(SignalPublisher):
             self.counters.dispatched.note(signal_context.signal)
             self.counters.not_filtered.note(signal_context.signal, words=judged.value)
         return judged
-
-    def messages(self, signal: Outbound) -> Sequence[OutboundMessage]:
-        """Return the messages of a signal before scripts run.
-
-        None of them if its address has no value or all mappers drop it. Raises PublishFailed if it cannot be mapped.
-        """
-        mapped = self._map_and_count(signal)
-        return self._messages(signal, mapped) if mapped is not None else ()
 
     def _map_and_count(self, signal: Outbound) -> MappedSignal | None:
         """Return the mapped signal; None if there is nothing to publish. Raises PublishFailed."""

@@ -287,13 +287,13 @@ class CurrentStateLookup:
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         """Return the permissions of a policy; None if it does not exist or is deleted."""
-        entity = parse_entity_id(EntityType.POLICY, policy_id)
+        known = self._compiled.get(policy_id)
+        entity = parse_entity_id(EntityType.POLICY, policy_id) if known is None else known.policy.entity
         policy = self.snapshot(entity) if entity is not None else None
         if entity is None or policy is None or policy.state is None:
             self._compiled.pop(policy_id, None)
             return None
-        known = self._compiled.get(policy_id)
-        if known is None or not self._is_present(known, policy):
+        if known is None or ((known.policy is not policy or known.others) and not self._is_present(known, policy)):
             known = self._compiled[policy_id] = self._compile(policy)
             if len(self._compiled) > self._cache_size:
                 self._compiled.popitem(last=False)

@@ -132,7 +132,7 @@ class Decider:
 
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         """As the function `decide`. Raises TwinError."""
-        return decide(command, subjects, self.world, self._timestamp(), self.limits)
+        return decide(command, subjects, self.world, utc_text(self.now()), self.limits)
 
     def needed_past(self, command: Command, subjects: Sequence[str]) -> PastQuery | None:
         """As the function `needed_past`. Raises TwinError."""

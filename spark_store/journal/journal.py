@@ -338,7 +338,8 @@ class Journal:
 
     def _begin(self) -> bool:
         """Open a transaction unless one is open; return whether it was opened."""
-        self._repair()
+        if self._is_torn:
+            self._repair()
         if is_first := not self._writer.in_transaction:
             self._writer.execute("BEGIN IMMEDIATE")
         return is_first

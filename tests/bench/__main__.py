@@ -224,9 +224,9 @@ async def _replay(journal: Journal, count: int) -> int:
 
         def post(self, signal: Outbound, ended: Done | None = None) -> None:
             nonlocal encoded
-            messages = route.messages(signal)
+            envelopes = route.mapper.encode(signal, None)
             if isinstance(signal, Next):
-                encoded += len(messages)
+                encoded += len(envelopes)
                 if encoded >= count:
                     is_over.set()
 

@@ -34,7 +34,8 @@ REFUSED = 128
 UNREPORTED_REFUSALS = {1: 132, 2: 133}
 """Refusals of MQTT 3.1.1 that paho does not report, as reason codes: protocol version, client ID."""
 
-_ONE_BYTE = 127
+_ONE_BYTE, _TWO_BYTES = 127, 16_383
+"""The greatest lengths of that many bytes."""
 """The largest length that takes a single byte; it is read and written without a call."""
 
 _PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
@@ -103,8 +104,14 @@ class SansIoPahoClient(Client):
         start, end = 0, len(data)
         try:
             while start < end and self._sock is not None:
-                body, stop = start + 2, start + 2 + data[start + 1] if start + 1 < end else 0
-                if self._oversized is not None or not body <= stop <= min(end, body + _ONE_BYTE):
+                body = start + 2
+                length = data[body - 1] if body <= end else -1
+                if length > _ONE_BYTE:
+                    # Most messages have a length of two bytes.
+                    length = length & 127 | data[body] << 7 if body < end and data[body] <= _ONE_BYTE else -1
+                    body += 1
+                stop = body + length
+                if self._oversized is not None or length < 0 or stop > end:
                     body, stop = self._find_packet(data, start, end)
                 head = data[start]
                 if not body:
@@ -214,6 +221,8 @@ class SansIoPahoClient(Client):
         length = 2 + len(topic) + len(publication.properties) + len(publication.payload) + (2 if qos else 0)
         if length <= _ONE_BYTE:
             head.append(length)
+        elif length <= _TWO_BYTES:
+            head += bytes((length & 127 | 128, length >> 7))
         else:
             head += pack_varint(length)
         head += _LENGTH.pack(len(topic))
@@ -230,7 +239,10 @@ class SansIoPahoClient(Client):
             head += _LENGTH.pack(mid)
         head += publication.properties
         head += publication.payload
-        self._packet_queue(_PUBLISH, head, mid, qos)
+        # As in `_packet_queue`, without a call.
+        self.unsent.append(head)
+        if len(self.unsent) == 1:
+            self.on_unsent()
         return mid
 
     def acknowledge(self, mid: int, qos: int) -> None:

@@ -54,7 +54,13 @@ class Way:
         self.route = ReplyTargetPublisher(made, index, self.outbox, self.monitor.meter(made.id), lambda: NOW)
 
     def publishes(self, signal: Outbound, **options: Any) -> Sequence[OutboundMessage]:
-        return self.route.messages(signal, **options)
+        """The messages that a link is given, which goes afterwards."""
+        link = Link()
+        self.outbox.attach(link)
+        self.route.post(signal, **options)
+        link.confirm()
+        self.outbox.detach()
+        return tuple(link.published)
 
     def addresses(self, signal: Outbound, **options: Any) -> list[str]:
         return [message.address for message in self.publishes(signal, **options)]

@@ -59,7 +59,8 @@ class Way:
 def test_case_17_the_address_and_the_headers_are_resolved_for_the_signal() -> None:
     mapping = {"subject": "{{ topic:subject }}", "desk": "{{ header:desk | fn:upper() }}", "no": "{{ header:no }}"}
     way = Way(MESSAGES, address="to/{{ thing:name }}/{{ topic:channel }}", headerMapping=mapping, qos=2)
-    (message,) = way.route.messages(BLINK)
+    way.route.post(BLINK, way.ended.append)
+    (message,) = way.link.published
     assert (message.address, message.qos) == ("to/lamp-7/live", 2)
     assert message.envelope.headers == {
         "content-type": "application/vnd.eclipse.ditto+json",
@@ -76,7 +77,8 @@ def test_case_20_mapped_headers_stand_beside_those_of_the_mapper() -> None:
     event = TwinEvent(
         LAMP, 7, "", "modified", "/features/bulb/properties/on", b"1", headers, b'{"attributes":{"site":"N"}}'
     )
-    (message,) = way.route.messages(event)
+    way.route.post(event, way.ended.append)
+    (message,) = way.link.published
     assert message.address == "to/lamp-7/bulb"
     assert message.envelope.headers == {
         "content-type": "application/vnd.eclipse.ditto+json",
@@ -158,7 +160,9 @@ def test_a_live_signal_is_not_sent_when_its_time_is_over_and_an_answer_is(monkey
 
 def test_an_event_of_a_twin_can_be_written_too() -> None:
     event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00.250000Z", "modified", "/attributes/on", b"true", {})
-    (message,) = Way(address="{{ topic:channel }}/{{ topic:action }}").route.messages(event)
+    way = Way(address="{{ topic:channel }}/{{ topic:action }}")
+    way.route.post(event, way.ended.append)
+    (message,) = way.link.published
     assert message.address == "twin/modified"
 
 

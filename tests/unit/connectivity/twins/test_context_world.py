@@ -58,7 +58,8 @@ def test_a_policy_that_is_gone_permits_nothing() -> None:
 
 def test_the_number_of_compiled_policies_is_bounded() -> None:
     world = a_policy_world()
-    snapshots = {policy(f"acme:p{n}"): world.snapshots[P] for n in range(3)}
+    policies = [policy(f"acme:p{n}") for n in range(3)]
+    snapshots = {entity: msgspec.structs.replace(world.snapshots[P], entity=entity) for entity in policies}
     present = CurrentStateLookup(snapshots.get, lambda: world.now, kept=2)
     first, second = present.enforcer("acme:p0"), present.enforcer("acme:p1")
     assert present.enforcer("acme:p0") is first
