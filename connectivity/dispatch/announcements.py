@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from connectivity.dispatch.command_executor import foreign_labels
 from connectivity.errors import ConnectivityError

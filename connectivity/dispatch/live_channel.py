@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.errors import ConnectivityError, PublishFailed

@@ -5,9 +5,8 @@ All responses are sent here. Events of subscriptions are never diverted, and go 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import structlog
+from msgspec.structs import replace
 
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import ConnectivityError

@@ -14,6 +14,8 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeAlias
 
+from msgspec import structs
+
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import DIVERT_TO
 from connectivity.errors import OperationRefused, Problem
@@ -143,7 +145,9 @@ def _value(signal: Inbound) -> Any:
     match signal:
         case Subscribe(query=query):
             members = {
-                name: value for name, value in asdict(query).items() if name != "entity" and value not in (None, ())
+                name: value
+                for name, value in structs.asdict(query).items()
+                if name != "entity" and value not in (None, ())
             }
             return {
                 name: payload_as_json(value) if isinstance(value, bytes) else value for name, value in members.items()

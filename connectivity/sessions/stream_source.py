@@ -7,10 +7,10 @@ that a redelivered entry is not appended again. The wire protocols of streams ar
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from connectivity.sessions.base import FOREVER, RetentionTimes
 from connectivity.store.past_state import first_published

@@ -15,11 +15,11 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from connectivity.connections.templates import with_connection_id
 from connectivity.mapping.mapper import ConfiguredMapper, Prepared

@@ -8,12 +8,12 @@ it does not notice later changes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
+from msgspec.structs import replace
 
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.destination import context_of
@@ -247,4 +247,4 @@ def _value_of(template: Template, context: PlaceholderContext) -> Any:
 
 def _with(signal: S, **members: bytes | None) -> S:
     changed: Any = signal
-    return cast(S, (msgspec.structs.replace if isinstance(signal, TwinEvent) else replace)(changed, **members))
+    return cast(S, replace(changed, **members))

@@ -11,10 +11,10 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from mappings.ditto import errors
 from mappings.ditto.document import NOT_JSON

@@ -12,7 +12,6 @@ JSON values are text: `value` has the received bytes without white space. `None`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -28,8 +27,7 @@ The specification's own names are in lower case, others as they were sent.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(msgspec.Struct, frozen=True):
     """A request to change or to read an entity. `action`: create, modify, merge, delete or retrieve."""
 
     entity: EntityId
@@ -40,8 +38,7 @@ class Command:
     fields: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(msgspec.Struct, frozen=True):
     """The answer to a command that was carried out."""
 
     entity: EntityId
@@ -85,8 +82,7 @@ class TwinEvent(msgspec.Struct, frozen=True):
     extra: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorResponse:
+class ErrorResponse(msgspec.Struct, frozen=True):
     """The response to a failed or unreadable command, whose entity may be unknown.
 
     `channel` is that of the command, `twin` or `live`; policies have none.
@@ -99,8 +95,7 @@ class ErrorResponse:
     channel: str = "twin"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """A message to or from a thing or one of its features.
 
     `direction`: `to` (its inbox) or `from`. `extra` is that of `TwinEvent`, here as in all live signals: None while the
@@ -116,8 +111,7 @@ class Message:
     extra: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MessageResponse:
+class MessageResponse(msgspec.Struct, frozen=True):
     """The response to a message, sent by its receiver."""
 
     entity: EntityId
@@ -129,8 +123,7 @@ class MessageResponse:
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class LiveCommand:
+class LiveCommand(msgspec.Struct, frozen=True):
     """A command that a device is to carry out itself; actions and paths are those of `Command`."""
 
     entity: EntityId
@@ -142,8 +135,7 @@ class LiveCommand:
     extra: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveResponse:
+class LiveResponse(msgspec.Struct, frozen=True):
     """The response of a device to a live command."""
 
     entity: EntityId
@@ -154,8 +146,7 @@ class LiveResponse:
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class LiveEvent:
+class LiveEvent(msgspec.Struct, frozen=True):
     """An event of a device that no twin stores. `action`: created, modified, merged or deleted."""
 
     entity: EntityId
@@ -166,8 +157,7 @@ class LiveEvent:
     extra: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyAnnouncement:
+class PolicyAnnouncement(msgspec.Struct, frozen=True):
     """An announcement of a policy to its `subjects`; `name` is its kind, such as `subjectDeletion`."""
 
     entity: EntityId
@@ -178,8 +168,7 @@ class PolicyAnnouncement:
     path: str = "/"
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(msgspec.Struct, frozen=True):
     """An acknowledgement of a signal under one label.
 
     The correlation ID in `headers` identifies the signal.
@@ -193,8 +182,7 @@ class Acknowledgement:
     channel: str = "twin"
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgements:
+class Acknowledgements(msgspec.Struct, frozen=True):
     """All acknowledgements that one signal requested. Labels may be repeated."""
 
     entity: EntityId
@@ -204,8 +192,7 @@ class Acknowledgements:
     channel: str = "twin"
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionAnnouncement:
+class ConnectionAnnouncement(msgspec.Struct, frozen=True):
     """An announcement of a connection to its own targets. `name`: opened or closed. It has no entity."""
 
     connection_id: str
@@ -224,8 +211,7 @@ class SubscriptionKind(str, Enum):
     LIVE = "live"
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryQuery:
+class HistoryQuery(msgspec.Struct, frozen=True):
     """A query for events of one entity.
 
     Revisions are inclusive, 0 and negative ones relative to the newest (`to` of None: no upper bound). `after` and `before`
@@ -240,8 +226,7 @@ class HistoryQuery:
     filter: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
+class SearchQuery(msgspec.Struct, frozen=True):
     """A query for things, as the client has written it; it has no entity.
 
     `filter` is RQL, `options` give order and page size, `fields` is a readable field selector. No `namespaces` means all.
@@ -257,8 +242,7 @@ class SearchQuery:
     entity: ClassVar[None] = None
 
 
-@dataclass(frozen=True, slots=True)
-class LiveQuery:
+class LiveQuery(msgspec.Struct, frozen=True):
     """A query for all future events of one entity after revision `after`.
 
     None: after the newest one. `may_skip`: a slow subscriber skips ahead to the newest event.
@@ -269,8 +253,7 @@ class LiveQuery:
     may_skip: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SessionQuery:
+class SessionQuery(msgspec.Struct, frozen=True):
     """A query whose feed a session handler supplies: `open` returns it, or the fault.
 
     `entity` is its entity, if there is one.
@@ -283,8 +266,7 @@ class SessionQuery:
 Query: TypeAlias = HistoryQuery | SearchQuery | LiveQuery | SessionQuery
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(msgspec.Struct, frozen=True):
     """Opens a subscription.
 
     `key` is the client's own ID, or None if the service chooses one; `demand` is included in protocols that request with the
@@ -303,8 +285,7 @@ class Subscribe:
         return self.query.entity
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(msgspec.Struct, frozen=True):
     """Ask for `demand` more elements.
 
     `entity` is the one the client named, which need not be the subscription's.
@@ -317,16 +298,14 @@ class Request:
     entity: EntityId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cancel:
+class Cancel(msgspec.Struct, frozen=True):
     kind: SubscriptionKind
     key: str
     headers: Headers
     entity: EntityId | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionMessage:
+class SessionMessage(msgspec.Struct, frozen=True):
     """A message of a session protocol, for its session handler (`connectivity.sessions`).
 
     `has_parts`: only its parts say which entities it concerns, and the handler checks each of them.
@@ -348,16 +327,14 @@ class EndReason(Enum):
     ABORTED = "aborted by a restart"
 
 
-@dataclass(frozen=True, slots=True)
-class Created:
+class Created(msgspec.Struct, frozen=True):
     kind: SubscriptionKind
     key: str
     entity: EntityId | None
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(msgspec.Struct, frozen=True):
     """Elements in order; protocols may send them in one message or in several.
 
     An element of a history, or of a live feed, is an `Event`; one of a search is a page: a JSON array of things, as text.
@@ -372,16 +349,14 @@ class Next:
     subscribed: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class Complete:
+class Complete(msgspec.Struct, frozen=True):
     kind: SubscriptionKind
     key: str
     entity: EntityId | None
     headers: Headers
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     kind: SubscriptionKind
     key: str
     entity: EntityId | None

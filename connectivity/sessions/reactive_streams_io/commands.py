@@ -186,7 +186,9 @@ def _read(
     if isinstance(found, ErrorResponse):
         return partial(_report_refusal, found, told)
     if not _UNANSWERABLE.isdisjoint(found.headers):
-        found = replace(found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE})
+        found = msgspec.structs.replace(
+            found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE}
+        )
     return SessionCommand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), told)
 
 

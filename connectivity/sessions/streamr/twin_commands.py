@@ -6,9 +6,10 @@ A success has no reply; an error is sent as a frame.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from connectivity.sessions.base import SessionCommand
 from connectivity.sessions.streamr.permissions import StreamPermission
