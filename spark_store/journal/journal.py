@@ -77,6 +77,10 @@ _ANSWER = """
     SELECT digest, answer, at, log_partition, log_offset FROM answers
     WHERE connection = ? AND source = ? AND name = ? ORDER BY id DESC LIMIT 1
 """
+_NEWEST_ANSWERED = """
+    SELECT connection, source, log_partition, max(log_offset) FROM answers WHERE log_partition != ''
+    GROUP BY connection, source, log_partition
+"""
 _ANSWERS_ENDS = """
     SELECT (SELECT id FROM answers ORDER BY id LIMIT 1), (SELECT id FROM answers ORDER BY id DESC LIMIT 1)
 """
@@ -163,6 +167,8 @@ class Journal:
         """By connection and partition, the offset that its deliveries come again from after a lost link."""
         self.known: Callable[[EntityId], Snapshot | None] = lambda _entity: None
         """Returns a committed state that is in memory, if any, so that it is not read and parsed again."""
+        self._newest_answered: dict[tuple[str, int, str], int] = {}
+        """By connection, source and partition, an offset beyond which no delivery has an answer."""
         self._next_forgotten = 0
         """The answer to continue with, behind those that were kept."""
 
@@ -191,10 +197,13 @@ class Journal:
                 reader = undo.enter_context(contextlib.closing(_connect(path, factory)))
                 for pragma in _READER_PRAGMAS:
                     reader.execute(f"PRAGMA {pragma}").fetchall()
+                answered = reader.execute(_NEWEST_ANSWERED).fetchall()
             except sqlite3.Error as error:
                 raise translate_sqlite_error(path, error) from error
             undo.pop_all()
-        return cls(path, writer, reader, BackgroundCheckpoint(lambda: _connect(path, factory)), clock)
+        journal = cls(path, writer, reader, BackgroundCheckpoint(lambda: _connect(path, factory)), clock)
+        journal._newest_answered.update({tuple(log): offset for *log, offset in answered})
+        return journal
 
     def write(self, changes: Sequence[Change]) -> None:
         """Store `changes` in the open transaction (a first call opens one), all of them or none.
@@ -397,14 +406,15 @@ class Journal:
             self._writer.execute(_SET_SEQ, (seq + len(events),))
         at = self._clock()
         for answered in batched([change for change in changes if change.answer]):
-            self._writer.executemany(
-                _INSERT_ANSWER,
-                [
-                    (at, *change.answer.delivery, change.answer.answer, *_owners(change, keys))
-                    for change in answered
-                    if change.answer
-                ],
-            )
+            answers = []
+            for change in answered:
+                assert change.answer is not None
+                name = change.answer.delivery
+                if name.partition:
+                    log = name.connection, name.source, name.partition
+                    self._newest_answered[log] = max(name.offset, self._newest_answered.get(log, -1))
+                answers.append((at, *name, change.answer.answer, *_owners(change, keys)))
+            self._writer.executemany(_INSERT_ANSWER, answers)
             yield
 
     @contextlib.contextmanager
@@ -463,6 +473,11 @@ class Journal:
 
         `since` is in nanoseconds; an uncommitted delivery can come again after any time.
         """
+        if name.partition and name.digest:
+            # A name by the offset: most deliveries of a log are newer than any answered one.
+            log = name.connection, name.source, name.partition
+            if name.offset > self._newest_answered.get(log, -1):
+                return None
         row = self._one(_ANSWER, name.place)
         if row is None or row[0] != name.digest:
             return None

@@ -17,7 +17,7 @@ from mappings.ids import EntityId, EntityType
 from spark_store.errors import SchemaTooNew, StoreUnavailable, Unstorable
 from spark_store.journal.journal import Journal
 from spark_store.journal.schema import STEPS
-from spark_store.records import Change
+from spark_store.records import Change, StoredAnswer
 from tests.contract.journal import JournalBehaviour
 from tests.support.failing_sqlite import Fragile
 from tests.support.journal_entries import (
@@ -32,6 +32,7 @@ from tests.support.journal_entries import (
     delivery,
     event,
     history,
+    recorded,
     revisions,
     snapshot,
 )
@@ -366,4 +367,43 @@ def test_pages_of_trimmed_events_are_used_again(tmp_path: Path) -> None:
     assert pages() < 1.15 * full
     plan = [row[3] for row in journal._writer.execute("EXPLAIN QUERY PLAN DELETE FROM entries WHERE seq <= 7")]
     assert plan == ["SEARCH entries USING COVERING INDEX entries_by_seq (seq<?)"]
+    journal.close()
+
+
+class CountingLookups(sqlite3.Connection):
+    """Counts the questions for answers."""
+
+    count = 0
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        CountingLookups.count += sql.lstrip().startswith("SELECT digest, answer")
+        return super().execute(sql, *parameters)
+
+
+def test_a_record_newer_than_every_answered_one_of_its_partition_is_not_looked_up(tmp_path: Path) -> None:
+    def lookups(answer: StoredAnswer, expected: bytes | None) -> int:
+        before = CountingLookups.count
+        assert journal.answer(answer.delivery) == expected
+        return CountingLookups.count - before
+
+    journal = Journal.open(tmp_path / "journal.db", factory=CountingLookups)
+    for number, offset in enumerate((7, 3), 1):
+        journal.append([change(LAMP, number, answer=recorded(offset))])
+    for _ in range(2):
+        assert (lookups(recorded(3), b"done"), lookups(recorded(7), b"done")) == (1, 1)
+        assert (lookups(recorded(5), None), lookups(recorded(8), None), lookups(recorded(0, "topic/1"), None)) == (
+            1,
+            0,
+            0,
+        )
+        journal.close()
+        journal = Journal.open(tmp_path / "journal.db", factory=CountingLookups)
+    journal.close()
+
+
+def test_a_command_with_a_key_of_its_own_is_looked_up_at_every_offset(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path / "journal.db")
+    name = recorded(7).delivery._replace(name="key:once", digest=b"")
+    journal.append([change(LAMP, 1, answer=StoredAnswer(name, b"done"))])
+    assert journal.answer(name._replace(offset=8)) == b"done"
     journal.close()
