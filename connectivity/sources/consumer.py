@@ -122,14 +122,16 @@ class RetryBuffer:
     async def _recover(self) -> None:
         """Retry the held deliveries; an internal error ends the links, so that brokers redeliver."""
         try:
-            await self._retry()
+            while self._held:
+                await self._wait_for_store()
+                await self._retry()
         except Exception as error:
-            self._recovery = None
             for consumer in self._consumers:
                 consumer.stop(error)
+        self._recovery = None
 
-    async def _retry(self) -> None:
-        """Wait until the store is available, and process the held deliveries in order of arrival."""
+    async def _wait_for_store(self) -> None:
+        """Wait until the store is available, and everything submitted to it is durable."""
         while True:
             if self._store.is_available:
                 await asyncio.sleep(self._pause)
@@ -138,9 +140,21 @@ class RetryBuffer:
                 # Transactions before the barrier may still hand deliveries back.
                 await self._store.barrier()
                 break
-        held, self._held = sorted(self._held, key=lambda each: each[0].number), []
-        self._recovery = None
-        self._process([delivery for delivery, _ in held], partial(self._hold, dict(held)))
+
+    async def _retry(self) -> None:
+        """Process the held deliveries in order of arrival, until one is handed back again."""
+        self._held.sort(key=lambda each: each[0].number)
+        retried, self._held = self._held, []
+        owners = dict(retried)
+        for part in parts([inbound.delivery for inbound, _ in retried]):
+            if self._held:
+                # The others wait behind it.
+                self._held += retried[part.start :]
+                break
+            # A link that has ended in the meantime has its deliveries redelivered.
+            ready = [inbound for inbound, owner in retried[part] if owner in self._consumers]
+            self._process(ready, partial(self._hold, owners))
+            await asyncio.sleep(0)
 
 
 class SourceConsumer:

@@ -216,11 +216,7 @@ class Journal:
 
     def steps(self, changes: Sequence[Change]) -> Iterator[None]:
         """Do what `write` does in short steps, between which nothing else may use the transaction."""
-        with self._writing():
-            # A savepoint makes SQLite copy every page, so a batch that opens the transaction has none.
-            is_first = self._begin()
-            if not is_first:
-                self._writer.execute("SAVEPOINT batch")
+        with self._writing(), self._all_or_nothing():
             try:
                 heads: dict[EntityId, EntityHead] = {}
                 for part in batched([*dict.fromkeys(event.entity for change in changes for event in change.events)]):
@@ -229,16 +225,8 @@ class Journal:
                     yield
                 states = plan(changes, lambda entity: heads[entity].revision if entity in heads else 0)
                 yield from self._store(changes, states, heads)
-            except BaseException as error:
-                # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
-                if self._writer.in_transaction:
-                    self._writer.execute("ROLLBACK" if is_first else "ROLLBACK TO batch")
-                if isinstance(error, _NOT_ITS_FAULT):
-                    raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
-                raise
-            finally:
-                if not is_first and self._writer.in_transaction:
-                    self._writer.execute("RELEASE batch")
+            except _NOT_ITS_FAULT as error:
+                raise Unstorable(f"a change with a value that cannot be stored: {error}") from error
 
     def commit(self) -> None:
         """Make everything written durable. After StoreUnavailable the transaction is gone."""
@@ -309,12 +297,11 @@ class Journal:
             return int(seq)
 
     def within(self, step: Callable[[sqlite3.Connection], T]) -> T:
-        """Do something short of another module in the open transaction.
+        """Do something short of another module in the open transaction, all of it or nothing.
 
-        Raises StoreUnavailable; then all of it is gone.
+        Raises what it raises, and StoreUnavailable; after that the transaction is gone.
         """
-        with self._writing():
-            self._begin()
+        with self._writing(), self._all_or_nothing():
             return step(self._writer)
 
     def scrub(self) -> bool:
@@ -416,6 +403,24 @@ class Journal:
                 answers.append((at, *name, change.answer.answer, *_owners(change, keys)))
             self._writer.executemany(_INSERT_ANSWER, answers)
             yield
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Undo everything that was written within if it fails."""
+        # A savepoint makes SQLite copy every page, so what opens the transaction has none.
+        is_first = self._begin()
+        if not is_first:
+            self._writer.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            # A full disk makes SQLite end the transaction by itself, and the savepoint with it.
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK" if is_first else "ROLLBACK TO part")
+            raise
+        finally:
+            if not is_first and self._writer.in_transaction:
+                self._writer.execute("RELEASE part")
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:

@@ -144,8 +144,9 @@ async def test_an_internal_error_while_retrying_strands_no_delivery(
     assert "connecting: source stopped: ZeroDivisionError" in [line.get("reason") for line in lines]
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["at once", "after a full disk"])
 async def test_a_long_list_of_deliveries_is_processed_in_parts_with_turns_for_others(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, held: bool
 ) -> None:
     """Each part is a turn of the event loop of its own, and the order is kept."""
     handle = Dispatcher.handle
@@ -166,7 +167,16 @@ async def test_a_long_list_of_deliveries_is_processed_in_parts_with_turns_for_ot
     running = await Running.opened()
     processed.clear()
     turning = asyncio.get_running_loop().create_task(count_turns())
-    running.send(*numbered(*range(100)))
+    if held:
+        running.harness.disk.full = True
+        with capture_logs():
+            running.send(*numbered(*range(100)))
+            await until(lambda: running.harness.count("in", "held") == 100)
+            processed.clear()
+            running.harness.disk.full = False
+            await running.answered(100)
+    else:
+        running.send(*numbered(*range(100)))
     assert await running.answered(100) == [str(number) for number in range(100)]
     assert sum(size for size, _ in processed) == 100
     assert max(size for size, _ in processed) <= PART

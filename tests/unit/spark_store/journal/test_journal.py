@@ -407,3 +407,20 @@ def test_a_command_with_a_key_of_its_own_is_looked_up_at_every_offset(tmp_path: 
     journal.append([change(LAMP, 1, answer=StoredAnswer(name, b"done"))])
     assert journal.answer(name._replace(offset=8)) == b"done"
     journal.close()
+
+
+@pytest.mark.parametrize("written", [[], [change(LAMP, 1)]], ids=["alone", "after a change"])
+def test_a_step_that_fails_half_way_leaves_nothing_behind(tmp_path: Path, written: list[Change]) -> None:
+    def step(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO counters (name, value) VALUES ('half', 1)")
+        raise ValueError("the other half")
+
+    journal = Journal.open(tmp_path / "journal.db")
+    if written:
+        journal.write(written)
+    with pytest.raises(ValueError, match="the other half"):
+        journal.within(step)
+    journal.commit()
+    assert journal.read(lambda it: it.execute("SELECT count(*) FROM counters WHERE name = 'half'").fetchone()) == (0,)
+    assert journal.latest(LAMP) == len(written)
+    journal.close()
