@@ -117,7 +117,7 @@ class Dispatcher:
         arrival.open = len(steps) or 1
         if not steps:
             # Subscriptions send on their own; acknowledge when the link has taken what was sent before.
-            arrival.route.outbox.behind(arrival.respond(), arrival.route.place)
+            arrival.route.outbox.behind(arrival.respond(), arrival.route.source_key)
         elif isinstance(steps[0], ForwardEffect) and arrival.is_single:
             # It depends on no change, so it does not wait for the store.
             self._responder.carry_out(steps[0])

@@ -154,7 +154,10 @@ class RequestReply:
         if earlier is None:
             return None
         former = earlier.arrival
-        is_same = former is not arrival and (former.route.place, former.key) == (arrival.route.place, arrival.key)
+        is_same = former is not arrival and (former.route.source_key, former.key) == (
+            arrival.route.source_key,
+            arrival.key,
+        )
         if arrival.delivery.redelivered and is_same:
             self.pending.drop(earlier)
             former.ledger.forget(former)

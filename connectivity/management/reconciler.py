@@ -116,8 +116,8 @@ def compare_folder(
         if connection_id in taken:
             continue
         if former.file in broken:
-            told = tuple(str(problem) for problem in problems if problem.file == former.file)
-            wanted[connection_id] = replace(former, problems=told)
+            reported = tuple(str(problem) for problem in problems if problem.file == former.file)
+            wanted[connection_id] = replace(former, problems=reported)
         elif (note := notes.get(connection_id)) is not None and note.digest:
             changed.append(note._replace(digest="", override=None))
     return FolderReading(wanted, changed, problems)

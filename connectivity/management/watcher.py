@@ -90,8 +90,8 @@ class FolderWatcher:
         loaded = join_files({self._folder / name: self._known[name].content for name in sorted(self._known)})
         self._secrets = loaded.secrets
         problems = {**dict.fromkeys(missing, _MISSING), **dict.fromkeys(self._recheck_files(changed), _RESTLESS)}
-        told = [FileProblem(self._folder / name, problem) for name, problem in sorted(problems.items())]
-        return replace(loaded, problems=loaded.problems + told)
+        more = [FileProblem(self._folder / name, problem) for name, problem in sorted(problems.items())]
+        return replace(loaded, problems=loaded.problems + more)
 
     def _changed_files(self, found: Mapping[str, object]) -> Iterator[str]:
         """The files that are to be read."""

@@ -69,8 +69,8 @@ class SessionReply(Protocol):
 class SessionCommand:
     """A command in a session's request.
 
-    The dispatcher executes it as one that `subjects` have sent. `named` identifies the command across redeliveries. `told`
-    is called once with the result, when that is durable.
+    The dispatcher executes it as one that `subjects` have sent. `named` identifies the command across redeliveries.
+    `on_result` is called once with the result, when that is durable.
     """
 
     command: Command

@@ -80,10 +80,12 @@ class ReplyChannel:
             messages[-1] = msgspec.structs.replace(messages[-1], parting=parting)
         route.counters.dispatched.note(None, len(messages))
         route.counters.mapped.note(None, len(messages))
-        told = partial(self._ended, len(messages), elements, ended)
+        done = partial(self._ended, len(messages), elements, ended)
         # At a listener all messages to a peer keep their order, up to the one after which it is disconnected.
         flow = None if route.is_listener else address
-        return route.outbox.post(messages, told, address, route.place, flow=flow, is_element=bool(flow and elements))
+        return route.outbox.post(
+            messages, done, address, route.source_key, flow=flow, is_element=bool(flow and elements)
+        )
 
     def _ended(self, messages: int, elements: int, ended: Done | None, error: ConnectivityError | None) -> None:
         route = self.route

@@ -57,20 +57,20 @@ class EventCursor:
     """The cursor of one target. `seq`, `skipped` and the positions of parked things are stored."""
 
     def __init__(
-        self, route: TargetPublisher, place: CursorPosition, wake: Callable[[], None], window: int = WINDOW
+        self, route: TargetPublisher, stored: CursorPosition, wake: Callable[[], None], window: int = WINDOW
     ) -> None:
         """`wake` is called when the cursor could continue."""
         self.route = route
-        self.skipped = place.skipped
-        self.judged = place.seq
+        self.skipped = stored.skipped
+        self.judged = stored.seq
         """The number of the last event that was judged."""
-        self._place = place
+        self._stored = stored
         self._wake = wake
         self._window = window
         self._open: dict[int, TwinEvent] = {}
         """By number, the unconfirmed events."""
         self._open_bytes = 0
-        self.parked = ParkedThings(place.parked, _pause)
+        self.parked = ParkedThings(stored.parked, _pause)
         self._retried: dict[EntityId, TwinEvent] = {}
         """Of parked things, the unconfirmed events."""
         self._retry_timer: asyncio.TimerHandle | None = None
@@ -93,7 +93,7 @@ class EventCursor:
 
     @property
     def position(self) -> CursorPosition:
-        return self._place._replace(seq=self.seq, skipped=self.skipped, parked=self.parked.positions)
+        return self._stored._replace(seq=self.seq, skipped=self.skipped, parked=self.parked.positions)
 
     @property
     def reason(self) -> str | None:
@@ -109,14 +109,16 @@ class EventCursor:
         """Whether the cursor has passed this event."""
         return seq <= self.judged and seq not in self._open and (self._failed is None or seq < self._failed)
 
-    def listen(self, seq: int, told: OnResult) -> None:
-        """Call `told` once with the outcome of an event that is not passed."""
-        self._listeners.setdefault(seq, []).append(told)
+    def listen(self, seq: int, on_result: OnResult) -> None:
+        """Call `on_result` once with the outcome of an event that is not passed."""
+        self._listeners.setdefault(seq, []).append(on_result)
 
     def forget_listeners(self, is_vain: Callable[[OnResult], bool]) -> None:
         """Remove listeners that are no longer interested."""
         self._listeners = {
-            seq: left for seq, told in self._listeners.items() if (left := [each for each in told if not is_vain(each)])
+            seq: left
+            for seq, listeners in self._listeners.items()
+            if (left := [listener for listener in listeners if not is_vain(listener)])
         }
 
     @property
@@ -327,14 +329,14 @@ class EventCursor:
         self._timer = None
         self._wake()
 
-    def again(self, event: TwinEvent, told: OnResult) -> None:
+    def again(self, event: TwinEvent, on_result: OnResult) -> None:
         """Send a passed event again, and report its outcome."""
         if self._is_closed or not self.route.outbox.is_attached:
-            told(PublishFailed("the broker is unavailable"))
+            on_result(PublishFailed("the broker is unavailable"))
         elif event.entity in self.parked:
-            told(PublishFailed(self.parked.reason(event.entity)))
-        elif self.route.post(event, told, partial(told, SuppressionReason.EMPTY)) is None:
-            told(SuppressionReason.EMPTY)
+            on_result(PublishFailed(self.parked.reason(event.entity)))
+        elif self.route.post(event, on_result, partial(on_result, SuppressionReason.EMPTY)) is None:
+            on_result(SuppressionReason.EMPTY)
 
     async def stop(self) -> None:
         """Take no more events; wait until the broker has confirmed those that are on their way."""
@@ -354,8 +356,8 @@ class EventCursor:
 
     def _notify(self, seq: int, result: Result) -> None:
         listeners: Sequence[OnResult] = self._listeners.pop(seq, ())
-        for told in listeners:
-            told(result)
+        for on_result in listeners:
+            on_result(result)
 
     def _log(self, what: str, why: str, **more: object) -> None:
         log.warning(what, connection=self.route.connection_id, target=self.route.index, error=why, **more)

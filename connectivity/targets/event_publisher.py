@@ -71,7 +71,7 @@ class EventPublisher(ConnectionComponent):
         self._cursors: dict[str, list[EventCursor]] = {}
         """By connection, the open cursors."""
         self._positions: dict[tuple[str, str], CursorPosition] = {
-            place[:2]: place for place in self._repository.positions()
+            position[:2]: position for position in self._repository.positions()
         }
         """The positions to store."""
         self._written = dict(self._positions)
@@ -112,7 +112,9 @@ class EventPublisher(ConnectionComponent):
                         await self._drop(connection.id)
                     await self._repository.keep_only(connection.id, wanted)
                     found = {
-                        place[:2]: place for place in self._repository.positions() if place.connection == connection.id
+                        position[:2]: position
+                        for position in self._repository.positions()
+                        if position.connection == connection.id
                     }
                     break
                 except StoreUnavailable as error:
@@ -122,9 +124,9 @@ class EventPublisher(ConnectionComponent):
                     await self._store.wait_available()
             for key in [key for key in self._positions if key[0] == connection.id and key not in found]:
                 del self._positions[key], self._written[key]
-            for key, place in found.items():
+            for key, position in found.items():
                 if key not in self._positions:
-                    self._positions[key] = self._written[key] = place
+                    self._positions[key] = self._written[key] = position
         finally:
             self._joining[connection.id] -= 1
             self._joining += Counter()
@@ -134,9 +136,9 @@ class EventPublisher(ConnectionComponent):
         """Open the cursors of a connection whose targets have positions."""
         cursors = []
         for index, key in keys(opened.connection).items():
-            if (place := self._positions.get((opened.connection_id, key))) is None:
+            if (position := self._positions.get((opened.connection_id, key))) is None:
                 continue
-            cursors.append(EventCursor(opened.targets[index], place, self.wake))
+            cursors.append(EventCursor(opened.targets[index], position, self.wake))
             # Creates the time series, so that its first increase is visible.
             self.on_skip(opened.connection_id, str(index), 0)
         if cursors:
@@ -297,7 +299,7 @@ class EventPublisher(ConnectionComponent):
         for cursors in self._cursors.values():
             for cursor in cursors:
                 if cursor.listeners > MAX_LISTENERS:
-                    cursor.forget_listeners(lambda told: getattr(told, "is_vain", False))
+                    cursor.forget_listeners(lambda listener: getattr(listener, "is_vain", False))
         if self._store.is_available:
             for connection_id in self._dropped - self._joining.keys():
                 self._watch(self._drop(connection_id))
@@ -315,21 +317,21 @@ class EventPublisher(ConnectionComponent):
 
     def _note(self, cursor: EventCursor) -> bool:
         """Note the cursor's position; return whether it differs from the stored one."""
-        place = cursor.position
-        key = place[:2]
+        position = cursor.position
+        key = position[:2]
         before = self._positions.get(key)
         if before is None:
             return False
-        if place.skipped > before.skipped:
-            self.on_skip(place.connection, str(cursor.route.index), place.skipped - before.skipped)
-        self._positions[key] = place
-        return place != self._written[key]
+        if position.skipped > before.skipped:
+            self.on_skip(position.connection, str(cursor.route.index), position.skipped - before.skipped)
+        self._positions[key] = position
+        return position != self._written[key]
 
     def _moved(self) -> list[CursorPosition]:
         for cursors in self._cursors.values():
             for cursor in cursors:
                 self._note(cursor)
-        return [place for key, place in self._positions.items() if place != self._written[key]]
+        return [position for key, position in self._positions.items() if position != self._written[key]]
 
     def _schedule_write(self) -> None:
         if self._writing is None and self._cursors:
@@ -344,9 +346,9 @@ class EventPublisher(ConnectionComponent):
 
     async def _move(self, moved: Sequence[CursorPosition]) -> None:
         await self._repository.advance(moved)
-        for place in moved:
-            if place[:2] in self._positions:
-                self._written[place[:2]] = place
+        for position in moved:
+            if position[:2] in self._positions:
+                self._written[position[:2]] = position
 
     def _watch(self, working: Awaitable[None]) -> None:
         task = asyncio.ensure_future(working)

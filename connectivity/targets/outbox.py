@@ -256,20 +256,20 @@ class OrderedQueue:
 
     def fill(self, messages: Sequence[OutboundMessage], posting: PendingPublish, sender: Hashable) -> None:
         """The messages of a posting that was held, however many they are."""
-        places = self._held[sender]
-        # Without messages the place alone goes its way.
-        next(place for place in places if place.posting is posting).messages = messages or (None,)
+        entries = self._held[sender]
+        # Without messages the mark alone is queued.
+        next(entry for entry in entries if entry.posting is posting).messages = messages or (None,)
         posting.count = len(messages)
         posting.untaken = posting.unconfirmed = posting.count or 1
-        while places and (known := places[0].messages) is not None:
-            self._append(known, places.popleft().posting)
-        if not places:
+        while entries and (known := entries[0].messages) is not None:
+            self._append(known, entries.popleft().posting)
+        if not entries:
             del self._held[sender]
         if self._link_window is not None:
             self._link_window.flush()
 
     def mark(self, posting: PendingPublish, sender: Hashable = None) -> None:
-        """Queue no message, but a place behind waiting answers: it ends when it is reached."""
+        """Queue a mark behind waiting answers; it ends when it is reached."""
         if sender in self._held:
             self._held[sender].append(_QueueEntry(posting, (None,)))
         else:

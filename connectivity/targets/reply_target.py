@@ -88,7 +88,7 @@ class ReplyTargetPublisher(SignalPublisher):
         self.counters: ReplyCounters = meter.replies
         """The counters of responses and elements of all sources of the connection."""
         super().__init__(connection.id, index, source.qos, source.reply_target.address, outbox, tracer)
-        self.place = (connection.id, index)
+        self.source_key = (connection.id, index)
         """The key of the source, whichever of its mappers is meant."""
         self.source: Source = source
         self.meter = meter
@@ -169,7 +169,7 @@ class ReplyTargetPublisher(SignalPublisher):
     def _publish(self, signal: Outbound, mapped: MappedSignal, ended: Done | None, tries: int) -> PendingPublish:
         posting = PendingPublish(1, None)
         posting.ended = partial(self._ended, signal, mapped, ended, tries, posting)
-        self._send(signal, mapped, posting, self.place)
+        self._send(signal, mapped, posting, self.source_key)
         return posting
 
     def _ended(

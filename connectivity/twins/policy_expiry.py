@@ -58,7 +58,7 @@ class _Subject(NamedTuple):
         return found
 
 
-def expire_subjects(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = frozenset()) -> ExpiryOutcome:
+def expire_subjects(policy: Snapshot, now: str, announced: frozenset[ExpiryNotice] = frozenset()) -> ExpiryOutcome:
     """Return what is due in a policy at `now`. Times are text as in `Event.timestamp`."""
     events: list[Event] = []
     announcements: dict[ExpiryNotice, PolicyAnnouncement] = {}
@@ -79,7 +79,7 @@ def expire_subjects(policy: Snapshot, now: str, told: frozenset[ExpiryNotice] = 
         moments.append(moment)
         if (ahead := _ahead(policy.entity, found, moment)) is None:
             continue
-        if about in told:
+        if about in announced:
             # Also while a clock that was set back has not come so far again.
             kept.add(about)
         elif ahead > now:

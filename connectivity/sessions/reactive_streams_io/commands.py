@@ -84,13 +84,13 @@ class CommandResponses:
             ended(None)
             return
 
-        def told(error: ConnectivityError | None) -> None:
+        def sent(error: ConnectivityError | None) -> None:
             if (instead := too_large(answer, error)) is not None:
                 self._send(instead, channel, ended)
             else:
                 ended(error)
 
-        channel.post(envelopes, told)
+        channel.post(envelopes, sent)
 
     def _reply_address(
         self, answer: Response | ErrorResponse, route: ReplyTargetPublisher, arrival: InboundDelivery, own: str
@@ -181,15 +181,15 @@ def _work(
 def _read(
     element: Element, sender: CommandSender, route: ReplyTargetPublisher, arrival: InboundDelivery, check: SenderCheck
 ) -> SessionReply | SessionCommand:
-    told = partial(_note_result, element, sender, route, arrival)
+    on_result = partial(_note_result, element, sender, route, arrival)
     found = _command(check.read(element.raw), arrival)
     if isinstance(found, ErrorResponse):
-        return partial(_report_refusal, found, told)
+        return partial(_report_refusal, found, on_result)
     if not _UNANSWERABLE.isdisjoint(found.headers):
         found = msgspec.structs.replace(
             found, headers={name: it for name, it in found.headers.items() if name not in _UNANSWERABLE}
         )
-    return SessionCommand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), told)
+    return SessionCommand(found, arrival.received.subjects, name_of_part(found, arrival, element.position), on_result)
 
 
 def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | ErrorResponse:
@@ -221,12 +221,12 @@ def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | E
 
 def _report_refusal(
     answer: ErrorResponse,
-    told: Callable[[Response | ErrorResponse, Done], None],
+    on_result: Callable[[Response | ErrorResponse, Done], None],
     _error: BaseException | None,
     ended: Done,
 ) -> None:
     """Report an element that could not be decoded, when its turn comes."""
-    told(answer, ended)
+    on_result(answer, ended)
 
 
 def _note_result(
