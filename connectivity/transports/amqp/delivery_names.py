@@ -8,7 +8,7 @@ its first delivery. "On", "off", "on" are three commands, also when the third on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from time import time_ns
@@ -74,35 +74,41 @@ class NumberedNames:
     def again(self, payloads: Sequence[bytes], known: KnownNames) -> list[str]:
         """Return the names of redeliveries: those of their first deliveries, or new ones."""
         names = [self.first(payload) for payload in payloads]
-        requeued: dict[str, list[str]] = {}
-        for name in self._own(known.requeued):
-            requeued.setdefault(name[-_DIGEST:], []).append(name)
-        taken = set()
-        for place, name in enumerate(names):
-            if found := requeued.get(name[-_DIGEST:]):
-                names[place] = found.pop(0)
-                taken.add(names[place])
-        carried_out = [name for name in self._own(known.carried_out) if name not in taken]
+        renamed = self._name_requeued(names, self._own(known.requeued))
+        unclear = [position for position in range(len(names)) if position not in renamed]
+        requeued = set(renamed.values())
+        carried_out = [name for name in self._own(known.carried_out) if name not in requeued]
         claims: dict[int, list[str]] = {}
         for _, of_link in groupby(carried_out, key=self._link_of):
-            earlier = list(of_link)
-            newest = self._number_of(earlier[-1])
-            earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
-            digests = [name[-_DIGEST:] for name in earlier]
-            # Others were not carried out, like retrieves, or came over another link.
-            places = [
-                place for place, name in enumerate(names) if name not in taken and name[-_DIGEST:] in set(digests)
-            ]
-            run = [names[place][-_DIGEST:] for place in places]
-            sizes = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
-            if len(sizes) == 1:
-                for place, name in zip(places, earlier[-sizes[0] :], strict=False):
-                    claims.setdefault(place, []).append(name)
+            for position, name in self._claimed(list(of_link), names, unclear):
+                claims.setdefault(position, []).append(name)
         # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.
-        for place, found in claims.items():
-            if len(found) == 1:
-                names[place] = found[0]
-        return names
+        renamed |= {position: found[0] for position, found in claims.items() if len(found) == 1}
+        return [renamed.get(position, name) for position, name in enumerate(names)]
+
+    def _name_requeued(self, names: Sequence[str], requeued: Sequence[str]) -> dict[int, str]:
+        """Return the names of redeliveries that this service requeued, by position: the oldest with the payload first."""
+        by_digest: dict[str, list[str]] = {}
+        for name in requeued:
+            by_digest.setdefault(_digest_of(name), []).append(name)
+        return {
+            position: found.pop(0) for position, name in enumerate(names) if (found := by_digest.get(_digest_of(name)))
+        }
+
+    def _claimed(
+        self, earlier: Sequence[str], names: Sequence[str], unclear: Sequence[int]
+    ) -> Iterator[tuple[int, str]]:
+        """Yield the redeliveries that are the end of what one earlier link brought, by position, if that is clear."""
+        newest = self._number_of(earlier[-1])
+        earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
+        digests = [_digest_of(name) for name in earlier]
+        # Others were not carried out, like retrieves, or came over another link.
+        brought = set(digests)
+        positions = [position for position in unclear if _digest_of(names[position]) in brought]
+        run = [_digest_of(names[position]) for position in positions]
+        sizes = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
+        if len(sizes) == 1:
+            yield from zip(positions, earlier[-sizes[0] :], strict=False)
 
     def _own(self, names: Iterable[str]) -> list[str]:
         """Return the names of this queue's deliveries in order, each without the part of its signal."""
@@ -116,3 +122,7 @@ class NumberedNames:
 
     def _number_of(self, name: str) -> int:
         return int(name[len(self.prefix) + _NUMBER + 1 :][:_NUMBER])
+
+
+def _digest_of(name: str) -> str:
+    return name[-_DIGEST:]
