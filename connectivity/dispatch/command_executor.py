@@ -8,8 +8,9 @@ deduplication key (`Sender`), and sends the response.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import structlog
 
 from connectivity.dispatch.effects import (
@@ -65,7 +66,7 @@ def foreign_labels(labels: Sequence[str]) -> list[str]:
 _HEADERS_TOO_LARGE = 431
 
 
-class Sender(NamedTuple):
+class Sender(msgspec.Struct, frozen=True):
     """The delivery of a command, and the subjects that it is executed for.
 
     `key` identifies the command across redeliveries, `labels` are the acknowledgements that it requests.
@@ -88,9 +89,8 @@ class CommandExecutor:
 
     def execute(self, command: Command, sender: Sender, batch: Batch) -> CommandResponse:
         """Return a command's response; stage its change and add it to the batch. Raises StoreUnavailable."""
-        arrival, subjects, key, labels = sender
-        name = key.name
-        if name is not None and key.may_be_repeated and (stored := self._store.stored_answer(name)) is not None:
+        arrival, subjects, name = sender.arrival, sender.subjects, sender.key.name
+        if name is not None and sender.key.may_be_repeated and (stored := self._store.stored_answer(name)) is not None:
             arrival.route.meter.inbound("answered_again")
             return decode_response(stored, command)
         answer: StoredAnswer | None = None
@@ -110,7 +110,9 @@ class CommandExecutor:
             return internal_error_of(command)
         if decision.events:
             needs_cause = self._is_followed()
-            cause = cause_of(command.headers, labels, arrival.route.connection_id, subjects) if needs_cause else None
+            cause = (
+                cause_of(command.headers, sender.labels, arrival.route.connection_id, subjects) if needs_cause else None
+            )
             change = Change(decision.events, decision.snapshots, answer, cause)
             self._store.stage(change)
             batch.changes.append(change)

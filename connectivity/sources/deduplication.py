@@ -7,7 +7,8 @@ the responses to commands under it, in the transaction of their events.
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import NamedTuple
+
+import msgspec
 
 from connectivity.sources.delivery import InboundDelivery, digest
 from connectivity.sources.reader import ReceivedSignal
@@ -17,7 +18,7 @@ from spark_store.records import DeliveryName
 IDEMPOTENCY_KEY = "idempotency-key"
 
 
-class DeduplicationKey(NamedTuple):
+class DeduplicationKey(msgspec.Struct, frozen=True):
     """The deduplication key of a message, if any.
 
     `may_be_repeated`: the message may have arrived before. `is_chosen`: a client has set the key.

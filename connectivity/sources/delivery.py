@@ -338,5 +338,5 @@ def _trace(
     signals, error = tracer.begin_delivery(
         delivery, [each.signal for each in untraced], received.error, route.index, started
     )
-    traced = [each._replace(signal=signal) for each, signal in zip(untraced, signals, strict=True)]
+    traced = [msgspec.structs.replace(each, signal=signal) for each, signal in zip(untraced, signals, strict=True)]
     return msgspec.structs.replace(received, signals=traced, error=error)

@@ -49,7 +49,7 @@ _DELIVERY_HEADERS = ("mqtt.", "kafka.")
 """Prefixes of headers about the delivery, not about the signal."""
 
 
-class ReceivedSignal(NamedTuple):
+class ReceivedSignal(msgspec.Struct, frozen=True):
     """One signal of a delivery, and the route of its mapper, by which it is answered.
 
     `name` distinguishes it from other signals of the delivery, and is the same at every redelivery; the first one of the

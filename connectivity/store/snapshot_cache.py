@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -18,7 +17,7 @@ _SMALLEST_STATE = 256
 """The size of an entity without its state."""
 
 
-class _Cached(NamedTuple):
+class _Cached(msgspec.Struct, frozen=True):
     snapshot: Snapshot
     size: int
     """At least the size of the state's JSON."""

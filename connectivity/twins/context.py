@@ -10,7 +10,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -78,7 +78,7 @@ class Decision(msgspec.Struct, frozen=True):
     announcements: tuple[PolicyAnnouncement, ...] = ()
 
 
-class EventStep(NamedTuple):
+class EventStep(msgspec.Struct, frozen=True):
     """One event and the state after it."""
 
     event: Event
@@ -217,7 +217,7 @@ def decision(
     *,
     is_for_device: bool = False,
 ) -> Decision:
-    events, snapshots = zip(*steps, strict=True) if steps else ((), ())
+    events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
     return Decision(events, snapshots, response, is_for_device, tuple(announcements))
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, policy_values, preconditions, values
@@ -400,7 +402,7 @@ def _conditional(case: CommandContext, asked: Preconditions, before: Snapshot, p
     """Return the patch without the places whose own condition is false. Emptied objects stay."""
     refused = asked.refused_paths(case, before) if asked.patch_conditions else ()
     kept = reduce(remove, refused, patch.parsed)
-    return patch if kept is patch.parsed else patch._replace(parsed=kept, raw=encode(kept))
+    return patch if kept is patch.parsed else replace(patch, parsed=kept, raw=encode(kept))
 
 
 def _reduce_patch(case: CommandContext, asked: Preconditions, present: Any, patch: CheckedValue) -> CheckedValue:
@@ -410,7 +412,7 @@ def _reduce_patch(case: CommandContext, asked: Preconditions, present: Any, patc
         raise case.precondition_failed("the patch changes nothing")
     if asked.if_equal != SKIP_MINIMIZING:
         return patch
-    return patch._replace(parsed=changed, raw=encode(changed))
+    return replace(patch, parsed=changed, raw=encode(changed))
 
 
 def _changes(present: Any, patch: Any) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -30,7 +30,7 @@ _parse: Final = msgspec.json.Decoder().decode
 _parse_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class CheckedValue(NamedTuple):
+class CheckedValue(msgspec.Struct, frozen=True):
     """A checked value of a command: parsed, as bytes to store, and before members were dropped."""
 
     parsed: Any

@@ -164,12 +164,11 @@ def carry_out(
 def _work(
     element: Element, sender: CommandSender, received_signal: ReceivedSignal, arrival: InboundDelivery
 ) -> SessionReply | SessionCommand:
-    if element.work is not None:
-        work = element.work
+    if (work := element.work) is not None:
+        if not isinstance(work, SessionCommand):
+            return work
         # It may be stored already, durable or not.
-        return (
-            replace(work, named=work.named._replace(may_be_repeated=True)) if isinstance(work, SessionCommand) else work
-        )
+        return replace(work, named=msgspec.structs.replace(work.named, may_be_repeated=True))
     sender_check = received_signal.sender_check
     assert sender_check is not None, "a session handler receives signals through a sender check"
     element.work = _read(element, sender, received_signal.route, arrival, sender_check)

@@ -174,8 +174,8 @@ class StreamrHandler(SessionHandler):
         named = name_in_session(context.received_signal, arrival, session, chosen)
         if not isinstance(permission.stream, ConfiguredStream):
             return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
-        name, may_be_repeated, is_chosen = named
-        if name is None or not may_be_repeated or not self._source.is_known(name, is_chosen=is_chosen):
+        name = named.name
+        if name is None or not named.may_be_repeated or not self._source.is_known(name, is_chosen=named.is_chosen):
             self._source.append(
                 request.stream,
                 request.content,

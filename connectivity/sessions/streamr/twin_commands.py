@@ -62,7 +62,7 @@ def _separate_key(named: DeduplicationKey) -> DeduplicationKey:
     """Return a separate key for a client's name: messages have another kind of stored answer."""
     if named.name is None or not named.is_chosen:
         return named
-    return named._replace(name=named.name._replace(name=f"{named.name.name}:command"))
+    return replace(named, name=named.name._replace(name=f"{named.name.name}:command"))
 
 
 def _reply_error(
