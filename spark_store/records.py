@@ -146,7 +146,8 @@ class DeliveryName(NamedTuple):
 
     Connection, source index, the broker's name and the hash of the payload. For MQTT the name is the packet identifier; with
     an `idempotency-key` header it is that key, on every broker. Brokers reuse names: only the last delivery under a name can
-    be redelivered. `partition` and `offset` are those of a delivery from a log, such as Kafka's; else empty.
+    be redelivered. `partition` and `offset` are those of a delivery from a log, such as Kafka's; else empty. `digest` is
+    empty for all names but the broker's own.
     """
 
     connection: str
@@ -155,6 +156,11 @@ class DeliveryName(NamedTuple):
     digest: bytes
     partition: str = ""
     offset: int = 0
+
+    @property
+    def is_position(self) -> bool:
+        """Whether the name is the delivery's position in a log: no delivery at another offset has it."""
+        return bool(self.partition and self.digest)
 
     @property
     def place(self) -> tuple[str, int, str]:

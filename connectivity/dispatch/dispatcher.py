@@ -60,9 +60,7 @@ class Dispatcher:
     def handle(self, arrivals: Sequence[InboundDelivery], postponed: Postponed) -> None:
         """Process a batch, in order. Returns at once; responses are sent when their changes are durable."""
         if len(arrivals) > 1 and any(arrival.tries for arrival in arrivals):
-            # One of them cannot be stored. Process each alone, to find which.
-            for arrival in arrivals:
-                self.handle([arrival], postponed)
+            self._handle_singly(arrivals, postponed)
             return
         batch = Batch()
         remaining = arrivals
@@ -83,6 +81,21 @@ class Dispatcher:
             stored = self._store.submit(batch.changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
             stored.add_done_callback(lambda future: self._on_stored(future, batch, postponed))
+
+    def _handle_singly(self, arrivals: Sequence[InboundDelivery], postponed: Postponed) -> None:
+        """Process each delivery alone until one is handed back, to find the one that cannot be stored."""
+        handed_back: list[InboundDelivery] = []
+
+        def hand_back(deliveries: Sequence[InboundDelivery]) -> None:
+            handed_back.extend(deliveries)
+            postponed(deliveries)
+
+        for position, arrival in enumerate(arrivals, 1):
+            self.handle([arrival], hand_back)
+            if handed_back:
+                # The others wait behind it.
+                postponed(arrivals[position:])
+                return
 
     def _process_all(self, arrivals: Sequence[InboundDelivery], batch: Batch) -> Sequence[InboundDelivery]:
         """Process deliveries until the store cannot be read; return the remaining ones."""

@@ -76,9 +76,8 @@ class SignalPublisher:
             return None
         return destination, [(mapper, mapper.encode(signal, context)) for mapper in self._mappers]
 
-    async def _messages_of_scripts(self, signal: Outbound, mapped: MappedSignal) -> list[OutboundMessage]:
+    async def _messages_of_scripts(self, mapped: MappedSignal, order: str | None) -> list[OutboundMessage]:
         destination, parts = mapped
-        order = order_of(signal)
         messages: list[OutboundMessage] = []
         for mapper, envelopes in parts:
             finished = await mapper.finish(envelopes) if mapper.must_finish else envelopes
@@ -98,13 +97,13 @@ class SignalPublisher:
         span = self.tracer.sending(signal, self.address) if self.tracer is not None else None
         if span is not None:
             posting.ended = partial(_end_span, span, posting, posting.ended)
+        # A broker keeps the order of messages with the same key.
+        order = key if key is not None or entity is None else entity.id
         if self._runs_scripts:
-            running = asyncio.ensure_future(self._run_scripts(signal, mapped, posting, span))
+            running = asyncio.ensure_future(self._run_scripts(signal, mapped, order, posting, span))
             self.outbox.hold(running, posting, subject, sender, destination.address)
             return
         envelopes = parts[0][1] if len(parts) == 1 else [envelope for _, found in parts for envelope in found]
-        # As `order_of`.
-        order = key if key is not None or entity is None else entity.id
         messages: Sequence[OutboundMessage] = destination.outgoing(envelopes, self.qos, order)
         if span is not None:
             messages = span.carry(messages)
@@ -113,11 +112,11 @@ class SignalPublisher:
         self.outbox.queue_for(subject, destination.address).post(messages, posting, sender)
 
     async def _run_scripts(
-        self, signal: Outbound, mapped: MappedSignal, posting: PendingPublish, span: SendSpan | None
+        self, signal: Outbound, mapped: MappedSignal, order: str | None, posting: PendingPublish, span: SendSpan | None
     ) -> Sequence[OutboundMessage]:
         """Return the messages that scripts make; none after an error."""
         try:
-            made: Sequence[OutboundMessage] = await self._messages_of_scripts(signal, mapped)
+            made: Sequence[OutboundMessage] = await self._messages_of_scripts(mapped, order)
             if span is not None:
                 made = span.carry(made)
         except Exception as error:
@@ -158,12 +157,6 @@ def _end_span(span: SendSpan, posting: PendingPublish, ended: Done | None, error
         span.end(error)
     if ended is not None:
         ended(error)
-
-
-def order_of(signal: Outbound) -> str | None:
-    """Return the ordering key of a signal: the ID of its subscription, or that of its entity."""
-    key: str | None = getattr(signal, "key", None)
-    return key if key is not None or signal.entity is None else signal.entity.id
 
 
 def is_final(error: ConnectivityError) -> bool:

@@ -206,7 +206,7 @@ class ReplyTargetPublisher(SignalPublisher):
         Nothing is counted or logged. Raises MappingError if the signal cannot be mapped.
         """
         mapped = self._map_if_expected(signal, unasked)
-        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(signal, mapped) or NOT_ENCODED
+        return mapped if isinstance(mapped, str) else await self._messages_of_scripts(mapped, None) or NOT_ENCODED
 
     def _map_and_count(self, signal: Outbound, unasked: bool) -> MappedSignal | None:
         """Return the mapped signal; None if it is not sent, for a reason that is counted."""

@@ -358,6 +358,12 @@ class SharedDelivery(Generic[AnyDelivery]):
         return not self.open
 
 
+MOST_WAITING = 20_000
+"""How many deliveries of a link may be unsettled, or settled and wait for an earlier one."""
+
+_NO_ENVELOPE = Envelope(b"")
+
+
 class InOrderSettlement:
     """Reports outcomes in the order of arrival: each after those of all earlier deliveries.
 
@@ -365,21 +371,25 @@ class InOrderSettlement:
     move past processed records.
     """
 
-    __slots__ = ("_outcomes", "_waiting", "arrived")
+    __slots__ = ("_outcomes", "arrived", "waiting")
 
     def __init__(self) -> None:
-        self._waiting: deque[Delivery] = deque()
+        self.waiting: deque[Delivery] = deque()
+        """The unsettled deliveries, and those behind an unsettled one."""
         self._outcomes: dict[int, Outcome] = {}
-        self.arrived: Callable[[Delivery], None] = self._waiting.append
+        self.arrived: Callable[[Delivery], None] = self.waiting.append
         """Notes a delivery; call it in the order of arrival."""
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.waiting)
 
     def ended(self, delivery: Delivery, outcome: Outcome) -> list[tuple[Delivery, Outcome]]:
         """Record an outcome and return what can be reported to the broker now, oldest first."""
         self._outcomes[id(delivery)] = outcome
         ready = []
-        while self._waiting and (first := self._outcomes.pop(id(self._waiting[0]), None)) is not None:
-            ready.append((self._waiting.popleft(), first))
+        while self.waiting and (first := self._outcomes.pop(id(self.waiting[0]), None)) is not None:
+            ready.append((self.waiting.popleft(), first))
+        if not ready:
+            # It may wait for long, and its payload no longer counts.
+            delivery.envelope = _NO_ENVELOPE
         return ready

@@ -6,8 +6,7 @@ a worker would wait for the lock after each of its many statements. Reads use a 
 committed.
 
 WAL with `synchronous=FULL`: a commit that returned survives a power cut. `cache_spill=OFF`: an open transaction waits for no
-disk before its commit. `spark_store.journal.checkpoint` moves the log into the file, `spark_store.journal.schema` describes
-the tables.
+disk before its commit. `spark_store.journal.schema` describes the tables.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from spark_store.errors import (
 )
 from spark_store.journal import schema, statements
 from spark_store.journal.batch import PlannedState, plan
-from spark_store.journal.checkpoint import BackgroundCheckpoint
 from spark_store.records import Change, DeliveryName, HistoryStart, NumberedEvent, OldestEvent, Snapshot, entity_of
 from spark_store.search import index
 from spark_store.search.index import EntityHead, SearchIndex
@@ -111,7 +109,10 @@ Short, because `write` runs on an event loop; no other process should write.
 """
 
 _CHECKPOINT_PAGES = 8000
-"""After how many pages (32 MiB) a commit moves the log into the file, and the log starts again."""
+"""After how many pages (32 MiB) a commit moves the log into the file.
+
+Not in the background: before 3.51.3, checkpoints of two connections can corrupt the file (SQLite, "the WAL-reset bug").
+"""
 
 _WRITER_PRAGMAS = (
     "journal_mode = WAL",
@@ -148,18 +149,12 @@ class Journal:
     """
 
     def __init__(
-        self,
-        path: str,
-        writer: sqlite3.Connection,
-        reader: sqlite3.Connection,
-        checkpoint: BackgroundCheckpoint,
-        clock: Callable[[], int],
+        self, path: str, writer: sqlite3.Connection, reader: sqlite3.Connection, clock: Callable[[], int]
     ) -> None:
         """Use `open`."""
         self.path = path
         self._writer = writer
         self._reader = reader
-        self._checkpoint = checkpoint
         self._clock = clock
         self._is_closed = False
         self._is_torn = False
@@ -201,7 +196,7 @@ class Journal:
             except sqlite3.Error as error:
                 raise translate_sqlite_error(path, error) from error
             undo.pop_all()
-        journal = cls(path, writer, reader, BackgroundCheckpoint(lambda: _connect(path, factory)), clock)
+        journal = cls(path, writer, reader, clock)
         journal._newest_answered.update({tuple(log): offset for *log, offset in answered})
         return journal
 
@@ -234,7 +229,6 @@ class Journal:
             self._repair()
             if self._writer.in_transaction:
                 self._writer.execute("COMMIT")
-                self._checkpoint.committed()
 
     def rollback(self) -> None:
         """Discard everything written since the last commit. Never raises."""
@@ -478,8 +472,8 @@ class Journal:
 
         `since` is in nanoseconds; an uncommitted delivery can come again after any time.
         """
-        if name.partition and name.digest:
-            # A name by the offset: most deliveries of a log are newer than any answered one.
+        if name.is_position:
+            # Most deliveries of a log are newer than all answered ones.
             log = name.connection, name.source, name.partition
             if name.offset > self._newest_answered.get(log, -1):
                 return None
@@ -554,8 +548,7 @@ class Journal:
         self.rollback()
         self._is_closed = True
         try:
-            # The writer last: the last one out moves the log into the file.
-            self._checkpoint.close()
+            # The writer last: the last connection that closes moves the log into the file.
             self._reader.close()
             self._writer.close()
         except sqlite3.Error as error:

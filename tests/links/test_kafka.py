@@ -20,7 +20,7 @@ from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.partition import PartitionDelivery
 from mappings.model.envelope import Envelope
 from tests.contract.byte_limits import LARGE, ByteLimits, LimitedSetup
-from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, lost, numbered
+from tests.contract.link import BrokerBehaviour, DeliveryCollector, Publishing, drain, lost, numbered
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.proxy import Proxy
 from tests.support.clients.bare_kafka import BareKafkaClient
@@ -273,6 +273,22 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         for delivery in held:
             delivery.settle()
         assert await taker.payloads(100) == numbered(100, IN_FLIGHT)
+
+    async def test_settled_records_behind_an_unsettled_one_are_bounded_too(
+        self, world: KafkaWorld, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """They come again after a lost link, and their responses must be remembered until then."""
+        monkeypatch.setattr("connectivity.transports.kafka.consumer.MOST_WAITING", 100)
+        taker = DeliveryCollector(link)
+        await world.send(numbered(300))
+        first, *others = await taker.take(100)
+        for delivery in others:
+            delivery.settle()
+        await wait_until(lambda: link._members[0]._is_paused)
+        assert not taker.deliveries
+        assert {delivery.envelope.payload for delivery in others} == {b""}
+        first.settle()
+        assert await drain(taker, 200) == numbered(200, 100)
 
     async def test_a_rebalance_loses_nothing_and_late_outcomes_are_ignored(
         self, world: KafkaWorld, kafka: Kafka

@@ -34,7 +34,7 @@ class TemporaryJournal(Journal):
         folder = tempfile.mkdtemp(prefix="journal-", dir=_MEMORY if _MEMORY.is_dir() else None)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         opened = Journal.open(Path(folder) / "journal.db", clock=clock, factory=_Unsynced)
-        super().__init__(opened.path, opened._writer, opened._reader, opened._checkpoint, clock)
+        super().__init__(opened.path, opened._writer, opened._reader, clock)
 
 
 def follow_on(journal: Journal, after: int, limit: int, max_bytes: int) -> list[PublishedEvent]:

@@ -5,7 +5,8 @@ Outcomes go to the broker in the order of arrival; consecutive equal outcomes ar
 with `multiple`.
 
 A delivery without a message ID is named by its correlation ID and payload; redeliveries without any ID are held until all
-have come, since their order says which they are (`connectivity.transports.amqp.delivery_names`).
+have come, since their order says which they are (`connectivity.transports.amqp.delivery_names`). A queue sends all of them
+before anything new.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, Kno
 from mappings.model.envelope import Envelope
 
 IN_FLIGHT = 1000
-HOLD_SECONDS = 0.05
-"""How long a link waits for a further redelivery; a broker sends them before all others."""
+HOLD_SECONDS = 1.0
+"""How long a link waits for a further redelivery of a queue that has sent nothing new."""
 
 _ENVELOPE_ID = re.compile(rb'"correlation-id"\s*:\s*"[^"]')
 
@@ -90,6 +91,8 @@ class AmqpConsumer:
         self._held: list[_TaggedDelivery] = []
         """From the first redelivery without an ID on."""
         self._holding: asyncio.TimerHandle | None = None
+        self._redelivering: set[str] = set()
+        """The queues with held redeliveries that have sent nothing new."""
         self._inbox = Inbox()
         self._reason: Reason | None = None
         self._is_open = self._is_over = False
@@ -180,8 +183,14 @@ class AmqpConsumer:
             if self._holding is not None:
                 self._holding.cancel()
             self._holding = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._release)
+            self._redelivering.add(address)
         if self._holding is not None:
             self._held.append(delivery)
+            if not redelivered:
+                self._redelivering.discard(address)
+            if not self._redelivering or len(self._held) >= IN_FLIGHT:
+                self._holding.cancel()
+                self._release()
             return
         if name is None:
             delivery.name = self._numbers(address).first(payload)
@@ -191,6 +200,7 @@ class AmqpConsumer:
     def _release(self) -> None:
         """Name the held deliveries, and hand them over."""
         held, self._held, self._holding = self._held, [], None
+        self._redelivering.clear()
         try:
             self._name(held)
         finally:

@@ -87,7 +87,7 @@ class NumberedNames:
         return [renamed.get(position, name) for position, name in enumerate(names)]
 
     def _name_requeued(self, names: Sequence[str], requeued: Sequence[str]) -> dict[int, str]:
-        """Return the names of redeliveries that this service requeued, by position: the oldest with the payload first."""
+        """Return the names of requeued deliveries that come again, by position; the oldest one first."""
         by_digest: dict[str, list[str]] = {}
         for name in requeued:
             by_digest.setdefault(_digest_of(name), []).append(name)
@@ -98,7 +98,7 @@ class NumberedNames:
     def _claimed(
         self, earlier: Sequence[str], names: Sequence[str], unclear: Sequence[int]
     ) -> Iterator[tuple[int, str]]:
-        """Yield the redeliveries that are the end of what one earlier link brought, by position, if that is clear."""
+        """Yield the redeliveries that are the end of what a link brought, by position, if that is clear."""
         newest = self._number_of(earlier[-1])
         earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
         digests = [_digest_of(name) for name in earlier]

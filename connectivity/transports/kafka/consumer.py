@@ -3,8 +3,9 @@
 Only the thread uses the consumer: another thread that stored an offset during a poll would block. Records reach the
 event loop in batches with one wake-up each; only numbers come back. Rebalances happen inside a poll.
 
-**Bound.** At `IN_FLIGHT` unsettled records, or so many bytes, the thread takes no more. It first waits briefly, since
-pausing discards the library's read-ahead, then pauses all partitions and polls on to stay in the group.
+**Bound.** At `IN_FLIGHT` unsettled records, or so many bytes, or `MOST_WAITING` records that are unsettled or behind an
+unsettled one, the thread takes no more. It first waits briefly, since pausing discards the library's read-ahead, then
+pauses all partitions and polls on to stay in the group.
 
 **Start.** A group continues at its offset; without one it starts at the end (`latest`) or beginning (`earliest`), and
 partitions created later start at the beginning. A start at the end is committed at once.
@@ -32,6 +33,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.transports.base import MOST_WAITING
 from connectivity.transports.kafka.client_config import Settings
 from connectivity.transports.kafka.errors import link_error
 from connectivity.transports.kafka.partition import Partition
@@ -83,8 +85,8 @@ class KafkaConsumer:
         """
         self.records: deque[Records] = deque()
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.ended = self.ended_bytes = 0
-        """The number and the bytes of records that have ended; counted by the event loop."""
+        self.ended = self.ended_bytes = self.passed = 0
+        """Records that have ended, their bytes, and those that wait for no earlier one; all counted."""
         self._delivered = self._delivered_bytes = 0
         self._max_bytes = max_bytes
         self._loop = asyncio.get_running_loop()
@@ -128,9 +130,17 @@ class KafkaConsumer:
         if not self._wake_event.is_set() and self._is_half_empty:
             self._wake_event.set()
 
+    def has_passed(self, count: int) -> None:
+        """Record that so many records have ended or were dropped, and wait for no earlier one."""
+        self.passed += count
+
     @property
     def _is_half_empty(self) -> bool:
-        return self._delivered - self.ended <= IN_FLIGHT // 2 and self._unsettled_bytes <= self._max_bytes // 2
+        return (
+            self._delivered - self.ended <= IN_FLIGHT // 2
+            and self._delivered - self.passed <= MOST_WAITING // 2
+            and self._unsettled_bytes <= self._max_bytes // 2
+        )
 
     @property
     def _unsettled_bytes(self) -> int:
@@ -180,7 +190,8 @@ class KafkaConsumer:
             self._store(self._partitions.values())
         pause = self._throttle.pause()
         space = self._max_bytes - self._unsettled_bytes
-        room = min(IN_FLIGHT - (self._delivered - self.ended), self._throttle.remaining) if space > 0 else 0
+        unsettled, behind = self._delivered - self.ended, self._delivered - self.passed
+        room = min(IN_FLIGHT - unsettled, MOST_WAITING - behind, self._throttle.remaining) if space > 0 else 0
         if pause:
             self._wake_event.clear()
             if not self._is_stopping:

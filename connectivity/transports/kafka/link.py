@@ -155,6 +155,7 @@ class KafkaLink:
                     if partition.is_assigned:
                         self._arrived(partition, message, now)
                     else:
+                        member.has_passed(1)
                         member.has_ended(1, len(message))
         for inbox in self._inboxes:
             if inbox.waiting:
@@ -192,7 +193,9 @@ class KafkaLink:
             if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
+        waiting = partition.waiting
         can_continue = partition.ended(delivery, outcome)
+        partition.owner.has_passed(waiting - partition.waiting)
         partition.owner.has_ended(1, delivery.size)
         if not can_continue:
             partition.is_assigned = False
@@ -203,8 +206,9 @@ class KafkaLink:
         """Drop the deliveries of a partition that was revoked or is read again."""
         if self._is_over:
             return
+        partition.owner.has_passed(partition.waiting)
         partition.owner.has_ended(partition.open, partition.open_bytes)
-        partition.open = partition.open_bytes = 0
+        partition.clear()
         for inbox in self._inboxes:
             if any(_belongs_to(taken, partition) for taken in inbox.waiting):
                 inbox.waiting = deque(taken for taken in inbox.waiting if not _belongs_to(taken, partition))

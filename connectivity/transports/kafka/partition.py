@@ -17,6 +17,7 @@ class PartitionOwner(Protocol):
     """The consumer that has a partition."""
 
     def has_ended(self, count: int, size: int) -> None: ...
+    def has_passed(self, count: int) -> None: ...
     def read_again(self, partition: Partition) -> None: ...
 
 
@@ -109,6 +110,16 @@ class Partition:
                 self.settled = ended.offset + 1
                 self.rejections = 0
         return True
+
+    @property
+    def waiting(self) -> int:
+        """The number of records that are unsettled, or wait for an earlier one."""
+        return len(self.watermark.waiting) if self.is_at_least_once else self.open
+
+    def clear(self) -> None:
+        """Forget all records, after the partition was revoked, or to read them again."""
+        self.open = self.open_bytes = 0
+        self.watermark = InOrderSettlement()
 
     @property
     def delay(self) -> float:

@@ -19,6 +19,7 @@ import structlog
 from connectivity.errors import Detail, LinkError, LinkRenewed, PublishFailed
 from connectivity.transports.base import (
     CONSUME_DEFAULTS,
+    MOST_WAITING,
     ConsumeOptions,
     Delivery,
     Done,
@@ -128,7 +129,11 @@ class MqttLink:
 
     def _arrived(self, arrival: ReceivedPublish) -> None:
         unsettled = self._unsettled
-        if self._is_full or (unsettled.is_reached and unsettled.is_exceeded):
+        if (
+            self._is_full
+            or (unsettled.is_reached and unsettled.is_exceeded)
+            or len(self._settlement.waiting) >= MOST_WAITING
+        ):
             # QoS 0 may be lost. After the first QoS 1 message that is not taken, none is taken, to keep the order.
             self._is_full = self._is_full or arrival.qos > 0
             return

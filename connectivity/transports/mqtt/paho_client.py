@@ -35,8 +35,7 @@ UNREPORTED_REFUSALS = {1: 132, 2: 133}
 """Refusals of MQTT 3.1.1 that paho does not report, as reason codes: protocol version, client ID."""
 
 _ONE_BYTE, _TWO_BYTES = 127, 16_383
-"""The greatest lengths of that many bytes."""
-"""The largest length that takes a single byte; it is read and written without a call."""
+"""The greatest lengths that take one byte, and two; they are read and written without a call."""
 
 _PUBLISH, _PUBACK = int(MessageType.PUBLISH), int(MessageType.PUBACK)
 _LENGTH = Struct("!H")

@@ -5,12 +5,16 @@ Case numbers are those of the cases for connections.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
 from connectivity.errors import PublishFailed
+from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
+from mappings.model.signals import Command
+from spark_store.errors import StoreUnavailable
 from tests.support.in_process.service import (
     OWNER,
     ConnectionHarness,
@@ -62,6 +66,30 @@ async def test_each_batch_sees_those_before_it_though_they_are_not_durable(harne
     harness.disk.release()
     await until(lambda: len(harness.answers()) == 2)
     assert harness.answers()[1]["value"] is True
+
+
+async def test_b1_deliveries_processed_one_by_one_wait_behind_one_that_is_handed_back(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them could not be stored before; now the store cannot be read for the first."""
+    decide = harness.dispatcher._handlers[Command]
+    handled: list[Any] = []
+
+    def handle(signal: Command, *arguments: Any) -> Any:
+        handled.append(signal.value)
+        if len(handled) == 1:
+            raise StoreUnavailable("a page cannot be read")
+        return decide.handle(signal, *arguments)
+
+    monkeypatch.setitem(harness.dispatcher._handlers, Command, SimpleNamespace(handle=handle))
+    batch = read(
+        harness.readers[0], [harness.delivery(turn(number), str(number)) for number in range(3)], DeliveryLedger()
+    )
+    batch[1].tries = 1
+    handed_back: list[InboundDelivery] = []
+    with capture_logs():
+        harness.dispatcher.handle(batch, handed_back.extend)
+    assert (handed_back, handled) == (batch, [b"0"])
 
 
 async def test_case_10_answers_come_in_the_order_of_the_commands(harness: ConnectionHarness) -> None:

@@ -28,6 +28,13 @@ def test_an_outcome_waits_for_everything_that_arrived_before() -> None:
     assert len(watermark) == 0
 
 
+def test_a_settled_delivery_that_waits_keeps_no_payload() -> None:
+    watermark = InOrderSettlement()
+    first, second = deliveries(watermark, 2)
+    watermark.ended(second, Outcome.SETTLED)
+    assert (first.envelope.payload, second.envelope.payload) == (b"x", b"")
+
+
 def test_each_delivery_keeps_its_own_outcome() -> None:
     watermark = InOrderSettlement()
     first, second = deliveries(watermark, 2)

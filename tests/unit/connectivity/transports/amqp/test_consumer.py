@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Source
-from connectivity.transports.amqp.consumer import AmqpConsumer
+from connectivity.transports.amqp.consumer import HOLD_SECONDS, IN_FLIGHT, AmqpConsumer
 from connectivity.transports.amqp.frames import BODY, CONTENT, DELIVER, HEADER, METHOD, METHOD_ID
 from connectivity.transports.base import Delivery, KnownNames
 from mappings.model.envelope import Envelope
@@ -75,32 +75,74 @@ async def test_b9_the_body_of_a_message_of_256_mb_is_skipped() -> None:
     assert reading.sizes == [6]
 
 
-def arrive(intake: AmqpConsumer, payload: bytes, *, redelivered: bool) -> None:
-    method = METHOD_ID.pack(*DELIVER) + b"\x010" + bytes(7) + b"\x01" + bytes([redelivered])
+def arrive(intake: AmqpConsumer, payload: bytes, *, redelivered: bool, queue: int = 0) -> None:
+    method = METHOD_ID.pack(*DELIVER) + b"\x01%d" % queue + bytes(7) + b"\x01" + bytes([redelivered])
     intake.take(METHOD, method)
     intake.take(HEADER, content(len(payload)))
     intake.take(BODY, payload)
 
 
-async def test_b14_redeliveries_without_an_id_are_named_together_and_keep_their_order() -> None:
+def link(known: list[str], *queues: str) -> AmqpConsumer:
+    """A consumer of a new link, after deliveries with these names were carried out."""
     client: Any = SimpleNamespace(
         call_before_send=lambda _: None, frame_demultiplexer=SimpleNamespace(peer_has_closed=0)
     )
     source = Source(addresses=["commands"], authorization_context=["acme:line"])
-    first = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20)
-    first._queues[b"0"] = "commands"
-    for payload in (b"on", b"off"):
+    made = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20, lambda _: KnownNames(carried_out=known))
+    made._queues.update({b"%d" % number: queue for number, queue in enumerate(queues or ("commands",))})
+    return made
+
+
+def carried_out(*payloads: bytes) -> list[str]:
+    """The names of first deliveries over an earlier link."""
+    first = link([])
+    for payload in payloads:
         arrive(first, payload, redelivered=False)
-    earlier = [str(each.name) for each in first._inbox.waiting]
-    second = AmqpConsumer(client, source, lambda _: None, Reading(), 1 << 20, lambda _: KnownNames(carried_out=earlier))
-    second._queues[b"0"] = "commands"
+    return [str(each.name) for each in first._inbox.waiting]
+
+
+async def test_b14_redeliveries_without_an_id_are_named_together_and_keep_their_order() -> None:
+    earlier = carried_out(b"on", b"off")
+    second = link(earlier)
     for payload in (b"on", b"off", b"on"):
         arrive(second, payload, redelivered=True)
-    arrive(second, b"off", redelivered=False)
     assert not second._inbox.waiting
-    second._release()
+    arrive(second, b"off", redelivered=False)
     found = list(second._inbox.waiting)
     assert [each.envelope.payload for each in found] == [b"on", b"off", b"on", b"off"]
     assert [each.name for each in found[:2]] == earlier
     assert len({each.name for each in found}) == 4
+    second.end()
+
+
+async def test_redeliveries_that_come_with_a_pause_are_named_together() -> None:
+    earlier = carried_out(b"1", b"2")
+    second = link(earlier)
+    arrive(second, b"1", redelivered=True)
+    await asyncio.sleep(HOLD_SECONDS / 10)
+    arrive(second, b"2", redelivered=True)
+    assert second._holding is not None
+    assert second._holding.when() > asyncio.get_running_loop().time() + HOLD_SECONDS / 2
+    arrive(second, b"3", redelivered=False)
+    assert [each.name for each in second._inbox.waiting][:2] == earlier
+    second.end()
+
+
+async def test_redeliveries_are_held_until_each_of_their_queues_sends_something_new() -> None:
+    second = link([], "commands", "others")
+    arrive(second, b"1", redelivered=True)
+    arrive(second, b"2", redelivered=True, queue=1)
+    arrive(second, b"3", redelivered=False)
+    assert not second._inbox.waiting
+    arrive(second, b"4", redelivered=False, queue=1)
+    assert [each.envelope.payload for each in second._inbox.waiting] == [b"1", b"2", b"3", b"4"]
+    second.end()
+
+
+async def test_redeliveries_that_fill_the_prefetch_are_not_held_any_longer() -> None:
+    second = link([])
+    for number in range(IN_FLIGHT):
+        assert not second._inbox.waiting
+        arrive(second, b"%d" % number, redelivered=True)
+    assert len(second._inbox.waiting) == IN_FLIGHT
     second.end()

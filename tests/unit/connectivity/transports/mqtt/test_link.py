@@ -111,6 +111,25 @@ async def test_beyond_a_multiple_of_the_bound_in_bytes_messages_are_left_to_the_
     await made.close()
 
 
+async def test_settled_deliveries_behind_an_unsettled_one_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait to be acknowledged in order, without their payloads."""
+    monkeypatch.setattr("connectivity.transports.mqtt.link.MOST_WAITING", 10)
+    made, client = link()
+    taker = DeliveryCollector(made)
+    for number in range(1, 13):
+        client.on_arrival(arrival(number))
+        if number == 1:
+            [first] = await taker.take(1)
+        elif number <= 10:
+            [delivery] = await settled(taker, 1)
+            assert delivery.envelope.payload == b""
+    assert not taker.deliveries
+    first.settle()
+    assert (await lost(made)).detail is Detail.CONNECTING
+    assert [int.from_bytes(packet[2:]) for packet in client.unsent if packet[0] == 0x40] == list(range(1, 11))
+    await made.close()
+
+
 async def test_a_list_is_never_longer_than_some_hundreds() -> None:
     made, client = link()
     for number in range(1, IN_FLIGHT + 1):
