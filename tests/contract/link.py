@@ -86,10 +86,11 @@ class DeliveryCollector:
 
     async def payloads(self, count: int, *, settle: bool = True) -> list[bytes]:
         taken = await self.take(count)
+        payloads = [delivery.envelope.payload for delivery in taken]
         if settle:
             for delivery in taken:
                 delivery.settle()
-        return [delivery.envelope.payload for delivery in taken]
+        return payloads
 
 
 async def drain(taker: DeliveryCollector, count: int) -> list[bytes]:

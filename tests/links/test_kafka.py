@@ -275,10 +275,11 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert await taker.payloads(100) == numbered(100, IN_FLIGHT)
 
     async def test_settled_records_behind_an_unsettled_one_are_bounded_too(
-        self, world: KafkaWorld, link: KafkaLink, monkeypatch: pytest.MonkeyPatch
+        self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """They come again after a lost link, and their responses must be remembered until then."""
         monkeypatch.setattr("connectivity.transports.kafka.consumer.MOST_WAITING", 100)
+        link = await world.connect()
         taker = DeliveryCollector(link)
         await world.send(numbered(300))
         first, *others = await taker.take(100)
@@ -289,6 +290,7 @@ class TestKafka(BrokerBehaviour, ByteLimits):
         assert {delivery.envelope.payload for delivery in others} == {b""}
         first.settle()
         assert await drain(taker, 200) == numbered(200, 100)
+        await link.close()
 
     async def test_a_rebalance_loses_nothing_and_late_outcomes_are_ignored(
         self, world: KafkaWorld, kafka: Kafka
