@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from time import monotonic
 
 import structlog
 
@@ -133,7 +135,7 @@ class PendingRequests(ConnectionComponent):
     ) -> PendingRequest:
         """Add a signal; `find` must not find another with the same correlation ID."""
         if ended is not None:
-            arrival.delivery.has_own_timeout = True
+            arrival.delivery.ours_since = math.inf
         labels = wish.labels or (LIVE_RESPONSE,)
         deadline = self._clock() + wish.timeout
         pending = PendingRequest(
@@ -176,7 +178,7 @@ class PendingRequests(ConnectionComponent):
         if pending.is_over:
             return
         pending.is_over = True
-        pending.arrival.delivery.has_own_timeout = False
+        pending.arrival.delivery.ours_since = monotonic()
         if self._pending.get(_key(pending)) is pending:
             del self._pending[_key(pending)]
         self._count(pending, -1)

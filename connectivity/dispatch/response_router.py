@@ -5,6 +5,8 @@ All responses are sent here. Events of subscriptions are never diverted, and go 
 
 from __future__ import annotations
 
+import math
+
 import structlog
 from msgspec.structs import replace
 
@@ -66,7 +68,7 @@ class ResponseRouter:
             ended = both
         if target is not None:
             # It waits for the broker of another connection.
-            arrival.delivery.has_own_timeout = True
+            arrival.delivery.ours_since = math.inf
             _divert(target, answer, route.connection_id, ended)
         elif not diverted.is_preserved:
             route.counters.not_diverted.note(answer, words=diverted.reason or None)

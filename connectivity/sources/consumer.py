@@ -106,7 +106,7 @@ class RetryBuffer:
                 for delivery in consumer.unsettled():
                     if now - delivery.arrived <= timeout:
                         break
-                    if not delivery.has_own_timeout:
+                    if now - delivery.ours_since > timeout:
                         consumer.reject(delivery, now)
 
     def _hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:

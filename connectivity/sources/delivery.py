@@ -180,7 +180,7 @@ class DeliveryLedger:
             return False
         earlier = self.pending.get(key)
         if earlier is not None and earlier.delivery.envelope.payload == inbound.delivery.envelope.payload:
-            inbound.delivery.has_own_timeout = earlier.delivery.has_own_timeout
+            inbound.delivery.ours_since = earlier.delivery.ours_since
             earlier.redeliveries.append(inbound.delivery)
             return True
         failed = self.failed.get(key)

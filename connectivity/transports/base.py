@@ -44,7 +44,8 @@ class Delivery:
     the broker. `reader` is the address of the sender, which reads the replies there, if the link reports when the sender
     leaves (`ReaderStatus.GONE`). `skipped` is the size of a payload that was too large to keep; the envelope's is then
     empty. `position`: partition and offset of a delivery that comes again until its offset is committed. `arrived` is the
-    time in monotonic seconds, `outcome` None until it is settled. `has_own_timeout`: it waits for others, not for us.
+    time in monotonic seconds, `outcome` None until it is settled. The settle timeout counts from `ours_since` if that is
+    later: from the end of a wait for others, or not at all during the wait (infinity).
 
     A listener may report a new peer before it has sent anything, by a delivery with an empty payload.
     """
@@ -59,7 +60,7 @@ class Delivery:
     position: tuple[str, int] = "", 0
     arrived: float = field(default_factory=monotonic)
     outcome: Outcome | None = None
-    has_own_timeout: bool = False
+    ours_since: float = 0.0
 
     def settle(self, outcome: Outcome = Outcome.SETTLED) -> None:
         """Acknowledge or reject the delivery, unless it is settled already."""

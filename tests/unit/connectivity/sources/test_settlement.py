@@ -116,6 +116,24 @@ async def test_a_delivery_that_waits_for_acknowledgements_has_a_timeout_of_its_o
     assert running.unsettled() == 1
 
 
+async def test_the_settle_timeout_counts_from_the_end_of_a_wait_for_acknowledgements() -> None:
+    reply = {"address": "out", "expectedResponseTypes": ["response", "error", "nack"]}
+    running = await Running.opened(source("in", replyTarget=reply))
+    running.broker.withheld_confirms = 1
+    running.send(turn(1, requested_acks=["twin-persisted", "other:seen"], timeout="30s"))
+    await until(lambda: running.harness.waiting_deliveries())
+    (consumer,) = running.supervisor.deliveries._consumers
+    (delivery,) = consumer.unsettled()
+    delivery.arrived -= LATER
+    consumer.working_since -= LATER
+    running.harness.clock.advance(31)
+    running.harness.request_reply.pending.expire()
+    await running.answered(1)
+    assert running.unsettled() == 1
+    assert await reject_overdue(running, TIMEOUT - 1) == []
+    assert len(await reject_overdue(running)) == 1
+
+
 async def test_a_handler_that_ends_a_batch_early_stalls_no_source(monkeypatch: pytest.MonkeyPatch) -> None:
     """The link ends, and the broker redelivers."""
     running = await Running.opened()
