@@ -334,7 +334,8 @@ class SourceSettings(Section):
 
     settle_timeout: PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="After this time a delivery that nothing has settled is rejected, so that its source does not stall.",
+        description="After this time a delivery that nothing has settled is rejected, so that its source does not stall. "
+        "While a delivery waits for acknowledgements, or for another connection's broker, the time does not run.",
     )
     unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
         default=ByteSize(16 * 1024 * 1024),

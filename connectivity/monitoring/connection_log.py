@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from mappings.ids import EntityId
+from mappings.texts import shorten
 
 KEPT_SECONDS: Final = 3600.0
 """How long a log stays on, in seconds."""
@@ -130,7 +131,7 @@ def instant(seconds: float) -> str:
 def _entry_as_json(kind: EntryKind, entry: LogEntry, usual_message: str) -> dict[str, Any]:
     at, correlation_id, entity, words = entry
     shown: dict[str, Any] = {
-        "correlationId": correlation_id if correlation_id is not None else NOT_PROVIDED,
+        "correlationId": shorten(str(correlation_id)) if correlation_id is not None else NOT_PROVIDED,
         "timestamp": instant(at),
         "category": kind.category,
         "type": kind.type,

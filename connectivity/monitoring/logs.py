@@ -19,10 +19,12 @@ import structlog
 from structlog.typing import Processor
 
 from connectivity.security.redaction import redact
+from mappings.texts import shorten
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 CORRELATION_ID = "correlation-id"
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CONTEXT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\b")
 
 
@@ -41,18 +43,22 @@ def configure(*, log_format: str, level: str) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    renderer: Processor = (
-        structlog.processors.JSONRenderer()
+    renderers: Sequence[Processor] = (
+        (structlog.processors.JSONRenderer(),)
         if log_format == "json"
-        # Tracebacks without the values of variables, which may be secrets.
-        else structlog.dev.ConsoleRenderer(
-            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        else (
+            _escape_controls,
+            # Tracebacks without the values of variables, which may be secrets.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         )
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         _RedactingFormatter(
-            foreign_pre_chain=shared, processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
     root = logging.getLogger()
@@ -93,6 +99,14 @@ def _unchanged(_logger: object, _name: str, event: structlog.typing.EventDict) -
     return event
 
 
+def _escape_controls(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """Escape control characters, which a terminal may obey. Line breaks are escaped by the renderer."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+    return event
+
+
 def trace_of(headers: Mapping[str, Any]) -> str | None:
     """Return the trace ID in the headers of a signal, 32 hexadecimal digits, if any."""
     context = headers.get(TRACEPARENT)
@@ -102,7 +116,8 @@ def trace_of(headers: Mapping[str, Any]) -> str | None:
 
 def log_context(headers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the log fields of a signal with these headers; `trace_id` only if there is a trace."""
-    fields = {"correlation_id": headers.get(CORRELATION_ID)}
+    correlation = headers.get(CORRELATION_ID)
+    fields = {"correlation_id": shorten(correlation) if isinstance(correlation, str) else correlation}
     if (trace := trace_of(headers)) is not None:
         fields["trace_id"] = trace
     return fields

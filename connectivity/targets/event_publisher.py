@@ -419,11 +419,14 @@ def target_metrics(
     events: dict[tuple[str, ...], float] = {labels: lag[0] for labels, lag in lags.items()}
     seconds = {labels: lag[1] for labels, lag in lags.items()}
     yield GaugeReading(
-        "connectivity_target_lag_events", "Stored events that a target has not processed yet.", events, names
+        "connectivity_target_lag_events",
+        "Stored events that a target has not processed yet, without those of parked things.",
+        events,
+        names,
     )
     yield GaugeReading(
         "connectivity_target_lag_seconds",
-        "Seconds since the oldest event was stored that a target has not processed yet.",
+        "Seconds since the oldest event was stored that a target has not processed yet, without those of parked things.",
         seconds,
         names,
     )

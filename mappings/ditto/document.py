@@ -102,9 +102,10 @@ def read_message(payload: bytes) -> DittoMessage:
     return message
 
 
-def reject_nul(value: msgspec.Raw) -> None:
-    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for a value with U+0000."""
-    if (fault := _nul_fault(parse_value(value))) is not None:
+def reject_nul(message: DittoMessage) -> None:
+    """Raise DecodeError (`json.invalid`, `json.key.invalid`) for U+0000 in the value or in headers."""
+    fault = _nul_fault(parse_value(message.value)) or _nul_fault(message.headers)
+    if fault is not None:
         raise DecodeError(fault)
 
 

@@ -53,7 +53,7 @@ class DittoCodec(PayloadMapper):
             if topic.criterion == "errors":
                 return ()
             if b"\\u0000" in envelope.payload:
-                reject_nul(message.value)
+                reject_nul(message)
             headers = normalize(message.headers) if message.headers else {}
             return _signals(message, topic, entity, headers)
         except DecodeError as error:

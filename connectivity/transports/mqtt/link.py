@@ -76,7 +76,7 @@ class MqttLink:
     ) -> None:
         """`filters`: the addresses of each source.
 
-        `redelivery_delay`: seconds until the link ends itself after a rejected delivery, None for never. `window`: the
+        `redelivery_delay`: seconds until the link ends itself after a requeued delivery, None for never. `window`: the
         maximum number of unconfirmed messages; the broker may ask for fewer. `prefix`: the beginning of delivery names;
         the packet identifier follows.
         """
@@ -193,9 +193,9 @@ class MqttLink:
         if self._redelivery is not None:
             return
         if self._redelivery_delay is not None:
-            self._redelivery = self._loop.call_later(self._redelivery_delay, self._renew, "a delivery was rejected")
+            self._redelivery = self._loop.call_later(self._redelivery_delay, self._renew, "a delivery was requeued")
         elif self._withheld >= MAX_UNACKNOWLEDGED:
-            self._redelivery = self._loop.call_soon(self._renew, f"{self._withheld} deliveries were rejected")
+            self._redelivery = self._loop.call_soon(self._renew, f"{self._withheld} deliveries were requeued")
 
     def _renew(self, reason: str) -> None:
         """End this link in order, so that the broker redelivers what was not acknowledged."""

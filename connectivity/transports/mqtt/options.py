@@ -130,7 +130,7 @@ class Options(BaseModel):
     )
     reconnect_for_redelivery: Switch = Field(
         default=False,
-        description="Reconnect after a rejected delivery, so that the broker redelivers it soon and not only after the "
+        description="Reconnect after a delivery was requeued, so that the broker redelivers it soon and not only after the "
         "next lost connection. Useful with `cleanSession` `false` and QoS 1.",
         examples=["true"],
     )

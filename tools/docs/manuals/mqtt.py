@@ -34,17 +34,24 @@ MANUAL = Manual(
     header_rules="In messages to send they are set by a header mapping.",
     outcomes=OUTCOMES,
     settling_rules="""\
-Acknowledgements go in the order of arrival. A delivery is named by its packet identifier. With QoS 0 there is nothing to
-acknowledge and nothing comes again.
+Acknowledgements go in the order of arrival, so a delivery that waits for others holds back those behind it: once the broker
+has sent as many as it may, it sends nothing more to this connection. When 10 deliveries were requeued, the service
+reconnects, also without `reconnectForRedelivery`. A delivery is named by its packet identifier. With QoS 0 there is nothing
+to acknowledge and nothing comes again.
 
 With QoS 2 a delivery is acknowledged by PUBREC, also when it is settled and not before: until then the broker delivers it
 again after a lost link. A change that comes again is recognized for `journal.redelivery_window` and answered, not carried
 out twice. A live message may be forwarded twice if the link is lost before PUBREC has reached the broker.
 """,
     limits=(
-        Limit("deliveries in progress", str(IN_FLIGHT)),
         Limit(
-            "a larger payload than `limits.payload`", "skipped while it arrives, answered with 413, and acknowledged"
+            "deliveries in progress",
+            f"{IN_FLIGHT}, or as many as the broker sends unacknowledged: Mosquitto 20 (`max_inflight_messages`)",
+        ),
+        Limit(
+            "a larger payload than `limits.payload`",
+            "skipped while it arrives, answered with 413 if the reply address needs nothing of the payload, and "
+            "acknowledged",
         ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(

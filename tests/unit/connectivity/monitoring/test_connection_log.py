@@ -37,6 +37,12 @@ def correlations(log: ConnectionLog) -> list[str]:
     return [entry["correlationId"] for entry in log.read()["connectionLogs"]]
 
 
+def test_an_entry_with_a_long_correlation_id_replaces_no_others(log: ConnectionLog) -> None:
+    write(log, CONSUMED, 1)
+    log.ring(CONSUMED, "it happened")[0].append((log.now(), "x" * 1_000_000, LAMP, None))
+    assert correlations(log) == ["c-1", "x" * 200 + "…"]
+
+
 def test_an_entry_has_its_message_entity_and_address(log: ConnectionLog) -> None:
     write(log, CONSUMED, 1, words="Message was consumed.")
     log.write(EntryKind("connection", "other", None, False), "Connection failed.")

@@ -119,6 +119,17 @@ def test_a_value_cannot_forge_a_line_of_text(capsys: pytest.CaptureFixture[str])
     assert r"correlation_id='x\n2030 [error] forged'" in line
 
 
+def test_a_value_cannot_control_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="text", level="info")
+    structlog.get_logger("connectivity.forged").info("command refused", correlation_id="\x1b[2J\x00\x9b31m")
+    (line,) = lines(capsys)
+    assert r"correlation_id=\x1b[2J\x00\x9b31m" in line
+
+
+def test_a_long_correlation_id_is_cut() -> None:
+    assert logs.log_context({"correlation-id": "x" * 1000}) == {"correlation_id": "x" * 200 + "…"}
+
+
 def test_configuring_again_does_not_double_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         logs.configure(log_format="json", level="info")

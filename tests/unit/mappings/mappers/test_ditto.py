@@ -170,6 +170,12 @@ def test_a_header_of_a_wrong_type_leaves_the_others_to_the_answer() -> None:
     assert error.headers == {"correlation-id": "c-1", "reply-to": "replies/7"}
 
 
+@pytest.mark.parametrize("headers", [{"correlation-id": "a\0b"}, {"my\0own": "b"}])
+def test_headers_with_u0000_are_refused(headers: dict[str, str]) -> None:
+    document = {"topic": "a/b/things/twin/commands/modify", "path": "/attributes/on", "headers": headers, "value": 1}
+    assert refused(json.dumps(document).encode()).fault.error in ("json.invalid", "json.key.invalid")
+
+
 def test_a_message_never_grows_its_answer() -> None:
     long = "x" * 100_000
     for payload in (
