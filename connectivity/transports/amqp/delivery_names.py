@@ -78,12 +78,11 @@ class NumberedNames:
         unclear = [position for position in range(len(names)) if position not in renamed]
         requeued = set(renamed.values())
         carried_out = [name for name in self._own(known.carried_out) if name not in requeued]
-        claims: dict[int, list[str]] = {}
+        # A queue keeps its order, so what an earlier link brought comes first.
         for _, of_link in groupby(carried_out, key=self._link_of):
-            for position, name in self._claimed(list(of_link), names, unclear):
-                claims.setdefault(position, []).append(name)
-        # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.
-        renamed |= {position: found[0] for position, found in claims.items() if len(found) == 1}
+            claimed = dict(self._claimed(list(of_link), names, unclear))
+            renamed |= claimed
+            unclear = [position for position in unclear if position not in claimed]
         return [renamed.get(position, name) for position, name in enumerate(names)]
 
     def _name_requeued(self, names: Sequence[str], requeued: Sequence[str]) -> dict[int, str]:
@@ -107,6 +106,7 @@ class NumberedNames:
         positions = [position for position in unclear if _digest_of(names[position]) in brought]
         run = [_digest_of(names[position]) for position in positions]
         sizes = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
+        # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.
         if len(sizes) == 1:
             yield from zip(positions, earlier[-sizes[0] :], strict=False)
 

@@ -119,3 +119,13 @@ def test_b14_redeliveries_of_several_links_are_recognized_together() -> None:
     again = NumberedNames("q").again(payloads, KnownNames(carried_out=[*later, *earlier]))
     assert again[:6] == [*earlier[3:], *later]
     assert not {*again[6:]} & {*earlier, *later}
+
+
+def test_redeliveries_of_two_links_with_equal_commands_are_recognized() -> None:
+    """A sender had no confirm for its last command, and sent it again, before both links were lost."""
+    first, second = NumberedNames("q"), NumberedNames("q")
+    earlier = [first.first(payload) for payload in (b"1", b"2")]
+    later = [second.first(payload) for payload in (b"2", b"3", b"4")]
+    again = NumberedNames("q").again([b"2", b"2", b"3", b"4", b"5"], KnownNames(carried_out=[*earlier, *later]))
+    assert again[:4] == [earlier[-1], *later]
+    assert again[4] not in {*earlier, *later}
