@@ -49,9 +49,10 @@ no UTF-8 in base64. An enforcement's input can only be a header.
 Outcomes reach the broker in the order of arrival. A delivery is named by its message id, else by its correlation id,
 as a property or in the payload, and its bytes. One without any id is recognized by its place: what RabbitMQ
 redelivers after a lost link is the end of what it has delivered, so it is compared with the last commands that were
-carried out. That needs one consumer for the queue: with several (`consumerCount`, `clientCount`, other programs), or
-if the last commands are alike, such a command may be carried out twice. One with the same bytes as the very last
-command is taken for that one. Senders that need certainty give each command an id.
+carried out, once all of it has come: when the queue sends something new, or a second after the last one. That needs
+one consumer for the queue: with several (`consumerCount`, `clientCount`, other programs), or if the last commands are
+alike, such a command may be carried out twice. One with the same bytes as the very last command of a link is taken for
+that one. Senders that need certainty give each command an id.
 """,
     limits=(
         Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
