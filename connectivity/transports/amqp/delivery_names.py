@@ -78,9 +78,12 @@ class NumberedNames:
         unclear = [position for position in range(len(names)) if position not in renamed]
         requeued = set(renamed.values())
         carried_out = [name for name in self._own(known.carried_out) if name not in requeued]
-        # A queue keeps its order, so what an earlier link brought comes first.
-        for _, of_link in groupby(carried_out, key=self._link_of):
-            claimed = dict(self._claimed(list(of_link), names, unclear))
+        links = [list(of_link) for _, of_link in groupby(carried_out, key=self._link_of)]
+        # A queue keeps its order, so the redeliveries of an earlier link come first.
+        for number, earlier in enumerate(links):
+            brought = {_digest_of(name) for link in links[number:] for name in link}
+            positions = [position for position in unclear if _digest_of(names[position]) in brought]
+            claimed = dict(self._claimed(earlier, names, positions))
             renamed |= claimed
             unclear = [position for position in unclear if position not in claimed]
         return [renamed.get(position, name) for position, name in enumerate(names)]
@@ -95,15 +98,15 @@ class NumberedNames:
         }
 
     def _claimed(
-        self, earlier: Sequence[str], names: Sequence[str], unclear: Sequence[int]
+        self, earlier: Sequence[str], names: Sequence[str], positions: Sequence[int]
     ) -> Iterator[tuple[int, str]]:
-        """Yield the redeliveries that are the end of what a link brought, by position, if that is clear."""
+        """Yield the redeliveries that are the end of what a link brought, by position, if that is clear.
+
+        `positions`: those of commands that this link or a later one brought. Others were not carried out, like retrieves.
+        """
         newest = self._number_of(earlier[-1])
         earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]
         digests = [_digest_of(name) for name in earlier]
-        # Others were not carried out, like retrieves, or came over another link.
-        brought = set(digests)
-        positions = [position for position in unclear if _digest_of(names[position]) in brought]
         run = [_digest_of(names[position]) for position in positions]
         sizes = [size for size in range(1, min(len(run), len(earlier)) + 1) if digests[-size:] == run[:size]]
         # If it is ambiguous which of equal commands come again, they are carried out, rather than left out.

@@ -129,3 +129,14 @@ def test_redeliveries_of_two_links_with_equal_commands_are_recognized() -> None:
     again = NumberedNames("q").again([b"2", b"2", b"3", b"4", b"5"], KnownNames(carried_out=[*earlier, *later]))
     assert again[:4] == [earlier[-1], *later]
     assert again[4] not in {*earlier, *later}
+
+
+def test_redeliveries_of_a_link_are_recognized_though_an_earlier_one_had_some_of_their_commands() -> None:
+    """A sender had no confirms for its last commands, and sent them again behind one that only the second link did."""
+    first, second = NumberedNames("q"), NumberedNames("q")
+    earlier = [first.first(payload) for payload in (b"0", b"2", b"3")]
+    later = [second.first(payload) for payload in (b"1", b"2", b"3", b"1", b"4")]
+    payloads = [b"1", b"2", b"3", b"1", b"4", b"5"]
+    again = NumberedNames("q").again(payloads, KnownNames(carried_out=[*earlier, *later]))
+    assert again[:5] == later
+    assert again[5] not in {*earlier, *later}
