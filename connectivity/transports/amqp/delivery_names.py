@@ -79,9 +79,11 @@ class NumberedNames:
         requeued = set(renamed.values())
         carried_out = [name for name in self._own(known.carried_out) if name not in requeued]
         links = [list(of_link) for _, of_link in groupby(carried_out, key=self._link_of)]
-        # A queue keeps its order, so the redeliveries of an earlier link come first.
-        for number, earlier in enumerate(links):
-            brought = {_digest_of(name) for link in links[number:] for name in link}
+        # A queue keeps its order, so the redeliveries of an earlier link come first. What is then left is compared with
+        # each link alone: a queue may have lost its order in a crash.
+        together = [(earlier, links[number:]) for number, earlier in enumerate(links)]
+        for earlier, others in (*together, *((earlier, [earlier]) for earlier in links)):
+            brought = {_digest_of(name) for link in others for name in link}
             positions = [position for position in unclear if _digest_of(names[position]) in brought]
             claimed = dict(self._claimed(earlier, names, positions))
             renamed |= claimed
@@ -102,7 +104,7 @@ class NumberedNames:
     ) -> Iterator[tuple[int, str]]:
         """Yield the redeliveries that are the end of what a link brought, by position, if that is clear.
 
-        `positions`: those of commands that this link or a later one brought. Others were not carried out, like retrieves.
+        `positions`: those of the commands to compare with. Others were not carried out, like retrieves.
         """
         newest = self._number_of(earlier[-1])
         earlier = [name for name in earlier if newest - self._number_of(name) <= _RECENT]

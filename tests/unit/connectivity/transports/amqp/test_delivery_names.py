@@ -140,3 +140,12 @@ def test_redeliveries_of_a_link_are_recognized_though_an_earlier_one_had_some_of
     again = NumberedNames("q").again(payloads, KnownNames(carried_out=[*earlier, *later]))
     assert again[:5] == later
     assert again[5] not in {*earlier, *later}
+
+
+def test_redeliveries_of_several_links_are_recognized_in_another_order() -> None:
+    first, second = NumberedNames("q"), NumberedNames("q")
+    earlier = [first.first(b"%d" % number) for number in range(5)]
+    later = [second.first(b"%d" % number) for number in range(5, 9)]
+    payloads = [b"5", b"6", b"7", b"8", b"3", b"4"]
+    again = NumberedNames("q").again(payloads, KnownNames(carried_out=[*earlier, *later]))
+    assert again == [*later, *earlier[3:]]
