@@ -79,7 +79,7 @@ class NumberedNames:
         requeued = set(renamed.values())
         carried_out = [name for name in self._own(known.carried_out) if name not in requeued]
         links = [list(of_link) for _, of_link in groupby(carried_out, key=self._link_of)]
-        # A queue keeps its order, so the redeliveries of an earlier link come first. What is then left is compared with
+        # A queue keeps its order, so the redeliveries of an earlier link come first. The others are then compared with
         # each link alone: a queue may have lost its order in a crash.
         together = [(earlier, links[number:]) for number, earlier in enumerate(links)]
         for earlier, others in (*together, *((earlier, [earlier]) for earlier in links)):
