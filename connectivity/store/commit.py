@@ -33,9 +33,9 @@ class CommitResult(NamedTuple):
 class PendingCommit:
     """Changes that are stored together, with the future that says when they are durable.
 
-    A barrier has no changes. A step has no changes either; it may run outside of transactions (`is_aside`), and leave an
-    entity without state (`forgotten`). `weight` is how long it takes to write and to report the changes, in changes of
-    ordinary size.
+    A barrier has no changes. A step has no changes either; it may run outside of transactions (`is_outside_transaction`),
+    and leave an entity without state (`forgotten`). `weight` is how long it takes to write and to report the changes, in
+    changes of ordinary size.
     """
 
     __slots__ = ("changes", "durable", "forgotten", "is_outside_transaction", "step", "weight")

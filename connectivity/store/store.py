@@ -230,12 +230,12 @@ class Store:
     async def _run_in_worker(self, run: Callable[[], T]) -> T:
         """Run in the worker thread while no transaction is open."""
         results: list[T] = []
-        await self._queue_step(lambda: results.append(run()), is_aside=True).durable
+        await self._queue_step(lambda: results.append(run()), is_outside_transaction=True).durable
         return results[0]
 
-    def _queue_step(self, step: Callable[[], object], *, is_aside: bool = False) -> PendingCommit:
+    def _queue_step(self, step: Callable[[], object], *, is_outside_transaction: bool = False) -> PendingCommit:
         queued = PendingCommit((), asyncio.get_running_loop().create_future(), step)
-        queued.is_outside_transaction = is_aside
+        queued.is_outside_transaction = is_outside_transaction
         if self._is_closed or not self.is_available:
             queued.fail(StoreUnavailable(self.reason or "the store is closed"))
             return queued

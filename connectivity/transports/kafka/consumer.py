@@ -123,16 +123,16 @@ class KafkaConsumer:
 
     # ── on the loop ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def has_ended(self, count: int, size: int) -> None:
-        """Record that records of so many bytes have ended or were dropped, so that there is room again."""
+    def has_ended(self, count: int, size: int, passed: int) -> None:
+        """Record that records of so many bytes have ended or were dropped, so that there is room again.
+
+        `passed`: how many records, of these and others, now wait for no earlier one.
+        """
+        self.passed += passed
         self.ended += count
         self.ended_bytes += size
         if not self._wake_event.is_set() and self._is_half_empty:
             self._wake_event.set()
-
-    def has_passed(self, count: int) -> None:
-        """Record that so many records have ended or were dropped, and wait for no earlier one."""
-        self.passed += count
 
     @property
     def _is_half_empty(self) -> bool:

@@ -155,8 +155,7 @@ class KafkaLink:
                     if partition.is_assigned:
                         self._arrived(partition, message, now)
                     else:
-                        member.has_passed(1)
-                        member.has_ended(1, len(message))
+                        member.has_ended(1, len(message), 1)
         for inbox in self._inboxes:
             if inbox.waiting:
                 inbox.wake()
@@ -195,8 +194,7 @@ class KafkaLink:
             delivery, outcome = shared.first, shared.outcome
         waiting = partition.waiting
         can_continue = partition.ended(delivery, outcome)
-        partition.owner.has_passed(waiting - partition.waiting)
-        partition.owner.has_ended(1, delivery.size)
+        partition.owner.has_ended(1, delivery.size, waiting - partition.waiting)
         if not can_continue:
             partition.is_assigned = False
             self.drop(partition)
@@ -206,8 +204,7 @@ class KafkaLink:
         """Drop the deliveries of a partition that was revoked or is read again."""
         if self._is_over:
             return
-        partition.owner.has_passed(partition.waiting)
-        partition.owner.has_ended(partition.open, partition.open_bytes)
+        partition.owner.has_ended(partition.open, partition.open_bytes, partition.waiting)
         partition.clear()
         for inbox in self._inboxes:
             if any(_belongs_to(taken, partition) for taken in inbox.waiting):

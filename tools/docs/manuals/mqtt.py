@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connectivity.transports.mqtt.connector import WINDOW
-from connectivity.transports.mqtt.link import IN_FLIGHT
+from connectivity.transports.mqtt.link import IN_FLIGHT, MAX_UNACKNOWLEDGED
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC
 from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outcomes
 
@@ -33,11 +33,11 @@ MANUAL = Manual(
     ),
     header_rules="In messages to send they are set by a header mapping.",
     outcomes=OUTCOMES,
-    settling_rules="""\
-Acknowledgements go in the order of arrival, so a delivery that waits for others holds back those behind it: once the broker
-has sent as many as it may, it sends nothing more to this connection. When 10 deliveries were requeued, the service
-reconnects, also without `reconnectForRedelivery`. A delivery is named by its packet identifier. With QoS 0 there is nothing
-to acknowledge and nothing comes again.
+    settling_rules=f"""\
+Acknowledgements go in the order of arrival, so a delivery that waits for others holds back those behind it: once the
+broker has sent as many as it may, it sends nothing more to this connection. When {MAX_UNACKNOWLEDGED} deliveries were
+requeued, the service reconnects, also without `reconnectForRedelivery`. A delivery is named by its packet identifier.
+With QoS 0 there is nothing to acknowledge and nothing comes again.
 
 With QoS 2 a delivery is acknowledged by PUBREC, also when it is settled and not before: until then the broker delivers it
 again after a lost link. A change that comes again is recognized for `journal.redelivery_window` and answered, not carried
