@@ -11,7 +11,7 @@ import contextlib
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -53,25 +53,36 @@ class CallFailed(Exception):
     The handler of the channel knows the broker's reason for a refusal, if there is one.
     """
 
-    @property
-    def is_timeout(self) -> bool:
-        return isinstance(self.__cause__, TimeoutError)
+
+class CallTimedOut(CallFailed):
+    """A call on the library that the broker did not answer in time."""
 
 
-async def call(work: Awaitable[T]) -> T:
-    """Wait for a call on the library. Raises CallFailed.
+async def call(work: Coroutine[Any, Any, T], patience: float | None, end: asyncio.Future[None] | None = None) -> T:
+    """Wait for a call on the library, at most `patience` seconds and until `end` is done.
 
-    When a connection ends, the library cancels the calls on it, which must not cancel the caller.
+    The library does not end every call with its connection: on Python 3.11 `asyncio.wait_for` loses a cancellation that
+    comes together with a result, and the call waits for a reply that cannot come. Raises CallFailed.
     """
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(_retrieve)
     try:
-        return await work
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        raise CallFailed("the connection ended") from error
-    except (aiormq.AMQPError, OSError, RuntimeError, ValueError) as error:
+        await asyncio.wait((task, end) if end else (task,), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        task.cancel()
+    if not task.done() and not (end and end.done()):
+        raise CallTimedOut(f"no answer within {patience:g} s")
+    if not task.done() or task.cancelled():
+        raise CallFailed("the connection ended")
+    if (error := task.exception()) is not None:
         raise CallFailed(str(error)) from error
+    return task.result()
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Take the error of a call, which the event loop would log if nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 class AmqpClient:
@@ -94,7 +105,8 @@ class AmqpClient:
         self._library: aiormq.Connection | None = None
         self._unsent: list[bytes] = []
         self._before_sending: list[Callable[[], None]] = []
-        self._is_flushing = self._is_over = False
+        self._is_flushing = False
+        self._ended = self._loop.create_future()
         self.is_paused = False
         """Whether reading is stopped, so that the broker stops sending."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -167,9 +179,8 @@ class AmqpClient:
         )
         library.vhost = virtual_host(uri.path)
         try:
-            async with asyncio.timeout(patience):
-                await call(library.connect())
-        except TimeoutError:
+            await call(library.connect(), patience, self._ended)
+        except CallTimedOut:
             raise NotConnected(Detail.TIMEOUT, f"no answer to the login within {patience:g} s") from None
         except CallFailed as failed:
             raise self._login_error(failed) from failed
@@ -188,27 +199,26 @@ class AmqpClient:
         """Open a channel. Raises NotConnected."""
         assert self._library is not None
         try:
-            return await call(self._library.channel(publisher_confirms=confirms, timeout=self.patience))
+            return await self.call(self._library.channel(publisher_confirms=confirms))
         except CallFailed as failed:
             raise self.call_failed(failed) from failed
 
-    @property
-    def patience(self) -> float | None:
-        """Seconds that a call on a channel may take."""
-        return seconds(self._options.channel_rpc_timeout)
+    async def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a call on a channel, at most until the connection ends. Raises CallFailed."""
+        return await call(work, seconds(self._options.channel_rpc_timeout), self._ended)
 
     def call_failed(self, failed: CallFailed) -> NotConnected:
         """Return the error for a call that failed without a refusal by the broker."""
-        if failed.is_timeout:
-            return NotConnected(Detail.TIMEOUT, f"no answer on a channel within {self.patience:g} s")
+        if isinstance(failed, CallTimedOut):
+            return NotConnected(Detail.TIMEOUT, f"{failed} on a channel")
         return NotConnected(*self._close_reason(None))
 
     async def missing_reason(self, what: str, name: str) -> Reason | None:
         """Return why a queue or exchange (`what`) is missing or inaccessible, or None. Raises NotConnected."""
 
-        def declare(channel: AbstractChannel) -> Awaitable[object]:
+        def declare(channel: AbstractChannel) -> Coroutine[Any, Any, object]:
             ask = channel.queue_declare if what == "queue" else channel.exchange_declare
-            return ask(name, passive=True, timeout=self.patience)
+            return ask(name, passive=True)
 
         return await self._find_refusal(declare)
 
@@ -220,21 +230,21 @@ class AmqpClient:
         at once.
         """
 
-        def consume(channel: AbstractChannel) -> Awaitable[object]:
+        def consume(channel: AbstractChannel) -> Coroutine[Any, Any, object]:
             arguments: dict[str, FieldValue] = {"x-priority": "not a number (connection test)"}
-            return channel.basic_consume(queue, ignore_message, arguments=arguments, timeout=self.patience)
+            return channel.basic_consume(queue, ignore_message, arguments=arguments)
 
         reason = await self._find_refusal(consume)
         return None if reason is None or reason.code == PRECONDITION_FAILED else reason
 
-    async def _find_refusal(self, ask: Callable[[AbstractChannel], Awaitable[object]]) -> Reason | None:
+    async def _find_refusal(self, ask: Callable[[AbstractChannel], Coroutine[Any, Any, object]]) -> Reason | None:
         """Return why the broker closes a channel after a request, or None. Raises NotConnected."""
         probe_channel = await self.channel()
         listener = _CloseRecorder()
         self.frame_demultiplexer.takers[probe_channel.number] = listener
         try:
-            await call(ask(probe_channel))
-            await call(probe_channel.close())
+            await self.call(ask(probe_channel))
+            await self.call(probe_channel.close())
         except CallFailed as failed:
             if listener.reason is None:
                 raise self.call_failed(failed) from failed
@@ -246,7 +256,7 @@ class AmqpClient:
     async def wait_released(self, channel: AbstractChannel) -> None:
         """Wait until the library has released the number of a channel that the broker has closed."""
         if not channel.is_closed:
-            await asyncio.wait((channel.closing,))
+            await asyncio.wait((channel.closing, self._ended), return_when=asyncio.FIRST_COMPLETED)
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -286,7 +296,7 @@ class AmqpClient:
 
     async def close(self) -> None:
         """Send queued frames, close the connection and give the broker time to read it."""
-        if not self._is_over:
+        if not self._ended.done():
             self._flush()
             self._end()
             self.pause(False)
@@ -297,9 +307,8 @@ class AmqpClient:
     async def _leave(self) -> None:
         """Let the library close the connection, or notice that it is closed."""
         if self._library is not None:
-            with contextlib.suppress(TimeoutError, CallFailed):
-                async with asyncio.timeout(seconds(self._options.shutdown_timeout)):
-                    await call(self._library.close())
+            with contextlib.suppress(CallFailed):
+                await call(self._library.close(), seconds(self._options.shutdown_timeout))
         self.frame_demultiplexer.abort()
 
     def abandon(self) -> None:
@@ -308,7 +317,8 @@ class AmqpClient:
         self.frame_demultiplexer.abort()
 
     def _end(self) -> None:
-        self._is_over = True
+        if not self._ended.done():
+            self._ended.set_result(None)
         self._unsent.clear()
         self._before_sending.clear()
         if self._heartbeat_timer is not None:
@@ -316,14 +326,13 @@ class AmqpClient:
 
     def die(self, error: LinkError) -> None:
         """End after a failure."""
-        if not self._is_over:
+        if not self._ended.done():
             self.abandon()
             self._close_task = self._loop.create_task(self._leave())
             self.on_lost(error)
 
     def _transport_lost(self, error: Exception | None) -> None:
-        if self._library is not None:
-            self.die(NotConnected(*self._close_reason(error)))
+        self.die(NotConnected(*self._close_reason(error)))
 
     def _close_reason(self, error: Exception | None) -> tuple[Detail, str]:
         if (reason := self.frame_demultiplexer.closed) is not None:

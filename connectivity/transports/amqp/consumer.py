@@ -19,7 +19,7 @@ from typing import Protocol
 
 from connectivity.connections.model import Source
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.amqp.client import AmqpClient, CallFailed, call, ignore_message
+from connectivity.transports.amqp.client import AmqpClient, CallFailed, ignore_message
 from connectivity.transports.amqp.delivery_names import NumberedNames, UnsettledNames
 from connectivity.transports.amqp.errors import consume_error
 from connectivity.transports.amqp.frames import (
@@ -113,14 +113,13 @@ class AmqpConsumer:
         self._client.frame_demultiplexer.takers[channel.number] = self
         queues = [queue for queue in self._source.addresses for _ in range(self._source.consumer_count)]
         queue = ""
-        patience = self._client.patience
         try:
             # A limit for each consumer: quorum queues do not support a limit for a channel.
-            await call(channel.basic_qos(prefetch_count=max(1, IN_FLIGHT // len(queues)), timeout=patience))
+            await self._client.call(channel.basic_qos(prefetch_count=max(1, IN_FLIGHT // len(queues))))
             for number, queue in enumerate(queues):
                 tag = f"{number}"
                 self._queues[tag.encode()] = queue
-                await call(channel.basic_consume(queue, ignore_message, consumer_tag=tag, timeout=patience))
+                await self._client.call(channel.basic_consume(queue, ignore_message, consumer_tag=tag))
         except CallFailed as failed:
             if self._reason is not None:
                 raise consume_error(queue, self._reason) from failed
