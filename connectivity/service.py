@@ -26,10 +26,12 @@ import uvloop
 
 from connectivity.api.app import application
 from connectivity.api.server import server_of
+from connectivity.authorization.quotas import Quotas
 from connectivity.config.settings import Settings, SparkMode, TracingSettings
 from connectivity.connections import secret_references
 from connectivity.connections.model import Connection
 from connectivity.dispatch.assembly import assemble
+from connectivity.dispatch.quota_check import RECOUNT_SECONDS, QuotaCheck
 from connectivity.errors import SettingsError
 from connectivity.maintenance.erasure import Eraser
 from connectivity.maintenance.index_builder import LOOK_SECONDS, IndexBuilder
@@ -170,7 +172,9 @@ class Service:
         handlers = open_handlers(
             SessionServices(self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times)
         )
-        self.dispatch = assemble(self.store, self.subscriptions, self.decider, handlers)
+        self.quota_check = QuotaCheck(self.store, Quotas(settings.quotas), settings.limits.low_space)
+        self.dispatch = assemble(self.store, self.subscriptions, self.decider, handlers, quota_check=self.quota_check)
+        self.monitor.watch_figures(self.quota_check.figures)
         cursors = self.dispatch.event_publisher
         cursors.on_skip = self.monitor.skip
         self.monitor.watch_figures(cursors.figures)
@@ -219,6 +223,7 @@ class Service:
                 _SWEEP_SECONDS,
             ),
             Job("erase entities", self.eraser.round),
+            *([Job("count the use of quotas", self.quota_check.recount, RECOUNT_SECONDS)] if settings.quotas else []),
             Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
         ]
         if has_lake and (age := settings.journal.retention) is not None:
@@ -276,6 +281,7 @@ class Service:
             "connections": {**shown, **unusable},
             "closed": len(known) - len(wanted) - len(unusable),
             "files": self._wrong_with_files(),
+            "quotas": self.quota_check.nearly_used(),
             "jobs": self.jobs.problems,
             "lake": self.pipeline.details,
         }
@@ -411,6 +417,7 @@ async def _serve(settings: Settings, listening: socket.socket) -> None:
         token="required" if settings.api.needs_token else "not required: only this machine can connect",
     )
     await service.management.load()
+    await service.quota_check.recount()
     await service.registry.refresh()
     service.jobs.start()
     service.pipeline.start()

@@ -42,6 +42,7 @@ from connectivity.config.quantities import (
     read_memory,
     read_off_as_text,
 )
+from connectivity.config.quotas import QuotaRule
 from connectivity.security import egress
 from connectivity.security.keys import read_key
 from mappings.errors import DecodeError
@@ -350,6 +351,10 @@ class LimitSettings(Section):
     payload: Annotated[ByteSize, Field(ge=1)] = Field(
         default=ByteSize(1024 * 1024), description="Largest payload, in bytes."
     )
+    low_space: Annotated[ByteSize, Field(ge=0)] = Field(
+        default=ByteSize(64 * 1024 * 1024),
+        description="With less free space on the disk of `data_dir`, no thing or policy is created, only changed.",
+    )
 
 
 def _is_key(value: SecretStr) -> SecretStr:
@@ -503,6 +508,11 @@ class Settings(BaseSettings):
     reconnect: ReconnectSettings = ReconnectSettings()
     source: SourceSettings = SourceSettings()
     limits: LimitSettings = LimitSettings()
+    quotas: tuple[QuotaRule, ...] = Field(
+        default=(),
+        description="What each namespace and each subject may use: a list of rules, see [Quotas](security.md#quotas). The "
+        "first rule that names a namespace or a subject applies to it.",
+    )
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()
     spark: SparkSettings = SparkSettings()

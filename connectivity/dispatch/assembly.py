@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from connectivity.authorization.quotas import Quotas
 from connectivity.dispatch.announcements import PolicyAnnouncements
 from connectivity.dispatch.command_executor import CommandExecutor
 from connectivity.dispatch.command_handler import CommandHandler
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.dispatch.live_handler import LiveHandler, ReplyHandler
+from connectivity.dispatch.quota_check import QuotaCheck
 from connectivity.dispatch.request_reply import RequestReply
 from connectivity.dispatch.responder import Responder
 from connectivity.dispatch.response_router import ResponseRouter
@@ -45,10 +47,12 @@ def assemble(
     decider: Decider,
     session_handlers: Mapping[str, SessionHandler],
     clock: Callable[[], float] = time.monotonic,
+    quota_check: QuotaCheck | None = None,
 ) -> Dispatch:
     """Build the dispatcher; a new kind of signal is one handler here.
 
-    `session_handlers`: by protocol. `clock` returns monotonic seconds, for the timeouts of acknowledgements.
+    `session_handlers`: by protocol. `clock` returns monotonic seconds, for the timeouts of acknowledgements. Without a
+    `quota_check` nothing is bounded.
     """
     directory = ConnectionDirectory()
     event_publisher = EventPublisher(store, ClockedState(decider.world, decider.now))
@@ -56,7 +60,8 @@ def assemble(
     announcements = PolicyAnnouncements(directory)
     request_reply = RequestReply(directory, event_publisher, replies, decider.world, announcements, clock)
     responder = Responder(replies, request_reply, session_handlers)
-    executor = CommandExecutor(store, decider, lambda: event_publisher.has_targets)
+    quota_check = quota_check or QuotaCheck(store, Quotas(()), 0)
+    executor = CommandExecutor(store, decider, lambda: event_publisher.has_targets, quota_check)
     subscription_handler = SubscriptionHandler(subscriptions)
     handlers = (
         CommandHandler(store, decider, executor, request_reply, responder),

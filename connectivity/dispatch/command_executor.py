@@ -21,6 +21,7 @@ from connectivity.dispatch.effects import (
     internal_error_of,
     log_fields,
 )
+from connectivity.dispatch.quota_check import QuotaCheck
 from connectivity.errors import TwinError
 from connectivity.sources.acknowledgements import BUILT_IN
 from connectivity.sources.deduplication import DeduplicationKey
@@ -81,10 +82,13 @@ class Sender(msgspec.Struct, frozen=True):
 class CommandExecutor:
     """Executes commands."""
 
-    def __init__(self, store: Store, decider: Decider, is_followed: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: Store, decider: Decider, is_followed: Callable[[], bool], quota_check: QuotaCheck
+    ) -> None:
         """`is_followed`: whether any target needs the causes of events."""
         self._store = store
         self._decider = decider
+        self._quota_check = quota_check
         self._is_followed = is_followed
 
     def execute(self, command: Command, sender: Sender, batch: Batch) -> CommandResponse:
@@ -96,8 +100,11 @@ class CommandExecutor:
         answer: StoredAnswer | None = None
         try:
             decision = self._decider.decide(command, subjects)
-            if decision.events and name is not None:
-                answer = StoredAnswer(name, encode_response(decision.response, command))
+            if decision.events:
+                if self._quota_check.bounds_changes or decision.events[0].action == "created":
+                    self._quota_check.admit(command, decision, subjects[0])
+                if name is not None:
+                    answer = StoredAnswer(name, encode_response(decision.response, command))
         except TwinError as refused:
             headers = (
                 address_headers(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers

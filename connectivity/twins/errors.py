@@ -231,6 +231,17 @@ _FAULTS: dict[str, _ErrorText] = {
     ),
 }
 
+for _group in ("things", "policies"):
+    _FAULTS[f"{_group}:quota.exceeded"] = _ErrorText(
+        507, "'{id}' cannot be changed: {detail}.", "Delete what is not needed, or ask the operator."
+    )
+    _FAULTS[f"{_group}:dailyquota.exceeded"] = _ErrorText(
+        429, "'{id}' cannot be changed: {detail}.", "Wait until midnight UTC, or ask the operator."
+    )
+    _FAULTS[f"{_group}:storage.low"] = _ErrorText(
+        507, "'{id}' cannot be created: {detail}.", "Changes are possible; the operator has to free space."
+    )
+
 _PARTS = (
     "policyId",
     "definition",

@@ -47,6 +47,7 @@ _ENTOMB = """
     UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0, erased = revision
     WHERE type = ? AND id = ?
 """
+_FORGET_CREATOR = "DELETE FROM creators WHERE type = ? AND id = ?"
 _KEY = "SELECT key FROM entities WHERE type = ? AND id = ?"
 _CHUNK = """
     SELECT revision, seq, coalesce(length(value), 0) + length(headers) FROM entries
@@ -122,6 +123,7 @@ def begin(
     connection.execute(_INSERT, (number, entity_type, entity, at, by))
     index.forget(connection, entity_type, entity)
     connection.execute(_ENTOMB, (at, at, entity_type, entity))
+    connection.execute(_FORGET_CREATOR, (entity_type, entity))
     return records(connection, number - 1)[0]
 
 

@@ -259,6 +259,18 @@ SESSIONS: Step = (
 # The parked things of a target as JSON: pairs of ID and next revision.
 PARKED_THINGS: Step = ("ALTER TABLE places ADD COLUMN parked TEXT NOT NULL DEFAULT '[]'",)
 
+# Creators of things and policies, for quotas: see `spark_store.journal.creators`.
+CREATORS: Step = (
+    """
+    CREATE TABLE creators (
+        type    TEXT NOT NULL,
+        id      TEXT NOT NULL,
+        subject TEXT NOT NULL,
+        PRIMARY KEY (type, id)
+    ) WITHOUT ROWID
+    """,
+)
+
 STEPS: Sequence[Step] = (
     JOURNAL,
     NEWEST_SEQ,
@@ -271,6 +283,7 @@ STEPS: Sequence[Step] = (
     SEARCH,
     SESSIONS,
     PARKED_THINGS,
+    CREATORS,
 )
 
 

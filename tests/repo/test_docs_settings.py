@@ -44,4 +44,5 @@ def test_the_defaults_of_the_page_are_the_defaults(tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(content), encoding="utf-8")
     assert load_settings(file) == load_settings()
-    assert (content["reconnect"], content["limits"]) == ({"min": "500ms", "max": "30s"}, {"payload": "1MiB"})
+    assert content["reconnect"] == {"min": "500ms", "max": "30s"}
+    assert content["limits"] == {"payload": "1MiB", "low_space": "64MiB"}

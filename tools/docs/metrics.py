@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import NamedTuple
 
+from connectivity.authorization.quotas import Quantity, QuotaHolder
+from connectivity.dispatch.quota_check import quota_figures
 from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
 from connectivity.sources.consumer import settlement_metrics
@@ -24,9 +26,11 @@ _CONNECTION = "depot-7_rabbit"
 LABELS: Mapping[str, str] = {
     "connection": "the id of a connection",
     "direction": "`in` or `out`",
+    "holder": "`namespace` or `subject`",
     "kind": "`batch`, `optimize`, `vacuum`, `retention`; of what fails `full_snapshot` and `erasure`, too, and no `batch`",
     "name": "the name of a background job",
     "outcome": "the outcome of a message, see below",
+    "quantity": "a quantity of [quotas](security.md#quotas)",
     "source": "the index of a source in its connection",
     "table": "the name of a table of the lake",
     "target": "the index of a target in its connection",
@@ -52,6 +56,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
+    monitor.watch_figures(lambda: quota_figures([((QuotaHolder.NAMESPACE, "org.acme", Quantity.THINGS), 9, 10)]))
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
     monitor.watch_figures(lambda: target_metrics({(_CONNECTION, "0"): (3, 0.5)}, {(_CONNECTION, "0"): 1}))
     monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))

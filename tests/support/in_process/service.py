@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 from connectivity.connections.model import Connection
 from connectivity.dispatch.assembly import Dispatch, assemble
 from connectivity.dispatch.live_handler import LiveHandler
+from connectivity.dispatch.quota_check import QuotaCheck
 from connectivity.dispatch.request_reply import RequestReply
 from connectivity.errors import ConnectivityError, MessageRefused
 from connectivity.mapping.script_host import ScriptHost
@@ -232,6 +233,7 @@ class ConnectionHarness:
         cold: Callable[[], LakeHistory] | None = None,
         tracing: Tracing | None = None,
         kept: KeptRows | None = None,
+        quota_check: Callable[[Store], QuotaCheck] | None = None,
         **more: Any,
     ) -> None:
         """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake.
@@ -259,7 +261,8 @@ class ConnectionHarness:
                 self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
             )
             self.handlers = open_handlers(services)
-            self.assembly = assemble(self.store, self.streams, self.decider, self.handlers, self.clock.now)
+            checked = quota_check(self.store) if quota_check is not None else None
+            self.assembly = assemble(self.store, self.streams, self.decider, self.handlers, self.clock.now, checked)
             self.monitor = PrometheusRegistry()
             self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()

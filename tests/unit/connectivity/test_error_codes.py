@@ -106,6 +106,10 @@ ELSEWHERE = {
     "acknowledgement:correlation-id.missing": "tests/unit/connectivity/dispatch/test_request_reply.py",
     "acknowledgement:label.not.unique": "tests/vectors/connections/shared.yaml",
     "acknowledgement:request.timeout": "tests/unit/connectivity/dispatch/test_request_reply.py",
+    **dict.fromkeys(
+        ("things:dailyquota.exceeded", "things:quota.exceeded", "things:storage.low"),
+        "tests/unit/connectivity/dispatch/test_quota_check.py",
+    ),
     "command.timeout": "tests/unit/connectivity/dispatch/test_request_reply_live.py",
     "connectivity:command.invalid": "tests/unit/connectivity/api/test_connections.py",
     "connectivity:precondition.failed": "tests/unit/connectivity/api/test_preconditions.py",

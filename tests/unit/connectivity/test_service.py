@@ -86,6 +86,7 @@ async def test_a_service_without_connections_is_ready(service: Service) -> None:
             "connections": {},
             "closed": 0,
             "files": [],
+            "quotas": [],
             "jobs": [],
             "lake": "starting",
         },

@@ -61,8 +61,13 @@ REFUSED: list[tuple[str, int, str, str, Any, dict[str, Any]]] = [
     ("policy.toolarge", 413, "modify", f"{V}/resources", LARGE, {}),
 ]
 
-ELSEWHERE = {"policies:policy.history.notfound"}
-"""Told where a retrieve asks for the past: see the test of it below."""
+ELSEWHERE = {
+    "policies:policy.history.notfound",
+    "policies:quota.exceeded",
+    "policies:dailyquota.exceeded",
+    "policies:storage.low",
+}
+"""A retrieve of the past, see its test below; quotas, see `tests/unit/connectivity/dispatch/test_quota_check.py`."""
 
 UNREACHABLE = {
     "policies:policy.toomanymodifyingrequests": "commands on one policy are not throttled: they wait their turn",

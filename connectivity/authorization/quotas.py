@@ -1,0 +1,129 @@
+"""Quotas of namespaces and subjects: their use, and the quota that a change would exceed. Pure.
+
+The first rule that names a namespace or a subject applies to it, to each by itself. A thing or policy is added to the use of
+its namespace and of the subject that created it; a change to that of its namespace and of the subject that made it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import NamedTuple, TypeAlias
+
+from connectivity.config.quotas import QuotaRule
+
+
+class QuotaHolder(str, Enum):
+    """The kind of a quota's holder."""
+
+    NAMESPACE = "namespace"
+    SUBJECT = "subject"
+
+
+class Quantity(str, Enum):
+    """A quantity that a quota bounds; the value is the name of its setting."""
+
+    THINGS = "things"
+    POLICIES = "policies"
+    BYTES = "bytes"
+    EVENTS_PER_DAY = "events_per_day"
+    BYTES_PER_DAY = "bytes_per_day"
+
+    @property
+    def is_per_day(self) -> bool:
+        """Whether it begins at 0 each day."""
+        return self in (Quantity.EVENTS_PER_DAY, Quantity.BYTES_PER_DAY)
+
+
+QuotaKey: TypeAlias = tuple[QuotaHolder, str, Quantity]
+"""One counted quantity: its holder, the holder's name, and the quantity."""
+
+
+class QuotaExceeded(NamedTuple):
+    """A quota that a change would exceed."""
+
+    key: QuotaKey
+    used: int
+    allowed: int
+
+    def __str__(self) -> str:
+        holder, name, quantity = self.key
+        return f"the {holder.value} '{name}' uses {self.used} of its quota {quantity.value} of {self.allowed}"
+
+
+class Quotas:
+    """The quotas of the settings, and their use."""
+
+    def __init__(self, rules: Sequence[QuotaRule]) -> None:
+        self._rules = rules
+        self._used: Counter[QuotaKey] = Counter()
+        self._since: Counter[QuotaKey] = Counter()
+        """Taken since the last count of what is stored began."""
+        self._found: dict[tuple[QuotaHolder, str], QuotaRule | None] = {}
+        self._day = ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no rule."""
+        return not self._rules
+
+    def allowed(self, key: QuotaKey) -> int | None:
+        """Return the quota; None: unbounded."""
+        holder, name, quantity = key
+        rule = self.rule(holder, name)
+        allowed: int | None = None if rule is None else getattr(rule, quantity.value)
+        return allowed
+
+    def rule(self, holder: QuotaHolder, name: str) -> QuotaRule | None:
+        """Return the first rule that names a namespace or a subject."""
+        try:
+            return self._found[holder, name]
+        except KeyError:
+            is_named = (
+                rule
+                for rule in self._rules
+                if any(
+                    fnmatchcase(name, pattern)
+                    for pattern in (rule.namespaces if holder is QuotaHolder.NAMESPACE else rule.subjects)
+                )
+            )
+            found = self._found[holder, name] = next(is_named, None)
+            return found
+
+    def take(self, growth: Mapping[QuotaKey, int], day: str) -> QuotaExceeded | None:
+        """Add a growth to the use. If it exceeds a quota, add nothing and return that. `day` is a date."""
+        if day != self._day:
+            self._day = day
+            for counted in (self._used, self._since):
+                for key in [key for key in counted if key[2].is_per_day]:
+                    del counted[key]
+        for key, added in growth.items():
+            allowed = self.allowed(key) if added > 0 else None
+            if allowed is not None and self._used[key] + added > allowed:
+                return QuotaExceeded(key, self._used[key], allowed)
+        self._used.update(growth)
+        self._since.update(growth)
+        return None
+
+    def begin_count(self) -> None:
+        """Note that a count of the stored data begins."""
+        self._since.clear()
+
+    def end_count(self, stored: Mapping[QuotaKey, int]) -> None:
+        """Replace the use of stored data by the count and what was taken meanwhile. The use of the day stays."""
+        per_day = {key: used for key, used in self._used.items() if key[2].is_per_day}
+        meanwhile = {key: used for key, used in self._since.items() if not key[2].is_per_day}
+        self._used = Counter(per_day)
+        self._used.update(stored)
+        self._used.update(meanwhile)
+        # Names come from clients: those without use are not kept.
+        self._used = +self._used
+        self._found.clear()
+
+    def __iter__(self) -> Iterator[tuple[QuotaKey, int, int]]:
+        """Iterate over what is used and bounded: key, use, quota."""
+        for key, used in self._used.items():
+            if (allowed := self.allowed(key)) is not None:
+                yield key, used, allowed

@@ -1,0 +1,141 @@
+"""Refuses changes that exceed a quota, and creations while the disk is almost full.
+
+The stored data are counted in the journal at the start and every minute. Between these counts each decision is added at
+once; one that cannot be stored makes the use appear larger until the next count.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from connectivity.authorization.quotas import Quantity, QuotaExceeded, QuotaHolder, QuotaKey, Quotas
+from connectivity.errors import TwinError
+from connectivity.monitoring.prometheus import GaugeReading
+from connectivity.store.quota_repository import QuotaRepository
+from connectivity.store.store import Store
+from connectivity.twins import errors
+from connectivity.twins.context import Decision, encode
+from mappings.ids import EntityId, EntityType
+from mappings.model.signals import Command, Event
+from spark_store.records import event_size
+
+RECOUNT_SECONDS = 60.0
+
+_NEARLY = 0.9
+"""The part of a quota from which on readiness shows it."""
+
+_MOST_SHOWN = 20
+"""The number of quotas that readiness shows."""
+
+_EXISTING = {EntityType.THING: Quantity.THINGS, EntityType.POLICY: Quantity.POLICIES}
+
+
+def free_space(folder: Path) -> int:
+    """Return the free bytes on the disk of a folder."""
+    return shutil.disk_usage(folder).free
+
+
+class QuotaCheck:
+    """Checks the decisions of all commands."""
+
+    def __init__(self, store: Store, quotas: Quotas, low_space: int, free: Callable[[Path], int] = free_space) -> None:
+        """`low_space`: bytes that must be free on the disk for creations."""
+        self._store = store
+        self._quotas = quotas
+        self._repository = QuotaRepository(store)
+        self._low_space = low_space
+        self._free = free
+        self._folder = store.path.parent
+        self.bounds_changes = not quotas.is_empty
+        """Whether more than creations has to be checked."""
+
+    def admit(self, command: Command, decision: Decision, subject: str) -> None:
+        """Count a decision for `subject` before it is staged.
+
+        Raises TwinError if it is refused, StoreUnavailable.
+        """
+        created = [event.entity for event in decision.events if _is_of_whole(event, "created")]
+        if created and (free := self._free(self._folder)) < self._low_space:
+            detail = f"found {free} bytes free on the disk, expected at least {self._low_space}"
+            raise _refusal(command, "storage.low", detail)
+        if not self.bounds_changes:
+            return
+        growth = self._growth(decision, subject)
+        if (exceeded := self._quotas.take(growth, decision.events[0].timestamp[:10])) is not None:
+            code = "dailyquota.exceeded" if exceeded.key[2].is_per_day else "quota.exceeded"
+            raise _refusal(command, code, str(exceeded))
+        for entity in created:
+            self._repository.note_creator(entity, subject)
+
+    async def recount(self) -> None:
+        """Count the stored data, if there are quotas. Raises StoreUnavailable."""
+        if not self.bounds_changes:
+            return
+        self._quotas.begin_count()
+        await self._store.barrier()
+        self._quotas.end_count(await self._repository.used())
+
+    def nearly_used(self) -> list[str]:
+        """Describe the fullest quotas of which nine tenths are used."""
+        nearly = sorted(self._quotas, key=lambda it: it[1] / it[2], reverse=True)[:_MOST_SHOWN]
+        return [str(QuotaExceeded(*it)) for it in nearly if it[1] >= it[2] * _NEARLY]
+
+    def figures(self) -> Iterator[GaugeReading]:
+        """Yield gauges of the use of the quotas."""
+        return quota_figures(self._quotas)
+
+    def _growth(self, decision: Decision, subject: str) -> Counter[QuotaKey]:
+        growth: Counter[QuotaKey] = Counter()
+        for event in decision.events:
+            size = event_size(event)
+            for holder in ((QuotaHolder.NAMESPACE, event.entity.namespace), (QuotaHolder.SUBJECT, subject)):
+                growth[(*holder, Quantity.EVENTS_PER_DAY)] += 1
+                growth[(*holder, Quantity.BYTES_PER_DAY)] += size
+            if _is_of_whole(event, "created", "deleted"):
+                step = 1 if event.action == "created" else -1
+                owner = subject if step > 0 else self._repository.creator(event.entity)
+                quantity = _EXISTING[event.entity.type]
+                growth[QuotaHolder.NAMESPACE, event.entity.namespace, quantity] += step
+                if owner is not None:
+                    growth[QuotaHolder.SUBJECT, owner, quantity] += step
+        for snapshot in decision.snapshots:
+            key = (QuotaHolder.NAMESPACE, snapshot.entity.namespace, Quantity.BYTES)
+            if self._quotas.allowed(key) is not None:
+                growth[key] += _size(snapshot.state) - self._stored_size(snapshot.entity)
+        return growth
+
+    def _stored_size(self, entity: EntityId) -> int:
+        snapshot = self._store.snapshot(entity)
+        return 0 if snapshot is None else _size(snapshot.state)
+
+
+def _size(state: object) -> int:
+    return 0 if state is None else len(encode(state))
+
+
+def _is_of_whole(event: Event, *actions: str) -> bool:
+    """Whether an event creates or deletes a whole thing or policy."""
+    return event.action in actions and event.path == "/"
+
+
+def _refusal(command: Command, code: str, detail: str) -> TwinError:
+    return errors.refusal(f"{command.entity.type.group}:{code}", command.entity, "/", detail)
+
+
+def quota_figures(uses: Iterable[tuple[QuotaKey, int, int]]) -> Iterator[GaugeReading]:
+    """Yield the fullest quota of each quantity, and the number of those that are nearly full.
+
+    They have no names, which may be as many as there are devices.
+    """
+    fullest: dict[tuple[str, ...], float] = {}
+    nearly: dict[tuple[str, ...], float] = {}
+    for (holder, _, quantity), used, allowed in uses:
+        key = (holder.value, quantity.value)
+        fullest[key] = max(fullest.get(key, 0.0), used / allowed)
+        nearly[key] = nearly.get(key, 0.0) + (used >= allowed * _NEARLY)
+    labels = ("holder", "quantity")
+    yield GaugeReading("connectivity_quota_highest_use", "The used part of the fullest quota.", fullest, labels)
+    yield GaugeReading("connectivity_quotas_nearly_used", "Quotas of which nine tenths are used.", nearly, labels)

@@ -1,0 +1,48 @@
+"""Creators of things and policies, and the stored data of each namespace and creator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey
+from connectivity.store.store import Store
+from mappings.ids import EntityId
+from spark_store.journal import creators
+
+_COUNTS: tuple[tuple[QuotaHolder, Callable[[Any], list[creators.StoredUse]]], ...] = (
+    (QuotaHolder.NAMESPACE, creators.used_by_namespace),
+    (QuotaHolder.SUBJECT, creators.used_by_creator),
+)
+
+
+class QuotaRepository:
+    """The stored use of quotas. Every method raises StoreUnavailable."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def note_creator(self, entity: EntityId, subject: str) -> None:
+        """Store who created an entity, with the changes around it."""
+        self._store.execute(lambda it: creators.note_creator(it, entity, subject))
+
+    def creator(self, entity: EntityId) -> str | None:
+        """Return who created an entity; None if that is not known."""
+        return self._store.read(lambda it: creators.creator(it, entity))
+
+    async def used(self) -> dict[QuotaKey, int]:
+        """Count what is stored, in a worker thread."""
+        return await self._store.read_in_worker(_used)
+
+
+def _used(connection: Any) -> dict[QuotaKey, int]:
+    return {
+        (holder, each.name, quantity): used
+        for holder, count in _COUNTS
+        for each in count(connection)
+        for quantity, used in (
+            (Quantity.THINGS, each.things),
+            (Quantity.POLICIES, each.policies),
+            (Quantity.BYTES, each.bytes),
+        )
+    }

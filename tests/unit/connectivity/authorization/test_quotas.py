@@ -1,0 +1,91 @@
+"""Quotas: which rule applies to whom, what exceeds it, and how the use is counted again."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
+from connectivity.config.quotas import QuotaRule
+
+DAY = "2030-01-15"
+THINGS: QuotaKey = (QuotaHolder.NAMESPACE, "acme.site", Quantity.THINGS)
+EVENTS: QuotaKey = (QuotaHolder.SUBJECT, "device:7", Quantity.EVENTS_PER_DAY)
+
+
+def rule(**values: object) -> QuotaRule:
+    return QuotaRule.model_validate(values)
+
+
+def test_the_first_rule_that_names_a_namespace_applies_to_it() -> None:
+    quotas = Quotas([rule(namespaces=["acme.*"], things=2), rule(namespaces=["*"], things=1, policies=1)])
+    assert quotas.allowed(THINGS) == 2
+    assert quotas.allowed((QuotaHolder.NAMESPACE, "acme.site", Quantity.POLICIES)) is None
+    assert quotas.allowed((QuotaHolder.NAMESPACE, "other", Quantity.POLICIES)) == 1
+    assert quotas.allowed((QuotaHolder.SUBJECT, "acme.site", Quantity.THINGS)) is None
+
+
+def test_each_namespace_that_a_rule_names_has_a_quota_of_its_own() -> None:
+    quotas = Quotas([rule(namespaces=["acme.*"], things=1)])
+    assert quotas.take({THINGS: 1}, DAY) is None
+    assert quotas.take({(QuotaHolder.NAMESPACE, "acme.home", Quantity.THINGS): 1}, DAY) is None
+
+
+def test_a_growth_beyond_a_quota_is_refused_and_adds_nothing() -> None:
+    quotas = Quotas([rule(namespaces=["acme.*"], things=2), rule(subjects=["device:*"], events_per_day=3)])
+    assert quotas.take({THINGS: 2, EVENTS: 2}, DAY) is None
+    exceeded = quotas.take({EVENTS: 1, THINGS: 1}, DAY)
+    assert exceeded is not None
+    assert str(exceeded) == "the namespace 'acme.site' uses 2 of its quota things of 2"
+    assert quotas.take({EVENTS: 1}, DAY) is None
+    exceeded = quotas.take({EVENTS: 1}, DAY)
+    assert exceeded is not None
+    assert str(exceeded) == "the subject 'device:7' uses 3 of its quota events_per_day of 3"
+
+
+def test_less_use_is_always_taken() -> None:
+    quotas = Quotas([rule(namespaces=["acme.*"], things=1)])
+    quotas.end_count({THINGS: 5})
+    assert quotas.take({THINGS: -1}, DAY) is None
+    assert list(quotas) == [(THINGS, 4, 1)]
+
+
+def test_a_quota_per_day_begins_again_with_the_day() -> None:
+    quotas = Quotas([rule(subjects=["device:*"], events_per_day=1), rule(namespaces=["*"], things=1)])
+    assert quotas.take({EVENTS: 1, THINGS: 1}, DAY) is None
+    assert quotas.take({EVENTS: 1}, DAY) is not None
+    assert quotas.take({EVENTS: 1}, "2030-01-16") is None
+    assert quotas.take({THINGS: 1}, "2030-01-16") is not None
+
+
+def test_a_count_corrects_what_is_stored_and_keeps_the_day_and_what_came_meanwhile() -> None:
+    quotas = Quotas([rule(namespaces=["*"], things=10), rule(subjects=["*"], events_per_day=10)])
+    quotas.take({THINGS: 4, EVENTS: 4}, DAY)
+    quotas.begin_count()
+    quotas.take({THINGS: 1, EVENTS: 1}, DAY)
+    quotas.end_count({THINGS: 2})
+    assert set(quotas) == {(THINGS, 3, 10), (EVENTS, 5, 10)}
+
+
+def test_names_without_use_are_forgotten_with_the_next_count() -> None:
+    quotas = Quotas([rule(namespaces=["*"], things=10)])
+    for number in range(100):
+        quotas.take({(QuotaHolder.NAMESPACE, f"n{number}", Quantity.THINGS): 1}, DAY)
+    quotas.begin_count()
+    quotas.end_count({THINGS: 1})
+    assert list(quotas) == [(THINGS, 1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"things": 1}, "either namespaces or subjects"),
+        ({"namespaces": ["a"], "subjects": ["b"], "things": 1}, "either namespaces or subjects"),
+        ({"namespaces": ["a"]}, "at least one quota"),
+        ({"subjects": ["a"], "bytes": 5}, "for subjects bytes_per_day"),
+        ({"subjects": ["a"], "things": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_a_rule_that_cannot_be_meant_is_refused(values: dict[str, object], expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        rule(**values)

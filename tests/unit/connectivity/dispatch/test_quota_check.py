@@ -1,0 +1,146 @@
+"""Commands beyond a quota, and creations on a full disk, are refused; everything else goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connectivity.authorization.quotas import Quotas
+from connectivity.config.quotas import QuotaRule
+from connectivity.dispatch.quota_check import QuotaCheck
+from connectivity.store.store import Store
+from tests.support.in_process.service import OWNER, ConnectionHarness, command, creation, document, policy, turn
+from tests.support.temporary_journal import TemporaryJournal
+
+pytestmark = pytest.mark.usefixtures("harnesses")
+
+
+def policy_creation(name: str) -> bytes:
+    value = {"policyId": f"acme.site:{name}", **policy(OWNER)}
+    return document(f"acme.site/{name}/policies/commands/create", value=value)
+
+
+class Bounded:
+    """A service with quotas."""
+
+    def __init__(self, *rules: dict[str, Any], low_space: int = 0, free: Callable[[Path], int] = lambda _: 0) -> None:
+        self.quotas = quotas = Quotas([QuotaRule.model_validate(rule) for rule in rules])
+
+        def check(store: Store) -> QuotaCheck:
+            self.check = QuotaCheck(store, quotas, low_space, free)
+            return self.check
+
+        self.harness = ConnectionHarness(journal=TemporaryJournal(), quota_check=check)
+        self.ask = self.harness.ask
+
+    async def status(self, payload: bytes) -> int:
+        return int((await self.ask(payload))["status"])
+
+
+async def test_things_beyond_the_quota_of_their_namespace_are_refused_until_one_is_deleted() -> None:
+    bounded = Bounded({"namespaces": ["acme.*"], "things": 2})
+    assert [await bounded.status(creation(name)) for name in ("a", "b")] == [201, 201]
+    refused = await bounded.ask(creation("c"))
+    assert refused["status"] == 507
+    assert refused["value"]["error"] == "things:quota.exceeded"
+    assert "the namespace 'acme.site' uses 2 of its quota things of 2" in refused["value"]["message"]
+    assert await bounded.status(command("modify", "/attributes/on", 1, name="a")) == 201
+    assert await bounded.status(command("delete", name="a")) == 204
+    assert await bounded.status(creation("c")) == 201
+
+
+async def test_a_thing_counts_for_the_subject_that_created_it() -> None:
+    bounded = Bounded({"subjects": [OWNER], "things": 1})
+    assert await bounded.status(creation("a")) == 201
+    assert await bounded.status(creation("b")) == 507
+    assert await bounded.status(command("delete", name="a")) == 204
+    assert await bounded.status(creation("b")) == 201
+
+
+async def test_the_policy_that_comes_with_a_thing_counts_too() -> None:
+    bounded = Bounded({"namespaces": ["*"], "policies": 1})
+    assert await bounded.status(creation("a")) == 201
+    assert (await bounded.ask(creation("b")))["value"]["message"].count("quota policies of 1") == 1
+
+
+async def test_commands_on_policies_get_codes_of_policies() -> None:
+    bounded = Bounded({"namespaces": ["*"], "policies": 1}, {"subjects": ["*"], "events_per_day": 2})
+    assert (await bounded.ask(policy_creation("p")))["status"] == 201
+    assert (await bounded.ask(policy_creation("q")))["value"]["error"] == "policies:quota.exceeded"
+    label = document("acme.site/p/policies/commands/modify", "/entries/OWNER/subjects/acme:more", {"type": "test"})
+    assert (await bounded.ask(label))["status"] == 201
+    assert (await bounded.ask(label))["value"]["error"] == "policies:dailyquota.exceeded"
+
+
+async def test_events_per_day_are_refused_with_429() -> None:
+    bounded = Bounded({"subjects": ["*"], "events_per_day": 4})
+    assert await bounded.status(creation()) == 201
+    assert [await bounded.status(turn(number)) for number in range(2)] == [201, 204]
+    refused = await bounded.ask(turn(2))
+    assert (refused["status"], refused["value"]["error"]) == (429, "things:dailyquota.exceeded")
+
+
+async def test_a_refused_change_leaves_no_trace() -> None:
+    bounded = Bounded({"namespaces": ["*"], "bytes": 600})
+    assert await bounded.status(creation()) == 201
+    assert await bounded.status(turn("x" * 1000)) == 507
+    assert (await bounded.ask(command("retrieve", "/attributes")))["status"] == 404
+    assert await bounded.status(turn("x")) == 201
+
+
+async def test_the_size_of_a_namespace_shrinks_with_its_things() -> None:
+    bounded = Bounded({"namespaces": ["*"], "bytes": 1500})
+    assert await bounded.status(creation()) == 201
+    assert await bounded.status(turn("x" * 1000)) == 201
+    assert await bounded.status(command("modify", "/attributes/more", "x" * 1000)) == 507
+    assert await bounded.status(turn("")) == 204
+    assert await bounded.status(command("modify", "/attributes/more", "x" * 1000)) == 201
+
+
+async def test_a_count_finds_what_the_decisions_have_added_up() -> None:
+    bounded = Bounded(
+        {"namespaces": ["*"], "things": 9, "policies": 9, "bytes": "1MiB"}, {"subjects": ["*"], "things": 9}
+    )
+    for name in ("a", "b", "c"):
+        await bounded.ask(creation(name))
+    await bounded.ask(command("modify", "/attributes/on", {"ü": [1, 2]}, name="a"))
+    await bounded.ask(command("delete", name="b"))
+    added = set(bounded.quotas)
+    await bounded.check.recount()
+    assert set(bounded.quotas) == added
+    used = {(holder.value, quantity.value): count for (holder, _, quantity), count, _ in added}
+    assert used["namespace", "things"] == used["subject", "things"] == 2
+    assert used["namespace", "policies"] == 3
+
+
+async def test_readiness_shows_quotas_of_which_nine_tenths_are_used() -> None:
+    bounded = Bounded({"namespaces": ["*"], "things": 1})
+    assert bounded.check.nearly_used() == []
+    await bounded.ask(creation())
+    assert bounded.check.nearly_used() == ["the namespace 'acme.site' uses 1 of its quota things of 1"]
+
+
+async def test_metrics_show_the_fullest_quota_and_how_many_are_nearly_full() -> None:
+    bounded = Bounded({"namespaces": ["*"], "things": 10}, {"subjects": ["*"], "events_per_day": 2})
+    await bounded.ask(creation())
+    readings = {reading.name: dict(reading.values) for reading in bounded.check.figures()}
+    assert readings == {
+        "connectivity_quota_highest_use": {("namespace", "things"): 0.1, ("subject", "events_per_day"): 1.0},
+        "connectivity_quotas_nearly_used": {("namespace", "things"): 0.0, ("subject", "events_per_day"): 1.0},
+    }
+
+
+async def test_with_little_space_on_the_disk_only_creations_are_refused() -> None:
+    space = 100
+    bounded = Bounded(low_space=50, free=lambda _: space)
+    assert await bounded.status(creation("a")) == 201
+    space = 49
+    refused = await bounded.ask(creation("b"))
+    assert (refused["status"], refused["value"]["error"]) == (507, "things:storage.low")
+    assert "found 49 bytes free on the disk, expected at least 50" in refused["value"]["message"]
+    assert await bounded.status(command("modify", "/attributes/on", 1, name="a")) == 201
+    assert await bounded.status(command("modify", "/policyId", "acme.site:a", name="a")) == 204
+    assert (await bounded.ask(policy_creation("p")))["value"]["error"] == "policies:storage.low"
