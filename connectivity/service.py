@@ -59,7 +59,7 @@ from connectivity.store.options import StoreOptions
 from connectivity.store.session_repository import SessionRepository
 from connectivity.store.spark_queries import open_spark_queries
 from connectivity.store.store import Store
-from connectivity.subscriptions.aggregation_feed import open_search
+from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
@@ -141,6 +141,7 @@ class Service:
             partial(SqliteSearch, str(self.store.path)),
             SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
         )
+        self._row_budget = RowBudget()
         subscriptions = settings.subscriptions
         self.past = self._past(now) if has_lake else None
         if self.past is not None:
@@ -167,6 +168,7 @@ class Service:
             time.monotonic,
         )
         self.monitor.watch_subscriptions(lambda: self.subscriptions)
+        self.monitor.watch_figures(self.subscriptions.figures)
         retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
         rows = partial(SessionRepository, self.store)
         handlers = open_handlers(
@@ -343,7 +345,7 @@ class Service:
             return cast("Feed | Fault", query.open())
         if isinstance(query, SearchQuery):
             seconds = self.settings.search.budget_for_all.total_seconds()
-            return open_search(self.searching, query, subscribe.headers, subjects, seconds)
+            return open_search(self.searching, self._row_budget, query, subscribe.headers, subjects, seconds)
         if (
             query.entity.type in _TWINS
             and (fault := may_stream(query.entity, subjects, self.decider.world)) is not None

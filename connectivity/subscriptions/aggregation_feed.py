@@ -5,13 +5,14 @@ served in between; each slice reads the current state. A thing contributes only 
 read (Ditto search, permissions).
 
 The rows are computed at the first request, in a thread, because exact means of many groups take a second. They are kept with
-the subscription, some thousands at most, and sent in pages like things.
+the subscription, and sent in pages like things. The bytes that are kept for one user, and for all, are limited.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -29,15 +30,50 @@ from spark_store.rql.options import BY_ID
 from spark_store.rql.query import Access, Budget, SearchHit, SortKey, ThingQuery
 from spark_store.search.aggregation import MOST_GROUPS, Aggregation, GroupAccumulator, read_aggregation
 
+MOST_ROW_BYTES: Final = 32 << 20
+"""The most bytes of rows that are kept for one user."""
+
+MOST_ROW_BYTES_TOGETHER: Final = 256 << 20
+"""The most bytes of rows that are kept for all users."""
+
 _encode: Final = msgspec.json.Encoder().encode
 
 
+class RowBudget:
+    """The bytes of rows that are kept until their subscriptions have sent them, by user."""
+
+    def __init__(self) -> None:
+        self._by_user: Counter[tuple[str, ...]] = Counter()
+
+    def add(self, user: tuple[str, ...], size: int) -> None:
+        """Count the rows of one more aggregation. Raises FeedFailed if they are too many."""
+        free = MOST_ROW_BYTES_TOGETHER - self._by_user.total()
+        if (kept := self._by_user[user]) + size > min(MOST_ROW_BYTES, free):
+            message = (
+                f"The rows have {size} bytes, and {kept} bytes of rows of other aggregations of these subjects are not "
+                f"received yet. At most {MOST_ROW_BYTES} are kept for the same subjects, {MOST_ROW_BYTES_TOGETHER} for all."
+            )
+            hint = "Receive the rows of other aggregations or cancel them, or group by a path with fewer values."
+            raise FeedFailed(Fault(429, "thing-search:aggregation.limit", message, hint))
+        self._by_user[user] += size
+
+    def remove(self, user: tuple[str, ...], size: int) -> None:
+        self._by_user[user] -= size
+        if not self._by_user[user]:
+            del self._by_user[user]
+
+
 def open_search(
-    searching: SearchService, query: SearchQuery, headers: Headers, subjects: tuple[str, ...], seconds: float
+    searching: SearchService,
+    kept: RowBudget,
+    query: SearchQuery,
+    headers: Headers,
+    subjects: tuple[str, ...],
+    seconds: float,
 ) -> Feed | Fault:
     """Return the feed of a search or aggregation, or the fault of its query.
 
-    `seconds`: the time limit for scanning all matches of an aggregation.
+    `kept` counts the rows of all aggregations. `seconds`: the time limit for scanning all matches of an aggregation.
     """
     if query.aggregation is None:
         return searching.open(query, headers, subjects)
@@ -48,18 +84,19 @@ def open_search(
         request = searching.understand(query, subjects)
     except QueryError as error:
         return error.fault
-    return AggregationFeed(FullScan(searching, request.question, subjects, seconds), aggregation, request.size)
+    scan = FullScan(searching, request.question, subjects, seconds)
+    return AggregationFeed(scan, aggregation, request.size, kept)
 
 
 class FullScan:
     """A scan of all matches of a query, ordered by ID, a slice at a time."""
 
-    __slots__ = ("_budget", "_place", "_question", "_searching", "_seconds", "_seconds_left", "_subjects", "is_over")
+    __slots__ = ("_budget", "_place", "_question", "_searching", "_seconds", "_seconds_left", "is_over", "subjects")
 
     def __init__(self, searching: SearchService, question: ThingQuery, subjects: Sequence[str], seconds: float) -> None:
         self._searching = searching
         self._question = ThingQuery(question.predicate, (BY_ID,), question.namespaces)
-        self._subjects = subjects
+        self.subjects = tuple(subjects)
         self._seconds = self._seconds_left = seconds
         self._place: SortKey | None = None
         self.is_over = False
@@ -81,7 +118,7 @@ class FullScan:
     ) -> None:
         # Waiting for a thread does not count towards the time limit.
         started = time.perf_counter()
-        rights = ThingRights(worker.world, self._subjects)
+        rights = ThingRights(worker.world, self.subjects)
         page = worker.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._seconds_left))
         add(page.hits, worker, rights)
         self._place, self.is_over = page.place, page.is_last
@@ -101,22 +138,38 @@ class AggregationFeed(Feed):
 
     has_timeout = True
 
-    def __init__(self, scan: FullScan, aggregation: Aggregation, size: int) -> None:
+    def __init__(self, scan: FullScan, aggregation: Aggregation, size: int, kept: RowBudget) -> None:
         self._scan = scan
-        self._groups = GroupAccumulator(aggregation, MOST_GROUPS)
+        self._groups: GroupAccumulator | None = GroupAccumulator(aggregation, MOST_GROUPS)
         self._size = size
+        self._kept = kept
+        self._kept_bytes = 0
         self._rows: Sequence[bytes] | None = None
 
+    async def prepare(self) -> None:
+        """Scan all matches. Raises FeedFailed, StoreUnavailable."""
+        if (groups := self._groups) is None:
+            return
+
+        def add(hits: Sequence[SearchHit], worker: SearchWorker, rights: ThingRights) -> None:
+            for hit in hits:
+                # A thing without a policy has just been deleted.
+                if (access := access_of(hit, worker, rights)) is not None:
+                    groups.add(hit.thing, None if access.is_whole else access.may)
+
+        try:
+            while not self._scan.is_over:
+                await self._scan.slice(add)
+        except TooManyGroups as error:
+            raise FeedFailed(error.fault) from error
+        rows = await asyncio.to_thread(lambda: [_encode(row) for row in groups.rows()])
+        size = sum(map(len, rows))
+        self._kept.add(self._scan.subjects, size)
+        self._rows, self._kept_bytes, self._groups = rows, size, None
+
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
-        """Return at most `limit` pages of rows; none until the scan ends. Raises FeedFailed, StoreUnavailable."""
-        if self._rows is None:
-            try:
-                await self._scan.slice(self._add)
-            except TooManyGroups as error:
-                raise FeedFailed(error.fault) from error
-            if not self._scan.is_over:
-                return Page((), position, PageEnd.MORE)
-            self._rows = await asyncio.to_thread(lambda: [_encode(row) for row in self._groups.rows()])
+        """Return at most `limit` pages of rows, after `prepare`."""
+        assert self._rows is not None, "the rows are computed first"
         pages = PageBuilder(self._size, max_bytes)
         most = self._size * max(1, min(limit, AT_ONCE // self._size))
         for row in self._rows[position : position + most]:
@@ -128,11 +181,11 @@ class AggregationFeed(Feed):
         pages.end()
         return Page(pages.done, position, PageEnd.END if position == len(self._rows) else PageEnd.MORE)
 
-    def _add(self, hits: Sequence[SearchHit], worker: SearchWorker, rights: ThingRights) -> None:
-        for hit in hits:
-            # A thing without a policy has just been deleted.
-            if (access := access_of(hit, worker, rights)) is not None:
-                self._groups.add(hit.thing, None if access.is_whole else access.may)
+    def close(self) -> None:
+        """Free the rows."""
+        size, self._kept_bytes = self._kept_bytes, 0
+        if size:
+            self._kept.remove(self._scan.subjects, size)
 
 
 def access_of(hit: SearchHit, worker: SearchWorker, rights: ThingRights) -> Access | None:

@@ -183,17 +183,30 @@ class AsOfFeed(Feed):
         self._collecting: asyncio.Task[Spool] | None = None
         self._is_closed = False
 
+    async def prepare(self) -> None:
+        """Collect the result. Raises FeedFailed, StoreUnavailable."""
+        await self._spool()
+
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` pages of about `max_bytes` each. Raises FeedFailed, StoreUnavailable."""
+        try:
+            if (spool := await self._spool()) is not None:
+                return await self._page(spool, position, limit, max_bytes)
+        except StoreUnavailable:
+            if not self._is_closed:
+                raise
+        return Page([], position, PageEnd.END)
+
+    async def _spool(self) -> Spool | None:
+        """Return the result, collected once; None if the feed was closed. Raises FeedFailed, StoreUnavailable."""
         if self._collecting is None:
             self._collecting = asyncio.create_task(self._collect())
         try:
-            spool = await self._collecting
-            return await self._page(spool, position, limit, max_bytes)
+            return await self._collecting
         except (asyncio.CancelledError, StoreUnavailable):
             # The task that collects the result was cancelled, not this coroutine.
             if self._is_closed:
-                return Page([], position, PageEnd.END)
+                return None
             raise
 
     async def _page(self, spool: Spool, start: int, limit: int, max_bytes: int) -> Page:

@@ -55,6 +55,12 @@ class Feed(ABC):
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` elements and about `max_bytes` from `position` on. Raises FeedFailed."""
 
+    async def prepare(self) -> None:  # noqa: B027 - most feeds read their first page as any other
+        """Do what takes long before the first page, such as a Spark query; no page is charged meanwhile.
+
+        Raises FeedFailed, StoreError.
+        """
+
     def wake(self, ready: Callable[[], None]) -> None:
         """Call `ready` once when there are elements, after a page that ended with WAIT."""
         ready()

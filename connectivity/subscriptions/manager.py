@@ -23,6 +23,7 @@ import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.monitoring.logs import log_context
+from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.engine import (
     ElementsEmitted,
     ElementsWithdrawn,
@@ -32,6 +33,13 @@ from connectivity.subscriptions.engine import (
     SubscriptionState,
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
+from connectivity.subscriptions.read_ahead import (
+    ConnectionBudget,
+    PageCharge,
+    ReadAheadBudget,
+    read_ahead_metrics,
+    size_of,
+)
 from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done, ReaderStatus
@@ -84,9 +92,10 @@ class Subscriber:
     """A client that subscribes: its reply target, its subjects, and the scope of its subscription IDs.
 
     `has_session`: the scope is a session with its own lifetime, whose subscriptions never expire; its owner cancels them.
-    `reader`: the reply address, if the broker reports when its reader has gone; the subscriptions then end. `at_once`: how
-    many elements are sent before other tasks run. `page_items`: the size of a page, if larger than usual. `fails_once`:
-    the client never addresses an ended subscription, so that is forgotten at once.
+    `reader`: the reply address, if the broker reports when its reader has gone; the subscriptions then end. `budget`: that
+    of a session or peer; by default that of the reader, or of the broker. `at_once`: how many elements are sent before other
+    tasks run. `page_items`: the size of a page, if larger than usual. `fails_once`: the client never addresses an ended
+    subscription, so that is forgotten at once.
     """
 
     reply: SubscriberSink
@@ -94,6 +103,7 @@ class Subscriber:
     scope: Hashable
     has_session: bool = False
     reader: str | None = None
+    budget: ReadAheadBudget | None = None
     at_once: int = AT_ONCE
     page_items: int = 0
     fails_once: bool = False
@@ -143,6 +153,7 @@ class ActiveSubscription(Subscription):
         "entity",
         "feed",
         "headers",
+        "is_queued",
         "key",
         "kind",
         "peer",
@@ -165,6 +176,8 @@ class ActiveSubscription(Subscription):
         self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
         self.pump: asyncio.Task[None] | None = None
+        self.is_queued = False
+        """Whether a page waits for the read-ahead budget, which is no idleness."""
         self.due: _Due | None = None
 
     @property
@@ -194,6 +207,7 @@ class SubscriptionManager(ConnectionComponent):
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
+        self._budgets: dict[str, ConnectionBudget] = {}
 
     def __iter__(self) -> Iterator[ActiveSubscription]:
         """Iterate over the subscriptions that have not ended."""
@@ -265,7 +279,17 @@ class SubscriptionManager(ConnectionComponent):
 
     def idle(self, subscription: ActiveSubscription) -> int:
         """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
-        return subscription.idle_seconds(self._second)
+        return 0 if subscription.is_queued else subscription.idle_seconds(self._second)
+
+    def budget(self, connection_id: str) -> ConnectionBudget:
+        """Return the read-ahead budget of a connection."""
+        if (budget := self._budgets.get(connection_id)) is None:
+            budget = self._budgets[connection_id] = ConnectionBudget()
+        return budget
+
+    def figures(self) -> Iterator[GaugeReading]:
+        """Return the gauges for a scrape."""
+        return read_ahead_metrics({id: budget.used_bytes for id, budget in self._budgets.items()})
 
     def revoke(self, subscription: ActiveSubscription, fault: Fault) -> None:
         """End a subscription by an operator; its client is sent `failed`."""
@@ -276,6 +300,8 @@ class SubscriptionManager(ConnectionComponent):
         if reader_status is ReaderStatus.GONE:
             for subscription in list(self._by_reader.get((connection_id, address), ())):
                 self._cancel(subscription)
+            if (budget := self._budgets.get(connection_id)) is not None:
+                budget.forget(address)
 
     def sweep(self) -> None:
         """End idle subscriptions and forget ended ones; to be called about once a second."""
@@ -310,13 +336,14 @@ class SubscriptionManager(ConnectionComponent):
                 if not subscription.is_closed:
                     self._cancel(subscription)
                 self._forget(subscription, scope, kind)
+        self._budgets.pop(connection_id, None)
 
     def _check(self, subscription: ActiveSubscription, now: int) -> None:
         if subscription.is_closed:
             self._forget(subscription, subscription.peer.scope, subscription.kind)
             return
         timeout, feed = self._bounds.idle_timeout, subscription.feed
-        feed_has_timeout = feed is not None and feed.has_timeout
+        feed_has_timeout = subscription.is_queued or (feed is not None and feed.has_timeout)
         if outputs := subscription.check_idle(now, timeout, feed_has_timeout=feed_has_timeout):
             self._send(subscription, outputs)
         else:
@@ -400,19 +427,13 @@ class SubscriptionManager(ConnectionComponent):
 
     async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
-        while (capacity := subscription.capacity) and (feed := subscription.feed) is not None:
-            limit = min(capacity, max(self._bounds.page_items, subscription.peer.page_items))
-            await self._take_turn()
-            if subscription.state is SubscriptionState.CLOSED:
-                break
-            if feed.is_prompt and not subscription.sent:
-                page = await self._first_page(subscription, feed, limit)
-            else:
-                page = await feed.page(subscription.position, limit, self._bounds.page_bytes)
-            subscription.position, then = page.position, page.then
-            await self._send_in_turns(subscription, page.elements)
-            # Free the page before the next one is read.
-            del page
+        while subscription.capacity and (feed := subscription.feed) is not None:
+            await feed.prepare()
+            charge = await self._reserve(subscription)
+            try:
+                then = await self._send_page(subscription, feed, charge)
+            finally:
+                charge.end_part()
             if then is PageEnd.END:
                 self._send(subscription, subscription.finish())
                 break
@@ -422,13 +443,41 @@ class SubscriptionManager(ConnectionComponent):
                 return PageEnd.WAIT
         return PageEnd.MORE
 
-    async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int) -> Page:
+    async def _reserve(self, subscription: ActiveSubscription) -> PageCharge:
+        """Charge a page to the budget of the receiver, when it is the subscription's turn."""
+        subscriber, wanted = subscription.peer, self._bounds.page_bytes
+        budget = subscriber.budget or self.budget(subscription.connection_id).receiver(subscriber.reader)
+        if (charge := budget.reserve(subscription.subjects, wanted)) is None:
+            subscription.is_queued = True
+            try:
+                charge = await budget.wait(subscription.subjects, wanted)
+            finally:
+                subscription.is_queued = False
+                subscription.active_at = self._second
+        return charge
+
+    async def _send_page(self, subscription: ActiveSubscription, feed: Feed, charge: PageCharge) -> PageEnd:
+        """Read a page, and send it; return whether there are more. It is not kept."""
+        await self._take_turn()
+        if subscription.state is SubscriptionState.CLOSED:
+            return PageEnd.MORE
+        limit = min(subscription.capacity, max(self._bounds.page_items, subscription.peer.page_items))
+        if feed.is_prompt and not subscription.sent:
+            page = await self._first_page(subscription, feed, limit, charge.size)
+        else:
+            page = await feed.page(subscription.position, limit, charge.size)
+        charge.hold(size_of(page.elements, len(subscription.headers)))
+        subscription.position = page.position
+        await self._send_in_turns(subscription, page.elements, charge)
+        return page.then
+
+    async def _first_page(self, subscription: ActiveSubscription, feed: Feed, limit: int, max_bytes: int) -> Page:
         """Return a page before the first element, within the subscribe's `timeout`. Raises FeedFailed."""
         headers = decode(subscription.subscribed)
         seconds = (timeout_seconds(headers) if "timeout" in headers else None) or self._bounds.open_timeout
         try:
             async with asyncio.timeout(seconds):
-                return await feed.page(subscription.position, limit, self._bounds.page_bytes)
+                return await feed.page(subscription.position, limit, max_bytes)
         except TimeoutError as error:
             raise FeedFailed(INTERNAL_ERROR) from error
 
@@ -438,22 +487,30 @@ class SubscriptionManager(ConnectionComponent):
         await self._turns.acquire()
         asyncio.get_running_loop().call_soon(self._turns.release)
 
-    async def _send_in_turns(self, subscription: ActiveSubscription, elements: Sequence[Any]) -> None:
+    async def _send_in_turns(
+        self, subscription: ActiveSubscription, elements: Sequence[Any], charge: PageCharge
+    ) -> None:
         """Send a page in parts, so that other subscriptions and the brokers' confirms run in between."""
         if not elements:
             return
         at_once = subscription.peer.at_once
-        subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]))
+        subscription.posting = self._send(subscription, subscription.offer(elements[:at_once]), charge)
         for start in range(at_once, len(elements), at_once):
             if subscription.posting is not None:
                 await subscription.posting.wait_until_accepted()
             await self._take_turn()
             if subscription.is_closed:
                 return
-            subscription.posting = self._send(subscription, subscription.offer(elements[start : start + at_once]))
+            part = elements[start : start + at_once]
+            subscription.posting = self._send(subscription, subscription.offer(part), charge)
 
-    def _send(self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput]) -> PendingPublish | None:
-        """Send the engine's outputs as signals with the headers of the latest command."""
+    def _send(
+        self, subscription: ActiveSubscription, outputs: Sequence[EngineOutput], charge: PageCharge | None = None
+    ) -> PendingPublish | None:
+        """Send the engine's outputs as signals with the headers of the latest command.
+
+        `charge` is that of the page which elements are a part of.
+        """
         posting = None
         kind, key, entity = subscription.kind, subscription.key, subscription.entity
         for output in outputs:
@@ -461,9 +518,12 @@ class SubscriptionManager(ConnectionComponent):
             if isinstance(output, ElementsEmitted):
                 subscribed = decode(subscription.subscribed)
                 elements = Next(kind, key, entity, headers, output.elements, subscribed)
-                posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription))
+                assert charge is not None, "elements come from a page"
+                charge.begin_part()
+                posting = subscription.peer.reply.post(elements, partial(self._on_sent, subscription, charge))
                 if posting is None:
                     subscription.confirm(self._second)
+                    charge.end_part()
             elif isinstance(output, ElementsWithdrawn):
                 if subscription.posting is not None:
                     subscription.posting.withdrawn = True
@@ -475,8 +535,9 @@ class SubscriptionManager(ConnectionComponent):
                 self._release(subscription)
         return posting
 
-    def _on_sent(self, subscription: ActiveSubscription, error: ConnectivityError | None) -> None:
-        """Note the broker's result for elements: a refusal fails the subscription."""
+    def _on_sent(self, subscription: ActiveSubscription, charge: PageCharge, error: ConnectivityError | None) -> None:
+        """Note the broker's result for a part of a page: a refusal fails the subscription."""
+        charge.end_part()
         if error is None:
             outputs = subscription.confirm(self._second)
         else:

@@ -15,7 +15,6 @@ from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.commands import CommandResponses
 from connectivity.sessions.reactive_streams_io.peer import GAP, PeerSession
 from connectivity.sessions.reactive_streams_io.publishers import PublisherResolver
-from connectivity.sessions.reactive_streams_io.read_ahead import ConnectionBudget
 from connectivity.sessions.reactive_streams_io.streams import SessionStreams
 from connectivity.sessions.reply_channel import ReplyChannel
 from connectivity.subscriptions.manager import SubscriptionManager
@@ -65,7 +64,6 @@ class RsioSessions:
         """By address, how many messages nobody received there."""
         self._parted: asyncio.Future[None] | None = None
         """Set when the connection closes: resolved when all sessions have ended."""
-        self._connection_budget = ConnectionBudget()
         self._offers: dict[int, SessionStreams] = {}
         """By session key, connected clients and those that may come back."""
 
@@ -99,13 +97,7 @@ class RsioSessions:
             resumables=self._resumables,
         )
         offers = SessionStreams(
-            endpoint.session,
-            self.connection_id,
-            subjects,
-            self.options,
-            self._streams,
-            self._reader_access,
-            self._connection_budget,
+            endpoint.session, self.connection_id, subjects, self.options, self._streams, self._reader_access
         )
         self._offers[endpoint.session.key] = offers
         peer_session = PeerSession(

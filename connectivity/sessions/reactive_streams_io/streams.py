@@ -15,10 +15,10 @@ from connectivity.errors import ConnectivityError
 from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.ingest import Ingest
 from connectivity.sessions.reactive_streams_io.publishers import ResolvedPublisher
-from connectivity.sessions.reactive_streams_io.read_ahead import BudgetedFeed, ConnectionBudget, ReadAheadBudget
 from connectivity.sessions.stream_source import fault_of
-from connectivity.subscriptions.feed import NOTHING, Feed
+from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
+from connectivity.subscriptions.read_ahead import ReadAheadBudget
 from connectivity.targets.outbox import PendingPublish
 from connectivity.transports.base import Done
 from mappings.errors import Fault
@@ -57,7 +57,6 @@ class SessionStreams:
         options: RsioOptions,
         streams: SubscriptionManager,
         reader_access: ReaderRevalidation,
-        connection_budget: ConnectionBudget,
     ) -> None:
         self.session = session
         self.connection_id = connection_id
@@ -69,7 +68,7 @@ class SessionStreams:
         self.wake: Callable[[], None] = no_transport
         self.elements = 0
         """How many streams have begun since this was set to 0."""
-        self.budget = ReadAheadBudget(connection_budget)
+        self.budget = ReadAheadBudget(streams.budget(connection_id))
         self._streams = streams
         self._reader_access = reader_access
         self._offers: dict[int, PublishedStream] = {}
@@ -157,21 +156,19 @@ class PublishedStream:
         scope = (offers.connection_id, "rsio", offers.session.key)
         at_once = max(AT_ONCE, PACKED_AT_ONCE // opened.element_size) if opened.element_size else AT_ONCE
         self.peer = Subscriber(
-            self, offers.subjects, scope, has_session=True, at_once=at_once, page_items=at_once, fails_once=True
+            self,
+            offers.subjects,
+            scope,
+            has_session=True,
+            budget=offers.budget,
+            at_once=at_once,
+            page_items=at_once,
+            fails_once=True,
         )
         self._offers = offers
-        self._open = opened.open
-        self._feed: BudgetedFeed | None = None
+        self.open: Callable[[], Feed | Fault] = opened.open
         self._element_size = opened.element_size
         self._postings: deque[PendingPublish] = deque()
-
-    def open(self) -> Feed | Fault:
-        """Return the feed within the session's budget, or the fault."""
-        found = self._open()
-        if isinstance(found, Fault) or found is NOTHING:
-            return found
-        self._feed = BudgetedFeed(found, self._offers.budget)
-        return self._feed
 
     def post(self, signal: Outbound, ended: Done | None = None) -> PendingPublish | None:
         """Pass elements and signals of the engine to the session."""
@@ -213,8 +210,6 @@ class PublishedStream:
 
     def let_go(self) -> None:
         """Release the elements that the transport has taken, or that are no longer needed."""
-        if self._feed is not None:
-            self._feed.release()
         while self._postings:
             _let_go(self._postings.popleft())
 

@@ -67,7 +67,8 @@ class LiveSubscription:
         self._lost = lost
         self._confirmed = sent
         self._is_over = False
-        self.peer = Subscriber(self, subjects, (channel.connection_id, channel.address), has_session=True)
+        scope = (channel.connection_id, channel.address)
+        self.peer = Subscriber(self, subjects, scope, has_session=True, budget=channel.budget(streams))
 
     def follow(self, entity: EntityId, after: int | None = None) -> None:
         """Begin behind this offset, or behind the newest one."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from connectivity.sessions import reply_channel
+from connectivity.subscriptions.manager import SubscriptionManager
+from connectivity.subscriptions.read_ahead import ReadAheadBudget
 from connectivity.targets.destination import Destination
 from connectivity.targets.outbox import PendingPublish
 from connectivity.targets.reply_target import ReplyTargetPublisher
@@ -32,6 +34,10 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
         self.correlation_id = correlation_id
         self._headers: dict[FrameType, Mapping[str, str]] = {}
         """The headers by type of frame: most channels send none."""
+
+    def budget(self, streams: SubscriptionManager) -> ReadAheadBudget:
+        """Return the read-ahead budget of the peer at this address, or of the broker."""
+        return streams.budget(self.connection_id).receiver(self.address if self.route.is_listener else None)
 
     def send_frame(self, frame: StreamrFrame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""

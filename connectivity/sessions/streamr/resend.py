@@ -100,7 +100,7 @@ class ResendQueue:
     def ask(self, wanted: ResendRequest, channel: StreamrReplyChannel) -> None:
         """Queue a resend. Raises RequestRejected if too many wait."""
         ticket = self._resends.ask(wanted.request)
-        self._running[ticket.number] = _Resend(self, self._source, ticket, wanted, channel)
+        self._running[ticket.number] = _Resend(self, self._source, ticket, wanted, channel, self._streams)
         self.go_on()
 
     def go_on(self) -> None:
@@ -162,12 +162,14 @@ class _Resend:
         ticket: ResendTicket,
         wanted: ResendRequest,
         channel: StreamrReplyChannel,
+        streams: SubscriptionManager,
     ) -> None:
         self.ticket = ticket
         self.channel = channel
         self.connection_id = channel.connection_id
         self.key = f"{ticket.request.sub}\0{ticket.number}"
-        self.peer = Subscriber(self, wanted.subjects, (channel.connection_id, channel.address), has_session=True)
+        scope = (channel.connection_id, channel.address)
+        self.peer = Subscriber(self, wanted.subjects, scope, has_session=True, budget=channel.budget(streams))
         self._resending = resending
         self._source = source
         self._plan = wanted

@@ -73,11 +73,18 @@ class KeepingReply:
         return [type(signal).__name__ for signal in self.signals]
 
 
+class Element(int):
+    """A numbered element of no bytes."""
+
+    def __len__(self) -> int:
+        return 0
+
+
 class ListFeed(Feed):
     """A finite feed over a list; raises `error` when it comes to its position."""
 
-    def __init__(self, elements: Sequence[Any], error: Exception | None = None, error_at: int = 0) -> None:
-        self._elements = elements
+    def __init__(self, elements: Sequence[int], error: Exception | None = None, error_at: int = 0) -> None:
+        self._elements = [Element(element) for element in elements]
         self._error, self._error_at = error, error_at
         self.pages: list[tuple[int, int]] = []
         self.is_closed = False

@@ -30,7 +30,7 @@ from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.options import StoreOptions
 from connectivity.store.store import Store
-from connectivity.subscriptions.aggregation_feed import open_search
+from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.live_feed import LiveFeeds
@@ -253,6 +253,7 @@ class ConnectionHarness:
             self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
             self.search = SlowSearch(self.journal)
             self.searching = SearchService(self.store, self.decider.world, lambda: NOW, self._open_search)
+            self.row_budget = RowBudget()
             self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), self.clock.now)
             self.following = LiveFeeds(self.store, clock=self.clock.now)
             self.kept = kept or KeptRows()
@@ -303,7 +304,7 @@ class ConnectionHarness:
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):
-            return open_search(self.searching, signal.query, signal.headers, subjects, 60.0)
+            return open_search(self.searching, self.row_budget, signal.query, signal.headers, subjects, 60.0)
         query = signal.query
         if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())

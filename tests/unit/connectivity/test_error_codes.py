@@ -140,6 +140,7 @@ ELSEWHERE = {
     "streaming.subscription.limit": "tests/unit/connectivity/subscriptions/test_manager.py",
     "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
     "thing-search:aggregation.invalid": "tests/unit/spark_store/search/test_aggregation.py",
+    "thing-search:aggregation.limit": "tests/unit/connectivity/subscriptions/test_aggregation_feed.py",
     "thing-search:aggregation.toolarge": "tests/unit/spark_store/search/test_aggregation.py",
     "thing-search:budget.exceeded": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:past.behind": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
 import pytest
 
-from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan
+from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan, RowBudget
 from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from mappings.model.signals import SearchQuery
 from spark_store.errors import BudgetExceeded, StoreUnavailable
@@ -138,9 +139,9 @@ async def test_the_time_of_a_scan_is_limited_for_any_number_of_matches(harness: 
     harness.search.slice = 1
     asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
     everything = FullScan(harness.searching, asked.question, asked.subjects, 1e-9)
-    feed = AggregationFeed(everything, read_aggregation({}), 25)
+    feed = AggregationFeed(everything, read_aggregation({}), 25, RowBudget())
     with pytest.raises(FeedFailed) as failed:
-        await feed.page(0, 1, 1_000_000)
+        await feed.prepare()
     assert failed.value.fault.error == "thing-search:budget.exceeded"
     assert len(harness.search.pages) == 1
 
@@ -185,10 +186,10 @@ async def test_the_past_cannot_be_aggregated(harness: ConnectionHarness) -> None
     from connectivity.subscriptions.aggregation_feed import open_search
 
     query = SearchQuery(aggregation=b"{}", at=1)
-    answer = open_search(harness.searching, query, {}, ("acme:owner",), 60.0)
+    answer = open_search(harness.searching, RowBudget(), query, {}, ("acme:owner",), 60.0)
     assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
     query, headers = SearchQuery(aggregation=b"{}"), {"at-historical-timestamp": "2030-01-15T07:30:00Z"}
-    answer = open_search(harness.searching, query, headers, ("acme:owner",), 60.0)
+    answer = open_search(harness.searching, RowBudget(), query, headers, ("acme:owner",), 60.0)
     assert getattr(answer, "error", None) == "thing-search:aggregation.invalid"
 
 
@@ -202,11 +203,46 @@ async def test_too_many_groups_are_refused(harness: ConnectionHarness, monkeypat
     assert (failure["status"], failure["error"]) == (413, "thing-search:aggregation.toolarge")
 
 
+async def test_rows_that_are_not_received_are_limited_for_each_user(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("connectivity.subscriptions.aggregation_feed.MOST_ROW_BYTES", 800)
+    monkeypatch.setattr("connectivity.subscriptions.aggregation_feed.MOST_ROW_BYTES_TOGETHER", 3000)
+    await registries(harness, 9)
+    searcher = Searcher(harness)
+    ids = {"groupBy": {"id": "thingId"}}
+    first, second, third = [await searcher.subscribe(None, "size(1)", aggregation=ids) for _ in range(3)]
+    await searcher.request(first)
+    await searcher.request(second)
+    await searcher.request(third)
+    failure = searcher.failure(third)
+    assert (failure["status"], failure["error"]) == (429, "thing-search:aggregation.limit")
+    assert "At most 800 are kept for the same subjects, 3000 for all." in failure["message"]
+    assert failure["message"].startswith("The rows have 333 bytes, and 666 bytes of rows")
+    searcher.cancel(first)
+    key = await searcher.subscribe(None, "size(1)", aggregation=ids)
+    assert len(await searcher.request(key)) == 1
+    await searcher.request(second, 8)
+    assert searcher.end(second) == "complete"
+    assert harness.row_budget._by_user == {("acme:owner",): 333}
+
+
+def test_rows_of_all_users_together_leave_some_room_for_each() -> None:
+    kept = RowBudget()
+    for number in range(100):
+        with contextlib.suppress(FeedFailed):
+            kept.add((f"acme:user-{number}",), 30 << 20)
+    with pytest.raises(FeedFailed):
+        kept.add(("acme:other",), 20 << 20)
+    kept.add(("acme:other",), 1 << 20)
+
+
 async def test_the_bytes_of_a_page_of_rows_are_limited(harness: ConnectionHarness) -> None:
     await registries(harness, 12)
     asked = harness.searching.understand(SearchQuery(), ("acme:owner",))
     everything = FullScan(harness.searching, asked.question, asked.subjects, 60.0)
-    feed = AggregationFeed(everything, read_aggregation({"groupBy": {"id": "thingId"}}), 25)
+    feed = AggregationFeed(everything, read_aggregation({"groupBy": {"id": "thingId"}}), 25, RowBudget())
+    await feed.prepare()
     position, sizes, then = 0, [], PageEnd.MORE
     while then is not PageEnd.END:
         page = await feed.page(position, 9, 100)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan
+from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan, RowBudget
 from connectivity.subscriptions.feed import PageEnd
 from connectivity.subscriptions.search_feed import SearchService, SearchWorker
 from connectivity.twins.context import CurrentStateLookup
@@ -46,7 +46,8 @@ async def aggregated(
     looking: SearchWorker, question: ThingQuery, subjects: tuple[str, ...], aggregation: Any
 ) -> list[Any]:
     everything = FullScan(cast(SearchService, InlineSearch(looking)), question, subjects, 60.0)
-    feed = AggregationFeed(everything, read_aggregation(aggregation), 3)
+    feed = AggregationFeed(everything, read_aggregation(aggregation), 3, RowBudget())
+    await feed.prepare()
     rows, position, then = [], 0, PageEnd.MORE
     while then is not PageEnd.END:
         page = await feed.page(position, 2, 1_000)

@@ -9,7 +9,7 @@ import pytest
 from connectivity.errors import PublishFailed
 from connectivity.subscriptions.feed import Page, PageEnd
 from mappings.model.signals import EndReason
-from tests.support.in_process.fakes import ListFeed
+from tests.support.in_process.fakes import Element, ListFeed
 from tests.support.in_process.subscription_setup import Bench
 
 
@@ -32,7 +32,7 @@ class GapFeed(ListFeed):
     """A filtered history whose last page is empty."""
 
     async def page(self, position: int, limit: int, max_bytes: int) -> Page:
-        return Page((), 2, PageEnd.END) if position else Page([1], 1, PageEnd.MORE)
+        return Page((), 2, PageEnd.END) if position else Page([Element(1)], 1, PageEnd.MORE)
 
 
 @pytest.mark.parametrize("error", [None, PublishFailed("too large", status=413)], ids=["confirmed", "refused"])

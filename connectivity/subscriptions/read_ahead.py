@@ -1,0 +1,197 @@
+"""Limits how many bytes all subscriptions of a receiver and of a connection may read ahead.
+
+A receiver takes what subscriptions send: a peer of a listener, a session of reactive-streams-io, or the broker of a
+connection for all of its clients. A page is charged from before it is read until the receiver has confirmed all of its
+elements, even if its subscription ends before. Pages beyond the budget wait, and users take turns. A user without pages may
+always read a small one within `RESERVE`, so that users whose pages fill the budget do not stop the others. Above the budget
+of the connection every receiver reads small pages, one at a time; receivers do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+from connectivity.monitoring.prometheus import GaugeReading
+from mappings.model.signals import Event
+from mappings.reactive_streams_io.limits import OBJECT
+from mappings.reactive_streams_io.publisher import PackedElements
+from spark_store.records import event_size
+
+MOST = 8 << 20
+"""The budget of one receiver in bytes; one larger page may exceed it."""
+
+RESERVE = 8 << 20
+"""The bytes beyond it for small pages of users that have no page."""
+
+MOST_TOGETHER = 256 << 20
+"""The bytes read ahead for all receivers of a connection, above which each reads small pages."""
+
+LITTLE = 64 << 10
+"""The size of a small page."""
+
+
+class ConnectionBudget:
+    """The bytes read ahead for all receivers of a connection, and their budgets."""
+
+    __slots__ = ("_receivers", "used_bytes")
+
+    def __init__(self) -> None:
+        self.used_bytes = 0
+        self._receivers: dict[str | None, ReadAheadBudget] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConnectionBudget, {self.used_bytes} bytes>"
+
+    @property
+    def is_crowded(self) -> bool:
+        return self.used_bytes >= MOST_TOGETHER
+
+    def receiver(self, name: str | None) -> ReadAheadBudget:
+        """Return the budget of a peer, or of the broker for None."""
+        if (budget := self._receivers.get(name)) is None:
+            budget = self._receivers[name] = ReadAheadBudget(self)
+        return budget
+
+    def forget(self, name: str) -> None:
+        """Forget a peer that has gone."""
+        self._receivers.pop(name, None)
+
+
+class ReadAheadBudget:
+    """The bytes that are read ahead for one receiver."""
+
+    __slots__ = ("_by_user", "_connection_budget", "_is_left", "_turns", "used_bytes")
+
+    def __init__(self, connection_budget: ConnectionBudget) -> None:
+        self.used_bytes = 0
+        self._connection_budget = connection_budget
+        self._by_user: dict[Hashable, int] = {}
+        self._is_left = False
+        self._turns: OrderedDict[Hashable, OrderedDict[asyncio.Future[PageCharge], int]] = OrderedDict()
+        """The waiting pages with their sizes, by user; the first user is the next."""
+
+    def __repr__(self) -> str:
+        waiting = sum(map(len, self._turns.values()))
+        return f"<ReadAheadBudget, {self.used_bytes} bytes, {len(self._by_user)} users, {waiting} waiting>"
+
+    def leave_alone(self) -> None:
+        """Read small pages until a client is connected."""
+        self._is_left = True
+
+    def meet(self) -> None:
+        self._is_left = False
+        self._admit()
+
+    def reserve(self, user: Hashable, wanted: int) -> PageCharge | None:
+        """Charge a page of up to `wanted` bytes; None if it has to wait."""
+        if self._turns or not (size := self._size_for(user, wanted)):
+            return None
+        return PageCharge(self, user, size)
+
+    async def wait(self, user: Hashable, wanted: int) -> PageCharge:
+        """Charge a page in its turn, after `reserve` has returned None."""
+        granted: asyncio.Future[PageCharge] = asyncio.get_running_loop().create_future()
+        self._turns.setdefault(user, OrderedDict())[granted] = wanted
+        self._admit()
+        try:
+            return await granted
+        except asyncio.CancelledError:
+            if not granted.cancelled():
+                granted.result().end_part()
+            elif (waiting := self._turns.get(user)) is not None:
+                waiting.pop(granted, None)
+                if not waiting:
+                    del self._turns[user]
+            raise
+
+    def charge(self, user: Hashable, size: int) -> None:
+        """Add bytes of a user, or subtract them."""
+        self.used_bytes += size
+        self._connection_budget.used_bytes += size
+        if left := self._by_user.get(user, 0) + size:
+            self._by_user[user] = left
+        else:
+            self._by_user.pop(user, None)
+        if size < 0 and self._turns:
+            self._admit()
+
+    def _size_for(self, user: Hashable, wanted: int) -> int:
+        """Return the size of a page that may be read now; 0 for none."""
+        is_narrow = self._is_left or self._connection_budget.is_crowded
+        if not is_narrow and (not self.used_bytes or self.used_bytes + wanted <= MOST):
+            return wanted
+        little = min(wanted, LITTLE)
+        if not self.used_bytes or (user not in self._by_user and self.used_bytes + little <= MOST + RESERVE):
+            return little
+        return 0
+
+    def _admit(self) -> None:
+        """Grant waiting pages, one of each user in turn."""
+        refused = 0
+        while refused < len(self._turns):
+            user, waiting = self._turns.popitem(last=False)
+            granted, wanted = next(iter(waiting.items()))
+            if granted.done():
+                # Its task was cancelled, and will know in its next step.
+                del waiting[granted]
+            elif size := self._size_for(user, wanted):
+                del waiting[granted]
+                granted.set_result(PageCharge(self, user, size))
+                refused = 0
+            else:
+                refused += 1
+            if waiting:
+                self._turns[user] = waiting
+
+
+class PageCharge:
+    """The bytes of one page, from before it is read until all of its parts have ended.
+
+    Reading it is a part, too.
+    """
+
+    __slots__ = ("_budget", "_parts", "_user", "size")
+
+    def __init__(self, budget: ReadAheadBudget, user: Hashable, size: int) -> None:
+        self._budget = budget
+        self._user = user
+        self._parts = 1
+        self.size = size
+        """The most bytes to read, then those that were read."""
+        budget.charge(user, size)
+
+    def hold(self, size: int) -> None:
+        """Charge the bytes that were read in place of those that might have been."""
+        more, self.size = size - self.size, size
+        self._budget.charge(self._user, more)
+
+    def begin_part(self) -> None:
+        self._parts += 1
+
+    def end_part(self) -> None:
+        """Count a part as confirmed or no longer needed; after the last one the page is free."""
+        self._parts -= 1
+        if not self._parts:
+            self._budget.charge(self._user, -self.size)
+
+
+def size_of(elements: Sequence[Any], headers: int = 0) -> int:
+    """Return the size of waiting elements, each with so many bytes of headers. Packed ones are one object."""
+    if isinstance(elements, PackedElements):
+        return len(elements.raw) + OBJECT
+    if elements and isinstance(elements[0], Event):
+        return sum(map(event_size, elements)) + (OBJECT + headers) * len(elements)
+    return sum(map(len, elements)) + (OBJECT + headers) * len(elements)
+
+
+def read_ahead_metrics(bytes_by_connection: Mapping[str, int]) -> Iterator[GaugeReading]:
+    """Yield the gauge of the bytes that are read ahead."""
+    yield GaugeReading(
+        "connectivity_read_ahead_bytes",
+        "Bytes read for subscriptions and not confirmed by the broker or peer.",
+        {(connection_id,): size for connection_id, size in bytes_by_connection.items()},
+        ("connection",),
+    )
