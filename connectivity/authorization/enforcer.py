@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from connectivity.authorization.policy_imports import holds_in
 from mappings.ids import MAX_CACHED_LENGTH, EntityId
@@ -32,6 +32,11 @@ ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
+_Statements: TypeAlias = Mapping[str, frozenset[str]]
+"""Permissions, and the subjects that have or lose each."""
+
+_NOTHING: Final[_Statements] = {}
+
 _KNOWN: Final = 128
 """How many answers an enforcer keeps."""
 
@@ -42,44 +47,117 @@ _ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
 class _Node:
     """One segment of a resource: grants and revokes here, and whether there are some below."""
 
-    __slots__ = ("children", "depth", "granted", "granted_below", "parent", "revoked", "revoked_below")
+    __slots__ = ("children", "granted", "granted_below", "parent", "revoked", "revoked_below")
 
     def __init__(self, parent: _Node | None) -> None:
         self.parent = parent
-        self.depth: int = 0 if parent is None else parent.depth + 1
         self.children: dict[str, _Node] = {}
-        self.granted: dict[str, set[str]] = {}
-        self.revoked: dict[str, set[str]] = {}
-        self.granted_below: dict[str, set[str]] = {}
-        self.revoked_below: dict[str, set[str]] = {}
-
-    def child(self, segment: str) -> _Node:
-        found = self.children.get(segment)
-        if found is None:
-            found = self.children[segment] = _Node(self)
-        return found
-
-    def state(self, subject: str, permission: str) -> tuple[bool, int] | None:
-        """The nearest statement about a subject at this node or above: whether it grants, and its depth."""
-        node: _Node | None = self
-        while node is not None:
-            if subject in node.revoked.get(permission, _NOBODY):
-                return False, node.depth
-            if subject in node.granted.get(permission, _NOBODY):
-                return True, node.depth
-            node = node.parent
-        return None
+        self.granted: _Statements = _NOTHING
+        self.revoked: _Statements = _NOTHING
+        self.granted_below: _Statements = _NOTHING
+        """The subjects with a permission here or at a node below, by a grant that no revoke there undoes."""
+        self.revoked_below: _Statements = _NOTHING
 
     def has(self, subjects: Sequence[str], permission: str) -> bool:
-        """Whether several subjects together have a permission: the deeper statement wins, a tie denies."""
-        granted = revoked = -1
-        for subject in subjects:
-            if (state := self.state(subject, permission)) is not None:
-                if state[0]:
-                    granted = max(granted, state[1])
-                else:
-                    revoked = max(revoked, state[1])
-        return granted > revoked
+        """Whether several subjects together have a permission: the deepest statement decides, a tie denies."""
+        node: _Node | None = self
+        while node is not None:
+            if not node.revoked.get(permission, _NOBODY).isdisjoint(subjects):
+                return False
+            if not node.granted.get(permission, _NOBODY).isdisjoint(subjects):
+                return True
+            node = node.parent
+        return False
+
+    def has_below(self, subjects: Sequence[str], permission: str) -> bool:
+        """Whether several subjects together have a permission at any node below."""
+        if self.granted_below.get(permission, _NOBODY).isdisjoint(subjects):
+            return False
+        if len(subjects) == 1:
+            return True
+        nodes, asking = [self], frozenset(subjects)
+        while nodes:
+            for below in nodes.pop().children.values():
+                if below.granted_below.get(permission, _NOBODY).isdisjoint(asking):
+                    continue
+                # A grant at the node itself is the deepest statement there, unless another of them is revoked.
+                is_granted = not below.granted.get(permission, _NOBODY).isdisjoint(asking)
+                if is_granted and below.revoked.get(permission, _NOBODY).isdisjoint(asking):
+                    return True
+                nodes.append(below)
+        return False
+
+
+class _Tree:
+    """Builds the nodes of a policy.
+
+    The resources of an entry share one set of its subjects; sets are joined only where entries meet at a node.
+    """
+
+    def __init__(self) -> None:
+        self.root = _Node(None)
+        self._nodes = [self.root]
+        self._granted: dict[_Node, dict[str, set[frozenset[str]]]] = {}
+        self._revoked: dict[_Node, dict[str, set[frozenset[str]]]] = {}
+        self._joined: dict[frozenset[frozenset[str]], frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def add(self, resource: str, subjects: frozenset[str], permissions: Mapping[str, Sequence[str]]) -> None:
+        """Add what an entry says about a resource."""
+        node = self.root
+        for segment in _segments(resource):
+            below = node.children.get(segment)
+            if below is None:
+                below = node.children[segment] = _Node(node)
+                self._nodes.append(below)
+            node = below
+        for names, said in ((permissions["grant"], self._granted), (permissions["revoke"], self._revoked)):
+            for permission in names:
+                said.setdefault(node, {}).setdefault(permission, set()).add(subjects)
+
+    def seal(self) -> _Node:
+        """Return the root when everything is added."""
+        granted_below: dict[_Node, dict[str, set[frozenset[str]]]] = {}
+        revoked_below: dict[_Node, dict[str, set[frozenset[str]]]] = {}
+        for node in reversed(self._nodes):  # children before parents
+            node.revoked = self._join(self._revoked.get(node))
+            node.granted = self._join(self._granted.get(node))
+            if node.granted and node.revoked:
+                node.granted = {name: who - node.revoked.get(name, _NOBODY) for name, who in node.granted.items()}
+            node.granted_below = self._collect(node, node.granted, granted_below)
+            node.revoked_below = self._collect(node, node.revoked, revoked_below)
+        return self.root
+
+    def _collect(
+        self, node: _Node, own: _Statements, below: dict[_Node, dict[str, set[frozenset[str]]]]
+    ) -> _Statements:
+        """Return the statements at a node and below it, and pass them on to its parent."""
+        found = below.pop(node, None)
+        if found is None:
+            collected = own
+        else:
+            for permission, subjects in own.items():
+                found.setdefault(permission, set()).add(subjects)
+            collected = self._join(found)
+        if collected and node.parent is not None:
+            above = below.setdefault(node.parent, {})
+            for permission, subjects in collected.items():
+                above.setdefault(permission, set()).add(subjects)
+        return collected
+
+    def _join(self, said: Mapping[str, set[frozenset[str]]] | None) -> _Statements:
+        return _NOTHING if said is None else {permission: self._union(sets) for permission, sets in said.items()}
+
+    def _union(self, sets: set[frozenset[str]]) -> frozenset[str]:
+        if len(sets) == 1:
+            return next(iter(sets))
+        key = frozenset(sets)
+        found = self._joined.get(key)
+        if found is None:
+            found = self._joined[key] = _NOBODY.union(*sets)
+        return found
 
 
 class Enforcer:
@@ -99,42 +177,27 @@ class Enforcer:
         namespace: str | None = None,
         policies: frozenset[EntityId] = frozenset(),
     ) -> None:
-        self._root = _Node(None)
         self._known: dict[tuple[tuple[str, ...], str, str], bool] = {}
         self.policies = policies
         self.expires: str | None = None
+        tree = _Tree()
         for entry in policy.get("entries", {}).values():
             if namespace is not None and not holds_in(entry, namespace):
                 continue
-            subjects = self._effective(entry["subjects"], now)
-            for resource, permissions in entry["resources"].items():
-                self._add(resource, subjects, permissions)
+            subjects = frozenset(self._effective(entry["subjects"], now))
+            if subjects:
+                for resource, permissions in entry["resources"].items():
+                    tree.add(resource, subjects, permissions)
+        self._root = tree.seal()
 
-    def _effective(self, subjects: Mapping[str, Any], now: str) -> list[str]:
-        effective = []
+    def _effective(self, subjects: Mapping[str, Any], now: str) -> Iterator[str]:
         for subject, about in subjects.items():
             if (expiry := about.get("expiry")) is not None:
                 instant = six_digits(expiry)
                 if instant <= now:
                     continue
                 self.expires = min(instant, self.expires or instant)
-            effective.append(subject)
-        return effective
-
-    def _add(self, resource: str, subjects: Sequence[str], permissions: Mapping[str, Sequence[str]]) -> None:
-        node = self._root
-        path = [node]
-        for segment in _segments(resource):
-            node = node.child(segment)
-            path.append(node)
-        for granted in permissions["grant"]:
-            node.granted.setdefault(granted, set()).update(subjects)
-            for above in path:
-                above.granted_below.setdefault(granted, set()).update(subjects)
-        for revoked in permissions["revoke"]:
-            node.revoked.setdefault(revoked, set()).update(subjects)
-            for above in path:
-                above.revoked_below.setdefault(revoked, set()).update(subjects)
+            yield subject
 
     def _find(self, path: str) -> tuple[_Node, bool]:
         """The node of `path`, or the nearest one above it; and whether it is the node itself."""
@@ -173,31 +236,33 @@ class Enforcer:
         return revoked is None or revoked.isdisjoint(subjects)
 
     def partial(self, subjects: Sequence[str], permission: str, path: str) -> bool:
-        """Whether they have it at the path or below; only revokes at the path or above apply."""
+        """Whether they have it at the path or at a place below."""
         node, is_exact = self._find(path)
-        if node.has(subjects, permission):
-            return True
-        return is_exact and any(
-            not below.granted_below.get(permission, _NOBODY).isdisjoint(subjects) for below in node.children.values()
-        )
+        return node.has(subjects, permission) or (is_exact and node.has_below(subjects, permission))
+
+    def is_known_to(self, subjects: Sequence[str], *types: str) -> bool:
+        """Whether they have any permission on anything of these types."""
+        return any(self.partial(subjects, permission, f"{type}:/") for type in types for permission in (READ, WRITE))
+
+    def named_below(self, path: str) -> Sequence[str]:
+        """Return the segments directly below the path that the policy names."""
+        node, is_exact = self._find(path)
+        return list(node.children) if is_exact else []
 
     def view(self, value: Any, path: str, subjects: Sequence[str]) -> Any:
         """Return the readable part of the JSON value at the path; DROP for nothing.
 
-        At the root of an entity it includes the members that every reader of any part may see.
+        At the root of an entity, readers of any part of it also see the members that are `ALWAYS_VISIBLE`.
         """
         if self.unrestricted(subjects, READ, path):
             return value
         node, is_exact = self._find(path)
         seen = _view(node, value, subjects) if is_exact else (value if node.has(subjects, READ) else DROP)
         type, _, pointer = path.partition(":")
-        if pointer.strip("/") or not isinstance(value, Mapping) or not self.partial(subjects, READ, path):
+        if seen is DROP or pointer.strip("/") or not isinstance(value, Mapping):
             return seen
-        readable = {} if seen is DROP else seen
         always = ALWAYS_VISIBLE.get(type, _NOBODY)
-        found = {
-            key: readable[key] if key in readable else value[key] for key in value if key in readable or key in always
-        }
+        found = {key: seen[key] if key in seen else value[key] for key in value if key in seen or key in always}
         if METADATA in value:
             # Metadata of a part is readable by the readers of the part.
             found.pop(METADATA, None)
@@ -205,14 +270,6 @@ class Enforcer:
             if said is not DROP and said:
                 found[METADATA] = said
         return found
-
-    def may_stream(self, subjects: Sequence[str], type: str) -> bool:
-        """Whether they may read the whole unfiltered history of a `thing` or `policy`.
-
-        A thing requires READ without exception; a policy READ on any part.
-        """
-        asks = self.unrestricted if type == "thing" else self.partial
-        return asks(subjects, READ, f"{type}:/")
 
 
 def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
@@ -269,11 +326,3 @@ def _segments(path: str) -> tuple[str, ...]:
 def six_digits(instant: str) -> str:
     """Return an ISO 8601 instant as text that sorts by time."""
     return utc_text(datetime.fromisoformat(instant))
-
-
-def _resources(node: _Node, path: str = "") -> Iterator[str]:
-    for segment, child in node.children.items():
-        below = f"{path}/{segment}" if path else f"{segment}:"
-        if child.granted or child.revoked:
-            yield below if path else f"{below}/"
-        yield from _resources(child, below)

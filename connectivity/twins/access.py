@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from connectivity.authorization.enforcer import ALWAYS_VISIBLE, DROP, READ, WRITE, Enforcer
+from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import paths
 from connectivity.twins.context import StateLookup
@@ -71,7 +71,7 @@ def may_use_stream(
 
 
 def may_read_events(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> bool:
-    """Whether the subjects may read all events of a thing or policy, future ones included."""
+    """Whether the subjects may read all events of a thing or policy, unfiltered, future ones included."""
     enforcer = enforcer_of(entity, world)
     return enforcer is not None and enforcer.unrestricted(subjects, READ, f"{entity.type.value}:/")
 
@@ -130,16 +130,11 @@ class ThingAccess:
             return thing
         document = {name: value for name, value in thing.items() if name not in _BESIDE}
         seen = self._enforcer.view(document, "thing:/", self._subjects)
-        if seen is DROP or not self._is_seen(seen):
+        if seen is DROP:
             return None
         beside = {name: thing[name] for name in ("_revision", "_created", "_modified") if name in thing}
         said = self._visible_metadata(thing.get(METADATA))
         return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
-
-    def _is_seen(self, seen: Mapping[str, Any]) -> bool:
-        """Whether a part is readable in its own right: some members are shown to every reader of any part."""
-        always = ALWAYS_VISIBLE["thing"]
-        return any(name not in always for name in seen) or self.may(()) or any(self.may((name,)) for name in seen)
 
     def _visible_metadata(self, metadata: Any) -> Any:
         seen = DROP if metadata is None else self._enforcer.view(metadata, "thing:/", self._subjects)
@@ -236,7 +231,6 @@ def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any)
 
 def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> Fault | None:
     """Return None if the subjects may read the whole history of the entity, else the fault."""
-    enforcer = enforcer_of(entity, world)
-    if enforcer is not None and enforcer.may_stream(subjects, entity.type.value):
+    if may_read_events(entity, subjects, world):
         return None
     return fault("things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound", entity)

@@ -70,16 +70,11 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
 
 
 def view_of(case: CommandContext, enforcer: Enforcer, present: Any) -> Any:
-    """Return the readable part of a value: an object may lose all members, a scalar is whole.
-
-    Raises TwinError.
-    """
+    """Return the readable part of a value. Raises TwinError, as for a missing value, if there is none."""
     seen = enforcer.view(present, case.address.guarded, case.subjects)
-    if seen is not DROP:
-        return seen
-    if isinstance(present, Mapping):
-        return {}
-    raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
+    if seen is DROP:
+        raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
+    return seen
 
 
 def _not_found(case: CommandContext, state: Mapping[str, Any]) -> Exception:
@@ -197,11 +192,11 @@ def _one_of_several(case: CommandContext, entity: EntityId, selection: FieldSele
     if snapshot is None or snapshot.state is None or snapshot.policy is None:
         return None
     enforcer = case.world.enforcer(snapshot.policy, entity.namespace)
-    if enforcer is None or not enforcer.partial(case.subjects, READ, "thing:/"):
+    seen = DROP if enforcer is None else enforcer.view(state_of(snapshot), "thing:/", case.subjects)
+    if enforcer is None or seen is DROP:
         return None
-    seen = enforcer.view(state_of(snapshot), "thing:/", case.subjects)
-    if selection is None or seen is DROP:
-        return None if seen is DROP else seen
+    if selection is None:
+        return seen
     return select(_with_hidden(case, seen, snapshot, selection, enforcer), selection)
 
 

@@ -57,11 +57,8 @@ def obvious_unrestricted(policy: Policy, subjects: Sequence[str], permission: st
 
 
 def obvious_partial(policy: Policy, subjects: Sequence[str], permission: str, path: tuple[str, ...]) -> bool:
-    granted_below = any(
-        who in subjects and what == permission and grants and len(place) > len(path) and place[: len(path)] == path
-        for who, what, place, grants in rows(policy)
-    )
-    return obvious_has(policy, subjects, permission, path) or granted_below
+    below = {place for _, _, place, _ in rows(policy) if place[: len(path)] == path}
+    return any(obvious_has(policy, subjects, permission, place) for place in (path, *below))
 
 
 def obvious_view(policy: Policy, subjects: Sequence[str], value: Any, path: tuple[str, ...]) -> Any:
@@ -78,12 +75,11 @@ def obvious_view(policy: Policy, subjects: Sequence[str], value: Any, path: tupl
 
 
 def obvious_root(policy: Policy, subjects: Sequence[str], value: dict[str, Any]) -> Any:
-    """What is seen of a whole thing: some members come along for whoever may read any part."""
+    """What is seen of a whole thing: some members come along for whoever sees any part."""
     seen = obvious_view(policy, subjects, value, ("thing",))
-    if not obvious_partial(policy, subjects, "READ", ("thing",)):
-        return seen
-    readable = {} if seen is DROP else seen
-    return {key: readable.get(key, value[key]) for key in value if key in readable or key == "thingId"}
+    if seen is DROP:
+        return DROP
+    return {key: seen.get(key, value[key]) for key in value if key in seen or key == "thingId"}
 
 
 # --- imports, references, namespaces and expiry ---

@@ -98,24 +98,6 @@ def test_a_view_of_a_fully_readable_value_is_not_copied() -> None:
     assert Enforcer(a_policy(([A], "thing:/", ["READ"], []))).view(thing, "thing:/", [A]) is thing
 
 
-@pytest.mark.parametrize(
-    ("rules", "type", "may"),
-    [
-        ([([A], "thing:/", ["READ"], [])], "thing", True),
-        ([([A], "thing:/", ["READ"], []), ([A], "thing:/attributes/x", [], ["READ"])], "thing", False),
-        ([([A], "thing:/attributes", ["READ"], [])], "thing", False),
-        ([([A], "policy:/entries/X", ["READ"], [])], "policy", True),
-        ([([A], "thing:/", ["READ"], [])], "policy", False),
-        ([([A], "policy:/", ["WRITE"], [])], "policy", False),
-    ],
-)
-def test_streaming_needs_read_permission_on_a_whole_thing_or_any_part_of_a_policy(
-    rules: Any, type: str, may: bool
-) -> None:
-    """A thing's history needs READ without exception, a policy's READ on any part."""
-    assert Enforcer(a_policy(*rules)).may_stream([A], type) == may
-
-
 def test_expired_subjects_are_left_out_and_the_next_expiry_is_reported() -> None:
     policy = a_policy(([A, B, C], "thing:/", ["READ"], []))
     subjects = policy["entries"]["E0"]["subjects"]
@@ -159,7 +141,39 @@ def test_metadata_is_visible_with_the_readable_parts_of_a_thing() -> None:
         "_metadata": {"features": {"f": {"k": 3}}},
     }
     only = {"attributes": {"b": 2}, "_metadata": {"attributes": {"b": {"k": 2}}}}
-    assert enforcer.view(only, "thing:/", ["a:part"]) == {}
+    assert enforcer.view(only, "thing:/", ["a:part"]) is DROP
+
+
+GRANT_AND_REVOKE = [
+    pytest.param([([A], "thing:/attributes", ["READ"], ["READ"])], id="one resource"),
+    pytest.param(
+        [([A], "thing:/attributes", ["READ"], []), ([A], "thing:/attributes", [], ["READ"])], id="two entries"
+    ),
+    pytest.param([([A], "thing:/", ["READ"], []), ([A], "thing:/", [], ["READ"])], id="the whole thing"),
+    pytest.param(
+        [([A], "thing:/attributes", ["READ"], []), ([C], "thing:/attributes", [], ["READ"])], id="two subjects"
+    ),
+]
+
+
+@pytest.mark.parametrize("rules", GRANT_AND_REVOKE)
+def test_a_grant_that_is_revoked_at_the_same_path_shows_nothing_not_even_the_id(rules: Any) -> None:
+    enforcer = Enforcer(a_policy(*rules, ([B], "thing:/features", ["READ"], [])))
+    assert not enforcer.partial([A, C], "READ", "thing:/")
+    assert not enforcer.is_known_to([A, C], "thing", "message")
+    assert enforcer.view({"thingId": "a:b", "attributes": {"x": 1}}, "thing:/", [A, C]) is DROP
+    assert enforcer.partial([A, B, C], "READ", "thing:/")
+
+
+def test_a_grant_below_a_revoked_one_is_found_also_for_several_subjects() -> None:
+    rules: Any = [
+        ([A], "thing:/attributes", ["READ"], []),
+        ([B], "thing:/attributes", [], ["READ"]),
+        ([A], "thing:/attributes/x/y", ["READ"], []),
+    ]
+    assert Enforcer(a_policy(*rules)).partial([A, B], "READ", "thing:/")
+    hidden: Any = ([B], "thing:/attributes/x/y", [], ["READ"])
+    assert not Enforcer(a_policy(*rules, hidden)).partial([A, B], "READ", "thing:/")
 
 
 def test_an_answer_that_is_kept_is_that_of_its_subjects_permission_and_path() -> None:

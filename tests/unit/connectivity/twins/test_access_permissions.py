@@ -153,6 +153,7 @@ def test_nor_is_it_notified_by_an_order_or_a_sum(resources: dict[str, Any], plac
 def test_a_subject_without_read_permission_sees_no_thing() -> None:
     assert access() is None
     assert access(**{"": REVOKE}) is None
+    assert access(attributes={"grant": ["READ"], "revoke": ["READ"]}) is None
     assert ThingRights(OnePolicy({"thing:/": GRANT}), ("acme:stranger",)).access("acme:pol", "acme") is None
     assert ThingRights(OnePolicy({"thing:/": GRANT}), (READER,)).access("acme:other", "acme") is None
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from connectivity.twins.access import may_stream
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -48,11 +52,22 @@ def test_case_95_a_thing_needs_full_read() -> None:
     assert code(world, T, VIEWER) == "things:thing.notfound"
 
 
-def test_a_policy_needs_any_read() -> None:
+@pytest.mark.parametrize(
+    ("resources", "is_readable"),
+    [
+        ({"policy:/": granting("READ")}, True),
+        ({"policy:/entries/VIEW": granting("READ")}, False),
+        ({"policy:/": granting("READ"), "policy:/entries/OWNERS": revoking("READ")}, False),
+        ({"policy:/": granting("WRITE")}, False),
+        ({"thing:/": granting("READ")}, False),
+        ({}, False),
+    ],
+)
+def test_the_history_of_a_policy_needs_read_on_all_of_it(resources: dict[str, Any], is_readable: bool) -> None:
+    """Events are replayed unfiltered, and they have contained every entry."""
     world = TwinWorld()
-    world.write_policy({"VIEW": entry([VIEWER], {"policy:/entries/VIEW": granting("READ")})})
-    assert code(world, P, VIEWER) is None
-    assert code(world, P, "edge:nobody") == "policies:policy.notfound"
+    world.write_policy({"VIEW": entry([VIEWER], resources)})
+    assert code(world, P, VIEWER) == (None if is_readable else "policies:policy.notfound")
 
 
 def test_a_deleted_thing_is_judged_by_its_last_policy() -> None:

@@ -45,7 +45,13 @@ PART = a_policy(([A], "thing:/attributes/x", ["READ"], []))
         (PART, "/attributes", [{"x": 1}], DROP),
         (PART, "/attributes", "text", DROP),
         (PART, "/attributes", None, DROP),
-        (PART, "/", {"thingId": "a:b", "policyId": "a:p", "attributes": {"y": 1}}, {"thingId": "a:b"}),
+        (PART, "/", {"thingId": "a:b", "policyId": "a:p", "attributes": {"y": 1}}, DROP),
+        (
+            PART,
+            "/",
+            {"thingId": "a:b", "policyId": "a:p", "attributes": {"x": 1}},
+            {"thingId": "a:b", "attributes": {"x": 1}},
+        ),
         (PART, "/", {"attributes": {"y": 1}}, DROP),
     ],
 )
@@ -98,19 +104,15 @@ def may_read(policy: Policy, subjects: Sequence[str], place: tuple[str, ...]) ->
     return bool(granted) and (not revoked or max(granted) > max(revoked))
 
 
-def mentions(policy: Policy, subjects: Sequence[str], place: tuple[str, ...], kind: str) -> bool:
-    """Whether a statement about one of the subjects stands at the place or below it."""
-    for entry in policy["entries"].values():
-        for resource, permissions in entry["resources"].items():
-            type, _, path = resource.partition(":")
-            segments = (type, *filter(None, path.split("/")))
-            if (
-                segments[: len(place)] == place
-                and "READ" in permissions[kind]
-                and set(subjects) & set(entry["subjects"])
-            ):
-                return True
-    return False
+def mentioned(policy: Policy, subjects: Sequence[str], place: tuple[str, ...], kind: str) -> set[tuple[str, ...]]:
+    """The places at this one or below it with a statement about one of the subjects."""
+    return {
+        segments
+        for entry in policy["entries"].values()
+        for resource, permissions in entry["resources"].items()
+        if "READ" in permissions[kind] and set(subjects) & set(entry["subjects"])
+        if (segments := tuple(resource.replace(":", "").rstrip("/").split("/")))[: len(place)] == place
+    }
 
 
 Path = tuple[str | int, ...]
@@ -156,9 +158,10 @@ def obvious(policy: Policy, subjects: Sequence[str], path: tuple[str, ...], valu
     """What the subjects see of an event's value at the path, or DROP for nothing; `...` stands for no value."""
     here = ("thing", *path)
     is_readable = may_read(policy, subjects, here)
-    if not is_readable and not any(mentions(policy, subjects, (*here, key), "grant") for key in KEYS):
+    granted = mentioned(policy, subjects, here, "grant")
+    if not is_readable and not any(may_read(policy, subjects, place) for place in granted):
         return DROP
-    if value is ... or (is_readable and not mentions(policy, subjects, here, "revoke")):
+    if value is ... or (is_readable and not mentioned(policy, subjects, here, "revoke")):
         return value
     if not isinstance(value, dict) and not is_readable:
         return DROP
@@ -167,7 +170,7 @@ def obvious(policy: Policy, subjects: Sequence[str], path: tuple[str, ...], valu
         for place in [*(place for place, _ in leaves(value)), *inner(value)]
         if may_read(policy, subjects, (*here, *names(place)))
     }
-    if not path and isinstance(value, dict) and "thingId" in value:
+    if kept and not path and isinstance(value, dict) and "thingId" in value:
         kept.add(("thingId",))
     seen = {} if value == {} else put_together(value, kept)
     return DROP if seen in ({}, []) and seen != value else seen

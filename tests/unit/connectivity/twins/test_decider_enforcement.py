@@ -118,8 +118,7 @@ def test_case_78_a_deeper_revoke_of_one_subject_beats_a_grant_of_another() -> No
     assert world.status("modify", "/attributes/a", 1, by=[VIEWER]) == 201
 
 
-def test_correction_a_grant_below_that_is_revoked_for_another_still_shows_the_root() -> None:
-    """One subject granted and another revoked on /attributes, both in one context: 200 with the id alone."""
+def test_a_grant_that_is_revoked_for_another_subject_of_the_sender_shows_nothing() -> None:
     world = a_world(attributes={"a": 1})
     world.write_policy(
         {
@@ -127,7 +126,8 @@ def test_correction_a_grant_below_that_is_revoked_for_another_still_shows_the_ro
             "B": entry([AUDITOR], {"thing:/attributes": revoking("READ")}),
         }
     )
-    assert world.get(by=[VIEWER, AUDITOR]) == {"thingId": THING}
+    assert world.get(by=[VIEWER]) == {"thingId": THING, "attributes": {"a": 1}}
+    assert world.refused("retrieve", by=[VIEWER, AUDITOR]) == (404, "things:thing.notfound")
 
 
 def test_the_example_of_a_contract_that_a_viewer_may_not_see() -> None:
@@ -161,11 +161,16 @@ def test_entity_tags_reveal_nothing_about_unreadable_parts() -> None:
     assert "etag" not in hidden.headers
 
 
-def test_a_policy_that_is_granted_only_in_parts_may_still_show_an_empty_object() -> None:
+def test_a_part_without_anything_readable_in_it_looks_like_a_missing_one() -> None:
     world = a_world_for({"thing:/features/f": granting("READ")}, features={"g": {}})
-    assert world.get("/features", by=[VIEWER]) == {}
-    world.send("modify", "/features", None)
-    assert world.refused("retrieve", "/features", by=[VIEWER]) == (404, "things:features.notfound")
+    missing = (404, "things:features.notfound")
+    assert world.refused("retrieve", "/features", by=[VIEWER]) == missing
+    assert world.refused("retrieve", by=[VIEWER]) == (404, "things:thing.notfound")
+    world.send("delete", "/features")
+    assert world.refused("retrieve", "/features", by=[VIEWER]) == missing
+    world.send("modify", "/features", {"f": {}, "g": {}})
+    assert world.get("/features", by=[VIEWER]) == {"f": {}}
+    assert world.get(by=[VIEWER]) == {"thingId": THING, "features": {"f": {}}}
 
 
 def test_several_subjects_add_up() -> None:
