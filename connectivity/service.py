@@ -28,8 +28,8 @@ from connectivity.api.app import application
 from connectivity.api.server import server_of
 from connectivity.authorization.quotas import Quotas
 from connectivity.config.settings import Settings, SparkMode, TracingSettings
-from connectivity.connections import secret_references
 from connectivity.connections.model import Connection
+from connectivity.connections.secret_references import ReferenceRules
 from connectivity.dispatch.assembly import assemble
 from connectivity.dispatch.quota_check import RECOUNT_SECONDS, QuotaCheck
 from connectivity.errors import SettingsError
@@ -118,7 +118,13 @@ class PortInUse(Exception):
 class Service:
     """One running service."""
 
-    def __init__(self, settings: Settings, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        settings_file: Path | None = None,
+    ) -> None:
+        """`settings_file`: the file of the settings, which no reference of a document may read."""
         self.settings = settings
         self.tracing = _tracing(settings.tracing)
         self.monitor = PrometheusRegistry()
@@ -184,8 +190,10 @@ class Service:
         self.monitor.watch_figures(self.live_feeds.figures)
         self.monitor.watch_figures(self._unsettled)
         vault = open_vault(settings)
+        named = settings.secrets
+        own = [Path(settings.data_dir), *(file for file in (named.key_file, settings_file) if file is not None)]
         self.registry = ConnectionRegistry(
-            FolderWatcher(Path(settings.connections_dir)),
+            FolderWatcher(Path(settings.connections_dir), ReferenceRules(own, named.folders or None)),
             self._supervisor,
             self.monitor.forget,
             on_known=self._keep_only,
@@ -200,6 +208,7 @@ class Service:
             self.monitor,
             SubscriptionTable(self.subscriptions),
             partial(run_connection_test, max_payload=settings.limits.payload, now=now),
+            references=ReferenceRules(own, named.folders, named.variables),
             now=now,
         )
         self._pauses = Backoff(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
@@ -391,19 +400,13 @@ def _tracing(settings: TracingSettings) -> Tracing | None:
     return Tracing.open(settings)
 
 
-async def _run(settings: Settings) -> None:
-    own = (Path(settings.data_dir), *([settings.secrets.key_file] if settings.secrets.key_file is not None else []))
-    references = secret_references.ReferenceRules(own, settings.secrets.folders)
-    with (
-        egress.enforce(settings.hosts.rules),
-        secret_references.in_force(references),
-        _listen(settings.api.host, settings.api.port) as listening,
-    ):
-        await _serve(settings, listening)
+async def _run(settings: Settings, settings_file: Path | None = None) -> None:
+    with egress.enforce(settings.hosts.rules), _listen(settings.api.host, settings.api.port) as listening:
+        await _serve(settings, settings_file, listening)
 
 
-async def _serve(settings: Settings, listening: socket.socket) -> None:
-    service = Service(settings)
+async def _serve(settings: Settings, settings_file: Path | None, listening: socket.socket) -> None:
+    service = Service(settings, settings_file=settings_file)
     parts = (service.eraser, service.management, service.search_requests)
     app = application(service.monitor, service.readiness, settings.api, *parts)
     server = server_of(app, settings.api)
@@ -473,7 +476,7 @@ def _secrets(settings: Settings) -> list[str]:
     return [secret.get_secret_value() for secret in own if secret is not None]
 
 
-def main(settings: Settings) -> int:
+def main(settings: Settings, settings_file: Path | None = None) -> int:
     """Run the service until SIGTERM or SIGINT, and return the exit code."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
@@ -483,7 +486,7 @@ def main(settings: Settings) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:
         with lock_folder(Path(settings.data_dir)):
-            uvloop.run(_run(settings))
+            uvloop.run(_run(settings, settings_file))
     except SettingsError as error:
         log.error("invalid settings", reason=str(error))
         return 2

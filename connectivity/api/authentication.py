@@ -63,6 +63,16 @@ class Caller:
     subjects: tuple[str, ...] = ()
     is_named: bool = False
     """Whether the name belongs to a token of its own; shared tokens and loopback have no identity."""
+    grants: tuple[str, ...] | None = None
+    """The subjects that its connections may have; None: all."""
+
+    def may_grant(self, subject: str) -> bool:
+        """Whether connections of this caller may have this subject, which may have placeholders."""
+        if self.grants is None:
+            return True
+        return any(
+            subject.startswith(grant[:-1]) if grant.endswith(":*") else subject == grant for grant in self.grants
+        )
 
 
 ANONYMOUS_ADMIN: Final = Caller("api", TokenRole.ADMIN)
@@ -279,4 +289,4 @@ def _digest(token: bytes) -> bytes:
 
 
 def _caller(token: ApiToken) -> Caller:
-    return Caller(token.name, token.role, token.subjects, is_named=True)
+    return Caller(token.name, token.role, token.subjects, is_named=True, grants=token.grants)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -32,9 +32,10 @@ from connectivity.api.schemas import (
     TEST_EXAMPLE,
     TEST_RESULT_EXAMPLE,
 )
-from connectivity.config.problems import show
+from connectivity.config.problems import json_path, show
+from connectivity.connections.model import Connection
 from connectivity.errors import Problem
-from connectivity.management.interface import Definition, Management, SampleMessage
+from connectivity.management.interface import Definition, Management, Permit, SampleMessage
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
 
 PREFIX = "/api/2/connections"
@@ -101,7 +102,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
             *("connectivity:connection.failed", "connectivity:connection.unavailable"),
-            *("api:store.unavailable", "api:body.invalid"),
+            *("api:store.unavailable", "api:body.invalid", "api:subject.forbidden"),
             has_json=True,
         ),
         openapi_extra=request_body(
@@ -118,10 +119,10 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             kind = expect_media_type(request, JSON, TEST)
             sent = await json_object(request, bounds)
             document, sample = _connection_test(sent) if kind == TEST else (sent, None)
-            return JsonResponse(await management.test(document, sample))
+            return JsonResponse(await management.test(document, sample, _permit_of(request)))
         expect_media_type(request, JSON)
         document = await json_object(request, bounds)
-        return _created_response(await management.create(document, caller_of(request).name))
+        return _created_response(await management.create(document, caller_of(request).name, _permit_of(request)))
 
     @api.get(
         "/{connection_id}",
@@ -173,7 +174,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             *("connectivity:connection.configuration.invalid", "connectivity:id.notsettable"),
             *("connectivity:connection.id.invalid", "connectivity:connection.conflict", "header.invalid"),
             *("connectivity:precondition.failed", "connectivity:connection.failed", "api:store.unavailable"),
-            "api:body.invalid",
+            *("api:body.invalid", "api:subject.forbidden"),
             has_json=True,
         ),
         openapi_extra={**request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE)}), "parameters": CONDITIONAL},
@@ -182,7 +183,9 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         expect_media_type(request, JSON)
         judge = preconditions.precondition_of(request.headers)
         document = await json_object(request, bounds)
-        found, is_new = await management.put(connection_id, document, caller_of(request).name, judge)
+        found, is_new = await management.put(
+            connection_id, document, caller_of(request).name, judge, _permit_of(request)
+        )
         return _created_response(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
 
     @api.delete(
@@ -302,6 +305,31 @@ async def _command(management: Management, connection_id: str, wanted: str, by: 
                 f"The command {show(wanted)} is unknown.",
                 f"expected one of: {', '.join(COMMANDS)}",
             )
+
+
+def _permit_of(request: Request) -> Permit:
+    """Permit connections with the subjects that the caller's token may grant."""
+    caller = caller_of(request)
+
+    def permit(connection: Connection) -> None:
+        for path, subject in _subjects_of(connection):
+            if not caller.may_grant(subject):
+                raise refusal(
+                    "api:subject.forbidden",
+                    f"{path}: found {show(subject)}, which the token '{caller.name}' may not grant.",
+                    f"expected one of: {', '.join(caller.grants or ()) or 'none'}",
+                )
+
+    return permit
+
+
+def _subjects_of(connection: Connection) -> Iterator[tuple[str, str]]:
+    """Yield the path and text of each subject in the authorization contexts."""
+    parts = [("sources", index, it.authorization_context) for index, it in enumerate(connection.sources)]
+    parts += (("targets", index, it.authorization_context) for index, it in enumerate(connection.targets))
+    for kind, index, subjects in parts:
+        for place, subject in enumerate(subjects):
+            yield json_path(kind, index, "authorizationContext", place), subject
 
 
 def _created_response(found: Definition) -> Response:

@@ -87,7 +87,7 @@ def serve(
 
     gc.freeze()
     gc.enable()
-    raise typer.Exit(service.main(loaded))
+    raise typer.Exit(service.main(loaded, settings))
 
 
 def main() -> None:

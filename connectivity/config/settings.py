@@ -51,6 +51,8 @@ from mappings.texts import lower_text
 
 _SHORTEST_TOKEN = 16
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
+_ALL_OF_NAMESPACE = ":*"
+_GRANT = re.compile(r"[^\s*{}$]+(?::\*)?")
 
 
 class TokenRole(str, Enum):
@@ -78,6 +80,19 @@ def _check_token_length(token: SecretStr) -> SecretStr:
     return token
 
 
+def _check_grant(subject: str) -> str:
+    # Placeholders would be compared with those of a document as they are written.
+    if _GRANT.fullmatch(subject) is None:
+        raise ValueError(
+            f"a subject such as acme:fleet, or all subjects of a namespace such as acme{_ALL_OF_NAMESPACE}"
+        )
+    return subject
+
+
+Grant = Annotated[str, AfterValidator(_check_grant)]
+"""A subject that a token may grant, or all subjects with a prefix."""
+
+
 class ApiToken(BaseModel):
     """A token of the HTTP API."""
 
@@ -91,6 +106,17 @@ class ApiToken(BaseModel):
     subjects: tuple[str, ...] = Field(
         default=(), description="Authorization subjects that searches with this token have."
     )
+    grants: tuple[Grant, ...] | None = Field(
+        default=None,
+        description="For the role `write`: the subjects that this token may name in the `authorizationContext` of "
+        "connections; `acme:*` is every subject that begins with `acme:`. Default: all.",
+    )
+
+    @model_validator(mode="after")
+    def _check_grants(self) -> ApiToken:
+        if self.grants is not None and self.role is not TokenRole.WRITE:
+            raise ValueError(f"no grants at a token with the role {self.role.value}, or the role write")
+        return self
 
 
 def check_distinct_tokens(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
@@ -131,8 +157,8 @@ class ApiSettings(Section):
     token: SecretStr | None = Field(default=None, description="Bearer token with the role `admin`.")
     tokens: Annotated[tuple[ApiToken, ...], AfterValidator(check_distinct_tokens)] = Field(
         default=(),
-        description="Further tokens: a list of `{name, token, role, subjects}`; `role` is `read` (the default), `write` or "
-        "`admin`. See [Authorization](api.md#authorization).",
+        description="Further tokens: a list of `{name, token, role, subjects, grants}`; `role` is `read` (the default), "
+        "`write` or `admin`. See [Authorization](api.md#authorization).",
     )
     max_body: Annotated[ByteSize, Field(ge=1)] = Field(
         default=ByteSize(1024 * 1024), description="Largest request body, in bytes."
@@ -384,7 +410,13 @@ class SecretSettings(Section):
     )
     folders: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(read_list)] = Field(
         default=(),
-        description="Folders that `${file:PATH}` may read from. Default: all files except the service's own.",
+        description="Folders that `${file:PATH}` may read from. Default: none for documents sent to the API; for connection "
+        "files all, except the service's own files.",
+    )
+    variables: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(),
+        description="Environment variables that `${env:NAME}` may read in documents sent to the API: names, or patterns "
+        "such as `BROKER_*`. Default: none. Connection files may read all except the service's own.",
     )
 
 

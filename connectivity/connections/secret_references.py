@@ -3,16 +3,16 @@
 They are replaced while a `Connection` is built, in `uri`, `credentials`, `ca`, `sshTunnel` and the values of
 `specificConfig`, and nowhere else; a text may contain several. A value is literal: in the user information of a `uri` it is
 percent-encoded here. Final line ends of a file are removed. A relative path starts at the folder of the document's file, or
-else at the working folder. Values are not searched for references again.
+else at the working folder. Values are not searched for references again. `ReferenceRules` say what a document may name.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,6 +20,7 @@ from urllib.parse import quote
 from connectivity.config.documents import is_encodable
 from connectivity.config.problems import json_path
 from connectivity.errors import Problem
+from connectivity.security.files import UnreadableFile, read_regular_file
 
 PLACES = ("uri", "credentials", "ca", "sshTunnel", "specificConfig")
 """The fields of a connection in which references are replaced."""
@@ -37,35 +38,34 @@ _SYSTEM_FOLDERS = (Path("/proc"), Path("/sys"), Path("/dev"))
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRules:
-    """The files that references may name: none in the `own` places, and with `folders` only those in them."""
+    """The files and variables that references may name.
+
+    No file may be in the `own` places. `folders`: those that files must be in; `variables`: patterns of names. None: any.
+    """
 
     own: Sequence[Path] = ()
-    folders: Sequence[Path] = ()
+    folders: Sequence[Path] | None = None
+    variables: Sequence[str] | None = None
 
-    def refusal(self, path: Path) -> str | None:
-        """Return why this file must not be read; None if it may."""
-        path = path.resolve()
-        if any(path.is_relative_to(place.resolve()) for place in self.own):
-            return "which belongs to the service"
+    def variable_refusal(self, name: str) -> tuple[str, str] | None:
+        """Return why this variable must not be read, and what was expected; None if it may."""
+        if name.upper().startswith(_OWN_VARIABLES):
+            return "which belongs to the service", "a variable that is not a setting of the service"
+        if self.variables is not None and not any(fnmatchcase(name, pattern) for pattern in self.variables):
+            return "which matches no pattern of secrets.variables", "a variable that secrets.variables allows"
+        return None
+
+    def file_refusal(self, path: Path) -> str | None:
+        """Return why a file at this path, which has no links, must not be read, whether it exists or not."""
+        if self.folders is not None and not any(path.is_relative_to(os.path.realpath(it)) for it in self.folders):
+            return "which is not in a folder of secrets.folders"
         if any(path.is_relative_to(place) for place in _SYSTEM_FOLDERS):
             return "which is in a system folder"
-        if self.folders and not any(path.is_relative_to(place.resolve()) for place in self.folders):
-            return "which is not in a folder of secrets.folders"
         return None
 
 
-_rules = ReferenceRules()
-
-
-@contextmanager
-def in_force(rules: ReferenceRules) -> Iterator[None]:
-    """Read files by these rules meanwhile, in the whole process."""
-    global _rules
-    before, _rules = _rules, rules
-    try:
-        yield
-    finally:
-        _rules = before
+UNLIMITED = ReferenceRules()
+NOTHING = ReferenceRules(folders=(), variables=())
 
 
 class ResolvedDocument(NamedTuple):
@@ -114,11 +114,17 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(item)
 
 
-def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> ResolvedDocument:
+def resolve(
+    document: Any,
+    *,
+    environ: Mapping[str, str] | None = None,
+    base: Path | None = None,
+    rules: ReferenceRules = UNLIMITED,
+) -> ResolvedDocument:
     """Replace the references of a connection document. Never raises: missing values become problems."""
     if not isinstance(document, dict):
         return ResolvedDocument(document, frozenset(), frozenset(), [])
-    reader = _Reader(os.environ if environ is None else environ, base or Path())
+    reader = _Reader(os.environ if environ is None else environ, base or Path(), rules)
     copy = {name: reader.walk(value, (name,)) if name in PLACES else value for name, value in document.items()}
     options = frozenset(place[1] for place in reader.paths if place[0] == "specificConfig" and len(place) > 1)
     return ResolvedDocument(copy, frozenset(reader.values), options, reader.problems)
@@ -127,8 +133,8 @@ def resolve(document: Any, *, environ: Mapping[str, str] | None = None, base: Pa
 class _Reader:
     """Walks a document and collects replacements."""
 
-    def __init__(self, environ: Mapping[str, str], base: Path) -> None:
-        self._environ, self._base = environ, base
+    def __init__(self, environ: Mapping[str, str], base: Path, rules: ReferenceRules) -> None:
+        self._environ, self._base, self._rules = environ, base, rules
         self.values: set[str] = set()
         self.paths: set[tuple[Any, ...]] = set()
         self.problems: list[Problem] = []
@@ -152,7 +158,7 @@ class _Reader:
                     f"{match[0][:100]}, after references to more than {MAX_CHARACTERS} characters in total",
                     f"references to at most {MAX_CHARACTERS} characters in total",
                 )
-            value = _SOURCES[match["kind"]](match["name"], self._environ, self._base)
+            value = self._variable(match["name"]) if match["kind"] == "env" else self._file(match["name"])
             self._left -= len(value)
         except MissingSecret as missing:
             self.problems.append(Problem(json_path(*place), missing.found, missing.expected))
@@ -161,38 +167,27 @@ class _Reader:
         self.values.update((value, encoded) if encode else (value,))
         return encoded if encode else value
 
+    def _variable(self, name: str) -> str:
+        if (refusal := self._rules.variable_refusal(name)) is not None:
+            raise MissingSecret(f"${{env:{name}}}, {refusal[0]}", refusal[1])
+        if name not in self._environ:
+            raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
+        if not is_encodable(self._environ[name]):
+            raise MissingSecret(f"${{env:{name}}}, which is not UTF-8", "an environment variable that holds text")
+        return self._environ[name]
 
-def _from_environment(name: str, environ: Mapping[str, str], _base: Path) -> str:
-    if name.upper().startswith(_OWN_VARIABLES):
-        raise MissingSecret(
-            f"${{env:{name}}}, which belongs to the service", "a variable that is not a setting of the service"
-        )
-    if name not in environ:
-        raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
-    if not is_encodable(environ[name]):
-        raise MissingSecret(f"${{env:{name}}}, which is not UTF-8", "an environment variable that holds text")
-    return environ[name]
-
-
-def _from_file(name: str, _environ: Mapping[str, str], base: Path) -> str:
-    reference, expected = f"${{file:{name}}}", "the path of a readable text file"
-    try:
-        path = base / name
-        if not path.is_file():
-            raise MissingSecret(f"{reference}, which is not a file", expected)
-        if (why := _rules.refusal(path)) is not None:
+    def _file(self, name: str) -> str:
+        reference, expected = f"${{file:{name}}}", "the path of a readable text file"
+        try:
+            path = Path(os.path.realpath(self._base / name))
+        except ValueError:
+            raise MissingSecret(f"{reference}, which is not a valid path", expected) from None
+        if (why := self._rules.file_refusal(path)) is not None:
             raise MissingSecret(f"{reference}, {why}", "a file that references are allowed to read")
-        if path.stat().st_size > MAX_FILE_BYTES:
-            raise MissingSecret(f"{reference}, which is larger than {MAX_FILE_BYTES} bytes", expected)
-        return path.read_text(encoding="utf-8").rstrip("\r\n")
-    except UnicodeDecodeError:
-        raise MissingSecret(f"{reference}, which is not UTF-8", expected) from None
-    except OSError as error:
-        raise MissingSecret(f"{reference}, which cannot be read: {error.strerror}", expected) from None
-    except ValueError as error:
-        if isinstance(error, MissingSecret):
-            raise
-        raise MissingSecret(f"{reference}, which is not a valid path", expected) from None
-
-
-_SOURCES: Mapping[str, Callable[[str, Mapping[str, str], Path], str]] = {"env": _from_environment, "file": _from_file}
+        try:
+            content = read_regular_file(path, most=MAX_FILE_BYTES, forbidden=self._rules.own)
+            return content.decode().replace("\r\n", "\n").rstrip("\r\n")
+        except UnreadableFile as error:
+            raise MissingSecret(f"{reference}, {error}", expected) from None
+        except UnicodeDecodeError:
+            raise MissingSecret(f"{reference}, which is not UTF-8", expected) from None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from connectivity.config.documents import SUFFIXES, read_document
 from connectivity.config.problems import ROOT, show
 from connectivity.connections.model import Connection
-from connectivity.connections.secret_references import is_missing_here, referenced_files
+from connectivity.connections.secret_references import UNLIMITED, ReferenceRules, is_missing_here, referenced_files
 from connectivity.errors import DefinitionError, Problem
 from connectivity.security.uri import MASK
 from connectivity.validation.validator import parse
@@ -101,7 +101,7 @@ def load(paths: Iterable[Path], *, for_remote_service: bool = False) -> LoadedFo
     return replace(loaded, problems=problems + loaded.problems)
 
 
-def read_file(file: Path, *, for_remote_service: bool = False) -> ReadFile:
+def read_file(file: Path, *, for_remote_service: bool = False, references: ReferenceRules = UNLIMITED) -> ReadFile:
     """The connections of one file.
 
     Never raises: whatever is wrong is among the problems. `for_remote_service` as in `load`.
@@ -120,15 +120,17 @@ def read_file(file: Path, *, for_remote_service: bool = False) -> ReadFile:
             has_id = member.get("id") is not None
             written = member if has_id else {**member, "id": file.stem}
             secrets.update((secret, stamp(secret)) for secret in referenced_files(written, file.parent))
-            entries.append(_entry(file, path, written, for_remote_service))
+            entries.append(_entry(file, path, written, for_remote_service, references))
         else:
             problems.append(FileProblem(file, Problem(path or ROOT, show(member), EXPECTED)))
     return ReadFile(entries, problems, secrets)
 
 
-def _entry(file: Path, path: str, document: dict[str, Any], for_remote_service: bool) -> FileEntry:
+def _entry(
+    file: Path, path: str, document: dict[str, Any], for_remote_service: bool, references: ReferenceRules
+) -> FileEntry:
     try:
-        return FileEntry(file, path, document, parse(document, base=file.parent), ())
+        return FileEntry(file, path, document, parse(document, base=file.parent, references=references), ())
     except DefinitionError as error:
         found = [
             FileProblem(file, replace(it, path=_below(path, it.path)))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
 from connectivity.config.problems import show
+from connectivity.connections.model import Connection
 from connectivity.errors import Problem
 from mappings.errors import Fault
 
@@ -81,6 +82,17 @@ Raises OperationRefused if the client expected another. Called when nothing can 
 """
 
 
+Permit: TypeAlias = Callable[[Connection], None]
+"""Receives the connection of a valid document.
+
+Raises OperationRefused if the client may not have it.
+"""
+
+
+def permit_all(_connection: Connection) -> None:
+    """Permit every connection."""
+
+
 class Management(Protocol):
     """The operations on connections.
 
@@ -102,10 +114,12 @@ class Management(Protocol):
     async def revisions(self, connection_id: str) -> Sequence[Mapping[str, Any]]:
         """The revisions of a connection, the newest first: `revision`, `modified`, `by`, `action`."""
 
-    async def create(self, document: Document, by: str) -> Definition:
+    async def create(self, document: Document, by: str, permit: Permit = permit_all) -> Definition:
         """Create a connection; an `id` is generated if the document has none. Does not wait for the broker."""
 
-    async def put(self, connection_id: str, document: Document, by: str, judge: Judge) -> tuple[Definition, bool]:
+    async def put(
+        self, connection_id: str, document: Document, by: str, judge: Judge, permit: Permit = permit_all
+    ) -> tuple[Definition, bool]:
         """Create or replace a connection; return whether it is new. Returns when the change runs."""
 
     async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
@@ -117,7 +131,9 @@ class Management(Protocol):
     async def close(self, connection_id: str, by: str) -> None:
         """Close the connection durably."""
 
-    async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
+    async def test(
+        self, document: Document, sample: SampleMessage | None = None, permit: Permit = permit_all
+    ) -> Mapping[str, Any]:
         """Test a connection; return the result for each source and target, and of the sample.
 
         Stores nothing.

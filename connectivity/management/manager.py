@@ -22,6 +22,7 @@ import structlog
 
 from connectivity.connections.lifecycle import Status
 from connectivity.connections.model import Connection, ConnectionStatus
+from connectivity.connections.secret_references import NOTHING, ReferenceRules
 from connectivity.connections.vault import Vault
 from connectivity.errors import ConnectivityError, DefinitionError, OperationRefused
 from connectivity.management import interface
@@ -32,10 +33,13 @@ from connectivity.management.interface import (
     Judge,
     Management,
     Owner,
+    Permit,
     RevisionSelector,
     SampleMessage,
+    permit_all,
 )
 from connectivity.management.reconciler import CLOSED, OPEN, DesiredConnection
+from connectivity.management.refusals import refuse_file, refuse_secret_failures, refuse_store_failures
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.status_report import closed_status, logs_of, metrics_of, unusable_status
 from connectivity.management.subscription_table import SHOWN, SubscriptionTable
@@ -84,16 +88,21 @@ class ConnectionManager(Management):
         subscriptions: SubscriptionTable,
         connection_test: ConnectionTest | None = None,
         *,
+        references: ReferenceRules = NOTHING,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         patience: float = OPEN_SECONDS,
     ) -> None:
-        """`patience`: how many seconds an operator waits for the clients of a connection that is being opened."""
+        """`references`: what the documents may name.
+
+        `patience`: how many seconds an operator waits for the clients of a connection that is being opened.
+        """
         self._registry = registry
         self._definitions = definitions
         self._vault = vault
         self._monitor = monitor
         self._subscriptions = subscriptions
         self._connection_test = connection_test
+        self._references = references
         self._now = now
         self._patience = patience
         self._trying = asyncio.Semaphore(TESTS_AT_ONCE)
@@ -144,7 +153,7 @@ class ConnectionManager(Management):
 
     def _revalidate(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
         try:
-            return parse(dict(self._vault.unseal(stored))), ()
+            return self._parse(self._vault.unseal(stored)), ()
         except DefinitionError as error:
             return None, tuple(str(problem) for problem in error.problems)
         except ConnectivityError as error:
@@ -205,11 +214,11 @@ class ConnectionManager(Management):
         ]
 
     def _revisions(self, connection_id: str) -> list[StoredRevision]:
-        with _refuse_store_failures():
+        with refuse_store_failures():
             return self._definitions.revisions(connection_id)
 
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
-        with _refuse_store_failures():
+        with refuse_store_failures():
             found = self._definitions.audit_entries(limit)
         return [{**it._asdict(), "at": datetime.fromisoformat(it.at)} for it in found]
 
@@ -230,14 +239,14 @@ class ConnectionManager(Management):
             wanted.problems,
         )
 
-    async def create(self, document: Document, by: str) -> Definition:
+    async def create(self, document: Document, by: str, permit: Permit = permit_all) -> Definition:
         named = document.get("id")
         connection_id = named if isinstance(named, str) else str(uuid4())
 
         async def staged() -> Definition:
             self._refuse_known(connection_id)
             written = {"connectionStatus": UNKNOWN, **document}
-            wanted = await self._validate({**written, "id": connection_id if named is None else named})
+            wanted = await self._validate({**written, "id": connection_id if named is None else named}, permit)
             self._refuse_known(connection_id)
             wanted = await self._store(wanted, by, "create")
             self._registry.reconcile([connection_id])
@@ -245,14 +254,16 @@ class ConnectionManager(Management):
 
         return await self._run_in_turn(connection_id, staged)
 
-    async def put(self, connection_id: str, document: Document, by: str, judge: Judge) -> tuple[Definition, bool]:
+    async def put(
+        self, connection_id: str, document: Document, by: str, judge: Judge, permit: Permit = permit_all
+    ) -> tuple[Definition, bool]:
         async def staged() -> tuple[Definition, bool]:
             former = self._registry.known.get(connection_id)
             if former is not None:
-                _refuse_file(former)
+                refuse_file(former)
             if (named := document.get("id", connection_id)) != connection_id:
                 raise OperationRefused(interface.other_id(connection_id, named))
-            wanted = await self._validate({**document, "id": connection_id}, former)
+            wanted = await self._validate({**document, "id": connection_id}, permit, former)
             if former is None:
                 self._refuse_known(connection_id)
             judge(None if former is None else former.revision)
@@ -268,7 +279,7 @@ class ConnectionManager(Management):
     async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
         async def staged() -> None:
             wanted = self._desired(connection_id)
-            _refuse_file(wanted)
+            refuse_file(wanted)
             judge(wanted.revision)
             revision, modified = await self._add(connection_id, None, by, "delete")
             self._leave(connection_id, revision, modified.isoformat())
@@ -351,31 +362,40 @@ class ConnectionManager(Management):
     def _refuse_known(self, connection_id: str) -> None:
         known = self._registry.known.get(connection_id)
         if known is not None:
-            _refuse_file(known)
+            refuse_file(known)
             raise OperationRefused(interface.exists(connection_id))
 
-    async def _validate(self, document: Document, former: DesiredConnection | None = None) -> DesiredConnection:
+    async def _validate(
+        self, document: Document, permit: Permit, former: DesiredConnection | None = None
+    ) -> DesiredConnection:
         """Return the document as it is to be stored, with its connection.
 
         Raises OperationRefused with all its problems.
         """
-        connection, complete = await self._usable(document, former)
+        connection, complete = await self._usable(document, permit, former)
         if former is not None and (kind := former.document.get("connectionType")) != connection.connection_type:
             raise OperationRefused(interface.other_type(connection.id, str(kind), connection.connection_type))
-        with _secret(connection.id):
+        with refuse_secret_failures(connection.id):
             sealed = self._vault.seal(complete)
         return DesiredConnection(connection.id, Owner.API, sealed, connection, 0, self._now())
 
-    async def _usable(self, document: Document, former: DesiredConnection | None) -> tuple[Connection, Document]:
+    async def _usable(
+        self, document: Document, permit: Permit, former: DesiredConnection | None
+    ) -> tuple[Connection, Document]:
         """Return the connection of a document, and the document with its masked secrets."""
         try:
-            with _secret(str(document["id"])):
+            with refuse_secret_failures(str(document["id"])):
                 complete = self._vault.keep(document, None if former is None else former.document)
             # A short one is read in less time than a thread takes to have its turn beside a busy loop.
             is_short = len(json.dumps(complete, default=str)) <= _SHORT
-            return parse(complete) if is_short else await asyncio.to_thread(parse, complete), complete
+            connection = self._parse(complete) if is_short else await asyncio.to_thread(self._parse, complete)
         except DefinitionError as error:
             raise OperationRefused(interface.invalid(error.problems), error.problems) from None
+        permit(connection)
+        return connection, complete
+
+    def _parse(self, document: Document) -> Connection:
+        return parse(dict(document), references=self._references)
 
     async def _store(self, wanted: DesiredConnection, by: str, action: str) -> DesiredConnection:
         """Store the next revision of a connection, and make it the desired one."""
@@ -399,7 +419,7 @@ class ConnectionManager(Management):
     @contextlib.contextmanager
     def _stored_for(self, connection_id: str) -> Iterator[None]:
         """Refuse the operation if the store fails, and check its result later."""
-        with _refuse_store_failures():
+        with refuse_store_failures():
             try:
                 yield
             except StoreError:
@@ -440,7 +460,7 @@ class ConnectionManager(Management):
         await self._registry.carry_out(connection_id)
 
     async def _look_for_override(self, wanted: DesiredConnection) -> None:
-        with _refuse_store_failures():
+        with refuse_store_failures():
             notes = {note.id: note for note in self._definitions.file_notes()}
         self._doubtful.discard(wanted.id)
         note = notes.get(wanted.id)
@@ -474,14 +494,16 @@ class ConnectionManager(Management):
         task.add_done_callback(self._working.discard)
         return await asyncio.shield(task)
 
-    async def test(self, document: Document, sample: SampleMessage | None = None) -> Mapping[str, Any]:
+    async def test(
+        self, document: Document, sample: SampleMessage | None = None, permit: Permit = permit_all
+    ) -> Mapping[str, Any]:
         # Labels and templates use the ID in the document; the broker sees another one.
         named = document if document.get("id") is not None else {**document, "id": f"{uuid4()}-dry-run"}
         former = self._registry.known.get(str(named["id"]))
         if former is not None and former.owner is Owner.FILE:
             former = None
         # Masks in the document are secrets of the stored one.
-        connection, _ = await self._usable(named, former)
+        connection, _ = await self._usable(named, permit, former)
         if self._connection_test is None:
             return {}
         async with self._trying:
@@ -554,33 +576,8 @@ class ConnectionManager(Management):
         await self._to_its_end(whole())
 
     async def _noted(self, entry: AuditEntry) -> None:
-        with _refuse_store_failures():
+        with refuse_store_failures():
             await self._definitions.audit(entry)
 
     def _time(self) -> str:
         return self._now().isoformat()
-
-
-@contextlib.contextmanager
-def _refuse_store_failures() -> Iterator[None]:
-    """Refuse the operation if the store fails."""
-    try:
-        yield
-    except StoreError as error:
-        raise OperationRefused(interface.unavailable(str(error))) from error
-
-
-def _refuse_file(wanted: DesiredConnection) -> None:
-    if wanted.owner is Owner.FILE:
-        raise OperationRefused(interface.owned_by_file(wanted.id, wanted.file))
-
-
-@contextlib.contextmanager
-def _secret(connection_id: str) -> Iterator[None]:
-    """A secret that cannot be sealed or opened is a problem of the document's."""
-    try:
-        yield
-    except DefinitionError:
-        raise
-    except ConnectivityError as error:
-        raise OperationRefused(interface.unusable(connection_id, [str(error)])) from None

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 
 from connectivity.config.documents import SUFFIXES
 from connectivity.config.problems import ROOT
+from connectivity.connections.secret_references import UNLIMITED, ReferenceRules
 from connectivity.errors import ConnectivityError, Problem
 from connectivity.management.files import FileProblem, LoadedFolder, ReadFile, join_files, read_file, stamp, stamp_of
 
@@ -47,12 +48,14 @@ class FolderWatcher:
     def __init__(
         self,
         folder: Path,
+        references: ReferenceRules = UNLIMITED,
         *,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`clock` gives monotonic seconds."""
+        """`references` say what the documents may name; `clock` gives monotonic seconds."""
         self._folder = folder
+        self._references = references
         self._clock = clock
         self._pause = pause
         self._known: dict[str, _Known] = {}
@@ -81,7 +84,7 @@ class FolderWatcher:
             if name not in missing:
                 del self._known[name]
         for name in changed:
-            self._known[name] = _Known(found[name], read_file(self._folder / name))
+            self._known[name] = _Known(found[name], read_file(self._folder / name, references=self._references))
         is_same = not changed and len(gone) == len(missing) and missing == self._missing
         if is_same and self._has_looked and not reload:
             return None

@@ -16,7 +16,7 @@ from typing import Any
 from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, find_surrogates, is_within_limits
 from connectivity.config.problems import ROOT, json_path
 from connectivity.connections.model import Connection, migrate_mapping_context
-from connectivity.connections.secret_references import ResolvedDocument, resolve
+from connectivity.connections.secret_references import UNLIMITED, ReferenceRules, ResolvedDocument, resolve
 from connectivity.errors import DefinitionError, Problem
 from connectivity.security import redaction
 from connectivity.security.uri import MASK, is_secret_option
@@ -31,12 +31,18 @@ _SHORTEST_SECRET = 3
 SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def parse(document: object, *, environ: Mapping[str, str] | None = None, base: Path | None = None) -> Connection:
+def parse(
+    document: object,
+    *,
+    environ: Mapping[str, str] | None = None,
+    base: Path | None = None,
+    references: ReferenceRules = UNLIMITED,
+) -> Connection:
     """Return the connection of a document. Raises DefinitionError with every problem.
 
     `environ` and `base` are where references to secrets are looked up: the process's environment and the folder that
-    relative paths start from (the working folder) by default. The document's secrets are redacted everywhere from now on
-    (`connectivity.security.redaction`).
+    relative paths start from (the working folder) by default; `references` say what they may name. The document's secrets
+    are redacted everywhere from now on (`connectivity.security.redaction`).
     """
     if not is_within_limits(document):
         expected = f"at most {MAX_VALUES} values, nested at most {MAX_DEPTH} deep"
@@ -45,7 +51,7 @@ def parse(document: object, *, environ: Mapping[str, str] | None = None, base: P
         raise DefinitionError(problems)
     is_legacy = isinstance(document, dict) and document.get("mappingContext") is not None
     written = migrate_mapping_context(document) if isinstance(document, dict) else document
-    resolved = resolve(written, environ=environ, base=base)
+    resolved = resolve(written, environ=environ, base=base, rules=references)
     shape = read_shape(written, resolved.document)
     missing = {problem.path for problem in resolved.problems}
     silent = shape.repaired | missing

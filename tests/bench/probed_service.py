@@ -53,9 +53,9 @@ def start_probe(file: int) -> None:
     tick()
 
 
-async def run(settings: Settings) -> None:
+async def run(settings: Settings, settings_file: Path | None = None) -> None:
     start_probe(os.open(os.environ[VARIABLE], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600))
-    await _run(settings)
+    await _run(settings, settings_file)
 
 
 if __name__ == "__main__":

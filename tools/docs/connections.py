@@ -23,7 +23,8 @@ has a page about its addresses, headers and options: PAGES.
 **Secrets by reference.** In `uri`, `credentials`, `ca`, `sshTunnel` and the values of `specificConfig`, `${env:NAME}` is
 replaced by an environment variable and `${file:PATH}` by the content of a file, without its final line ends. A relative
 path starts at the connection file's folder. Values are used literally: in the user part of a `uri` they need no
-percent-encoding. Secrets are shown as `*****`.
+percent-encoding. Secrets are shown as `*****`. Documents sent to the API can name only what the settings allow
+([Secrets](security.md#secrets)).
 """
 
 _REPLY_TARGETS = """\

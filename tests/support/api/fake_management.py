@@ -15,15 +15,23 @@ from fastapi import FastAPI
 
 from connectivity.api.app import application
 from connectivity.config.settings import ApiSettings
-from connectivity.errors import OperationRefused, Problem
+from connectivity.errors import DefinitionError, OperationRefused
 from connectivity.maintenance.erasure import Eraser
-from connectivity.management.interface import Definition, Judge, Owner, RevisionSelector, SampleMessage
+from connectivity.management.interface import (
+    Definition,
+    Judge,
+    Owner,
+    Permit,
+    RevisionSelector,
+    SampleMessage,
+    permit_all,
+)
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.uri import mask_uri
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
+from connectivity.validation.validator import parse
 from mappings.errors import Fault
 from tests.support.api.fake_erasures import Erasures
-from tests.support.validation import validate
 
 DOCUMENT: Mapping[str, Any] = {
     "id": "site",
@@ -64,10 +72,8 @@ class FakeManagement:
             raise missing(connection_id)
         return self.stored[connection_id][-1]
 
-    def _store(self, document: Mapping[str, Any]) -> Definition:
-        problems = validate(dict(document))
-        if problems:
-            raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
+    def _store(self, document: Mapping[str, Any], permit: Permit = permit_all) -> Definition:
+        _check(document, permit)
         revisions = self.stored.setdefault(document["id"], [])
         shown = {**document, "uri": mask_uri(document["uri"])}
         at = START + timedelta(hours=len(revisions))
@@ -96,24 +102,24 @@ class FakeManagement:
             for it in reversed(self.stored[connection_id])
         ]
 
-    async def create(self, document: Mapping[str, Any], by: str) -> Definition:
+    async def create(self, document: Mapping[str, Any], by: str, permit: Permit = permit_all) -> Definition:
         self._do("create", dict(document), by)
         if not document.get("id"):
             self.made += 1
             document = {**document, "id": f"made-{self.made}"}
         if document["id"] in self.stored if isinstance(document["id"], str) else False:
             raise OperationRefused(Fault(409, "connectivity:connection.conflict", "The id is taken."))
-        return self._store({"connectionStatus": "closed", **document})
+        return self._store({"connectionStatus": "closed", **document}, permit)
 
     async def put(
-        self, connection_id: str, document: Mapping[str, Any], by: str, judge: Judge
+        self, connection_id: str, document: Mapping[str, Any], by: str, judge: Judge, permit: Permit = permit_all
     ) -> tuple[Definition, bool]:
         self._do("put", connection_id, dict(document), by)
         is_new = connection_id not in self.stored
         judge(None if is_new else self._known(connection_id).revision)
         if not is_new and self._known(connection_id).owner is Owner.FILE:
             raise owned_by_file(connection_id)
-        return self._store({**document, "id": connection_id}), is_new
+        return self._store({**document, "id": connection_id}, permit), is_new
 
     async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
         self._do("delete", connection_id, by)
@@ -141,11 +147,11 @@ class FakeManagement:
     async def reset_logs(self, connection_id: str, by: str) -> None:
         await self._command("reset_logs", connection_id, by)
 
-    async def test(self, document: Mapping[str, Any], sample: SampleMessage | None = None) -> Mapping[str, Any]:
+    async def test(
+        self, document: Mapping[str, Any], sample: SampleMessage | None = None, permit: Permit = permit_all
+    ) -> Mapping[str, Any]:
         self._do("test", dict(document), sample)
-        problems: list[Problem] = validate({**document, "id": "on-trial"})
-        if problems:
-            raise OperationRefused(Fault(400, problems[0].code, "The connection has problems."), problems)
+        _check({**document, "id": "on-trial"}, permit)
         return {"status": "open"}
 
     def status(self, connection_id: str) -> Mapping[str, Any]:
@@ -189,6 +195,15 @@ class FakeManagement:
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         self._do("audit", limit)
         return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]
+
+
+def _check(document: Mapping[str, Any], permit: Permit) -> None:
+    try:
+        connection = parse(dict(document))
+    except DefinitionError as error:
+        fault = Fault(400, error.problems[0].code, "The connection has problems.")
+        raise OperationRefused(fault, error.problems) from None
+    permit(connection)
 
 
 def furnished(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:

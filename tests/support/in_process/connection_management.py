@@ -14,6 +14,7 @@ import pytest
 
 from connectivity.connections.lifecycle import Status
 from connectivity.connections.model import Connection
+from connectivity.connections.secret_references import ReferenceRules
 from connectivity.connections.vault import Vault
 from connectivity.errors import OperationRefused
 from connectivity.management.interface import Definition, Judge
@@ -123,6 +124,7 @@ class Bench:
             vault,
             self.monitor,
             SubscriptionTable(self.streams),
+            references=ReferenceRules(folders=[folder / "secrets"], variables=["DEPOT_*"]),
             now=self.now,
             patience=0.05,
         )

@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from connectivity import service as module
 from connectivity.config.settings import Settings
 from connectivity.connections.model import Connection, ConnectionStatus
-from connectivity.errors import Detail, NotConnected
+from connectivity.errors import Detail, NotConnected, OperationRefused
 from connectivity.management.files import LoadedFolder
 from connectivity.management.supervisor import Supervisor
 from connectivity.service import PortInUse, Service, _listen, main
@@ -431,6 +431,45 @@ async def test_a_signal_ends_the_service_in_good_order(
     assert events[-2:] == ["draining", "stopped"]
     with _listen("127.0.0.1", listening["port"]):
         Journal.open(tmp_path / "journal.db").close()
+
+
+async def test_no_document_can_read_the_settings_file_or_the_data_folder(tmp_path: Path) -> None:
+    for name in ("connections", "open"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "open" / "word").write_text("client-7", encoding="utf-8")
+    file = tmp_path / "open" / "settings.yaml"
+    file.write_text("api: {token: geheim}", encoding="utf-8")
+    settings = Settings(
+        data_dir=tmp_path / "data",
+        connections_dir=tmp_path / "connections",
+        secrets={"folders": [tmp_path / "open", tmp_path / "data"]},
+        spark={"mode": "off"},
+    )
+    (tmp_path / "data").mkdir()
+    service = Service(settings, lambda: NOW, file)
+    try:
+        for path, reason in (
+            (file, "belongs to the service"),
+            (tmp_path / "data" / "journal.db", "belongs to the service"),
+        ):
+            sent = {
+                "connectionType": "mqtt",
+                "uri": "tcp://127.0.0.1:1883",
+                "sources": [{"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}],
+                "specificConfig": {"clientId": f"${{file:{path}}}"},
+            }
+            with pytest.raises(OperationRefused) as caught:
+                await service.management.create(sent, "ada")
+            assert reason in caught.value.fault.message
+            (tmp_path / "connections" / "site.json").write_text(json.dumps(sent), encoding="utf-8")
+            await service.registry.refresh()
+            assert reason in str(service.registry.problems[0])
+            (tmp_path / "connections" / "site.json").unlink()
+        allowed = {**sent, "specificConfig": {"clientId": f"${{file:{tmp_path}/open/word}}"}}
+        made = await service.management.create({**allowed, "connectionStatus": "closed"}, "ada")
+        assert service.registry.known[made.id].connection is not None
+    finally:
+        await service.close()
 
 
 @pytest.mark.parametrize("token", [None, ""])

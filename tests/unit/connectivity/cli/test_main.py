@@ -147,8 +147,9 @@ def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What the service would have been started with; it ends with exit code 3."""
     found: list[Settings] = []
 
-    def main(settings: Settings) -> int:
+    def main(settings: Settings, file: Path) -> int:
         found.append(settings)
+        assert file.is_file()
         return 3
 
     service = ModuleType("connectivity.service")

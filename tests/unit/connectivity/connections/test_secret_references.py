@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectivity.connections.secret_references import MAX_CHARACTERS, MAX_FILE_BYTES, ReferenceRules, in_force, resolve
+from connectivity.connections.secret_references import MAX_CHARACTERS, MAX_FILE_BYTES, NOTHING, ReferenceRules, resolve
 from connectivity.security.uri import parse_uri
 
 ENVIRON = {"WORD": "geheim", "ODD": "p@s:s/w%rd"}
@@ -97,10 +97,10 @@ def test_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None
         ("${file:nope}", "${file:nope}, which is not a file"),
         ("${file:}", "${file:}, which is not a file"),
         ("${file:.}", "${file:.}, which is not a file"),
-        ("${file:/dev/null}", "${file:/dev/null}, which is not a file"),
+        ("${file:/dev/null}", "${file:/dev/null}, which is in a system folder"),
         ("${file:binary}", "${file:binary}, which is not UTF-8"),
         ("${file:large}", f"${{file:large}}, which is larger than {MAX_FILE_BYTES} bytes"),
-        ("${file:a\0b}", "${file:a\0b}, which is not a file"),
+        ("${file:a\0b}", "${file:a\0b}, which is not a valid path"),
     ],
 )
 def test_a_missing_one_is_a_problem_that_names_the_reference(reference: str, found: str, tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_all_references_of_a_document_together_are_bounded(tmp_path: Path) -> No
 def test_a_file_that_may_not_be_read_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text("geheim")
 
-    def refuse(*_: Any, **__: Any) -> str:
+    def refuse(*_: Any, **__: Any) -> int:
         raise PermissionError(13, os.strerror(13))
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     found = resolve({"ca": "${file:key}"}, environ={}, base=tmp_path).problems
     assert "cannot be read: Permission denied" in found[0].found
 
@@ -166,13 +166,16 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
     for file in (data / "secrets.key", key, open_to / "word"):
         file.write_text("geheim", encoding="utf-8")
     (open_to / "link").symlink_to(data / "secrets.key")
-    texts = [str(data / "secrets.key"), str(key), "link", "../data/secrets.key", f"{data}/../data/secrets.key"]
-    with in_force(ReferenceRules(own=[data, key])):
-        for text in texts:
-            found = resolve({"ca": f"${{file:{text}}}"}, base=open_to)
-            assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which belongs to the service"]
-            assert found.values == frozenset()
-        assert resolve({"ca": "${file:word}"}, base=open_to).document == {"ca": "geheim"}
+    (open_to / "folder").symlink_to(data)
+    (open_to / "same").hardlink_to(key)
+    texts = [str(data / "secrets.key"), str(key), "link", "folder/secrets.key", "same", "../data/secrets.key"]
+    texts += [f"{data}/../data/secrets.key", f"/proc/self/root{key}", f"{data}/./secrets.key"]
+    for text in texts:
+        found = resolve({"ca": f"${{file:{text}}}"}, base=open_to, rules=ReferenceRules(own=[data, key]))
+        assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which belongs to the service"]
+        assert found.values == frozenset()
+    rules = ReferenceRules(own=[data, key, tmp_path / "missing"])
+    assert resolve({"ca": "${file:word}"}, base=open_to, rules=rules).document == {"ca": "geheim"}
     assert resolve({"ca": "${file:link}"}, base=open_to).problems == []
 
 
@@ -186,8 +189,42 @@ def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
     for name in ("mine", "other"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "word").write_text("geheim", encoding="utf-8")
-    with in_force(ReferenceRules(folders=[tmp_path / "mine"])):
-        assert resolve({"ca": f"${{file:{tmp_path}/mine/word}}"}).document == {"ca": "geheim"}
-        for text in (f"{tmp_path}/other/word", f"{tmp_path}/mine/../other/word", "/etc/passwd"):
-            (problem,) = resolve({"ca": f"${{file:{text}}}"}).problems
-            assert problem.found == f"${{file:{text}}}, which is not in a folder of secrets.folders"
+    (tmp_path / "mine" / "link").symlink_to(tmp_path / "other" / "word")
+    rules = ReferenceRules(folders=[tmp_path / "mine"])
+    assert resolve({"ca": f"${{file:{tmp_path}/mine/word}}"}, rules=rules).document == {"ca": "geheim"}
+    for text in (
+        f"{tmp_path}/other/word",
+        f"{tmp_path}/mine/../other/word",
+        f"{tmp_path}/mine/link",
+        f"{tmp_path}/mineral/word",
+        "/etc/passwd",
+    ):
+        (problem,) = resolve({"ca": f"${{file:{text}}}"}, rules=rules).problems
+        assert problem.found == f"${{file:{text}}}, which is not in a folder of secrets.folders"
+
+
+def test_a_file_outside_of_the_folders_is_refused_alike_whether_it_exists_or_not(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe")
+    (tmp_path / "loop").symlink_to("loop")
+    for name in ("binary", "nowhere", "loop", "binary/below", "."):
+        (problem,) = resolve({"ca": f"${{file:{tmp_path}/{name}}}"}, rules=NOTHING).problems
+        assert problem.found == f"${{file:{tmp_path}/{name}}}, which is not in a folder of secrets.folders"
+
+
+def test_variables_say_which_names_references_may_have() -> None:
+    environ = {
+        "BROKER_PASSWORD": "geheim",
+        "broker_x": "geheim",
+        "AWS_SECRET": "geheim",
+        "CONNECTIVITY_API__TOKEN": "x",
+    }
+    rules = ReferenceRules(variables=["BROKER_*", "CONNECTIVITY_*"])
+    assert resolve({"ca": "${env:BROKER_PASSWORD}"}, environ=environ, rules=rules).document == {"ca": "geheim"}
+    for name in ("AWS_SECRET", "broker_x", "MISSING"):
+        found = resolve({"ca": f"${{env:{name}}}"}, environ=environ, rules=rules)
+        assert [problem.found for problem in found.problems] == [
+            f"${{env:{name}}}, which matches no pattern of secrets.variables"
+        ]
+        assert found.values == frozenset()
+    (problem,) = resolve({"ca": "${env:CONNECTIVITY_API__TOKEN}"}, environ=environ, rules=rules).problems
+    assert problem.found == "${env:CONNECTIVITY_API__TOKEN}, which belongs to the service"

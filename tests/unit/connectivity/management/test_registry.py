@@ -244,10 +244,10 @@ async def test_document_checks_do_not_block_the_event_loop(bench: Bench, monkeyp
     """Scripts in documents are loaded on trial, which takes its time."""
     begun, may_end = threading.Event(), threading.Event()
 
-    def read_slowly(file: Path) -> ReadFile:
+    def read_slowly(file: Path, **named: Any) -> ReadFile:
         begun.set()
         assert may_end.wait(60)
-        return read_file(file)
+        return read_file(file, **named)
 
     monkeypatch.setattr("connectivity.management.watcher.read_file", read_slowly)
     bench.write("one.json", document())

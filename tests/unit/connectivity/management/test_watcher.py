@@ -34,9 +34,9 @@ class Folder:
         self.watcher = FolderWatcher(self.path, clock=self.clock.now, pause=lambda _seconds: self.meanwhile())
         monkeypatch.setattr(module, "read_file", self._read_file)
 
-    def _read_file(self, file: Path) -> ReadFile:
+    def _read_file(self, file: Path, **named: Any) -> ReadFile:
         self.read.append(file.name)
-        return read_file(file)
+        return read_file(file, **named)
 
     def write(self, name: str, content: Any) -> None:
         text = content if isinstance(content, str) else json.dumps(content)

@@ -1,0 +1,72 @@
+"""Reads files whose paths are chosen by others, without following links."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+Identity: TypeAlias = tuple[int, int]
+"""Device and inode of a file or folder. Names for the same file may differ in case or be hard links."""
+
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
+# A pipe must not wait for its writer.
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class UnreadableFile(ValueError):
+    """The file cannot be read, or must not be. The text says why, and nothing of the content."""
+
+
+def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) -> bytes:
+    """Return the content of a regular file of at most `most` bytes. Raises UnreadableFile.
+
+    `path` is absolute and has no links: a folder that became a link after the path was checked is not followed.
+    `forbidden` are files and folders that the file must not be or be in.
+    """
+    try:
+        opened, passed = _open(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise UnreadableFile("which is not a file") from None
+    except OSError as error:
+        raise UnreadableFile(f"which cannot be read: {error.strerror}") from None
+    with open(opened, "rb") as file:
+        if not passed.isdisjoint(_identities(forbidden)):
+            raise UnreadableFile("which belongs to the service")
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UnreadableFile(f"which is larger than {most} bytes")
+    return content
+
+
+def _open(path: Path) -> tuple[int, set[Identity]]:
+    """Open a regular file, and return it with the identities of it and of the folders that it is in."""
+    root, *parts = path.parts
+    held = os.open(root, _FOLDER)
+    try:
+        passed = {_identity(os.fstat(held))}
+        for number, part in enumerate(parts, 1):
+            inner = os.open(part, _FILE if number == len(parts) else _FOLDER, dir_fd=held)
+            held, outer = inner, held
+            os.close(outer)
+            passed.add(_identity(os.fstat(held)))
+        if not stat.S_ISREG(os.fstat(held).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a regular file")
+    except BaseException:
+        os.close(held)
+        raise
+    return held, passed
+
+
+def _identities(paths: Iterable[Path]) -> Iterator[Identity]:
+    for path in paths:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            yield _identity(path.stat())
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino

@@ -1,0 +1,72 @@
+"""What documents sent to the API may name, and what a caller may have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from connectivity.connections.model import Connection
+from connectivity.errors import OperationRefused
+from connectivity.security.keys import new_key
+from mappings.errors import Fault
+from tests.support.in_process.connection_management import Bench, agree, document, put, refused, said
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = await Bench(tmp_path, (new_key(),)).started()
+    yield bench
+    await bench.store.close()
+
+
+async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variables(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHER_PASSWORD", "tulip")
+    (tmp_path / "settings.yaml").write_text("api: {token: tulip}", encoding="utf-8")
+    references = {
+        "${env:OTHER_PASSWORD}": "matches no pattern of secrets.variables",
+        "${env:NOWHERE}": "matches no pattern of secrets.variables",
+        f"${{file:{tmp_path}/settings.yaml}}": "is not in a folder of secrets.folders",
+        f"${{file:{tmp_path}/nowhere}}": "is not in a folder of secrets.folders",
+        f"${{file:{tmp_path}/secrets/../settings.yaml}}": "is not in a folder of secrets.folders",
+    }
+    await put(bench, "depot")
+    for reference, reason in references.items():
+        sent = document(specificConfig={"clientId": reference})
+        for asked in (
+            bench.manager.create({"id": "new", **sent}, "ada"),
+            bench.manager.put("depot", sent, "ada", agree),
+            bench.manager.test(sent),
+        ):
+            fault = await refused(asked)
+            assert said(fault) == (400, "connectivity:connection.configuration.invalid")
+            assert fault.message.startswith(f"specificConfig.clientId: found {reference}, which {reason}, expected")
+            assert "tulip" not in f"{fault}"
+
+
+async def test_connection_files_can_name_other_files_and_variables_than_documents_sent_to_the_api(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHER_PASSWORD", "tulip")
+    bench.write("a.json", document(uri="tcp://ada:${env:OTHER_PASSWORD}@127.0.0.1:1883"))
+    await bench.registry.refresh()
+    assert bench.registry["a"].connection.uri.get_secret_value() == "tcp://ada:tulip@127.0.0.1:1883"
+
+
+async def test_a_connection_that_is_not_permitted_is_neither_stored_nor_tested(bench: Bench) -> None:
+    def permit(connection: Connection) -> None:
+        raise OperationRefused(Fault(403, "api:subject.forbidden", f"not {connection.id}"))
+
+    for asked in (
+        bench.manager.create(document(id="depot"), "ada", permit),
+        bench.manager.put("depot", document(), "ada", agree, permit),
+        bench.manager.test(document(id="depot"), None, permit),
+    ):
+        assert (await refused(asked)).message == "not depot"
+    assert (list(bench.manager.ids()), bench.done()) == ([], [])
+    await put(bench, "depot", name="Depot")
+    await refused(bench.manager.put("depot", document(name="Other"), "ada", agree, permit))
+    assert (await bench.manager.definition("depot")).document["name"] == "Depot"

@@ -1,0 +1,60 @@
+"""Files whose paths are chosen by others."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from connectivity.security.files import UnreadableFile, read_regular_file
+
+MOST = 100
+
+
+def refusal(path: Path, forbidden: tuple[Path, ...] = ()) -> str:
+    with pytest.raises(UnreadableFile) as caught:
+        read_regular_file(path, most=MOST, forbidden=forbidden)
+    return str(caught.value)
+
+
+def test_a_file_is_read_as_bytes_up_to_the_most(tmp_path: Path) -> None:
+    (tmp_path / "word").write_bytes(b"x" * MOST)
+    assert read_regular_file(tmp_path / "word", most=MOST) == b"x" * MOST
+    (tmp_path / "word").write_bytes(b"x" * (MOST + 1))
+    assert refusal(tmp_path / "word") == "which is larger than 100 bytes"
+
+
+def test_a_folder_or_file_that_became_a_link_after_it_was_checked_is_not_followed(tmp_path: Path) -> None:
+    real = tmp_path.resolve()
+    (real / "own").mkdir()
+    (real / "own" / "word").write_text("geheim", encoding="utf-8")
+    (real / "folder").symlink_to(real / "own")
+    (real / "link").symlink_to(real / "own" / "word")
+    assert refusal(real / "folder" / "word") == "which is not a file"
+    assert refusal(real / "link") == "which cannot be read: Too many levels of symbolic links"
+
+
+def test_what_is_not_a_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path("/"), tmp_path / "missing"):
+        assert refusal(path.resolve()) == "which is not a file"
+
+
+def test_a_forbidden_file_is_recognized_by_any_of_its_names(tmp_path: Path) -> None:
+    real = tmp_path.resolve()
+    (real / "own").mkdir()
+    (real / "own" / "word").write_text("geheim", encoding="utf-8")
+    (real / "other").hardlink_to(real / "own" / "word")
+    (real / "link").symlink_to(real / "own")
+    assert refusal(real / "own" / "word", (real / "link",)) == "which belongs to the service"
+    assert refusal(real / "other", (real / "own" / "word",)) == "which belongs to the service"
+    assert read_regular_file(real / "other", most=MOST, forbidden=[real / "missing"]) == b"geheim"
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    (tmp_path / "word").write_bytes(b"x" * (MOST + 1))
+    for path in (tmp_path, tmp_path / "word", tmp_path / "missing" / "word"):
+        refusal(path.resolve())
+    assert len(os.listdir("/proc/self/fd")) == before
