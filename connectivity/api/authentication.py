@@ -4,26 +4,21 @@ First refused are requests whose body ends at two places (request smuggling), an
 Without configured tokens only loopback is allowed, and requests of web pages (`Host`, `Origin`) only get probes. With
 tokens, everything but probes requires a bearer token; its role decides. Tokens are compared in constant time.
 
-A wrong token delays the response: a tenth of a second, doubled each time, four seconds at most, by address, and is logged. A
-right token never waits. An address with several delayed requests gets 429 without a check, so that parallel guessing is no
-faster. A request without token is not delayed.
+A wrong token delays the response (`connectivity.security.logins`); a right token never waits. An address with several
+delayed requests gets 429 without a check. A request without token is not delayed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import re
-import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final
 from urllib.parse import parse_qsl
 
-import structlog
 from fastapi import Request
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -32,9 +27,8 @@ from connectivity.api.errors import fault
 from connectivity.api.responses import error_response
 from connectivity.config.settings import ApiSettings, ApiToken, TokenRole, is_loopback
 from connectivity.errors import OperationRefused
+from connectivity.security.logins import LONGEST_DELAY, FailedLoginDelays, network_of
 from mappings.errors import Fault
-
-log = structlog.get_logger(__name__)
 
 PROBES: Final = frozenset({"/health/live", "/health/ready"})
 READ_METHODS: Final = frozenset({"GET", "HEAD"})
@@ -46,10 +40,6 @@ _TOKEN_NAMES: Final = re.compile(
     re.IGNORECASE,
 )
 
-_FIRST_DELAY: Final = 0.1
-_LONGEST_DELAY: Final = 4.0
-_FORGET_SECONDS: Final = 300.0
-_MAX_PEERS: Final = 4_096
 _MAX_DELAYED_REQUESTS: Final = 8
 """Wrong tokens of one address that wait for their answer."""
 
@@ -98,47 +88,6 @@ class TokenDigests:
         return found
 
 
-class FailedLoginDelays:
-    """Delays after wrong tokens, by address, in a table of bounded size."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._peers: OrderedDict[str, _Peer] = OrderedDict()
-
-    def is_full(self, address: str) -> bool:
-        """Whether this address has the most delayed requests, so that no more are checked."""
-        peer = self._peers.get(address)
-        return peer is not None and peer.waiting >= _MAX_DELAYED_REQUESTS
-
-    def record_failure(self, address: str) -> float:
-        """A wrong token came from here: how many seconds its answer waits. Call `record_answer` afterwards."""
-        peer = self._peers.pop(address, None)
-        if peer is None or (self._now() - peer.last > _FORGET_SECONDS and not peer.waiting):
-            peer = _Peer()
-        self._peers[address] = peer
-        while len(self._peers) > _MAX_PEERS:
-            self._peers.popitem(last=False)
-        peer.last = self._now()
-        peer.failures += 1
-        peer.waiting += 1
-        if peer.failures & (peer.failures - 1) == 0:
-            # Log the first, second, fourth, … failure: visible without filling the log.
-            log.warning("invalid token received", address=address, times=peer.failures)
-        return min(_FIRST_DELAY * (1 << min(peer.failures - 1, 16)), _LONGEST_DELAY)
-
-    def record_answer(self, address: str) -> None:
-        """Note that a delayed request was answered."""
-        if (peer := self._peers.get(address)) is not None:
-            peer.waiting = max(peer.waiting - 1, 0)
-
-
-class _Peer:
-    __slots__ = ("failures", "last", "waiting")
-
-    def __init__(self) -> None:
-        self.failures, self.waiting, self.last = 0, 0, 0.0
-
-
 class Authenticator:
     """Middleware: answers refused requests, and passes the caller of others on (`caller_of`)."""
 
@@ -148,7 +97,7 @@ class Authenticator:
         self._app = app
         self._host = settings.host
         self._keys = TokenDigests(settings)
-        self._delays = FailedLoginDelays()
+        self._delays = FailedLoginDelays(most_delayed=_MAX_DELAYED_REQUESTS)
         self._sleep = sleep
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -252,18 +201,8 @@ def check_origin(headers: Headers, method: str, host: str, needs_token: bool) ->
 
 
 def address_of(scope: Scope) -> str:
-    """Return the address for which failures are counted: IPv4 address or IPv6 network.
-
-    Texts that are no address, which proxies may forward, are one address.
-    """
-    host = scope["client"][0] if scope.get("client") else ""
-    try:
-        found = ipaddress.ip_address(host)
-    except ValueError:
-        return ""
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
-    return str(found)
+    """Return the address for which failures are counted."""
+    return network_of(scope["client"][0] if scope.get("client") else "")
 
 
 def _role_of(method: str) -> TokenRole:
@@ -279,7 +218,7 @@ def _extra_headers(found: Fault) -> dict[str, str]:
         case 401:
             return {"www-authenticate": "Bearer"}
         case 429:
-            return {"retry-after": str(int(_LONGEST_DELAY))}
+            return {"retry-after": str(int(LONGEST_DELAY))}
         case _:
             return {}
 

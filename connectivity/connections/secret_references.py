@@ -101,17 +101,18 @@ def referenced_files(document: Any, base: Path | None = None) -> frozenset[Path]
     """The files that a document's references name, whether they can be read or not."""
     if not isinstance(document, dict):
         return frozenset()
-    texts = list(_texts([document.get(name) for name in PLACES]))
+    texts = list(texts_of([document.get(name) for name in PLACES]))
     found = {match["name"] for text in texts for match in REFERENCE.finditer(text) if match["kind"] == "file"}
     return frozenset((base or Path()) / name for name in found)
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> Iterator[str]:
+    """Yield every text in a JSON value; names of members are left out."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from _texts(item)
+            yield from texts_of(item)
 
 
 def resolve(

@@ -126,7 +126,7 @@ class Doors:
             "mappingDefinitions": {"rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {"tck": True}}},
         }
         source = {"addresses": ["rsio"], "authorizationContext": [OPERATOR], "payloadMapping": ["rsio"]}
-        by_certificate = {**source, "authorizationContext": ["acme:{{ header:tcp.user }}"]}
+        by_certificate = {**source, "authorizationContext": ["acme:{{ header:tcp.certificate }}"]}
         web = [
             {"addresses": ["/twins"], "authorizationContext": [OPERATOR]},
             {**source, "addresses": ["/streams"]},

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import ssl
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -30,6 +32,8 @@ from connectivity.transports.base import (
     SharedDelivery,
     ignore_reader_status,
 )
+from connectivity.transports.listener.acceptor import Acceptor
+from connectivity.transports.listener.admission import Admission, AdmissionLimits
 from connectivity.transports.listener.socket import PeerDelivery, Socket
 from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, next_timeout
 from mappings.model.envelope import Envelope
@@ -43,9 +47,6 @@ WINDOW = 16
 """The maximum number of unconfirmed messages for one address."""
 
 MAX_HELD = 5000
-EXTRA_SOCKETS = 100
-"""Additional sockets beyond the maximum number of peers, for clients that are refused with a reason."""
-
 CHECK_INTERVAL = 1.0
 FAREWELL = 2.0
 """Seconds that peers have to finish the closing handshake when the listener is closed."""
@@ -62,7 +63,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     throttled = 0
 
     def __init__(
-        self, connection_id: str, sources: int, bounds: TimeoutOptions, *, max_peers: int, max_unsettled: int
+        self, connection_id: str, sources: int, bounds: TimeoutOptions, limits: AdmissionLimits, *, max_unsettled: int
     ) -> None:
         """`sources`: the number of sources."""
         self._loop = asyncio.get_running_loop()
@@ -74,16 +75,17 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         """The connected peers by their IDs."""
         self.is_over = False
         self._connection_id = connection_id
-        self._bounds, self._max_peers = bounds, max_peers
+        self._bounds = bounds
+        self._admission = Admission(limits)
         self._inboxes = [Inbox() for _ in range(sources)]
         self._sockets: set[AnyPeer] = set()
-        """All accepted sockets, including those that are not admitted."""
+        """All accepted sockets, including those that are in a handshake."""
         self._leaving: set[Socket] = set()
         """Peers that have left while some of their deliveries are unsettled."""
         self._held = 0
         self._is_at_limit = False
         self._refusals: defaultdict[str, int] = defaultdict(int)
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
         self._empty: asyncio.Future[None] | None = None
 
@@ -99,9 +101,9 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def idle(self, peer: AnyPeer) -> None:
         """Close a peer that has sent no message for too long."""
 
-    def listening(self, server: asyncio.Server) -> None:
-        """Take over the server, which the link closes."""
-        self._server = server
+    def listen(self, listening: Sequence[socket.socket], context: ssl.SSLContext | None) -> None:
+        """Accept peers at these sockets, which the link closes."""
+        self._acceptor = Acceptor(listening, self, context)
 
     # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,12 +111,15 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def has_room(self) -> bool:
         return not self._is_at_limit
 
-    @property
-    def has_too_many_sockets(self) -> bool:
-        return len(self._sockets) > self._max_peers + EXTRA_SOCKETS
-
-    def made(self, peer: AnyPeer) -> None:
+    def accepted(self, address: str) -> AnyPeer | None:
+        """Return the peer for a socket of this address; None if it is refused."""
+        if (reason := self._admission.enter(address, self._loop.time())) is not None:
+            self.turned_away(reason)
+            return None
+        peer = self.make_peer()
+        peer.network = address
         self._sockets.add(peer)
+        return peer
 
     def turned_away(self, reason: str) -> None:
         self._refusals[reason] += 1
@@ -125,7 +130,9 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         log.debug("peer connected", connection=self._connection_id, peer=peer.id)
 
     def left(self, peer: AnyPeer) -> None:
-        self._sockets.discard(peer)
+        if peer in self._sockets:
+            self._sockets.remove(peer)
+            self._admission.leave(peer.network)
         if self.peers.pop(peer.id, None) is not None:
             self.gone(peer)
             log.debug("peer disconnected", connection=self._connection_id, peer=peer.id)
@@ -221,8 +228,8 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         leaving, self._leaving = self._leaving, set()
         for each in leaving:
             self.readers(each.id, ReaderStatus.GONE)
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            await self._acceptor.close()
         for inbox in self._inboxes:
             inbox.end()
         for peer in list(self._sockets):

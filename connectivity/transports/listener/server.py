@@ -20,11 +20,8 @@ from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
 from connectivity.security.tls import load_client_certificate
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
+from connectivity.transports.listener.acceptor import bind
 from connectivity.transports.listener.link import ListenerLink
-from connectivity.transports.listener.timeouts import CLOSING, OPENING
-
-BACKLOG = 512
-"""Connections that the system queues until they are accepted."""
 
 _DETAILS = {errno.EACCES: Detail.NOT_AUTHORIZED, errno.EPERM: Detail.NOT_AUTHORIZED}
 
@@ -35,22 +32,14 @@ async def serve(connection: Connection, link: AnyLink, context: ssl.SSLContext |
     """Start a server for the link, which is closed on failure. Raises NotConnected, ConnectionRefused."""
     uri = connection.broker_uri
     try:
-        server = await asyncio.get_running_loop().create_server(
-            link.make_peer,
-            uri.host,
-            uri.port,
-            ssl=context,
-            backlog=BACKLOG,
-            ssl_handshake_timeout=OPENING if context is not None else None,
-            ssl_shutdown_timeout=CLOSING if context is not None else None,
-        )
+        listening = await bind(uri.host, uri.port)
     except OSError as error:
         await link.close()
         raise listen_error(error, uri.host, uri.port) from error
     except BaseException:
         await link.close()
         raise
-    link.listening(server)
+    link.listen(listening, context)
     return link
 
 

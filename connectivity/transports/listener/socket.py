@@ -38,13 +38,6 @@ class SocketOwner(Protocol):
     def has_room(self) -> bool:
         """Whether messages of peers are accepted at present."""
 
-    @property
-    def has_too_many_sockets(self) -> bool:
-        """Whether there are more sockets than peers allowed, so that this one is not read."""
-
-    def made(self, peer: Any, /) -> None:
-        """Called when a socket is accepted."""
-
     def turned_away(self, reason: str, /) -> None:
         """Called when a client is refused for this reason."""
 
@@ -67,6 +60,10 @@ class Socket(asyncio.Protocol, ABC):
     def __init__(self, keeper: SocketOwner) -> None:
         self.id = f"peer-{secrets.token_urlsafe(16)}"
         """Its address while it is connected; random, so that it cannot be guessed."""
+        self.network = ""
+        """The IP address or network of the client."""
+        self.was_connected = False
+        """Whether its socket was connected at some time, after the TLS handshake."""
         self.unsettled = 0
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
@@ -112,10 +109,7 @@ class Socket(asyncio.Protocol, ABC):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(HIGH_WATER)
-        self._socket_owner.made(self)
-        if self._socket_owner.has_too_many_sockets:
-            self._socket_owner.turned_away("too many sockets")
-            self.abort()
+        self.was_connected = True
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - however it ended, it is gone
         self._transport = None

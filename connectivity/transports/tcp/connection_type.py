@@ -18,6 +18,7 @@ from connectivity.connections.templates import URI_INVALID, check_without_placeh
 from connectivity.errors import Problem
 from connectivity.mapping.mapper import codecs_of
 from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions, ProbeReport
+from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO
 from connectivity.transports.listener.server import check_listener, probe_port, serve, tls_context
 from connectivity.transports.tcp.link import TcpLink
@@ -34,6 +35,18 @@ class Options(BaseModel):
         default=10_000,
         description="Maximum number of connected peers; further connections are closed.",
         examples=["500"],
+    )
+    max_peers_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=0,
+        description="Maximum number of connections of one IP address, or of one IPv6 network; further ones are closed. `0`: "
+        "only `maxPeers` applies, since many peers may be behind a proxy.",
+        examples=["50"],
+    )
+    max_accepts_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=1000,
+        description="Maximum number of connections of one address that are accepted in a second; further ones are closed. "
+        "`0`: no limit.",
+        examples=["20"],
     )
     max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=16,
@@ -59,8 +72,8 @@ async def listen(
     link = TcpLink(
         connection.id,
         connection.sources[0].addresses[0],
+        AdmissionLimits(options.max_peers, options.max_peers_per_address, options.max_accepts_per_address),
         output_timeout=options.output_timeout.total_seconds(),
-        max_peers=options.max_peers,
         max_unsettled=options.max_unsettled,
     )
     return await serve(connection, link, context)

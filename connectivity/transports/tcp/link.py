@@ -11,6 +11,7 @@ import socket
 from typing import Protocol
 
 from connectivity.transports.base import Done, OutboundMessage, ignore_outcome
+from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO, ListenerLink
 from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
 from connectivity.transports.listener.timeouts import TimeoutOptions
@@ -35,7 +36,7 @@ class TcpPeer(Socket):
 
     def __init__(self, owner: TcpPeerOwner) -> None:
         super().__init__(owner)
-        self.user: str | None = None
+        self.certified: str | None = None
         """The common name in its client certificate, if there is one."""
         self._owner = owner
 
@@ -43,10 +44,8 @@ class TcpPeer(Socket):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if transport.is_closing():
-            return
         self.times.is_open = True
-        self.user = common_name(transport.get_extra_info("peercert"))
+        self.certified = common_name(transport.get_extra_info("peercert"))
         if (own := transport.get_extra_info("socket")) is not None:
             # A peer may be silent for any time: TCP keep-alive detects a dead host.
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -82,30 +81,29 @@ class TcpPeer(Socket):
         self.part(b"", ignore_outcome)
 
 
-USER = "tcp.user"
+CERTIFICATE = "tcp.certificate"
+"""The header with the common name in a peer's certificate."""
 
 
 class TcpLink(ListenerLink[TcpPeer]):
     """A `connectivity.transports.base.Link` for TCP peers. There is one source, named by `address`."""
 
     def __init__(
-        self, connection_id: str, address: str, *, output_timeout: float, max_peers: int, max_unsettled: int
+        self, connection_id: str, address: str, limits: AdmissionLimits, *, output_timeout: float, max_unsettled: int
     ) -> None:
         # Pings and idle timeouts are left to the wire protocol.
         bounds = TimeoutOptions(ping=float("inf"), output=output_timeout)
-        super().__init__(connection_id, 1, bounds, max_peers=max_peers, max_unsettled=max_unsettled)
+        super().__init__(connection_id, 1, bounds, limits, max_unsettled=max_unsettled)
         self._address = address
         self._headers: dict[str, dict[str, str]] = {}
 
     def make_peer(self) -> TcpPeer:
         return TcpPeer(self)
 
-    @property
-    def has_too_many_sockets(self) -> bool:
-        return len(self._sockets) > self._max_peers
-
     def entered(self, peer: TcpPeer) -> None:
-        self._headers[peer.id] = {REPLY_TO: peer.id} | ({USER: peer.user} if peer.user is not None else {})
+        self._headers[peer.id] = {REPLY_TO: peer.id} | (
+            {CERTIFICATE: peer.certified} if peer.certified is not None else {}
+        )
         super().entered(peer)
 
     def gone(self, peer: TcpPeer) -> None:

@@ -1,11 +1,11 @@
 """Decides from the opening request alone whether a client is admitted.
 
 `accept_handshake` is pure. It checks in this order: the origin of a browser's page (403), the number of peers (503), the
-number of query parameters (400), the token or certificate (401), the path (404), the versions in the query for wire
-protocols that negotiate (400). A refusal is an HTTP response with a plain text.
+number of query parameters (400), the token or certificate (401; 429 without a check), the path (404), the versions in the
+query for wire protocols that negotiate (400). A refusal is an HTTP response with a plain text.
 
-It also decides which headers a peer's messages get: those of its request in lower case, without secrets and headers of
-the socket itself, and the listener's own, which no request can set.
+It also decides which headers a peer's messages get: those of its request that are used, in lower case, without secrets and
+headers of the socket itself, and the listener's own, which no request can set.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from mappings.errors import DecodeError
 from mappings.mappers import Codec
 
 USER = "websocket.user"
+"""The header with the name of a peer's token."""
+CERTIFICATE = "websocket.certificate"
+"""The header with the common name in a peer's certificate, which may be the name of a token."""
 FRAME = "websocket.frame"
 TEXT, BINARY = "text", "binary"
 ACCESS_TOKEN = "access_token"
@@ -45,6 +48,9 @@ _DROPPED_HEADERS = frozenset(
 )
 """Request headers that do not become headers of messages, such as those of the handshake."""
 
+KEPT_HEADERS = frozenset({"client-id", "content-type", "correlation-id", "rsio-session", "traceparent", "tracestate"})
+"""Request headers that the service itself reads."""
+
 _BEARER = "bearer "
 _MAX_PARAMETERS = 100
 
@@ -64,6 +70,8 @@ class Rules:
     """Whether a client certificate signed by a trusted authority is accepted instead of a token."""
     codecs: Mapping[str, Sequence[Codec]] = field(default_factory=dict)
     """Path → the codecs of the source at this path."""
+    headers: frozenset[str] = KEPT_HEADERS
+    """The request headers that messages get; others would only take memory of each peer."""
 
 
 class HandshakeRequest(NamedTuple):
@@ -86,14 +94,21 @@ class AcceptedHandshake(NamedTuple):
 
 
 class RefusedHandshake(NamedTuple):
-    """The client is refused with this status and text."""
+    """The client is refused with this status and text, after a delay in seconds."""
 
     status: HTTPStatus
     text: str
+    is_wrong_token: bool = False
+    delay: float = 0.0
 
 
-def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> AcceptedHandshake | RefusedHandshake:
-    """Decide whether a request is admitted while there are `peers` peers."""
+def accept_handshake(
+    asked: HandshakeRequest, rules: Rules, peers: int, *, is_guessing: bool = False
+) -> AcceptedHandshake | RefusedHandshake:
+    """Decide whether a request is admitted while there are `peers` peers.
+
+    `is_guessing`: too many wrong tokens came from the client's address, so none is checked.
+    """
     raw_path, _, query = asked.target.partition("?")
     path = unquote(raw_path)
     headers: dict[str, str] = {}
@@ -111,18 +126,27 @@ def accept_handshake(asked: HandshakeRequest, rules: Rules, peers: int) -> Accep
         query_parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
     except ValueError:
         return RefusedHandshake(HTTPStatus.BAD_REQUEST, f"The query has more than {_MAX_PARAMETERS} parameters.")
-    user = _user(rules, asked.certified, headers.get("authorization"), dict(query_parameters).get(ACCESS_TOKEN))
-    if user is None and (rules.tokens or rules.accepts_certificate):
+    user = None
+    token = _token(headers.get("authorization"), dict(query_parameters).get(ACCESS_TOKEN)) if rules.tokens else None
+    if token:
+        if is_guessing:
+            return RefusedHandshake(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens came from your address.")
+        user = rules.tokens.get(sha256(token.encode()).hexdigest())
+        if user is None:
+            return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules), is_wrong_token=True)
+    if user is None and asked.certified is None and (rules.tokens or rules.accepts_certificate):
         return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules))
     if path not in rules.paths:
         return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path, expected an address of a source or target.")
     message_headers = {
         name: value
         for name, value in headers.items()
-        if name not in _DROPPED_HEADERS and not name.startswith((_OWN, "sec-")) and value
+        if name in rules.headers and name not in _DROPPED_HEADERS and not name.startswith((_OWN, "sec-")) and value
     }
     if user is not None:
         message_headers[USER] = user
+    if asked.certified is not None:
+        message_headers[CERTIFICATE] = asked.certified
     codecs = rules.codecs.get(path, ())
     for codec in codecs:
         if codec.negotiated is not None:
@@ -142,14 +166,11 @@ def _text(raw: str) -> str:
     return raw if raw.isascii() else raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def _user(rules: Rules, certified: str | None, authorization: str | None, in_query: str | None) -> str | None:
-    """Return the name for the presented token or certificate; None if neither is valid."""
-    token = in_query
+def _token(authorization: str | None, in_query: str | None) -> str | None:
+    """Return the presented token; that of the header takes precedence."""
     if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
-        token = authorization[len(_BEARER) :].strip()
-    if token and (name := rules.tokens.get(sha256(token.encode()).hexdigest())) is not None:
-        return name
-    return certified
+        return authorization[len(_BEARER) :].strip()
+    return in_query
 
 
 def _expected_credentials(rules: Rules) -> str:

@@ -14,7 +14,9 @@ import structlog
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode
 
+from connectivity.security.logins import FailedLoginDelays
 from connectivity.transports.base import CloseReason, Done, OutboundMessage
+from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO, ListenerLink
 from connectivity.transports.listener.timeouts import TimeoutOptions
 from connectivity.transports.websocket.handshake import (
@@ -32,6 +34,9 @@ from mappings.model.envelope import Envelope, parse_content_type
 
 log = structlog.get_logger(__name__)
 
+MOST_DELAYED = 64
+"""How many responses to wrong tokens of one address may wait: many devices may be behind one address."""
+
 _CODES = {
     CloseReason.DONE: CloseCode.NORMAL_CLOSURE,
     CloseReason.MALFORMED: CloseCode.PROTOCOL_ERROR,
@@ -48,6 +53,7 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         sources: Sequence[Sequence[str]],
         rules: Rules,
         bounds: TimeoutOptions,
+        limits: AdmissionLimits,
         *,
         max_frame: int,
         max_unsettled: int,
@@ -55,10 +61,11 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         extensions: Sequence[ServerExtensionFactory] = (),
     ) -> None:
         """`sources`: the paths of each source."""
-        super().__init__(connection_id, len(sources), bounds, max_peers=rules.max_peers, max_unsettled=max_unsettled)
+        super().__init__(connection_id, len(sources), bounds, limits, max_unsettled=max_unsettled)
         self.max_frame, self.max_output = max_frame, max_output
         self.extensions = list(extensions)
         self._rules = rules
+        self._delays = FailedLoginDelays(self._loop.time, most_delayed=MOST_DELAYED, connection=connection_id)
         self._by_path: dict[str, tuple[int, ...]] = {}
         for index, paths in enumerate(sources):
             for path in paths:
@@ -70,14 +77,20 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
 
     # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
+    def admit(self, peer: WebSocketPeer, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         """Decide about an opening request (see `connectivity.transports.websocket.handshake`)."""
         if self.is_over:
             return RefusedHandshake(HTTPStatus.SERVICE_UNAVAILABLE, "The listener is closing.")
-        decision = accept_handshake(asked, self._rules, len(self.peers))
+        is_guessing = self._delays.is_full(peer.network)
+        decision = accept_handshake(asked, self._rules, len(self.peers), is_guessing=is_guessing)
         if isinstance(decision, RefusedHandshake):
             self.turned_away(f"{decision.status.value} {decision.text}")
+            if decision.is_wrong_token:
+                return decision._replace(delay=self._delays.record_failure(peer.network))
         return decision
+
+    def answered(self, peer: WebSocketPeer) -> None:
+        self._delays.record_answer(peer.network)
 
     def entered(self, peer: WebSocketPeer) -> None:
         own = {REPLY_TO: peer.id}

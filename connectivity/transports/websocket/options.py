@@ -76,6 +76,18 @@ class Options(BaseModel):
     max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
         default=10_000, description="Maximum number of connected peers; further ones get HTTP 503.", examples=["500"]
     )
+    max_peers_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=0,
+        description="Maximum number of sockets of one IP address, or of one IPv6 network; further ones are closed. `0`: "
+        "only `maxPeers` applies, since many peers may be behind a proxy.",
+        examples=["50"],
+    )
+    max_accepts_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
+        default=1000,
+        description="Maximum number of sockets of one address that are accepted in a second; further ones are closed. `0`: "
+        "no limit.",
+        examples=["20"],
+    )
     max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(2 << 20),
         description="Maximum size of a message; after a larger one the peer's socket is closed with 1009. It should exceed "

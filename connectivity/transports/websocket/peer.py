@@ -7,6 +7,7 @@ frames. This module passes bytes to it and joins fragments. Buffering and confir
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -28,6 +29,13 @@ from connectivity.transports.websocket.handshake import AcceptedHandshake, Hands
 PARSE_SIZE = 16 * 1024
 """Bytes that are parsed at once; messages in them beyond the peer's limit are kept."""
 
+MAX_OPENING = 16 * 1024
+"""Most bytes of an opening request."""
+
+_TOO_LONG = RefusedHandshake(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The request is longer than {MAX_OPENING} bytes."
+)
+
 TLS_HELLO = 0x16
 """The first byte of a TLS ClientHello."""
 
@@ -42,8 +50,11 @@ class WebSocketPeerOwner(SocketOwner, Protocol):
     max_frame: int
     extensions: list[ServerExtensionFactory]
 
-    def admit(self, asked: HandshakeRequest, /) -> AcceptedHandshake | RefusedHandshake:
+    def admit(self, peer: WebSocketPeer, asked: HandshakeRequest, /) -> AcceptedHandshake | RefusedHandshake:
         """Decide about an opening request."""
+
+    def answered(self, peer: WebSocketPeer, /) -> None:
+        """Called when a delayed refusal was sent, or its client has gone."""
 
     def entered(self, peer: WebSocketPeer, /) -> None:
         """Called when the peer is admitted."""
@@ -73,6 +84,10 @@ class WebSocketPeer(Socket):
         self._fragments: bytearray | None = None
         self._is_text = False
         self._has_received = False
+        self._opening_left = MAX_OPENING
+        """Bytes that may still come until the opening request is complete; 0 afterwards."""
+        self._delayed: asyncio.TimerHandle | None = None
+        """Sends the refusal of a wrong token later."""
 
     @property
     def subprotocol(self) -> str | None:
@@ -91,6 +106,12 @@ class WebSocketPeer(Socket):
         self._unread = self._unread + data if self._unread else data
         self.move()
 
+    def connection_lost(self, error: Exception | None) -> None:
+        if self._delayed is not None:
+            self._end_delay(self._delayed)
+            self._unread = b""
+        super().connection_lost(error)
+
     def eof_received(self) -> None:
         if not self._unread:
             # Unprocessed bytes are parsed after the socket is closed.
@@ -102,7 +123,7 @@ class WebSocketPeer(Socket):
         return bool(self._messages or self._unread)
 
     def advance(self) -> None:
-        while True:
+        while self._delayed is None:
             while self._messages and self.may_take:
                 payload, is_text = self._messages.popleft()
                 self.times.spoke = self._loop.time()
@@ -110,7 +131,8 @@ class WebSocketPeer(Socket):
             # After our close frame nothing more is processed, so nothing is kept until there is room.
             if not self._unread or (self.can_exchange_messages and (self._messages or not self.may_take)):
                 break
-            part, self._unread = self._unread[:PARSE_SIZE], self._unread[PARSE_SIZE:]
+            size = self._opening_left or PARSE_SIZE
+            part, self._unread = self._unread[:size], self._unread[size:]
             self._parse(part)
 
     def ended(self) -> None:
@@ -120,6 +142,10 @@ class WebSocketPeer(Socket):
         engine = self._engine
         engine.receive_data(part)
         events = engine.events_received()
+        if self._opening_left:
+            self._opening_left = 0 if events or engine.handshake_exc is not None else self._opening_left - len(part)
+            if not events and not self._opening_left and engine.handshake_exc is None:
+                self._refuse(_TOO_LONG)
         if engine.close_expected() and self.times.closing is None:
             self.times.closing = self._loop.time()
         self._flush()
@@ -134,23 +160,43 @@ class WebSocketPeer(Socket):
             return
         certificate = self._transport.get_extra_info("peercert") or {}
         asked = HandshakeRequest(request.path, request.headers.raw_items(), common_name(certificate))
-        decision = self._owner.admit(asked)
-        if isinstance(decision, RefusedHandshake):
-            response = self._engine.reject(decision.status, f"{decision.text}\n")
-            if decision.status is HTTPStatus.UNAUTHORIZED:
-                response.headers["WWW-Authenticate"] = "Bearer"
+        decision = self._owner.admit(self, asked)
+        if isinstance(decision, AcceptedHandshake):
+            self._accept(request, decision)
+        elif decision.delay:
+            self._delayed = self._loop.call_later(decision.delay, self._refuse, decision)
         else:
-            self._subprotocols = decision.subprotocols
-            response = self._engine.accept(request)
-        self._engine.send_response(response)
+            self._refuse(decision)
+
+    def _accept(self, request: Request, decision: AcceptedHandshake) -> None:
+        self._subprotocols = decision.subprotocols
+        # A request that is not one of WebSocket gets an error all the same.
+        self._engine.send_response(self._engine.accept(request))
         self._flush()
         if self._engine.state is not OPEN:
             self.times.closing = self._loop.time()
-        elif isinstance(decision, AcceptedHandshake):
-            self.times.is_open = True
-            self.path = decision.path
-            self.text_headers, self.binary_headers = dict(decision.headers), dict(decision.headers)
-            self._owner.entered(self)
+            return
+        self.times.is_open = True
+        self.path = decision.path
+        self.text_headers, self.binary_headers = dict(decision.headers), dict(decision.headers)
+        self._owner.entered(self)
+
+    def _refuse(self, decision: RefusedHandshake) -> None:
+        """Send an HTTP error; what has arrived behind the request is ignored."""
+        if self._delayed is not None:
+            self._end_delay(self._delayed)
+        response = self._engine.reject(decision.status, f"{decision.text}\n")
+        if decision.status is HTTPStatus.UNAUTHORIZED:
+            response.headers["WWW-Authenticate"] = "Bearer"
+        self._engine.send_response(response)
+        self._flush()
+        self.times.closing = self._loop.time()
+        self.move()
+
+    def _end_delay(self, delayed: asyncio.TimerHandle) -> None:
+        delayed.cancel()
+        self._delayed = None
+        self._owner.answered(self)
 
     def _select_subprotocol(self, offered: Sequence[Subprotocol]) -> Subprotocol | None:
         """Return the first offered subprotocol that is spoken at the peer's path."""

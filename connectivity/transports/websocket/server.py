@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -10,17 +11,23 @@ from websockets.extensions.base import ServerExtensionFactory
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 
 from connectivity.connections.model import Connection
+from connectivity.connections.secret_references import texts_of
 from connectivity.connections.templates import has_expression
 from connectivity.mapping.mapper import codecs_of
 from connectivity.transports.base import CONSUME_DEFAULTS, ConsumeOptions, ProbeReport
+from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.server import probe_port, serve, tls_context
 from connectivity.transports.listener.timeouts import TimeoutOptions
-from connectivity.transports.websocket.handshake import Rules
+from connectivity.transports.websocket.handshake import KEPT_HEADERS, Rules
 from connectivity.transports.websocket.link import WebSocketLink
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
 from mappings.mappers import Codec
 
+EXTRA_SOCKETS = 100
+"""Additional sockets beyond the maximum number of peers, for clients that are refused with a reason."""
+
 _WINDOW_BITS = 12
+_WORD = re.compile(r"[a-z0-9_.-]+")
 
 
 async def listen(
@@ -40,6 +47,9 @@ async def listen(
             pong=options.ping_timeout.total_seconds(),
             output=options.output_timeout.total_seconds(),
             idle=options.idle_timeout.total_seconds(),
+        ),
+        AdmissionLimits(
+            options.max_peers + EXTRA_SOCKETS, options.max_peers_per_address, options.max_accepts_per_address
         ),
         max_frame=options.max_frame,
         max_unsettled=options.max_unsettled,
@@ -65,7 +75,18 @@ def rules_of(connection: Connection, options: Options) -> Rules:
         options.max_peers,
         accepts_certificate=connection.ca is not None,
         codecs=codecs_by_path(connection),
+        headers=used_headers(connection),
     )
+
+
+def used_headers(connection: Connection) -> frozenset[str]:
+    """Return the request headers that may be used: those that the document names, and the service's own.
+
+    Placeholders and scripts name headers; a word of another meaning only keeps a header in vain.
+    """
+    document = connection.model_dump(mode="json", exclude={"uri", "credentials", "ca"})
+    words = _WORD.findall(" ".join(texts_of(document)).lower())
+    return KEPT_HEADERS.union(words, *(word.split(".") for word in words))
 
 
 def codecs_by_path(connection: Connection) -> Mapping[str, Sequence[Codec]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from connectivity.transports.listener.link import MAX_HELD, REPLY_TO
 from connectivity.transports.listener.timeouts import CLOSING, OPENING
-from connectivity.transports.tcp.link import USER
+from connectivity.transports.tcp.link import CERTIFICATE
 from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 
 MANUAL = Manual(
@@ -20,8 +20,8 @@ A TCP connection is a stream of bytes, so it needs a wire protocol that reads su
 [reactive-streams-io](reactive-streams-io.md).
 
 Without a `ca` everyone who reaches the port can connect and has the source's `authorizationContext`. With one,
-peers need a certificate signed by it; the common name in it is the header `{USER}`, so that
-`"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject.
+peers need a certificate signed by it; the common name in it is the header `{CERTIFICATE}`, so that
+`"authorizationContext": ["{{{{ header:{CERTIFICATE} }}}}"]` makes it the subject.
 """,
     example="examples/connections/rsio-door.yaml",
     addresses=(
@@ -31,7 +31,7 @@ peers need a certificate signed by it; the common name in it is the header `{USE
     address_rules="A reply-target without an address answers to the peer. There are no targets.\n",
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer, which cannot be guessed", "is dropped"),
-        HeaderRule(USER, "the common name in its certificate", "is dropped"),
+        HeaderRule(CERTIFICATE, "the common name in its certificate", "is dropped"),
         HeaderRule("any other", "none", "is dropped"),
     ),
     outcomes=Outcomes(
@@ -53,7 +53,8 @@ The first one of each peer is empty: it reports the new peer, so that the servic
     faults=(
         Fault("the port is in use", "status `connection refused: cannot listen at …`; retried until it is free"),
         Fault("a missing or unknown certificate, with a `ca`", "the TLS handshake fails"),
-        Fault("more peers than `maxPeers`", "the connection is closed at once"),
+        Fault("more peers than `maxPeers`", "the connection is closed at once, before TLS"),
+        Fault("more connections of an address than the options allow", "the same"),
         Fault("an invalid frame of the wire protocol", "the peer gets a goodbye, and the connection is closed"),
         Fault(
             "a peer that reads slowly",
@@ -80,7 +81,7 @@ not close within the time above.
         "sources": [
             {
                 "addresses": ["rsio"],
-                "authorizationContext": [f"{{{{ header:{USER} }}}}"],
+                "authorizationContext": [f"{{{{ header:{CERTIFICATE} }}}}"],
                 "payloadMapping": ["streams"],
             }
         ],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from connectivity.transports.listener.link import MAX_HELD, REPLY_TO
 from connectivity.transports.listener.timeouts import OPENING
-from connectivity.transports.websocket.handshake import ACCESS_TOKEN, FRAME, USER
+from connectivity.transports.websocket.handshake import ACCESS_TOKEN, CERTIFICATE, FRAME, KEPT_HEADERS, USER
+from connectivity.transports.websocket.link import MOST_DELAYED
+from connectivity.transports.websocket.peer import MAX_OPENING
 from mappings.streamr.frames import HEADER
 from tools.docs.manual import AddressForm, Fault, HeaderRule, Limit, Manual, Note, Outcomes
 
@@ -18,7 +20,9 @@ with its own session. `ws://127.0.0.1:8765` listens on the machine itself, `ws:/
 the settings) do not apply to listeners.
 
 Without `tokens` and `ca` everyone who reaches the port can connect and has the source's `authorizationContext`. A
-token's name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject.
+token's name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject. The
+common name in a peer's certificate is the header `{CERTIFICATE}`: another one, so that no certificate can have the name of
+a token. A message without the header that a subject needs is refused.
 """,
     example="examples/connections/door.yaml",
     addresses=(
@@ -33,15 +37,18 @@ source are dropped. A reply-target without an address answers to the peer. If a 
 """,
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer", "is dropped"),
-        HeaderRule(USER, "the name of its token, or the common name in its certificate", "is dropped"),
+        HeaderRule(USER, "the name of its token", "is dropped"),
+        HeaderRule(CERTIFICATE, "the common name in its certificate", "is dropped"),
         HeaderRule(FRAME, "`text` or `binary`", "is dropped"),
         HeaderRule(HEADER, "the version of messages that its query requests, if any", "is dropped"),
         HeaderRule("content-type", "that of the request", "decides: JSON and text are sent as text, others as binary"),
-        HeaderRule("any other", "that of the peer's opening request, in lower case", "is dropped"),
+        HeaderRule("any other", "that of the peer's opening request, in lower case, if it is used", "is dropped"),
     ),
-    header_rules="""\
-The headers are those of the opening request, the same for each message of a peer. They exclude those of the socket
-itself, cookies and `authorization`. A message without a content type is sent as text if it is UTF-8.
+    header_rules=f"""\
+The headers are those of the opening request, the same for each message of a peer. Kept are those that the connection's
+document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and
+{", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))}. They exclude those of the socket itself, cookies and
+`authorization`. A message without a content type is sent as text if it is UTF-8.
 """,
     outcomes=Outcomes(
         settled="nothing",
@@ -55,6 +62,7 @@ before a peer disconnects are executed.
     limits=(
         Limit("unsettled messages of all peers together", f"about {MAX_HELD}"),
         Limit("seconds for the opening request", f"{OPENING:g}"),
+        Limit("bytes of the opening request", f"{MAX_OPENING:,}"),
         Limit("peers, sizes, pending output, times", "the options below"),
     ),
     faults=(
@@ -64,9 +72,17 @@ before a peer disconnects are executed.
             "a missing or unknown token",
             f"HTTP 401; tokens are sent as `Authorization: Bearer …` or `?{ACCESS_TOKEN}=…`",
         ),
+        Fault(
+            "a wrong token",
+            "HTTP 401 after a tenth of a second, doubled each time up to four seconds, by address; the log event "
+            f"`invalid token received` has the address. While {MOST_DELAYED} of these responses wait, no token from that "
+            "address is checked: HTTP 429",
+        ),
+        Fault("a larger opening request", "HTTP 431"),
         Fault("a web page that `origins` does not name", "HTTP 403"),
         Fault("an unsupported version of the Streamr protocol", "HTTP 400"),
         Fault("more peers than `maxPeers`", "HTTP 503"),
+        Fault("more sockets of an address than the options allow", "the socket is closed before TLS"),
         Fault("a client other than WebSocket, such as a browser's address bar", "HTTP 426"),
         Fault("an unsupported subprotocol at the path", "no subprotocol is selected"),
         Fault("a message that violates a wire protocol with sessions", "goodbye of that protocol, then 1002"),

@@ -9,18 +9,15 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
-from structlog.testing import capture_logs
 
 from connectivity.api.authentication import (
     ANONYMOUS_ADMIN,
-    FailedLoginDelays,
     TokenDigests,
     address_of,
     check_query_token,
 )
 from connectivity.config.settings import ApiSettings, TokenRole
 from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished, shared_app
-from tests.support.clock import Clock
 from tests.support.table import each_row
 from tests.support.wait import wait_until
 
@@ -252,29 +249,6 @@ def test_a_query_without_a_token_parameter_is_not_refused(query: bytes) -> None:
 WRONG = {"authorization": "Bearer wrong"}
 
 
-def test_each_wrong_token_of_an_address_waits_longer_up_to_a_bound() -> None:
-    clock = Clock()
-    delays = FailedLoginDelays(clock.now)
-    waits = []
-    for _ in range(9):
-        waits.append(delays.record_failure("10.0.0.1"))
-        delays.record_answer("10.0.0.1")
-    assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0, 4.0]
-    assert delays.record_failure("10.0.0.2") == 0.1, "another address has nothing to do with it"
-    delays.record_answer("10.0.0.2")
-    clock.advance(301)
-    assert delays.record_failure("10.0.0.1") == 0.1, "it is forgotten"
-
-
-def test_the_table_of_addresses_is_bounded() -> None:
-    delays = FailedLoginDelays(lambda: 0.0)
-    for number in range(10_000):
-        delays.record_failure(str(number))
-        delays.record_answer(str(number))
-    assert delays.record_failure("0") == 0.1, "the oldest ones are forgotten first"
-    assert delays.record_failure("9999") == 0.2
-
-
 class Sleeper:
     """Wakes nobody until it is told to."""
 
@@ -309,22 +283,6 @@ async def test_an_address_with_eight_pending_failures_is_refused_and_other_addre
         assert {it.status_code for it in answers} == {401}
         assert (await stranger.get("/api/2/connections", headers=right)).status_code == 200, "at once, and right"
     assert sleeper.requests == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 4.0, 4.0]
-
-
-def test_wrong_tokens_are_reported_in_the_log_and_do_not_fill_it() -> None:
-    delays = FailedLoginDelays(lambda: 0.0)
-    with capture_logs() as lines:
-        for _ in range(1000):
-            delays.record_failure("203.0.113.9")
-            delays.record_answer("203.0.113.9")
-    assert [(it["event"], it["address"], it["times"]) for it in lines] == [
-        ("invalid token received", "203.0.113.9", 1 << number) for number in range(10)
-    ]
-
-
-def test_many_addresses_that_guess_at_once_wait_all_the_same() -> None:
-    delays = FailedLoginDelays(lambda: 0.0)
-    assert {delays.record_failure(f"10.0.{number // 250}.{number % 250}") for number in range(1000)} == {0.1}
 
 
 async def test_several_authorization_headers_are_refused() -> None:

@@ -53,13 +53,11 @@ class StoringListener:
     """A door that keeps what it takes. At most MOST pieces are unsettled."""
 
     max_unsettled = MOST
-    has_room, has_too_many_sockets = True, False
+    has_room = True
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.has_left = False
-
-    def made(self, peer: TcpPeer) -> None: ...
 
     def turned_away(self, reason: str) -> None: ...
 

@@ -325,6 +325,29 @@ async def test_one_more_than_the_most_peers_is_hung_up_on_until_one_leaves() -> 
         await pier.met()
 
 
+async def test_an_address_has_no_more_connections_than_the_option_allows() -> None:
+    async with opened(options={"maxPeersPerAddress": "1"}) as pier:
+        first, _ = await pier.met()
+        refused = await pier.caller()
+        with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+            await refused.take(1)
+        await first.leave()
+        await wait_until(lambda: not pier.link.peers)
+        await pier.met()
+
+
+async def test_clients_in_a_tls_handshake_are_bounded_like_peers(authority: trustme.CA) -> None:
+    async with opened(**secure(authority), options={"maxPeers": "1"}) as pier:
+        silent = await pier.caller()
+        await wait_until(lambda: pier.link._sockets)
+        with pytest.raises((OSError, asyncio.IncompleteReadError)):
+            await pier.caller(**speaking(trusting(authority)))
+        assert pier.link.peers == {}
+        await silent.leave()
+        await wait_until(lambda: not pier.link._sockets)
+        await pier.caller(**speaking(trusting(authority)))
+
+
 # ── TLS, the port, the end ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -372,7 +395,7 @@ async def test_with_a_ca_peers_show_certificates_and_have_their_names(authority:
         shown = trusted.issue_cert("device-9.test", common_name="device-9")
         await pier.caller(**speaking(trusting(authority, shown)))
         [told] = await pier.take(1)
-        assert told.envelope.header("tcp.user") == "device-9"
+        assert told.envelope.header("tcp.certificate") == "device-9"
         for stranger in (None, authority.issue_cert("device-9.test", common_name="device-9")):
             with pytest.raises((ssl.SSLError, OSError, asyncio.IncompleteReadError)):
                 await (await pier.caller(**speaking(trusting(authority, stranger)))).take(1)

@@ -43,13 +43,11 @@ class Socket(asyncio.Transport):
 class Door:
     """Lets everybody in."""
 
-    max_frame, max_unsettled, has_room, has_too_many_sockets = 1 << 20, 10, True, False
+    max_frame, max_unsettled, has_room = 1 << 20, 10, True
     extensions: tuple[Any, ...] = ()
 
-    def admit(self, _asked: Any) -> AcceptedHandshake:
+    def admit(self, _peer: WebSocketPeer, _asked: Any) -> AcceptedHandshake:
         return AcceptedHandshake("/twins", {})
-
-    def made(self, peer: WebSocketPeer) -> None: ...
 
     def entered(self, peer: WebSocketPeer) -> None: ...
 

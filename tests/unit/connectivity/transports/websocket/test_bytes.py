@@ -62,19 +62,19 @@ class StoringListener:
 
     max_frame, max_unsettled = 1 << 16, MOST
     extensions: tuple[()] = ()
-    has_room, has_too_many_sockets = True, False
+    has_room = True
 
     def __init__(self) -> None:
         self.taken: list[tuple[bytes, bool]] = []
         self.has_left = False
 
-    def made(self, peer: WebSocketPeer) -> None:
-        pass
-
     def turned_away(self, reason: str) -> None:
         pass
 
-    def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
+    def answered(self, peer: WebSocketPeer) -> None:
+        pass
+
+    def admit(self, peer: WebSocketPeer, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         return AcceptedHandshake(asked.target, {})
 
     def entered(self, peer: WebSocketPeer) -> None:

@@ -31,7 +31,7 @@ async def way() -> AsyncIterator[OpenListener]:
 
 
 async def test_a_message_arrives_with_its_bytes_its_path_and_the_peer_to_answer_to(way: OpenListener) -> None:
-    client = await way.client("/more", user_agent_header="lamp/7")
+    client = await way.client("/more")
     await client.send('{"on": "日本"}')
     await client.send(b"\x00\xff not text")
     first, second = await way.take(2)
@@ -41,7 +41,28 @@ async def test_a_message_arrives_with_its_bytes_its_path_and_the_peer_to_answer_
     assert first.envelope.header("websocket.frame") == "text"
     assert second.envelope.header("websocket.frame") == "binary"
     assert peer_of(first) == peer_of(second)
-    assert first.envelope.header("user-agent") == "lamp/7"
+
+
+async def test_a_message_has_the_request_headers_that_the_document_names_and_no_others() -> None:
+    source = {
+        "addresses": ["/twins"],
+        "authorizationContext": ["lab:{{ header:X-Lab }}"],
+        "headerMapping": {"agent": "{{ header:user-agent }}"},
+        "payloadMapping": ["own"],
+    }
+    script = "function mapToDittoProtocolMsg(headers) {\n  return headers['x-script'] + headers.dotted; }"
+    options = {"incomingScript": script, "outgoingScript": "function mapFromDittoProtocolMsg() { return null; }"}
+    mapping = {"own": {"mappingEngine": "JavaScript", "options": options}}
+    async with opened(sources=[source], mappingDefinitions=mapping) as way:
+        named = {"X-Lab": "north", "X-Script": "a", "Dotted": "b", "Correlation-Id": "c"}
+        client = await way.client(user_agent_header="lamp/7", additional_headers={**named, "X-Other": "x" * 5000})
+        await client.send("hello")
+        [delivery] = await way.take(1)
+        found = {name: delivery.envelope.header(name) for name in ("user-agent", *(name.lower() for name in named))}
+        assert list(found.values()) == ["lamp/7", *named.values()]
+        assert delivery.envelope.header("x-other") is None
+        [peer] = way.link.peers.values()
+        assert "x" * 5000 not in f"{peer.text_headers} {peer.binary_headers}"
 
 
 async def test_messages_arrive_in_order_and_once(way: OpenListener) -> None:

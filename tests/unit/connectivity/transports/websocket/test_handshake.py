@@ -30,7 +30,8 @@ BEARER = ("Authorization", "Bearer s3cret-of-tablet")
 def decided(
     target: str = "/twins", *headers: tuple[str, str], rules: Rules = OPEN, **more: Any
 ) -> AcceptedHandshake | RefusedHandshake:
-    return accept_handshake(HandshakeRequest(target, headers, more.get("certified")), rules, more.get("peers", 0))
+    asked = HandshakeRequest(target, headers, more.get("certified"))
+    return accept_handshake(asked, rules, more.get("peers", 0), is_guessing=more.get("is_guessing", False))
 
 
 def status(*arguments: Any, **more: Any) -> int:
@@ -144,13 +145,46 @@ def test_a_client_without_a_known_token_is_refused_and_does_not_learn_the_paths(
     assert "Authorization: Bearer" in found.text
 
 
+def names(*arguments: Any, **more: Any) -> tuple[str | None, str | None]:
+    """The name of the token and that of the certificate."""
+    found = headers(*arguments, **more)
+    return found.get("websocket.user"), found.get("websocket.certificate")
+
+
 def test_a_certificate_admits_a_client_where_it_is_accepted_and_gives_its_name() -> None:
     wanting = replace(OPEN, accepts_certificate=True)
     assert status(rules=wanting) == 401
-    assert headers(rules=wanting, certified="device-9")["websocket.user"] == "device-9"
+    assert names(rules=wanting, certified="device-9") == (None, "device-9")
     both = replace(wanting, tokens=TOKENS)
-    assert headers("/twins", BEARER, rules=both, certified="device-9")["websocket.user"] == "tablet-7"
-    assert headers(rules=both, certified="device-9")["websocket.user"] == "device-9"
+    assert names("/twins", BEARER, rules=both, certified="device-9") == ("tablet-7", "device-9")
+    assert names(rules=both, certified="device-9") == (None, "device-9")
+
+
+def test_a_certificate_with_the_name_of_a_token_is_not_the_user_of_the_token() -> None:
+    both = replace(GUARDED, accepts_certificate=True)
+    assert names(rules=both, certified="tablet-7") == (None, "tablet-7")
+    forged = (("websocket.user", "tablet-7"), ("Websocket.Certificate", "tablet-7"))
+    assert names("/twins", *forged, rules=both, certified="device-9") == (None, "device-9")
+
+
+def test_a_wrong_token_is_refused_with_a_valid_certificate_too() -> None:
+    both = replace(GUARDED, accepts_certificate=True)
+    for sent in (("Authorization", "Bearer wrong"), None):
+        target = "/twins" if sent else "/twins?access_token=wrong"
+        found = decided(target, *([sent] if sent else []), rules=both, certified="device-9")
+        assert isinstance(found, RefusedHandshake)
+        assert (found.status, found.is_wrong_token) == (HTTPStatus.UNAUTHORIZED, True)
+
+
+def test_no_token_is_checked_while_its_address_is_guessing() -> None:
+    for target, sent in (("/twins", [BEARER]), ("/twins?access_token=wrong", [])):
+        found = decided(target, *sent, rules=GUARDED, is_guessing=True)
+        assert isinstance(found, RefusedHandshake)
+        assert (found.status, found.is_wrong_token) == (HTTPStatus.TOO_MANY_REQUESTS, False)
+    both = replace(GUARDED, accepts_certificate=True)
+    assert status("/twins", rules=both, certified="device-9", is_guessing=True) == 101
+    assert status("/twins", rules=GUARDED, is_guessing=True) == 401
+    assert status("/twins", BEARER, rules=OPEN, is_guessing=True) == 101
 
 
 def test_there_are_no_more_peers_than_there_may_be() -> None:
@@ -194,6 +228,10 @@ def test_headers_of_the_request_are_those_of_the_messages_without_secrets_and_wi
         ("X-Line", "south"),
         ("X-Empty", ""),
         ("X-Place", "H\udcc3\udcb6fe"),
+        ("X-Unused", "x" * 8000),
+        rules=replace(
+            OPEN, headers=frozenset({"user-agent", "x-line", "x-empty", "x-place", "cookie", "host", "upgrade"})
+        ),
     )
     assert found == {"user-agent": "lamp/7", "x-line": "north, south", "x-place": "Höfe"}
 

@@ -23,6 +23,7 @@ from connectivity.transports import load_connection_type
 from connectivity.transports.base import ReaderStatus
 from connectivity.transports.listener import link as link_module
 from connectivity.transports.listener.timeouts import OPENING
+from connectivity.transports.websocket import server as server_module
 from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
@@ -112,7 +113,7 @@ async def test_one_more_than_the_most_peers_has_to_wait_until_one_leaves() -> No
 
 
 async def test_sockets_that_ask_for_nothing_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "EXTRA_SOCKETS", 2)
+    monkeypatch.setattr(server_module, "EXTRA_SOCKETS", 2)
     async with opened(options={"maxPeers": "1"}) as way, raw(way), raw(way), raw(way):
         await wait_until(lambda: len(peers_of(way)) == 3)
         with pytest.raises((InvalidMessage, OSError)):
@@ -451,7 +452,8 @@ async def test_with_a_ca_peers_show_certificates_and_have_their_names(authority:
         client = await way.client(ssl=trusting(authority, shown))
         await client.send("me")
         [delivery] = await way.take(1)
-        assert delivery.envelope.header("websocket.user") == "device-9"
+        assert delivery.envelope.header("websocket.certificate") == "device-9"
+        assert delivery.envelope.header("websocket.user") is None
         for stranger in (None, authority.issue_cert("device-9.test", common_name="device-9")):
             with pytest.raises((ssl.SSLError, OSError, InvalidMessage, ConnectionClosed)):
                 await way.client(ssl=trusting(authority, stranger))
@@ -464,10 +466,10 @@ async def test_with_a_ca_and_tokens_either_is_accepted(authority: trustme.CA) ->
         shown = trusted.issue_cert("device-9.test", common_name="device-9")
         by_certificate = await way.client(ssl=trusting(authority, shown))
         by_token = await way.client(ssl=trusting(authority), additional_headers={"Authorization": "Bearer s3cret"})
-        for client, name in ((by_certificate, "device-9"), (by_token, "tablet-7")):
+        for client, names in ((by_certificate, (None, "device-9")), (by_token, ("tablet-7", None))):
             await client.send("me")
             [delivery] = await way.take(1)
-            assert delivery.envelope.header("websocket.user") == name
+            assert tuple(map(delivery.envelope.header, ("websocket.user", "websocket.certificate"))) == names
         assert (await refusal(way, ssl=trusting(authority)))[0] == 401
 
 

@@ -1,0 +1,131 @@
+"""Accepts the sockets of a listener, and makes a peer of each that is admitted.
+
+Sockets are judged and counted before TLS begins: the server of the event loop would report them after their handshake only,
+and never those that do not finish it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import structlog
+
+from connectivity.security.logins import network_of
+from connectivity.transports.listener.socket import Socket
+from connectivity.transports.listener.timeouts import CLOSING, OPENING
+
+log = structlog.get_logger(__name__)
+
+BACKLOG = 512
+"""Connections that the system queues until they are accepted."""
+
+_AT_ONCE = 32
+"""How many sockets are accepted before other tasks get a turn on the event loop."""
+
+_PAUSE = 1.0
+"""Seconds until the next try when the system refuses, such as for lack of file descriptors."""
+
+_UNAVAILABLE = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+
+
+class PeerMaker(Protocol):
+    """The owner of peers: the link."""
+
+    def accepted(self, address: str, /) -> Socket | None:
+        """Return a peer for a socket of this address; None if it is refused."""
+
+    def left(self, peer: Any, /) -> None:
+        """Called when a socket has ended before its peer was connected."""
+
+
+class Acceptor:
+    """The listening sockets of a listener."""
+
+    def __init__(self, listening: Sequence[socket.socket], link: PeerMaker, context: ssl.SSLContext | None) -> None:
+        self._listening = listening
+        self._link = link
+        self._context = context
+        self._opening: set[asyncio.Task[None]] = set()
+        loop = asyncio.get_running_loop()
+        self._accepting = [loop.create_task(self._accept(each)) for each in listening]
+
+    async def close(self) -> None:
+        """Accept no more sockets, and end those that are in a TLS handshake."""
+        ending = [*self._accepting, *(self._opening if self._context is not None else ())]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        for each in self._listening:
+            each.close()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        count = 0
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except ConnectionError:
+                # The client has gone before it was accepted.
+                continue
+            except OSError as error:
+                log.warning("sockets not accepted", reason=error.strerror)
+                await asyncio.sleep(_PAUSE)
+                continue
+            peer = self._link.accepted(network_of(address[0]))
+            if peer is None:
+                accepted.close()
+            else:
+                task = loop.create_task(self._open(accepted, peer))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+            count += 1
+            if count % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _open(self, accepted: socket.socket, peer: Socket) -> None:
+        """Connect a peer, after the TLS handshake if there is one."""
+        is_secure = self._context is not None
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: peer,
+                accepted,
+                ssl=self._context,
+                ssl_handshake_timeout=OPENING if is_secure else None,
+                ssl_shutdown_timeout=CLOSING if is_secure else None,
+            )
+        except OSError as error:
+            # A failed handshake, or a client that has gone.
+            log.debug("socket not opened", peer=peer.id, reason=repr(error))
+        finally:
+            if not peer.was_connected:
+                self._link.left(peer)
+
+
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Return a listening socket for each address of the host. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    listening: list[socket.socket] = []
+    failure: OSError | None = None
+    with contextlib.ExitStack() as undo:
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            try:
+                made = socket.create_server(address, family=family, backlog=BACKLOG)
+            except OSError as error:
+                if error.errno not in _UNAVAILABLE:
+                    raise
+                failure = error
+                continue
+            undo.callback(made.close)
+            made.setblocking(False)
+            listening.append(made)
+        if not listening:
+            assert failure is not None
+            raise failure
+        undo.pop_all()
+    return listening
