@@ -219,6 +219,11 @@ def _live_topic(entity: EntityId, criterion: str, action: str | None = None, sub
     return TopicPath(entity.namespace, entity.name, entity.type.group, "live", criterion, action, subject)
 
 
+def _acks_topic(entity: EntityId, channel: str, label: str | None = None) -> TopicPath:
+    own = channel if entity.type is EntityType.THING else None
+    return TopicPath(entity.namespace, entity.name, entity.type.group, own, "acks", subject=label)
+
+
 def topic_of(signal: Inbound | Outbound) -> TopicPath:
     """The topic path that a signal has on the wire; searches have no entity."""
     match signal:
@@ -241,9 +246,9 @@ def topic_of(signal: Inbound | Outbound) -> TopicPath:
         case PolicyAnnouncement(entity=entity, name=name):
             return TopicPath(entity.namespace, entity.name, entity.type.group, None, "announcements", subject=name)
         case Acknowledgement(entity=entity, label=label, channel=channel):
-            return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks", subject=label)
+            return _acks_topic(entity, channel, label)
         case Acknowledgements(entity=entity, channel=channel):
-            return TopicPath(entity.namespace, entity.name, entity.type.group, channel, "acks")
+            return _acks_topic(entity, channel)
         case Subscribe(kind=SubscriptionKind.SEARCH):
             return subscription_topic(SubscriptionKind.SEARCH, None, "subscribe")
         case Subscribe(kind=kind, query=query):

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from mappings.errors import Fault, UnknownTopic
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import (
+    Acknowledgement,
+    Acknowledgements,
     Cancel,
     Command,
     Complete,
@@ -166,6 +168,9 @@ def test_any_text_is_a_topic_or_an_unknown_topic(text: str) -> None:
             Failed(SubscriptionKind.HISTORY, "k", LAMP, {}, EndReason.IDLE),
             "acme.site/lamp-7/things/twin/streaming/failed",
         ),
+        (Acknowledgement(LAMP, "a:b", 200, None, {}, "live"), "acme.site/lamp-7/things/live/acks/a:b"),
+        (Acknowledgement(RULES, "a:b", 200, None, {}), "acme.site/pol-7/policies/acks/a:b"),
+        (Acknowledgements(RULES, (), 200, {}), "acme.site/pol-7/policies/acks"),
     ],
 )
 def test_every_signal_has_its_topic(signal: object, topic: str) -> None:
