@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import struct
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -55,7 +56,7 @@ class FrameHandler(Protocol):
     """A handler of the frames of a channel."""
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """Handle a frame; return False to pass it to the library."""
+        """Handle a frame; return False to pass it to the library. Raises struct.error if it ends too early."""
 
     def closed(self, reason: Reason) -> None:
         """Called when the broker closes the channel."""
@@ -132,12 +133,16 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
                 self._reject(data[at:])
                 return
             payload = data[at + FRAME.size : stop - 1]
-            if (frame_handler := self.takers.get(channel)) is None:
-                passed.append(self._inspect(kind, channel, payload))
-            elif not frame_handler.take(kind, payload):
-                if kind == METHOD and METHOD_ID.unpack_from(payload) == CHANNEL_CLOSE:
-                    frame_handler.closed(read_reason(payload, METHOD_ID.size))
-                passed.append(data[at:stop])
+            try:
+                if (frame_handler := self.takers.get(channel)) is None:
+                    passed.append(self._inspect(kind, channel, payload))
+                elif not frame_handler.take(kind, payload):
+                    if kind == METHOD and METHOD_ID.unpack_from(payload) == CHANNEL_CLOSE:
+                        frame_handler.closed(read_reason(payload, METHOD_ID.size))
+                    passed.append(data[at:stop])
+            except struct.error:
+                self._reject(data[at:])
+                return
             at = stop
         else:
             self._needed = OVERHEAD

@@ -1,12 +1,13 @@
 """Reads and writes the frequent frames: publish, deliver, return, ack, nack and their content.
 
 AMQP 0.9.1 §4.2.3 (frames), §1.8 (the methods of `basic`). A frame is a type, a channel, a length, a payload and an end
-mark; a message is a method frame, a content header and as many body frames as needed.
+mark; a message is a method frame, a content header and as many body frames as needed. The readers raise `struct.error` for
+a payload that ends too early.
 """
 
 from __future__ import annotations
 
-from struct import Struct
+from struct import Struct, error
 from typing import Final, NamedTuple
 
 from connectivity.transports.amqp.options import MOST_BYTES
@@ -59,7 +60,10 @@ class Reason(NamedTuple):
 
 def read_short(data: bytes, at: int) -> tuple[bytes, int]:
     """Return the short string at this position and the next position."""
-    end = at + 1 + data[at]
+    try:
+        end = at + 1 + data[at]
+    except IndexError:
+        raise error("a short string without its length") from None
     return data[at + 1 : end], end
 
 

@@ -38,7 +38,7 @@ TLS_ALERT = b"\x15\x03"
 CLOSED = "the broker closed the connection without a response"
 
 _HEAD = Struct(">hhih")
-_SIZE, _SHORT = Struct(">i"), Struct(">h")
+_SIZE, _SHORT, _LENGTH = Struct(">i"), Struct(">h"), Struct(">H")
 
 RANKS = (Detail.CERTIFICATE, Detail.NOT_AUTHORIZED, Detail.BAD_CREDENTIALS, Detail.REFUSED_BY_BROKER)
 """Details by how specific they are for the connection, the most specific one first."""
@@ -186,8 +186,9 @@ def read_login(body: bytes) -> LoginOffer:
         [code], [count] = _SHORT.unpack_from(body), _SIZE.unpack_from(body, _SHORT.size)
         at, mechanisms = _SHORT.size + _SIZE.size, []
         for _ in range(count):
-            [size] = _SHORT.unpack_from(body, at)
-            at += _SHORT.size
+            # Read without its sign, a negative length is one behind the end.
+            [size] = _LENGTH.unpack_from(body, at)
+            at += _LENGTH.size
             mechanisms.append(body[at : at + size].decode("ascii", errors="replace"))
             at += size
     except error:

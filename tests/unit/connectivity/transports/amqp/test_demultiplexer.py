@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from struct import pack
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from connectivity.connections.model import Source
 from connectivity.transports.amqp import demultiplexer as module
+from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer
 from connectivity.transports.amqp.frames import (
     BODY,
@@ -24,6 +28,8 @@ from connectivity.transports.amqp.frames import (
     read_confirm,
     read_return,
 )
+from connectivity.transports.amqp.publisher import AmqpPublisher
+from tests.support.table import each_row
 from tests.support.wait import PATIENCE
 
 
@@ -149,6 +155,43 @@ async def test_invalid_frames_end_the_link_with_the_received_text(
     assert carrier.aborted
     assert traffic.fault is not None
     assert words in traffic.fault
+
+
+DELIVERED = pack(">HH", 60, 60) + b"\x010"
+"""A delivery without its tag."""
+
+
+@each_row(
+    "said",
+    [
+        frame(METHOD, 0, b"\x00"),
+        method(0, 10, 30, b"\x07"),
+        method(0, 10, 50, b"\x01\x40"),
+        method(0, 10, 60),
+        method(1, 20, 40, b"\x01"),
+        frame(METHOD, 1, b""),
+        frame(METHOD, 1, DELIVERED),
+        frame(METHOD, 1, DELIVERED + bytes(9)) + frame(HEADER, 1, b"\x00\x3c"),
+        method(1, 60, 30),
+        frame(METHOD, 2, b"\x00\x3c"),
+        method(2, 60, 80, bytes(8)),
+        method(2, 60, 50, b"\x01\x38\x07NO"),
+        method(2, 60, 50, b"\x01\x38\x00\x00\x00") + frame(HEADER, 2, b""),
+    ],
+)
+async def test_frames_that_end_too_early_end_the_link(said: bytes) -> None:
+    """Those of the service's own channels, too: no other exception leaves the event loop's call."""
+    traffic, carrier = FrameDemultiplexer(channel_max=0, frame_max=0), Carrier()
+    traffic.connection_made(carrier)
+    client: Any = SimpleNamespace(frame_demultiplexer=traffic)
+    source = Source(addresses=["commands"], authorization_context=["acme:line"])
+    reading = SimpleNamespace(arrived=lambda _size: True, ended=lambda _size: None)
+    traffic.takers[1] = AmqpConsumer(client, source, lambda _: None, reading, 1 << 20)
+    traffic.takers[2] = AmqpPublisher(client, "site", lambda _address, _status: None)
+    traffic.data_received(said)
+    assert carrier.aborted
+    assert traffic.fault is not None
+    assert traffic.fault.startswith("the response is not AMQP 0.9.1")
 
 
 async def test_a_busy_link_is_alive_for_the_library_too(

@@ -12,7 +12,7 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
-from connectivity.transports.kafka.handshake import handshake, read_login, request
+from connectivity.transports.kafka.handshake import LoginOffer, handshake, read_login, request
 from tests.support.brokers import free_port
 
 KAFKA = pack(">iih", 6, 0, 0)
@@ -172,3 +172,9 @@ async def test_a_broker_that_hangs_up_after_the_handshake_may_want_a_certificate
 
 async def test_a_name_that_leads_nowhere() -> None:
     assert (await reason(connection(), ("broker.invalid", 9092))).detail is Detail.UNKNOWN_HOST
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"\xff\xff", b"\x00\x05PL", b""])
+def test_an_answer_with_an_impossible_length_offers_no_login(name: bytes) -> None:
+    """It announces two billion names: reading must not go on behind the end, or stay where it is."""
+    assert read_login(b"\x00\x00\x7f\xff\xff\xff" + name) == LoginOffer(0, ())
