@@ -109,7 +109,7 @@ def accept_handshake(
 
     `is_guessing`: too many wrong tokens came from the client's address, so none is checked.
     """
-    raw_path, _, query = asked.target.partition("?")
+    raw_path, _, query = _text(asked.target).partition("?")
     path = unquote(raw_path)
     headers: dict[str, str] = {}
     for name, raw in asked.headers:
@@ -162,7 +162,7 @@ def accept_handshake(
 
 
 def _text(raw: str) -> str:
-    """Decode a header's value, whose non-ASCII bytes the parser keeps as surrogate escapes."""
+    """Decode a target or a header's value, whose non-ASCII bytes the parser keeps as surrogate escapes."""
     return raw if raw.isascii() else raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

@@ -65,6 +65,24 @@ def test_a_path_is_one_of_a_source_or_target(target: str, expected: int) -> None
     assert status(target) == expected
 
 
+@each_row(
+    ("target", "rules", "expected"),
+    [
+        ("/twins?access_token=\udcff", GUARDED, HTTPStatus.UNAUTHORIZED),
+        ("/twins?controlLayerVersion=\udcff&messageLayerVersion=28", OPEN, HTTPStatus.BAD_REQUEST),
+        ("/\udcff", OPEN, HTTPStatus.NOT_FOUND),
+    ],
+)
+def test_bytes_that_no_request_line_has_are_refused_like_others(
+    target: str, rules: Rules, expected: HTTPStatus
+) -> None:
+    """The parser keeps them as surrogate escapes, which can be neither hashed nor sent."""
+    found = decided(target, rules=rules)
+    assert isinstance(found, RefusedHandshake)
+    assert found.status is expected
+    assert found.text.encode()
+
+
 def test_a_query_of_too_many_members_is_refused() -> None:
     assert status("/twins?" + "&".join(["a=b"] * 200)) == 400
 
