@@ -131,9 +131,15 @@ class WebSocketPeer(Socket):
             # After our close frame nothing more is processed, so nothing is kept until there is room.
             if not self._unread or (self.can_exchange_messages and (self._messages or not self.may_take)):
                 break
-            size = self._opening_left or PARSE_SIZE
+            size = self._parse_size()
             part, self._unread = self._unread[:size], self._unread[size:]
             self._parse(part)
+
+    def _parse_size(self) -> int:
+        """Return how many bytes to parse next: one line of the opening request, since frames must follow the response."""
+        if not self._opening_left:
+            return PARSE_SIZE
+        return self._unread.find(b"\n", 0, self._opening_left) + 1 or self._opening_left
 
     def ended(self) -> None:
         self._engine.receive_eof()

@@ -11,42 +11,9 @@ from hypothesis import strategies as st
 from connectivity.transports.base import Done
 from connectivity.transports.tcp.link import MAX_PIECE, TcpPeer
 from tests.support.dice import examples
+from tests.support.in_process.wire import Wire
 
 MOST = 3
-
-
-class Wire(asyncio.Transport):
-    """A socket that keeps what is written and knows whether it is read from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_read = True
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        self.written += b"<the end>"
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        assert self.is_read
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        assert not self.is_read
-        self.is_read = True
 
 
 class StoringListener:
@@ -128,7 +95,7 @@ def test_bytes_after_the_last_message_are_read_and_dropped(chunks: list[bytes], 
                 peer.data_received(chunk)
         if place < len(chunks):
             assert wire.is_read
-            assert wire.written == b"bye<the end>"
+            assert (wire.written, wire.has_ended) == (b"bye", True)
             assert (told, door.pieces) == ([None], taken)
         peer.connection_lost(None)
         while peer.unsettled:

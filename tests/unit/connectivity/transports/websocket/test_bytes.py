@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from http import HTTPStatus
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from websockets.frames import Frame, Opcode
@@ -13,48 +15,11 @@ from websockets.frames import Frame, Opcode
 from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
 from connectivity.transports.websocket.peer import WebSocketPeer
 from tests.support.dice import examples
+from tests.support.in_process.wire import Wire
 from tests.support.websocket_request import upgrade_request
 
 REQUEST = upgrade_request("/twins")
 MOST = 3
-
-
-class Wire(asyncio.Transport):
-    """A socket that keeps what is written and knows whether it is read from."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_read = True
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written += data
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        pass
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def can_write_eof(self) -> bool:
-        return True
-
-    def write_eof(self) -> None:
-        pass
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        assert self.is_read
-        self.is_read = False
-
-    def resume_reading(self) -> None:
-        assert not self.is_read
-        self.is_read = True
-
-    def abort(self) -> None:
-        pass
 
 
 class StoringListener:
@@ -88,6 +53,29 @@ class StoringListener:
     def left(self, peer: WebSocketPeer) -> None:
         assert not self.has_left
         self.has_left = True
+
+
+class ClosedListener(StoringListener):
+    """A listener that admits nobody."""
+
+    def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
+        return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path.")
+
+
+@pytest.mark.parametrize("cut", [0, len(REQUEST) - 1, len(REQUEST)])
+@pytest.mark.parametrize("opcode", [Opcode.PING, Opcode.CLOSE, Opcode.CONT])
+async def test_frames_that_do_not_wait_for_the_response_are_read_after_it(opcode: Opcode, cut: int) -> None:
+    """A refused client has none: the library would answer them first, and fail at its second end of the stream."""
+    stream = REQUEST + Frame(opcode, b"").serialize(mask=True)
+    for listener, status in ((StoringListener(), b"HTTP/1.1 101 "), (ClosedListener(), b"HTTP/1.1 404 ")):
+        wire, peer = Wire(), WebSocketPeer(listener)  # type: ignore[arg-type]
+        peer.connection_made(wire)
+        for piece in filter(None, (stream[:cut], stream[cut:])):
+            peer.data_received(piece)
+        peer.flush_output()
+        assert wire.written.startswith(status)
+        peer.connection_lost(None)
+        assert listener.has_left
 
 
 messages = st.lists(st.tuples(st.binary(max_size=300), st.booleans(), st.integers(1, 4)), max_size=12)
