@@ -109,11 +109,11 @@ def accept_handshake(
 
     `is_guessing`: too many wrong tokens came from the client's address, so none is checked.
     """
-    raw_path, _, query = _text(asked.target).partition("?")
+    raw_path, _, query = decode_text(asked.target).partition("?")
     path = unquote(raw_path)
     headers: dict[str, str] = {}
     for name, raw in asked.headers:
-        name, value = name.lower(), _text(raw)
+        name, value = name.lower(), decode_text(raw)
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     origin = headers.get("origin")
     if origin is not None and "*" not in rules.origins and origin.lower() not in rules.origins:
@@ -161,7 +161,7 @@ def accept_handshake(
     return AcceptedHandshake(path, message_headers, names)
 
 
-def _text(raw: str) -> str:
+def decode_text(raw: str) -> str:
     """Decode a target or a header's value, whose non-ASCII bytes the parser keeps as surrogate escapes."""
     return raw if raw.isascii() else raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Protocol
 
+from websockets.datastructures import Headers
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -24,7 +25,12 @@ from websockets.typing import Subprotocol
 
 from connectivity.transports.base import Done
 from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
-from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
+from connectivity.transports.websocket.handshake import (
+    AcceptedHandshake,
+    HandshakeRequest,
+    RefusedHandshake,
+    decode_text,
+)
 
 PARSE_SIZE = 16 * 1024
 """Bytes that are parsed at once; messages in them beyond the peer's limit are kept."""
@@ -177,7 +183,7 @@ class WebSocketPeer(Socket):
     def _accept(self, request: Request, decision: AcceptedHandshake) -> None:
         self._subprotocols = decision.subprotocols
         # A request that is not one of WebSocket gets an error all the same.
-        self._engine.send_response(self._engine.accept(request))
+        self._engine.send_response(self._engine.accept(_decoded(request)))
         self._flush()
         if self._engine.state is not OPEN:
             self.times.closing = self._loop.time()
@@ -291,6 +297,11 @@ class WebSocketPeer(Socket):
 
     def farewell(self) -> None:
         self.close(CloseCode.GOING_AWAY, "the listener is closing")
+
+
+def _decoded(request: Request) -> Request:
+    """Return the request with headers that can be encoded, since the library quotes those that it refuses."""
+    return Request(request.path, Headers((name, decode_text(value)) for name, value in request.headers.raw_items()))
 
 
 @lru_cache(maxsize=1024)

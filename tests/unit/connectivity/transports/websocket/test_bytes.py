@@ -10,6 +10,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import Frame, Opcode
 
 from connectivity.transports.websocket.handshake import AcceptedHandshake, HandshakeRequest, RefusedHandshake
@@ -26,7 +27,7 @@ class StoringListener:
     """A door that keeps what it takes. At most MOST messages are unsettled."""
 
     max_frame, max_unsettled = 1 << 16, MOST
-    extensions: tuple[()] = ()
+    extensions: Sequence[ServerPerMessageDeflateFactory] = ()
     has_room = True
 
     def __init__(self) -> None:
@@ -76,6 +77,23 @@ async def test_frames_that_do_not_wait_for_the_response_are_read_after_it(opcode
         assert wire.written.startswith(status)
         peer.connection_lost(None)
         assert listener.has_left
+
+
+@pytest.mark.parametrize(
+    "header", [b"Connection: Upgrad\xdde", b"Sec-WebSocket-Key: \xff", b"Sec-WebSocket-Extensions: \xff"]
+)
+async def test_a_handshake_header_that_is_not_ascii_is_refused(header: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """The library would quote it or encode it as it came: an error of its own, or an exception."""
+    name = header.partition(b":")[0]
+    lines = [line for line in REQUEST.split(b"\r\n") if line and not line.startswith(name)]
+    listener, wire = StoringListener(), Wire()
+    listener.extensions = [ServerPerMessageDeflateFactory()]
+    peer = WebSocketPeer(listener)  # type: ignore[arg-type]
+    peer.connection_made(wire)
+    peer.data_received(b"\r\n".join((*lines, header, b"", b"")))
+    peer.flush_output()
+    assert wire.written[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 426")
+    assert not caplog.records
 
 
 messages = st.lists(st.tuples(st.binary(max_size=300), st.booleans(), st.integers(1, 4)), max_size=12)
