@@ -59,7 +59,7 @@ class StoringListener:
 class ClosedListener(StoringListener):
     """A listener that admits nobody."""
 
-    def admit(self, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
+    def admit(self, peer: WebSocketPeer, asked: HandshakeRequest) -> AcceptedHandshake | RefusedHandshake:
         return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path.")
 
 
