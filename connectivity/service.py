@@ -50,6 +50,7 @@ from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring import logs
 from connectivity.monitoring.prometheus import GaugeReading, PrometheusRegistry, store_figures
 from connectivity.security import egress, redaction
+from connectivity.security.system_calls import NotSupported, hide_memory
 from connectivity.sessions import SessionServices, open_handlers
 from connectivity.sessions.base import RetentionTimes
 from connectivity.sources.consumer import settlement_metrics
@@ -482,8 +483,12 @@ def main(settings: Settings, settings_file: Path | None = None) -> int:
     logs.configure(log_format=settings.log.format, level=settings.log.level)
     logs.install_exception_hooks()
     redaction.remember("settings", _secrets(settings))
-    # A core dump would contain every secret.
+    # A core dump would contain every secret, and so does the memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    try:
+        hide_memory()
+    except NotSupported as error:
+        log.warning("memory readable by other processes of the same user", reason=str(error))
     try:
         with lock_folder(Path(settings.data_dir)):
             uvloop.run(_run(settings, settings_file))

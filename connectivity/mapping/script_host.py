@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from connectivity.mapping.script_protocol import (
     Frames,
     Load,
     ScriptLimits,
+    WorkerReady,
     frame,
 )
 from mappings.errors import DecodeError, EncodeError
@@ -50,6 +51,8 @@ START_TIMEOUT_SECONDS = 60.0
 MAX_CALLS = 32
 """The most calls that wait or are sent; others wait before their arguments are built."""
 
+FORBIDDEN_CALL = "the script process was ended because it made a forbidden system call"
+
 _ROOT = Path(__file__).parents[2]
 _CHUNK = 1 << 16
 _FRAME_OVERHEAD = 1 << 10
@@ -65,6 +68,13 @@ def command() -> list[str]:
 def environment() -> dict[str, str]:
     """Return the environment of a script process: only the search path of the interpreter's libraries."""
     return {name: os.environ[name] for name in ("LD_LIBRARY_PATH",) if name in os.environ}
+
+
+@cache
+def _log_missing(missing: tuple[str, ...]) -> None:
+    """Log once for all connections what does not protect the service from its script processes."""
+    for reason in missing:
+        log.warning("script processes are not fully isolated", reason=reason)
 
 
 class ScriptHost:
@@ -155,7 +165,11 @@ class ScriptHost:
             self._stop_watching()
             await _end(process)
         reason, is_to_blame = self._cause(process.returncode, protocol_error)
-        log.info("script process ended", reason=reason)
+        if reason == FORBIDDEN_CALL:
+            # No script can do this, unless the engine has a bug.
+            log.error("script process made a forbidden system call")
+        else:
+            log.info("script process ended", reason=reason)
         self._calls.process_ended(reason, is_to_blame=is_to_blame)
 
     async def _read_answers(self, process: asyncio.subprocess.Process) -> str | None:
@@ -166,6 +180,8 @@ class ScriptHost:
             try:
                 for answer in frames.feed(received):
                     self._calls.handle_answer(answer)
+                    if isinstance(answer, WorkerReady):
+                        _log_missing(answer.missing)
             except BadFrame as error:
                 return str(error)
             self._last_activity = asyncio.get_running_loop().time()
@@ -180,6 +196,8 @@ class ScriptHost:
             return "the script process did not respond", True
         if code == -signal.SIGPROF:
             return f"ran longer than {round(self.limits.seconds * 1000)} ms", True
+        if code == -signal.SIGSYS:
+            return FORBIDDEN_CALL, True
         return f"the script process ended with code {code}", False
 
     def _send_calls(self) -> None:

@@ -51,7 +51,12 @@ class Call(msgspec.Struct, tag="call", frozen=True, array_like=True):
 
 
 class WorkerReady(msgspec.Struct, tag="ready", frozen=True, array_like=True):
-    """The process has given up its privileges and waits for calls."""
+    """The process has given up its privileges and waits for calls.
+
+    `missing`: what this system could not take away.
+    """
+
+    missing: tuple[str, ...] = ()
 
 
 class CallResult(msgspec.Struct, tag="done", frozen=True, array_like=True):

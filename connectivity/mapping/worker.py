@@ -1,9 +1,10 @@
 """The script process: drops its privileges, then answers calls one by one.
 
-It starts without the service's environment and file descriptors. Before the first script it gives up opening files and
-sockets, writing files, starting processes and core dumps, and limits its address space. A call that exceeds its time in a
-native function, where the engine cannot stop it, is ended with the process by the kernel's timer of CPU time. The process
-ends when the service closes the pipe.
+It starts without the service's environment and file descriptors. Before the first script it limits its address space and
+gives up every system call but those for time, memory and its two pipes, so that code which takes over the engine reaches no
+file, process or network; if root started the service, it also becomes another user. A call that exceeds its time in a native
+function, where the engine cannot stop it, is ended with the process by the kernel's timer of CPU time. The process ends when
+the service closes the pipe.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from connectivity.mapping.script_protocol import (
     WorkerReady,
     frame,
 )
+from connectivity.security.system_calls import NotSupported, keep_only_computing
 
 HARD_FACTOR, HARD_PAUSE = 1.2, 0.1
 """The kernel's CPU time limit: a factor and seconds above that of the engine, which ends first."""
@@ -36,18 +38,29 @@ _ADDRESS_SPACE_FACTOR = 6
 
 _DEFAULT_ADDRESS_SPACE = 1 << 30
 
+NOBODY = 65534
+"""User and group of the process if root starts it."""
+
 
 def main() -> None:
-    """Answer calls until the pipe is closed."""
-    orders, answers = os.fdopen(0, "rb", buffering=1 << 16), 1
+    """Answer calls until the pipe is closed, then exit."""
+    try:
+        _answer_calls()
+    except BaseException:
+        # The interpreter's own end makes system calls that have been given up.
+        os._exit(1)
+    os._exit(0)
+
+
+def _answer_calls() -> None:
+    orders, answers = os.fdopen(0, "rb", buffering=1 << 16, closefd=False), 1
     limits = _receive(orders)
     if not isinstance(limits, ScriptLimits):
         return
     sandbox = Sandbox(limits)
     sandbox.prepare()
     loaded: dict[int, Load] = {}
-    drop_privileges(limits)
-    os.write(answers, frame(WorkerReady()))
+    os.write(answers, frame(WorkerReady(drop_privileges(limits))))
     while (order := _receive(orders)) is not None:
         if isinstance(order, Load):
             loaded[order.key] = order
@@ -56,13 +69,30 @@ def main() -> None:
             sandbox.prepare()
 
 
-def drop_privileges(limits: ScriptLimits) -> None:
-    """Give up for good what a script process does not need."""
+def drop_privileges(limits: ScriptLimits) -> tuple[str, ...]:
+    """Give up for good what a script process does not need, and return what this system cannot take away."""
     limit = _address_space() + _ADDRESS_SPACE_FACTOR * limits.memory + 4 * limits.output
     nothing = (0, 0)
     for kind in (resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE):
         resource.setrlimit(kind, nothing)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    missing = []
+    if os.geteuid() == 0:
+        try:
+            _become_nobody()
+        except OSError as error:
+            missing.append(f"they run as root, which cannot become user {NOBODY}: {error.strerror}")
+    try:
+        keep_only_computing()
+    except NotSupported as error:
+        missing.append(f"their system calls are not limited: {error}")
+    return tuple(missing)
+
+
+def _become_nobody() -> None:
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
 def _address_space() -> int:

@@ -11,8 +11,10 @@ from difflib import get_close_matches
 
 from connectivity.connections.model import Connection, Target
 from connectivity.connections.target_topics import TOPICS, TargetTopic, parse_target_topic
+from connectivity.mapping.script_check import missing_protection
 from connectivity.transports import load_connection_type
 from mappings.ids import is_namespace
+from mappings.mappers import load_codec
 
 
 def refusal(connection: Connection) -> str | None:
@@ -54,6 +56,11 @@ def notes(connection: Connection) -> Iterator[str]:
     if (reason := refusal(connection)) is not None:
         yield f"{connection.id} will not be opened: {reason}"
     yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in ignored_parts(connection))
+    if any(
+        load_codec(it.mapping_engine).configure(it.options).scripts for it in connection.mapping_definitions.values()
+    ):
+        for missing in missing_protection():
+            yield f"{connection.id}: script processes are not fully isolated on this machine: {missing}"
 
 
 def caveats(connection: Connection) -> Iterator[str]:

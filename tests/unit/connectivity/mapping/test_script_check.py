@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 from typing import Any
 
 import pytest
 
-from connectivity.mapping.script_check import script_problem
-from connectivity.mapping.script_protocol import Direction
+from connectivity.mapping.script_check import missing_protection, script_problem
+from connectivity.mapping.script_protocol import Direction, WorkerReady, frame
+from connectivity.validation.limitations import notes
+from connectivity.validation.validator import parse
 from tests.support.table import each_row
 from tests.support.validation import validate
 
@@ -50,6 +53,27 @@ def test_a_failed_check_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(subprocess, "run", fails)
     assert "could not be checked" in str(script_problem(("function f() {}",), (), "incoming"))
+
+
+def test_a_script_that_makes_a_forbidden_system_call_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = subprocess.CompletedProcess([], -signal.SIGSYS, frame(WorkerReady()))
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: killed)
+    assert "forbidden system call" in str(script_problem(("function g() {}",), (), "incoming"))
+
+
+def test_what_does_not_isolate_script_processes_is_noted_for_connections_with_scripts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ready = subprocess.CompletedProcess([], 0, frame(WorkerReady(("their system calls are not limited",))))
+    scripted = parse(document({"incomingScript": "function mapToDittoProtocolMsg() {}"}), environ={})
+    assert list(notes(scripted)) == []
+    missing_protection.cache_clear()
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "run", lambda *_, **__: ready)
+        noted, plain = list(notes(scripted)), list(notes(parse(document({}, name="Ditto", engine="Ditto"), environ={})))
+    missing_protection.cache_clear()
+    assert plain == []
+    assert noted == ["a: script processes are not fully isolated on this machine: their system calls are not limited"]
 
 
 def document(options: object, name: str = "scripted", engine: str = "JavaScript") -> dict[str, Any]:

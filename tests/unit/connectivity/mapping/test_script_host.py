@@ -10,17 +10,42 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from connectivity.errors import ScriptFailed
 from connectivity.mapping import script_host as hosts
 from connectivity.mapping.script_host import MAX_CALLS, ScriptHost
 from connectivity.mapping.script_protocol import Load, ScriptLimits
+from tests.support.paths import ROOT
 from tests.support.wait import wait_until
 
 SOURCE = "mapFromDittoProtocolMsgWrapper = (message) => ({textPayload: message})"
 SLEEPS = "import time; time.sleep(600)"
 TALKS = "import sys, os; sys.stdin.buffer.read(4); os.write(1, b'nonsense' * 10)"
 ENDS = "raise SystemExit(7)"
+TAKEN_OVER = f"""
+import os, sys
+sys.path.append({str(ROOT)!r})
+from connectivity.mapping import sandbox, worker
+run = sandbox.Sandbox.run
+
+def attack(self, sources, libraries, direction, argument):
+    if "attack" in argument:
+        os.kill(os.getppid(), 9)
+    return run(self, sources, libraries, direction, argument)
+
+sandbox.Sandbox.run = attack
+worker.main()
+"""
+"""A script process whose engine runs native code for a message that contains `attack`."""
+
+OTHER_SYSTEM = f"""
+import os, sys
+sys.path.append({str(ROOT)!r})
+from connectivity.mapping import worker
+os.uname = lambda: os.uname_result(("Linux", "host", "4", "1", "riscv64"))
+worker.main()
+"""
 
 
 @pytest.fixture
@@ -32,7 +57,7 @@ async def host() -> AsyncIterator[ScriptHost]:
 
 def other_program(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Run this code in processes instead."""
-    monkeypatch.setattr(hosts, "command", lambda: [sys.executable, "-I", "-S", "-c", code])
+    monkeypatch.setattr(hosts, "command", lambda: [sys.executable, "-I", "-c", code])
 
 
 async def result_of(host: ScriptHost, scripts: Load, text: str = "a") -> str:
@@ -168,3 +193,54 @@ async def test_a_process_that_sends_invalid_answers_is_ended(host: ScriptHost, m
     other_program(monkeypatch, TALKS)
     with pytest.raises(ScriptFailed, match="sent an invalid response"):
         await result_of(host, host.scripts((SOURCE,)))
+
+
+async def test_a_forbidden_system_call_fails_its_message_alone_and_the_process_is_replaced(
+    host: ScriptHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_program(monkeypatch, TAKEN_OVER)
+    scripts = host.scripts((SOURCE,))
+    assert await result_of(host, scripts) == script_returning("a")
+    pid = host.pid
+    with capture_logs() as logged:
+        outcomes = await asyncio.gather(
+            *(result_of(host, scripts, text) for text in ("b", "attack", "c", "d")), return_exceptions=True
+        )
+    assert str(outcomes.pop(1)) == "the script process was ended because it made a forbidden system call"
+    assert outcomes == [script_returning(text) for text in ("b", "c", "d")]
+    assert host.pid != pid
+    (ended,) = [line for line in logged if line["log_level"] == "error"]
+    assert ended["event"] == "script process made a forbidden system call"
+
+
+async def test_a_system_without_protection_is_logged_once_and_scripts_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    other_program(monkeypatch, OTHER_SYSTEM)
+    with capture_logs() as logged:
+        for _ in range(2):
+            host = ScriptHost(ScriptLimits(seconds=5.0))
+            assert await result_of(host, host.scripts((SOURCE,))) == script_returning("a")
+            await host.close()
+    assert [(line["event"], line["reason"]) for line in logged if line["log_level"] == "warning"] == [
+        (
+            "script processes are not fully isolated",
+            "their system calls are not limited: there is no list of system calls for linux on riscv64",
+        )
+    ]
+
+
+async def test_scripts_have_the_time_randomness_and_memory(host: ScriptHost) -> None:
+    source = """
+        mapFromDittoProtocolMsgWrapper = () => {
+            const texts = [];
+            for (let index = 0; index < 3000; index++) texts.push(`${index}`.repeat(1000));
+            const now = new Date();
+            return {textPayload: [
+                now.getTimezoneOffset() === new Date(now.getTime()).getTimezoneOffset(),
+                now.toString().includes(String(now.getFullYear())),
+                now.toLocaleString().length > 0,
+                Date.now() > 1e12,
+                Math.random() < 1,
+                texts.sort().length,
+            ].join()};
+        }"""
+    assert await result_of(host, host.scripts((source,))) == script_returning("true,true,true,true,true,3000")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,6 +13,8 @@ import pytest
 
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.mapping.script_protocol import ScriptLimits
+from connectivity.mapping.worker import NOBODY
+from tests.support.paths import ROOT
 
 
 @pytest.fixture
@@ -47,3 +52,24 @@ def test_it_has_one_thread_and_a_session_of_its_own(process: Path) -> None:
     status = (process / "status").read_text(encoding="ascii")
     assert "Threads:\t1\n" in status
     assert os.getsid(int(process.name)) == int(process.name)
+
+
+def test_native_code_in_it_reaches_no_file_no_process_and_no_network(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious", encoding="ascii")
+    command = [sys.executable, "-m", "tests.support.script_process_attacks", str(tmp_path)]
+    outcomes = json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout)
+    assert {name: outcome for name, outcome in outcomes.items() if outcome != "SIGSYS"} == {}
+    assert len(outcomes) > 30
+    assert victim.read_text(encoding="ascii") == "precious"
+    assert [file.name for file in tmp_path.iterdir()] == ["victim"]
+
+
+def test_it_is_not_root_and_cannot_gain_privileges(process: Path) -> None:
+    status = dict(line.split(":\t", 1) for line in (process / "status").read_text(encoding="ascii").splitlines())
+    user = os.getuid() or NOBODY
+    assert status["Uid"].split() == [str(user)] * 4
+    assert os.getuid() != 0 or status["Groups"].split() == []
+    assert int(status["CapEff"], 16) == 0
+    assert status["NoNewPrivs"] == "1"
+    assert status["Seccomp"] == "2"
