@@ -177,11 +177,13 @@ class Service:
         self.monitor.watch_subscriptions(lambda: self.subscriptions)
         self.monitor.watch_figures(self.subscriptions.figures)
         retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
-        rows = partial(SessionRepository, self.store)
+        rows, quotas = partial(SessionRepository, self.store), Quotas(settings.quotas)
         handlers = open_handlers(
-            SessionServices(self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times)
+            SessionServices(
+                self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times, quotas
+            )
         )
-        self.quota_check = QuotaCheck(self.store, Quotas(settings.quotas), settings.limits.low_space)
+        self.quota_check = QuotaCheck(self.store, quotas, settings.limits.low_space)
         self.dispatch = assemble(self.store, self.subscriptions, self.decider, handlers, quota_check=self.quota_check)
         self.monitor.watch_figures(self.quota_check.figures)
         cursors = self.dispatch.event_publisher

@@ -41,6 +41,15 @@ QuotaKey: TypeAlias = tuple[QuotaHolder, str, Quantity]
 """One counted quantity: its holder, the holder's name, and the quantity."""
 
 
+def growth_by_event(namespace: str, subject: str, size: int) -> Counter[QuotaKey]:
+    """Return the growth by one event of so many bytes, apart from the stored data."""
+    growth: Counter[QuotaKey] = Counter()
+    for holder in ((QuotaHolder.NAMESPACE, namespace), (QuotaHolder.SUBJECT, subject)):
+        growth[(*holder, Quantity.EVENTS_PER_DAY)] = 1
+        growth[(*holder, Quantity.BYTES_PER_DAY)] = size
+    return growth
+
+
 class QuotaExceeded(NamedTuple):
     """A quota that a change would exceed."""
 

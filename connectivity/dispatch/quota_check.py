@@ -11,7 +11,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from connectivity.authorization.quotas import Quantity, QuotaExceeded, QuotaHolder, QuotaKey, Quotas
+from connectivity.authorization.quotas import (
+    Quantity,
+    QuotaExceeded,
+    QuotaHolder,
+    QuotaKey,
+    Quotas,
+    growth_by_event,
+)
 from connectivity.errors import TwinError
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.quota_repository import QuotaRepository
@@ -90,10 +97,7 @@ class QuotaCheck:
     def _growth(self, decision: Decision, subject: str) -> Counter[QuotaKey]:
         growth: Counter[QuotaKey] = Counter()
         for event in decision.events:
-            size = event_size(event)
-            for holder in ((QuotaHolder.NAMESPACE, event.entity.namespace), (QuotaHolder.SUBJECT, subject)):
-                growth[(*holder, Quantity.EVENTS_PER_DAY)] += 1
-                growth[(*holder, Quantity.BYTES_PER_DAY)] += size
+            growth.update(growth_by_event(event.entity.namespace, subject, event_size(event)))
             if _is_of_whole(event, "created", "deleted"):
                 step = 1 if event.action == "created" else -1
                 owner = subject if step > 0 else self._repository.creator(event.entity)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from connectivity.authorization.quotas import Quotas
 from connectivity.config.settings import RetentionSettings, SparkMode
 from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.sources.delivery import InboundDelivery
@@ -91,6 +92,7 @@ class SessionServices:
     rows: Callable[[str], SessionRepository]
     """Opens the stored rows of a protocol's sessions."""
     lifetimes: RetentionTimes = FOREVER
+    quotas: Quotas = field(default_factory=lambda: Quotas(()))
 
 
 class SessionHandler(ConnectionComponent, ABC):

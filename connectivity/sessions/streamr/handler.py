@@ -14,6 +14,7 @@ from typing import NamedTuple, cast
 
 import structlog
 
+from connectivity.authorization.quotas import growth_by_event
 from connectivity.monitoring.logs import log_context
 from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
@@ -51,7 +52,8 @@ from mappings.streamr.frames import (
 from mappings.streamr.options import StreamrOptions
 from mappings.streamr.requests import Disconnect, Publish, Resend, StreamrRequest, SubscribeRequest, Unsubscribe
 from mappings.streamr.sessions import SenderDecision, SessionEnd
-from mappings.streams.stream_id import ConfiguredStream
+from mappings.streams.stream_id import ConfiguredStream, partition_id
+from mappings.timestamps import utc_text
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable
 from spark_store.records import Change
 
@@ -176,6 +178,7 @@ class StreamrHandler(SessionHandler):
             return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
         name = named.name
         if name is None or not named.may_be_repeated or not self._source.is_known(name, is_chosen=named.is_chosen):
+            self._check_quota(request, context)
             self._source.append(
                 request.stream,
                 request.content,
@@ -189,6 +192,13 @@ class StreamrHandler(SessionHandler):
         else:
             context.received_signal.route.meter.inbound("answered_again")
         return partial(_report_publish, request, context.channel)
+
+    def _check_quota(self, request: Publish, context: _Request) -> None:
+        """Count a message that is to be stored. Raises RequestRejected if it exceeds a quota."""
+        stream, subjects = partition_id(request.stream, 0), context.arrival.received.subjects
+        growth = growth_by_event(stream.namespace, subjects[0], len(request.content))
+        if (exceeded := self._services.quotas.take(growth, utc_text(self._services.now())[:10])) is not None:
+            raise RequestRejected(errors.limit_exceeded(str(exceeded)), error_subject(request))
 
     def _subscribe(
         self, request: SubscribeRequest, context: _Request, channel: StreamrReplyChannel, client: str | None

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
+from connectivity.authorization.quotas import Quotas
 from connectivity.connections.model import Connection
 from connectivity.dispatch.assembly import Dispatch, assemble
 from connectivity.dispatch.live_handler import LiveHandler
@@ -234,6 +235,7 @@ class ConnectionHarness:
         tracing: Tracing | None = None,
         kept: KeptRows | None = None,
         quota_check: Callable[[Store], QuotaCheck] | None = None,
+        quotas: Quotas | None = None,
         **more: Any,
     ) -> None:
         """`beside`: another connection of the same service; this one needs an `id` of its own. `cold`: opens its lake.
@@ -259,7 +261,13 @@ class ConnectionHarness:
             self.kept = kept or KeptRows()
             self.kept.queue = lambda: self.store.execute(lambda _: None)
             services = SessionServices(
-                self.store, self.streams, self.decider, self.clock.now, lambda: self.now, self.kept.of
+                self.store,
+                self.streams,
+                self.decider,
+                self.clock.now,
+                lambda: self.now,
+                self.kept.of,
+                quotas=quotas or Quotas(()),
             )
             self.handlers = open_handlers(services)
             checked = quota_check(self.store) if quota_check is not None else None

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from connectivity.authorization.quotas import Quotas
+from connectivity.config.quotas import QuotaRule
 from connectivity.sessions.stream_source import CHOSEN_NAME_SECONDS
 from connectivity.transports.base import Outcome
 from mappings.streams.stream_id import partition_id
@@ -61,6 +63,19 @@ async def test_cases_p01_to_p16_an_invalid_publish_request_is_refused_and_not_st
     assert (said["error"], said["status"]) == (words, status)
     assert await streamr_harness.settled(1)
     assert streamr_harness.stored() == []
+
+
+async def test_a_message_beyond_the_quota_of_its_publisher_is_refused_and_not_stored() -> None:
+    quotas = Quotas([QuotaRule(subjects=("*",), events_per_day=2)])
+    streamr_harness = await StreamrHarness.filled(quotas=quotas)
+    streamr_harness.send("a", publish("1"), publish("2"))
+    await streamr_harness.settled(2)
+    (refused,) = await streamr_harness.exchange("a", publish("3"))
+    said = error(refused)
+    assert said["status"] == 429
+    assert said["error"].startswith("Limit exceeded: the subject '")
+    assert said["error"].endswith("uses 2 of its quota events_per_day of 2")
+    assert streamr_harness.stored() == ["1", "2"]
 
 
 async def test_case_p04_a_definition_may_take_any_text() -> None:
