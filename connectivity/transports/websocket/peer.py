@@ -142,7 +142,7 @@ class WebSocketPeer(Socket):
             self._parse(part)
 
     def _parse_size(self) -> int:
-        """Return how many bytes to parse next: one line of the opening request, since frames must follow the response."""
+        """Return how many bytes to parse next: of the opening request one line, as frames follow the response."""
         if not self._opening_left:
             return PARSE_SIZE
         return self._unread.find(b"\n", 0, self._opening_left) + 1 or self._opening_left
