@@ -13,6 +13,7 @@ left out, and the examples do with the rest.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -93,7 +94,9 @@ def compose_answers() -> bool:
 
 @contextmanager
 def _composed(_folder: Path, ports: Mapping[Program, int], tell: Tell) -> Iterator[Found]:
-    environment = {**os.environ, **{each.port_variable: str(port) for each, port in ports.items()}}
+    # The file is read as a whole: the service, which does not run, needs a token in it.
+    token = {"API_TOKEN": secrets.token_hex()}
+    environment = {**token, **os.environ, **{each.port_variable: str(port) for each, port in ports.items()}}
     compose = ["docker", "compose", "--project-name", f"connectivity-examples-{ports[MOSQUITTO]}"]
     try:
         tell("starting the brokers in Docker; the first time it fetches them")

@@ -1,8 +1,9 @@
 """Authentication and authorization of requests to the API.
 
 First refused are requests whose body ends at two places (request smuggling), and tokens in the query, which end up in logs.
-Without configured tokens only loopback is allowed, and requests of web pages (`Host`, `Origin`) only get probes. With
-tokens, everything but probes requires a bearer token; its role decides. Tokens are compared in constant time.
+Requests to foreign names (`Host`) and changes by pages of other origins (`Origin`) get nothing but probes. Without
+configured tokens only loopback is allowed. With tokens, everything but probes requires a bearer token; its role decides.
+Tokens are compared in constant time.
 
 A wrong token delays the response (`connectivity.security.logins`); a right token never waits. An address with several
 delayed requests gets 429 without a check. A request without token is not delayed.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import ipaddress
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -95,7 +97,7 @@ class Authenticator:
         self, app: ASGIApp, settings: ApiSettings, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
         self._app = app
-        self._host = settings.host
+        self._settings = settings
         self._keys = TokenDigests(settings)
         self._delays = FailedLoginDelays(most_delayed=_MAX_DELAYED_REQUESTS)
         self._sleep = sleep
@@ -107,7 +109,7 @@ class Authenticator:
         headers, is_probe = Headers(scope=scope), scope["path"] in PROBES
         found: Caller | Fault | None = check_body_length(headers) or check_query_token(scope["query_string"])
         if found is None:
-            foreign = check_origin(headers, scope["method"], self._host, self._keys.is_required)
+            foreign = check_host(headers, self._settings) or check_origin(headers, scope["method"])
             found = foreign or await self._caller(headers, address_of(scope))
             if is_probe and not isinstance(found, Caller):
                 # Everyone may read the status; only admins get all details.
@@ -188,12 +190,40 @@ def check_query_token(query: bytes) -> Fault | None:
     return None
 
 
-def check_origin(headers: Headers, method: str, host: str, needs_token: bool) -> Fault | None:
-    """Return the refusal of a request that a web page may have sent; None for others."""
+def check_host(headers: Headers, settings: ApiSettings) -> Fault | None:
+    """Return the refusal of a request to a foreign name; None for others.
+
+    Somebody may have made that name resolve to this machine (DNS rebinding). An address is not resolved, so it is allowed
+    where others than this machine may ask.
+    """
     named = headers.get("host", "")
-    name = _PORT.sub("", named)
-    if not needs_token and not (is_loopback(name) or name.strip("[]").lower() == host.strip("[]").lower()):
-        return fault("api:host.foreign", f"Host: found {named!r}, expected localhost or {host}")
+    name = _PORT.sub("", named).strip("[]").lower()
+    if is_loopback(name) or name == settings.host.strip("[]").lower():
+        return None
+    if (settings.needs_token and _is_address(name)) or any(_is_named(name, each) for each in settings.hosts):
+        return None
+    return fault(
+        "api:host.foreign",
+        f"Host: found {named[:100]!r}, expected localhost, {settings.host} or a name in api.hosts",
+        "Add the name to the setting api.hosts if it is one of this service.",
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_named(name: str, entry: str) -> bool:
+    return name.endswith(entry[1:]) if entry.startswith("*.") else name == entry
+
+
+def check_origin(headers: Headers, method: str) -> Fault | None:
+    """Return the refusal of a request that a web page of another origin may have sent; None for others."""
+    named = headers.get("host", "")
     origin = headers.get("origin")
     if method not in READ_METHODS and origin is not None and origin.partition("://")[2] != named:
         return fault("api:origin.foreign", f"Origin: found {origin!r}, expected {named} or no Origin")

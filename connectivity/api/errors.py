@@ -28,7 +28,9 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "api:contenttype.unsupported": ErrorCode(415, "the operation does not support the body's media type"),
     "api:entity.notfound": ErrorCode(404, "the thing, policy or stream partition does not exist and never existed"),
     "api:forbidden": ErrorCode(403, "the role of the token lacks permission"),
-    "api:host.foreign": ErrorCode(403, "no token is configured, and `Host` is not a loopback name"),
+    "api:host.foreign": ErrorCode(
+        403, "`Host` is no loopback name, `api.host`, name in `api.hosts` or, with a token, IP address"
+    ),
     "api:method.notallowed": ErrorCode(
         405, "the path does not support the method; `allow` lists the supported methods"
     ),

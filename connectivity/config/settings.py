@@ -49,9 +49,12 @@ from mappings.errors import DecodeError
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.texts import lower_text
 
-_SHORTEST_TOKEN = 16
+SHORTEST_TOKEN = 16
+"""Characters of a token, where others than this machine can guess it."""
+
 _NAME = re.compile(r"[A-Za-z0-9._@-]{1,64}")
 _ALL_OF_NAMESPACE = ":*"
+_HOST_NAME = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?")
 _GRANT = re.compile(r"[^\s*{}$]+(?::\*)?")
 
 
@@ -75,8 +78,8 @@ def _check_name(name: str) -> str:
 
 
 def _check_token_length(token: SecretStr) -> SecretStr:
-    if len(token) < _SHORTEST_TOKEN:
-        raise ValueError(f"a token of at least {_SHORTEST_TOKEN} characters")
+    if len(token) < SHORTEST_TOKEN:
+        raise ValueError(f"a token of at least {SHORTEST_TOKEN} characters")
     return token
 
 
@@ -139,6 +142,15 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def _check_host_name(name: str) -> str:
+    if _HOST_NAME.fullmatch(name) is None:
+        raise ValueError("a host name such as connectivity.acme.example, or *.acme.example, without a port")
+    return name.lower()
+
+
+HostName = Annotated[str, AfterValidator(_check_host_name)]
+
+
 class Section(BaseModel):
     """A group of settings."""
 
@@ -154,7 +166,15 @@ class ApiSettings(Section):
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(
         default=8080, description="Port to listen on; 0 selects a free port and logs it."
     )
-    token: SecretStr | None = Field(default=None, description="Bearer token with the role `admin`.")
+    hosts: Annotated[tuple[HostName, ...], NoDecode, BeforeValidator(read_list)] = Field(
+        default=(),
+        description="Names that the header `Host` of a request may have, such as that of a proxy; `*.acme.example` is every "
+        "name below. Loopback names, `api.host` and, with a token, IP addresses are always allowed.",
+    )
+    token: SecretStr | None = Field(
+        default=None,
+        description="Bearer token with the role `admin`; at least 16 characters, except if `host` is loopback.",
+    )
     tokens: Annotated[tuple[ApiToken, ...], AfterValidator(check_distinct_tokens)] = Field(
         default=(),
         description="Further tokens: a list of `{name, token, role, subjects, grants}`; `role` is `read` (the default), "
@@ -176,8 +196,12 @@ class ApiSettings(Section):
 
     @model_validator(mode="after")
     def _require_token_unless_loopback(self) -> ApiSettings:
-        if not is_loopback(self.host) and not self.needs_token:
+        if is_loopback(self.host):
+            return self
+        if not self.needs_token:
             raise ValueError("api.token or api.tokens, since api.host is not loopback")
+        if self.token and 0 < len(self.token) < SHORTEST_TOKEN:
+            raise ValueError(f"api.token of at least {SHORTEST_TOKEN} characters, since api.host is not loopback")
         return self
 
 

@@ -17,7 +17,7 @@ from connectivity.config.settings import PREFIX, RetentionSetting, Settings, mod
 from connectivity.errors import SettingsError
 
 _SECTIONS_WITH_RULES = {
-    "api": "a host that is not loopback, and no token",
+    "api": "a host that is not loopback, and no token or a short one",
     "reconnect": "other values",
     "spark": "a cluster",
 }

@@ -17,6 +17,7 @@ import yaml
 from connectivity.management.files import load
 from connectivity.security.uri import parse_uri
 from connectivity.transports import load_connection_type
+from examples import brokers
 from examples.programs import WANTED
 from tests.support.brokers import kafka, mosquitto, rabbitmq
 from tests.support.paths import ROOT
@@ -120,10 +121,27 @@ def test_the_container_that_prepares_the_data_runs_a_module_of_this_project() ->
     assert folder in mounts("prepare")
 
 
-def test_an_api_for_everybody_has_a_token() -> None:
+def test_an_api_for_everybody_has_a_token_that_everybody_has_to_choose() -> None:
     environment = SERVICES["connectivity"]["environment"]
     assert environment["CONNECTIVITY_API__HOST"] == "0.0.0.0"
-    assert re.fullmatch(r"\$\{API_TOKEN:-\S+\}", environment["CONNECTIVITY_API__TOKEN"])
+    assert re.fullmatch(r"\$\{API_TOKEN:\?[^${}]+\}", environment["CONNECTIVITY_API__TOKEN"]), (
+        "compose stops without one"
+    )
+
+
+def test_the_demo_has_a_token_for_the_file_although_it_starts_the_brokers_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tokens: list[str] = []
+    monkeypatch.setattr(
+        brokers, "_call", lambda _command, environment: tokens.append(environment["API_TOKEN"]), raising=True
+    )
+    monkeypatch.delenv("API_TOKEN", raising=False)
+    with brokers._composed(tmp_path, {each: each.usual_port for each in WANTED}, lambda _text: None):
+        pass
+    assert len(tokens) == 2
+    assert len(set(tokens)) == 1
+    assert len(tokens[0]) >= 16
 
 
 def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_examples() -> None:

@@ -70,6 +70,8 @@ class Rules:
     """Whether a client certificate signed by a trusted authority is accepted instead of a token."""
     codecs: Mapping[str, Sequence[Codec]] = field(default_factory=dict)
     """Path → the codecs of the source at this path."""
+    shortest_token: int = 0
+    """Characters of a token at least; only hashes of tokens are known before."""
     headers: frozenset[str] = KEPT_HEADERS
     """The request headers that messages get; others would only take memory of each peer."""
 
@@ -131,6 +133,11 @@ def accept_handshake(
     if token:
         if is_guessing:
             return RefusedHandshake(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens came from your address.")
+        if len(token) < rules.shortest_token:
+            text = (
+                f"The token has {len(token)} characters, expected at least {rules.shortest_token}, since the listener "
+            )
+            return RefusedHandshake(HTTPStatus.UNAUTHORIZED, f"{text}is not at loopback.", is_wrong_token=True)
         user = rules.tokens.get(sha256(token.encode()).hexdigest())
         if user is None:
             return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules), is_wrong_token=True)

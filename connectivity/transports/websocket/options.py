@@ -62,10 +62,11 @@ class Options(BaseModel):
 
     tokens: Annotated[str, AfterValidator(_readable_tokens)] = Field(
         default="",
-        description="Clients that may connect: `name=<SHA-256 of the token in hex>`, separated by commas. A peer sends its "
-        "token as `Authorization: Bearer …` or, if it cannot set headers, as the query parameter `access_token`. Empty: any "
-        "client that reaches the port may connect, unless a `ca` requires a certificate.",
-        examples=["tablet-7=9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"],
+        description="Clients that may connect: `name=<SHA-256 of the token in hex>`, separated by commas. A token has at "
+        "least 16 characters, unless the listener is at loopback. A peer sends its token as `Authorization: Bearer …` or, "
+        "if it cannot set headers, as the query parameter `access_token`. Empty: any client that reaches the port may "
+        "connect, unless a `ca` requires a certificate.",
+        examples=["tablet-7=eb587cd7ff7cb296cdc3433db5657f230ef3ec224d29a97af6f3f706d70a6721"],
     )
     origins: Annotated[str, AfterValidator(_readable_origins)] = Field(
         default="",

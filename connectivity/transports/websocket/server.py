@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 
+from connectivity.config.settings import SHORTEST_TOKEN, is_loopback
 from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import texts_of
 from connectivity.connections.templates import has_expression
@@ -75,6 +76,7 @@ def rules_of(connection: Connection, options: Options) -> Rules:
         options.max_peers,
         accepts_certificate=connection.ca is not None,
         codecs=codecs_by_path(connection),
+        shortest_token=0 if is_loopback(connection.broker_uri.host) else SHORTEST_TOKEN,
         headers=used_headers(connection),
     )
 

@@ -365,7 +365,7 @@ def test_exit_code_1_is_a_journal_of_a_later_version_too(ended: Exit) -> None:
 
 
 def test_exit_code_2_is_an_address_that_this_machine_does_not_have(ended: Exit) -> None:
-    code, reason = ended.code(api={"host": "192.0.2.1", "port": 0, "token": "secret"})
+    code, reason = ended.code(api={"host": "192.0.2.1", "port": 0, "token": "a-token-that-is-long-enough"})
     assert code == 2
     assert reason.startswith("api.host 192.0.2.1")
 

@@ -336,6 +336,36 @@ async def test_a_foreign_name_gets_at_nothing_but_probes(path: str) -> None:
     assert (await get("/health/live", host="evil.example")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("host", "is_foreign"),
+    [
+        ("evil.example", True),
+        ("evil.example:8080", True),
+        ("acme.example", True),
+        ("localhost.evil.example", True),
+        ("127.0.0.1.evil.example", True),
+        ("notacme.example", True),
+        ("", True),
+        ("localhost:8080", False),
+        ("[::1]:8080", False),
+        ("10.1.2.3:8080", False),
+        ("[2001:db8::7]:8080", False),
+        ("0.0.0.0", False),
+        ("connectivity", False),
+        ("CONNECTIVITY:8080", False),
+        ("api.acme.example", False),
+    ],
+)
+async def test_the_host_is_checked_with_a_right_token_too(host: str, is_foreign: bool) -> None:
+    app = app_of(furnished(), tokens=TOKENS, host="0.0.0.0", hosts=["connectivity", "*.acme.example"])
+    async with client_of(app) as client:
+        answer = await client.get("/api/2/connections", headers={**ADMIN, "host": host})
+        assert (answer.json()["error"] if is_foreign else answer.status_code) == (
+            "api:host.foreign" if is_foreign else 200
+        )
+        assert (await client.get("/health/live", headers={"host": host})).status_code == 200
+
+
 @pytest.mark.parametrize(("method", "path", "more"), [it[1:] for it in OPERATIONS if it[1] not in ("GET", "HEAD")])
 async def test_a_page_of_another_origin_changes_no_connection(method: str, path: str, more: dict[str, Any]) -> None:
     desk = furnished()

@@ -190,11 +190,36 @@ def test_variables_that_a_cluster_sets_are_no_problem(monkeypatch: pytest.Monkey
 def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
     assert problems() == [
-        "api (CONNECTIVITY_API__HOST): found a host that is not loopback, and no token, expected api.token or "
-        "api.tokens, since api.host is not loopback"
+        "api (CONNECTIVITY_API__HOST): found a host that is not loopback, and no token or a short one, expected "
+        "api.token or api.tokens, since api.host is not loopback"
     ]
-    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", SECRET)
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "a-token-that-is-long-enough")
     assert load_settings().api.host == host
+
+
+def test_a_host_that_others_reach_needs_a_token_that_nobody_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__HOST", "0.0.0.0")
+    for length in (1, 15):
+        monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "x" * length)
+        (problem,) = problems()
+        assert problem.endswith("expected api.token of at least 16 characters, since api.host is not loopback")
+        assert "xx" not in problem
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "x" * 16)
+    assert load_settings().api.needs_token
+    monkeypatch.setenv("CONNECTIVITY_API__HOST", "localhost")
+    monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "x")
+    assert load_settings().api.needs_token
+
+
+def test_names_of_the_header_host_are_a_list_in_lower_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONNECTIVITY_API__HOSTS", "A.example, *.b.example")
+    assert load_settings().api.hosts == ("a.example", "*.b.example")
+
+
+@pytest.mark.parametrize("host", ["a.example:8080", "http://a.example", "*", "a*.example", "-", ""])
+def test_a_host_name_with_anything_else_is_a_problem(tmp_path: Path, host: str) -> None:
+    (problem,) = problems(written(tmp_path, f"api: {{hosts: ['{host}']}}\n"))
+    assert "expected a host name such as connectivity.acme.example, or *.acme.example, without a port" in problem
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "::1", "localhost"])

@@ -18,7 +18,9 @@ from connectivity.transports.websocket.handshake import (
     accept_handshake,
 )
 from connectivity.transports.websocket.options import Options, read_origins, read_tokens
+from connectivity.transports.websocket.server import rules_of
 from mappings.mappers import load_codec
+from tests.support.in_process.websocket_listener import door
 from tests.support.table import each_row
 
 TOKENS = {sha256(b"s3cret-of-tablet").hexdigest(): "tablet-7"}
@@ -192,6 +194,24 @@ def test_a_wrong_token_is_refused_with_a_valid_certificate_too() -> None:
         found = decided(target, *([sent] if sent else []), rules=both, certified="device-9")
         assert isinstance(found, RefusedHandshake)
         assert (found.status, found.is_wrong_token) == (HTTPStatus.UNAUTHORIZED, True)
+
+
+def test_a_token_that_can_be_guessed_is_refused_where_others_reach_the_listener() -> None:
+    short = replace(GUARDED, tokens={sha256(b"x").hexdigest(): "tablet-7"})
+    assert status("/twins?access_token=x", rules=short) == 101
+    found = decided("/twins?access_token=x", rules=replace(short, shortest_token=16))
+    assert isinstance(found, RefusedHandshake)
+    assert (found.status, found.is_wrong_token) == (HTTPStatus.UNAUTHORIZED, True)
+    assert found.text == "The token has 1 characters, expected at least 16, since the listener is not at loopback."
+    assert status("/twins", BEARER, rules=replace(GUARDED, shortest_token=16)) == 101
+
+
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.0.0.1", 0), ("localhost", 0), ("[::1]", 0), ("0.0.0.0", 16), ("[::]", 16)]
+)
+def test_only_a_listener_at_loopback_takes_short_tokens(host: str, expected: int) -> None:
+    connection = door(8765, uri=f"ws://{host}:8765")
+    assert rules_of(connection, Options()).shortest_token == expected
 
 
 def test_no_token_is_checked_while_its_address_is_guessing() -> None:
