@@ -5,8 +5,8 @@ of `sshTunnel.credentials`, and options in `specificConfig` with secret names. R
 text that mixes both is sealed as a whole. A sealed text is `sealed:v1:<key id>:<base64url of nonce and ciphertext>`, with a
 random nonce; connection ID, path, version and key ID are authenticated, so it opens nowhere else. Shown secrets are `*****`;
 a document that comes back with that keeps the stored secret (`Vault.keep`), but only for the destination it was sent to so
-far: otherwise a writer without read access could have it sent to another host. `connectivity.maintenance.keyring` supplies
-the keys.
+far, verified as so far: otherwise a writer without read access could have it sent to another host.
+`connectivity.maintenance.keyring` supplies the keys.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Vault:
         """Return the document with stored secrets in the place of masks.
 
         `stored` is sealed; None: there is none. Raises DefinitionError if nothing is stored, or if a password would be sent
-        to another destination; UnknownKey and AlteredSecret for a needed secret that cannot be opened.
+        to another destination, or to one that is verified otherwise; UnknownKey and AlteredSecret for a needed secret that
+        cannot be opened.
         """
         kept = dict(_secrets(stored)) if stored is not None else {}
         problems: list[Problem] = []
@@ -116,7 +117,7 @@ class Vault:
                 problems.append(Problem(path, f"{MASK}, but no secret is stored", "the secret, or a reference"))
             elif path in _SENT and _destination(document, path) != _destination(stored, path):
                 expected = (
-                    "the password itself or a reference, since it would be sent to a different destination than before"
+                    "the password itself or a reference, since its destination or the verification of that has changed"
                 )
                 problems.append(Problem(path, f"{MASK} in place of a password", expected))
             else:
@@ -257,15 +258,23 @@ def _password_span(uri: str) -> tuple[int, int] | None:
 
 
 def _destination(document: Document, path: str) -> object:
-    """Return the destination and user to which the secret at this path is sent."""
+    """Return the destination and user of the secret at this path, and how the destination is verified."""
     tunnel = document.get("sshTunnel")
     tunnel = tunnel if isinstance(tunnel, Mapping) else {}
+    hop = tunnel.get("uri"), tunnel.get("validateHost") is not False, tunnel.get("knownHosts") or []
     if path.startswith("sshTunnel"):
         own = tunnel.get("credentials")
-        return tunnel.get("uri"), own.get("username") if isinstance(own, Mapping) else None
+        return hop, own.get("username") if isinstance(own, Mapping) else None
     options = document.get("specificConfig")
-    servers = options.get("bootstrapServers") if isinstance(options, Mapping) else None
-    return _endpoint(document.get("uri")), servers, tunnel.get("uri") if tunnel.get("enabled") else None
+    options = options if isinstance(options, Mapping) else {}
+    verification = document.get("validateCertificates") is not False, document.get("ca")
+    return (
+        _endpoint(document.get("uri")),
+        options.get("bootstrapServers"),
+        options.get("saslMechanism"),
+        verification,
+        hop if tunnel.get("enabled") else None,
+    )
 
 
 def _endpoint(uri: object) -> object:

@@ -279,7 +279,10 @@ def test_a_password_of_five_stars_can_be_written_encoded() -> None:
         ("uri", f"ssl://fleet:{MASK}@broker.acme.example:8884/v"),
         ("uri", f"ssl://other:{MASK}@broker.acme.example:8883/v"),
         ("specificConfig.bootstrapServers", "evil.example:9092"),
+        ("specificConfig.saslMechanism", "plain"),
         ("sshTunnel.enabled", True),
+        ("validateCertificates", False),
+        ("ca", "another authority"),
     ],
 )
 def test_a_kept_password_goes_nowhere_else_than_so_far(path: str, value: object) -> None:
@@ -291,15 +294,38 @@ def test_a_kept_password_goes_nowhere_else_than_so_far(path: str, value: object)
     assert CANARY not in str(raised.value)
 
 
-def test_a_kept_tunnel_password_goes_to_the_same_tunnel_only() -> None:
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("sshTunnel.uri", "ssh://evil:22"),
+        ("sshTunnel.validateHost", False),
+        ("sshTunnel.knownHosts", ["SHA256:of-another-host"]),
+    ],
+)
+def test_a_kept_tunnel_password_goes_to_the_same_tunnel_only(path: str, value: object) -> None:
     with pytest.raises(DefinitionError, match=r"sshTunnel\.credentials\.password: found \*\*\*\*\*"):
-        vault().keep(mask(with_value("sshTunnel.uri", "ssh://evil:22")), vault().seal(DOCUMENT))
+        vault().keep(mask(with_value(path, value)), vault().seal(DOCUMENT))
+
+
+def test_a_kept_password_needs_a_new_one_when_a_used_tunnel_is_verified_otherwise() -> None:
+    stored = with_value("sshTunnel.enabled", True)
+    changed = copy.deepcopy(stored)
+    changed["sshTunnel"] |= {"validateHost": False, "credentials": {**TUNNEL, "password": "given anew"}}
+    changed["uri"] = mask(changed)["uri"]
+    with pytest.raises(DefinitionError) as raised:
+        vault().keep(changed, vault().seal(stored))
+    assert [problem.path for problem in raised.value.problems] == ["uri"]
 
 
 @pytest.mark.parametrize(
     "change",
-    [lambda it: it.update(uri=f"ssl://fleet:{MASK}@broker.acme.example:8883/w"), lambda it: it.update(tags=["b"])],
-    ids=["the path", "the tags"],
+    [
+        lambda it: it.update(uri=f"ssl://fleet:{MASK}@broker.acme.example:8883/w"),
+        lambda it: it.update(tags=["b"]),
+        lambda it: it.update(validateCertificates=True, ca=None),
+        lambda it: it["sshTunnel"].update(validateHost=True, knownHosts=[]),
+    ],
+    ids=["the path", "the tags", "defaults", "defaults of the tunnel"],
 )
 def test_a_masked_password_is_kept_when_other_fields_change(change: Callable[[dict[str, Any]], None]) -> None:
     document = mask(DOCUMENT)
