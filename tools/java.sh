@@ -4,9 +4,17 @@
 
 find_ivy() { ls .venv/lib/python3*/site-packages/pyspark/jars/ivy-*.jar /usr/share/java/ivy.jar 2>/dev/null | head -1; }
 
-# Whether a folder holds the jars that a file of hashes names, and there is a Java to run them.
+# check_jars FOLDER SUMS: whether a folder holds the jars that a file of hashes names, and no others, which Java would load.
+check_jars() {
+  local sums
+  sums=$(realpath "$2")
+  (cd "$1" && sha256sum --check --quiet "$sums" && diff \
+    <(sed 's/^[0-9a-f]*  //' "$sums" | LC_ALL=C sort) <(find . -iname '*.jar' -printf '%P\n' | LC_ALL=C sort))
+}
+
+# Whether a folder holds exactly these jars, and there is a Java to run them.
 has_jars() {
-  [ -d "$1" ] && (cd "$1" && sha256sum --check --quiet "$OLDPWD/$2") >/dev/null 2>&1 && command -v java >/dev/null
+  [ -d "$1" ] && check_jars "$1" "$2" >/dev/null 2>&1 && command -v java >/dev/null
 }
 
 # A Java of this version or later, and Ivy, installed where they are missing. $2 says what they are for.
@@ -38,7 +46,7 @@ fetch_jar() {
 
 # take_jars PART FOLDER SUMS: what was fetched takes its place if it is what is expected.
 take_jars() {
-  (cd "$1" && sha256sum --check --quiet "$OLDPWD/$3") || fail "the jars fetched are not those of $3"
+  check_jars "$1" "$3" || fail "the jars fetched are not exactly those of $3"
   rm -rf "$2"
   mv "$1" "$2"
   rm -rf .run/ivy

@@ -32,7 +32,7 @@ def test_no_known_weakness_is_a_pass() -> None:
 
 def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
     decision = judge(said(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
-    assert (decision.failed, decision.passed) == (True, False)
+    assert not decision.passed
     assert decision.text.splitlines() == [
         "known weaknesses:",
         "b 2: PYSEC-1, fixed in 3",
@@ -52,16 +52,16 @@ def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
         (said(UNKNOWN, {"name": "d", "skip_reason": "not found on PyPI"}), "No known vulnerabilities found"),
     ],
 )
-def test_an_audit_that_did_not_happen_neither_passes_nor_fails(answer: str, complaint: str) -> None:
+def test_an_audit_that_did_not_happen_does_not_pass(answer: str, complaint: str) -> None:
     decision = judge(answer, complaint)
-    assert (decision.passed, decision.failed) == (False, False)
+    assert not decision.passed
     assert decision.text.startswith("not audited: ")
     assert complaint.rpartition("\n")[2] in decision.text or answer
 
 
 def test_a_package_that_cannot_be_audited_is_named_and_prevents_a_pass() -> None:
     decision = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
-    assert (decision.passed, decision.failed) == (False, False)
+    assert not decision.passed
     assert decision.text.splitlines() == [
         "audited: no known weakness in 2 packages",
         "not audited, since nothing is known there of them: c",
@@ -76,7 +76,7 @@ def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
 
 def test_a_known_vulnerability_fails_the_audit_even_if_another_package_is_unknown() -> None:
     decision = judge(said(WEAK, UNKNOWN), "")
-    assert decision.failed
+    assert not decision.passed
     assert decision.text.splitlines()[-1] == "not audited, since nothing is known there of them: c"
 
 
@@ -98,6 +98,7 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
 
     pins = tmp_path / "constraints.txt"
     pins.write_text("a==1\n")
+    monkeypatch.delenv("OFFLINE", raising=False)
     monkeypatch.setattr(audit, "PINS", pins)
     monkeypatch.setattr(audit, "STAMP", tmp_path / "build" / "audited")
     monkeypatch.setattr(audit, "ask", answer)
@@ -110,11 +111,26 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
     assert len(asked) == 2
 
 
-@pytest.mark.parametrize(("decision", "code"), [(judge("", "no network"), 0), (judge(said(WEAK), ""), 1)])
-def test_only_a_weakness_ends_with_1_and_only_a_pass_is_remembered(
-    decision: Verdict, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "decision",
+    [judge("", "no network"), judge(said(WEAK), ""), judge(said(FINE, UNKNOWN), ""), Verdict("not audited: x")],
+)
+def test_what_has_not_passed_ends_with_1_and_is_not_remembered(
+    decision: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OFFLINE", raising=False)
     monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
     monkeypatch.setattr(audit, "ask", lambda *_: decision)
-    assert audit.main() == code
+    assert audit.main() == 1
+    assert not audit.STAMP.exists()
+
+
+def test_offline_nothing_is_asked_and_the_audit_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OFFLINE", "1")
+    monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
+    monkeypatch.setattr(audit, "ask", None)
+    assert audit.main() == 0
+    assert capsys.readouterr().out == "not audited: OFFLINE is set\n"
     assert not audit.STAMP.exists()
