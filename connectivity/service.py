@@ -64,8 +64,9 @@ from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.live_feed import LiveFeeds
-from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchOptions, SearchService
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.transports.base import ConsumeOptions
@@ -168,7 +169,7 @@ class Service:
                 idle_timeout=subscriptions.idle_timeout.total_seconds(),
                 open_timeout=subscriptions.open_timeout.total_seconds(),
                 after_life=subscriptions.after_life.total_seconds(),
-                max_per_connection=subscriptions.max_per_connection,
+                max_per_user=subscriptions.max_per_user,
                 page_items=subscriptions.page_items,
                 page_bytes=subscriptions.page_bytes,
             ),

@@ -315,8 +315,10 @@ class SubscriptionSettings(Section):
             " a search of the past for the lake."
         ),
     )
-    max_per_connection: Positive = Field(
-        default=10_000, description="Maximum number of subscriptions of one connection."
+    max_per_user: Positive = Field(
+        default=10_000,
+        description="Maximum number of open subscriptions of one user at a connection. All of its users together have three "
+        "times as many: the more others have, the fewer each of them can open.",
     )
     page_items: Positive = Field(default=500, description="Maximum number of items read at once.")
     page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(

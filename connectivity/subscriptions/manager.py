@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ import msgspec
 import structlog
 
 from connectivity.errors import ConnectivityError, PublishFailed
+from connectivity.fair_share import FairShare, PeerShare
 from connectivity.monitoring.logs import log_context
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.engine import (
@@ -33,6 +34,7 @@ from connectivity.subscriptions.engine import (
     SubscriptionState,
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
+from connectivity.subscriptions.limits import SHARED, SubscriptionLimits, limit_fault
 from connectivity.subscriptions.read_ahead import (
     ConnectionBudget,
     PageCharge,
@@ -109,18 +111,6 @@ class Subscriber:
     fails_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionLimits:
-    """The timers (in seconds) and sizes of subscriptions."""
-
-    idle_timeout: float = 60.0
-    open_timeout: float = 15.0
-    after_life: float = 10.0
-    max_per_connection: int = 10_000
-    page_items: int = 500
-    page_bytes: int = 1 << 20
-
-
 FeedFactory = Callable[[Subscribe, tuple[str, ...]], Feed | Fault]
 """Returns the feed of a subscribe for these subjects, or the fault to send at the first request."""
 
@@ -160,11 +150,12 @@ class ActiveSubscription(Subscription):
         "position",
         "posting",
         "pump",
+        "share",
         "subjects",
         "subscribed",
     )
 
-    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, now: int) -> None:
+    def __init__(self, signal: Subscribe, key: str, subscriber: Subscriber, share: PeerShare, now: int) -> None:
         super().__init__(terminal_needs_request=subscriber.reply.terminal_needs_request, demand=signal.demand, now=now)
         self.kind = signal.kind
         self.key = key
@@ -172,6 +163,7 @@ class ActiveSubscription(Subscription):
         self.subscribed = self.headers = encode(signal.headers)
         self.peer = subscriber
         self.subjects = subscriber.subjects
+        self.share = share
         self.feed: Feed | None = None
         self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
@@ -203,7 +195,8 @@ class SubscriptionManager(ConnectionComponent):
         """By second: subscriptions to be checked then. Only the latest list of a subscription is valid."""
         self._second = int(clock())
         """The second of the last sweep, in which idle times are measured; one number object shared by all."""
-        self.open_by_connection: Counter[str] = Counter()
+        self._shares: dict[str, FairShare] = {}
+        """The open subscriptions of each connection, by user and peer or session."""
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -220,9 +213,10 @@ class SubscriptionManager(ConnectionComponent):
 
     def subscribe(self, signal: Subscribe, subscriber: Subscriber) -> None:
         """Open a subscription and send `created`; a fault of its query is sent at the first request."""
-        connection = subscriber.reply.connection_id
-        if self.open_by_connection[connection] >= self._bounds.max_per_connection:
-            entity, fault = signal.query.entity, self._limit_fault(signal.kind)
+        shares = self.shares(subscriber.reply.connection_id)
+        share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
+        if not share.has_room:
+            entity, fault = signal.query.entity, limit_fault(signal.kind, shares, share)
             group = entity.type.group if entity is not None else "things"
             subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
@@ -232,9 +226,9 @@ class SubscriptionManager(ConnectionComponent):
             self._cancel(previous)
         # Only now: cancelling the last one of a scope may end the scope.
         subscription = self._scopes[subscriber.scope, signal.kind][key] = ActiveSubscription(
-            signal, key, subscriber, self._second
+            signal, key, subscriber, share, self._second
         )
-        self.open_by_connection[connection] += 1
+        share.take()
         self._reply_to(subscription, subscriber)
         if not subscriber.has_session:
             self._schedule(subscription, self._bounds.idle_timeout)
@@ -287,6 +281,12 @@ class SubscriptionManager(ConnectionComponent):
             budget = self._budgets[connection_id] = ConnectionBudget()
         return budget
 
+    def shares(self, connection_id: str) -> FairShare:
+        """Return how the users of a connection share its subscriptions."""
+        if (shares := self._shares.get(connection_id)) is None:
+            shares = self._shares[connection_id] = FairShare(SHARED * self._bounds.max_per_user)
+        return shares
+
     def figures(self) -> Iterator[GaugeReading]:
         """Return the gauges for a scrape."""
         return read_ahead_metrics({id: budget.used_bytes for id, budget in self._budgets.items()})
@@ -337,6 +337,7 @@ class SubscriptionManager(ConnectionComponent):
                     self._cancel(subscription)
                 self._forget(subscription, scope, kind)
         self._budgets.pop(connection_id, None)
+        self._shares.pop(connection_id, None)
 
     def _check(self, subscription: ActiveSubscription, now: int) -> None:
         if subscription.is_closed:
@@ -391,14 +392,6 @@ class SubscriptionManager(ConnectionComponent):
             return subscription
         subscriber.reply.post(Failed(signal.kind, signal.key, signal.entity, signal.headers, EndReason.NOT_FOUND))
         return None
-
-    def _limit_fault(self, kind: SubscriptionKind) -> Fault:
-        return Fault(
-            429,
-            "thing-search:subscription.limit" if kind is SubscriptionKind.SEARCH else "streaming.subscription.limit",
-            f"This connection has {self._bounds.max_per_connection} open subscriptions, which is the limit.",
-            "Cancel subscriptions that are no longer needed, or let them end.",
-        )
 
     def _start(self, subscription: ActiveSubscription) -> None:
         if subscription.feed is not None and subscription.begin_page():
@@ -560,7 +553,7 @@ class SubscriptionManager(ConnectionComponent):
         if subscription.pump is not None:
             # It may wait for a page, or for a link, that will not come.
             subscription.pump.cancel()
-        self.open_by_connection[subscription.connection_id] -= 1
+        subscription.share.give_back()
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
         if subscription.peer.fails_once:

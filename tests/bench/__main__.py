@@ -25,7 +25,8 @@ from connectivity.connections.model import Connection
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.store import Store
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Done
@@ -249,7 +250,7 @@ def idle_subscriptions(folder: Path, scale: Scale = FULL) -> list[Figure]:
     """A hundred thousand subscriptions that nobody asks."""
     number, things = scale.of(100_000, 1_000), scale.of(1_000, 10)
     fill(folder / "data" / "journal.db", things, 3)
-    bounds = {"idle_timeout": "1h", "max_per_connection": 2 * number}
+    bounds = {"idle_timeout": "1h", "max_per_user": 2 * number}
     with Mosquitto.start(persistence=False) as broker, running(folder, broker, subscriptions=bounds) as service:
         assert service.process is not None
         process = psutil.Process(service.process.pid)

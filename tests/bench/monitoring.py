@@ -30,7 +30,8 @@ from connectivity.sources.delivery import DeliveryLedger, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.subscriptions.history_feed import HistoryFeed
-from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import reply_publishers

@@ -20,7 +20,8 @@ from connectivity.sources.delivery import DeliveryLedger, read
 from connectivity.sources.reader import SourceReader
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchService
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import ReplyTargetPublisher

@@ -428,7 +428,7 @@ def test_a_client_that_sends_an_event_gets_an_error(reader: MqttClient, lamp: st
 def test_too_many_subscriptions_are_refused(mosquitto: Mosquitto, tmp_path: Path) -> None:
     harness = connection(mosquitto, source("limit/writer", WRITER))
     with (
-        ServiceProcess.start(tmp_path, [harness], subscriptions={"max_per_connection": 2}),
+        ServiceProcess.start(tmp_path, [harness], subscriptions={"max_per_user": 2}),
         client(mosquitto, "limit/writer") as requester,
     ):
         subscribe = topic("lamp-1", "streaming/subscribeForPersistedEvents")

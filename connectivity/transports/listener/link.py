@@ -3,8 +3,9 @@
 There is no broker. An acknowledged delivery sends nothing, and a rejected one cannot be redelivered: the peer has to
 repeat a failed request. A peer that leaves is reported to `readers` after its last message.
 
-**Bounds.** About `MAX_HELD` messages of all peers may be unsettled; then reading from all peers stops until half of
-them have ended. A slow peer does not delay the others: the ordering key is the address.
+**Bounds.** At most `MAX_HELD` messages of all peers may be unsettled, which users and their peers share
+(`connectivity.fair_share`), and one more of each peer: nothing more is read from peers with the most of them, while the
+others go on. A slow peer does not delay the others: the ordering key is the address.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Generic, TypeVar
 import structlog
 
 from connectivity.errors import LinkError, PublishFailed
+from connectivity.fair_share import FairShare
 from connectivity.transports.base import (
     Delivery,
     Done,
@@ -47,6 +49,9 @@ WINDOW = 16
 """The maximum number of unconfirmed messages for one address."""
 
 MAX_HELD = 5000
+MAX_REFUSED = 4
+"""How many peers without room are tried when a delivery has ended."""
+
 CHECK_INTERVAL = 1.0
 FAREWELL = 2.0
 """Seconds that peers have to finish the closing handshake when the listener is closed."""
@@ -82,8 +87,9 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         """All accepted sockets, including those that are in a handshake."""
         self._leaving: set[Socket] = set()
         """Peers that have left while some of their deliveries are unsettled."""
-        self._held = 0
-        self._is_at_limit = False
+        self._shares = FairShare(MAX_HELD)
+        self._crowded: dict[Socket, None] = {}
+        """Peers from which no more is read because they have no room; the first is tried next."""
         self._refusals: defaultdict[str, int] = defaultdict(int)
         self._acceptor: Acceptor | None = None
         self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
@@ -91,7 +97,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     def __repr__(self) -> str:
         state = "over" if self.is_over else "open"
-        return f"<{type(self).__name__} {state}, {len(self.peers)} peers, {self._held} deliveries held>"
+        return f"<{type(self).__name__} {state}, {len(self.peers)} peers, {self._shares.used} deliveries held>"
 
     @abstractmethod
     def make_peer(self) -> AnyPeer:
@@ -107,9 +113,12 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     # ── peers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @property
-    def has_room(self) -> bool:
-        return not self._is_at_limit
+    def has_room_for(self, peer: Socket) -> bool:
+        # A socket that is not admitted sends no messages; a peer without unsettled messages always goes on.
+        if (share := peer.share) is None or not share.used or share.has_room:
+            return True
+        self._crowded[peer] = None
+        return False
 
     def accepted(self, address: str) -> AnyPeer | None:
         """Return the peer for a socket of this address; None if it is refused."""
@@ -125,14 +134,16 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._refusals[reason] += 1
 
     def entered(self, peer: AnyPeer) -> None:
-        """Register an admitted peer."""
+        """Register an admitted peer. Those without a name are one user for each network address."""
         self.peers[peer.id] = peer
+        peer.share = self._shares.peer(peer.user or ("network", peer.network), peer.id)
         log.debug("peer connected", connection=self._connection_id, peer=peer.id)
 
     def left(self, peer: AnyPeer) -> None:
         if peer in self._sockets:
             self._sockets.remove(peer)
             self._admission.leave(peer.network)
+        self._crowded.pop(peer, None)
         if self.peers.pop(peer.id, None) is not None:
             self.gone(peer)
             log.debug("peer disconnected", connection=self._connection_id, peer=peer.id)
@@ -164,26 +175,33 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             copy.shared = shared
             self._inboxes[source].waiting.append(copy)
             self._inboxes[source].wake()
+        assert peer.share is not None, "peers are admitted before they send messages"
         peer.unsettled += 1
-        self._held += 1
-        self._is_at_limit = self._is_at_limit or self._held >= MAX_HELD
+        peer.share.take()
 
     def _ended(self, delivery: Delivery, outcome: Outcome) -> None:
         assert isinstance(delivery, PeerDelivery)
         if self.is_over or (delivery.shared is not None and not delivery.shared.ended(outcome)):
             return
         peer = delivery.peer
+        assert peer.share is not None, "only admitted peers have deliveries"
         peer.unsettled -= 1
-        self._held -= 1
+        peer.share.give_back()
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
             self.readers(peer.id, ReaderStatus.GONE)
-        if self._is_at_limit and self._held <= MAX_HELD // 2:
-            self._is_at_limit = False
-            for each in list(self._sockets):
-                each.move()
-        else:
+        peer.move()
+        if self._crowded:
+            self._move_crowded()
+
+    def _move_crowded(self) -> None:
+        """Read on from peers that have room again, until a few have none."""
+        refused = 0
+        while self._crowded and refused < MAX_REFUSED:
+            peer = next(iter(self._crowded))
+            del self._crowded[peer]
             peer.move()
+            refused += peer in self._crowded
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,6 +219,9 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         """Check once a second which peers to ping, close or abort, and log how many were refused."""
         self._sweep = self._loop.call_later(CHECK_INTERVAL, self._look)
         now = self._loop.time()
+        crowded, self._crowded = self._crowded, {}
+        for peer in crowded:
+            peer.move()
         for peer in list(self._sockets):
             peer.look()
             decision = next_timeout(peer.times, self._bounds, now)

@@ -17,6 +17,7 @@ from collections import deque
 from typing import Any, Protocol, cast
 
 from connectivity.errors import PublishFailed
+from connectivity.fair_share import PeerShare
 from connectivity.transports.base import Delivery, Done, SharedDelivery
 from connectivity.transports.listener.timeouts import SocketTimes
 
@@ -34,9 +35,8 @@ class SocketOwner(Protocol):
 
     max_unsettled: int
 
-    @property
-    def has_room(self) -> bool:
-        """Whether messages of peers are accepted at present."""
+    def has_room_for(self, peer: Any, /) -> bool:
+        """Whether another message of a peer is accepted now; otherwise it is moved later."""
 
     def turned_away(self, reason: str, /) -> None:
         """Called when a client is refused for this reason."""
@@ -64,6 +64,10 @@ class Socket(asyncio.Protocol, ABC):
         """The IP address or network of the client."""
         self.was_connected = False
         """Whether its socket was connected at some time, after the TLS handshake."""
+        self.user: tuple[str, str] | None = None
+        """The kind and the name of its token or certificate, if there is one."""
+        self.share: PeerShare | None = None
+        """Its share of the unsettled messages of all peers, once it is admitted."""
         self.unsettled = 0
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
@@ -138,7 +142,8 @@ class Socket(asyncio.Protocol, ABC):
 
     @property
     def may_take(self) -> bool:
-        return not self._is_full and self.unsettled < self._socket_owner.max_unsettled and self._socket_owner.has_room
+        owner = self._socket_owner
+        return not self._is_full and self.unsettled < owner.max_unsettled and owner.has_room_for(self)
 
     @property
     def can_exchange_messages(self) -> bool:

@@ -46,6 +46,7 @@ class TcpPeer(Socket):
         super().connection_made(transport)
         self.times.is_open = True
         self.certified = common_name(transport.get_extra_info("peercert"))
+        self.user = (CERTIFICATE, self.certified) if self.certified is not None else None
         if (own := transport.get_extra_info("socket")) is not None:
             # A peer may be silent for any time: TCP keep-alive detects a dead host.
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -26,6 +26,8 @@ from websockets.typing import Subprotocol
 from connectivity.transports.base import Done
 from connectivity.transports.listener.socket import Socket, SocketOwner, common_name
 from connectivity.transports.websocket.handshake import (
+    CERTIFICATE,
+    USER,
     AcceptedHandshake,
     HandshakeRequest,
     RefusedHandshake,
@@ -190,6 +192,8 @@ class WebSocketPeer(Socket):
             return
         self.times.is_open = True
         self.path = decision.path
+        named = [(kind, decision.headers[kind]) for kind in (USER, CERTIFICATE) if kind in decision.headers]
+        self.user = named[0] if named else None
         self.text_headers, self.binary_headers = dict(decision.headers), dict(decision.headers)
         self._owner.entered(self)
 

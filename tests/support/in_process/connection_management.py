@@ -27,7 +27,8 @@ from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.store.connection_repository import ConnectionRepository
 from connectivity.store.options import StoreOptions
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import SubscriptionManager
 from mappings.errors import INTERNAL_ERROR, Fault
 from spark_store.journal.journal import Journal
 from tests.support.failing_sqlite import Fragile

@@ -8,8 +8,9 @@ from connectivity.store.options import StoreOptions
 from connectivity.store.store import Store
 from connectivity.subscriptions.engine import UNBOUNDED
 from connectivity.subscriptions.feed import Feed, PageEnd
+from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.live_feed import LagTolerance, LiveFeed, LiveFeeds
-from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.model.signals import Cancel, Created, Event, LiveQuery, Request, Subscribe, SubscriptionKind

@@ -34,8 +34,9 @@ from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.history_feed import HistoryFeed
+from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.live_feed import LiveFeeds
-from connectivity.subscriptions.manager import SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchConnection, SearchService
 from connectivity.targets.open_connection import OpenConnection
 from connectivity.targets.outbox import Outbox

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Cancel, Created, Failed, HistoryQuery, Request, Subscribe, SubscriptionKind

@@ -137,7 +137,7 @@ ELSEWHERE = {
     "placeholder:function.too.complex": "tests/unit/mappings/placeholders/test_template.py",
     "placeholder:function.unknown": "tests/vectors/placeholders.txt",
     "streaming.subscription.cancelled": "tests/unit/connectivity/management/test_subscription_table.py",
-    "streaming.subscription.limit": "tests/unit/connectivity/subscriptions/test_manager.py",
+    "streaming.subscription.limit": "tests/unit/connectivity/subscriptions/test_limits.py",
     "streaming.subscription.timeout": "tests/vectors/ditto/said.json",
     "thing-search:aggregation.invalid": "tests/unit/spark_store/search/test_aggregation.py",
     "thing-search:aggregation.limit": "tests/unit/connectivity/subscriptions/test_aggregation_feed.py",

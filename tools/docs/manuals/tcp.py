@@ -44,7 +44,11 @@ A delivery is a piece of a peer's stream, as read from the socket, so the number
 The first one of each peer is empty: it reports the new peer, so that the service can send first.
 """,
     limits=(
-        Limit("unsettled pieces of all peers together", f"about {MAX_HELD}"),
+        Limit(
+            "unsettled pieces of all peers together",
+            f"{MAX_HELD}, and one of each peer; users and their peers [share](subscriptions.md#sharing) them, and nothing "
+            "more is read from those with the most",
+        ),
         Limit("seconds for the TLS handshake", f"{OPENING:g}"),
         Limit("seconds for the peer to close its side", f"{CLOSING:g}"),
         Limit("peers, pieces, times", "the options below"),

@@ -60,7 +60,11 @@ Messages have no ids, so a command that is sent twice is executed twice, unless 
 before a peer disconnects are executed.
 """,
     limits=(
-        Limit("unsettled messages of all peers together", f"about {MAX_HELD}"),
+        Limit(
+            "unsettled messages of all peers together",
+            f"{MAX_HELD}, and one of each peer; users and their peers [share](subscriptions.md#sharing) them, and nothing "
+            "more is read from those with the most",
+        ),
         Limit("seconds for the opening request", f"{OPENING:g}"),
         Limit("bytes of the opening request", f"{MAX_OPENING:,}"),
         Limit("peers, sizes, pending output, times", "the options below"),

@@ -44,7 +44,7 @@ def test_design_7_and_8_the_defaults() -> None:
     assert (found.journal.historical_headers, found.lake.retention.default) == ((), RetentionSetting())
     subscriptions = found.subscriptions
     assert (subscriptions.idle_timeout, subscriptions.after_life) == (timedelta(seconds=60), timedelta(seconds=10))
-    assert (subscriptions.open_timeout, subscriptions.max_per_connection) == (timedelta(seconds=15), 10_000)
+    assert (subscriptions.open_timeout, subscriptions.max_per_user) == (timedelta(seconds=15), 10_000)
     assert (subscriptions.page_items, subscriptions.page_bytes) == (500, 1024 * 1024)
     assert (found.reconnect.min, found.reconnect.max) == (timedelta(seconds=0.5), timedelta(seconds=30))
     assert (found.limits.payload, found.log.format, found.log.level) == (1024 * 1024, "text", "info")

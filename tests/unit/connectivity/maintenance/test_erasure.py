@@ -28,7 +28,8 @@ from connectivity.maintenance.erasure import (
 from connectivity.maintenance.job_runner import Job, JobRunner
 from connectivity.store.folder_lock import DataFolderLocked, lock_folder
 from connectivity.store.store import Store
-from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from mappings.ids import EntityId, EntityType, partition_entity
 from mappings.model.signals import Created, Failed, HistoryQuery, Request, Subscribe, SubscriptionKind
 from spark_store.errors import StoreUnavailable

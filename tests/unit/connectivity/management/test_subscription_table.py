@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from connectivity.errors import OperationRefused
 from connectivity.management.subscription_table import CANCELLED, SHOWN, SubscriptionTable
 from connectivity.subscriptions.engine import UNBOUNDED
-from connectivity.subscriptions.manager import Subscriber, SubscriptionLimits, SubscriptionManager
+from connectivity.subscriptions.limits import SubscriptionLimits
+from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Created, Failed, HistoryQuery, Request, Subscribe, SubscriptionKind
 from tests.support.clock import Clock

@@ -22,7 +22,6 @@ from mappings.model.signals import (
     Complete,
     Created,
     EndReason,
-    ErrorResponse,
     Failed,
     HistoryQuery,
     Next,
@@ -343,25 +342,13 @@ async def test_case_70_closing_the_connection_ends_its_subscriptions_silently() 
     assert bench.failures() == [EndReason.NOT_FOUND]
 
 
-async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_id() -> None:
-    bench = Bench(max_per_connection=2)
-    first = bench.subscribe()
-    bench.subscribe()
-    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
-    refused = bench.reply.signals[-1]
-    assert isinstance(refused, ErrorResponse)
-    assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
-    bench.cancel(first)
-    bench.subscribe()
-
-
 async def test_rs_3_13_an_ended_subscription_is_not_kept_until_its_idle_timeout() -> None:
     """Many subscriptions opened and cancelled within the idle timeout leave few ended ones in memory.
 
     Open ones are still checked in time.
     """
     gc.freeze()  # Objects of earlier tests are not looked at.
-    bench = Bench(idle_timeout=1000, max_per_connection=10)
+    bench = Bench(idle_timeout=1000, max_per_user=10)
     kept = bench.subscribe()
     for _ in range(10):
         for _ in range(500):

@@ -20,11 +20,13 @@ class StoringListener:
     """A door that keeps what it takes. At most MOST pieces are unsettled."""
 
     max_unsettled = MOST
-    has_room = True
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self.has_left = False
+
+    def has_room_for(self, peer: TcpPeer) -> bool:
+        return True
 
     def turned_away(self, reason: str) -> None: ...
 

@@ -198,18 +198,25 @@ async def test_a_closing_listener_reports_all_peers_that_have_left_even_with_uns
         await wait_until(lambda: dict(told) == dict.fromkeys(names, ReaderStatus.GONE))
 
 
-async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "MAX_HELD", 10)
+async def test_messages_of_all_peers_together_are_bounded_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_module, "MAX_HELD", 60)
     async with opened() as pier:
-        callers = [(await pier.caller()) for _ in range(10)]
-        await wait_until(lambda: len(pier.taker.deliveries) == 10)
+        callers = [(await pier.caller()) for _ in range(30)]
+        # An empty piece reports each of them.
+        await wait_until(lambda: len(pier.taker.deliveries) == 30)
         for caller in callers:
             caller.writer.write(b"a")
         await wait_until(lambda: not any(each.times.is_reading for each in pier.link.peers.values()))
-        assert len(pier.taker.deliveries) == 10
-        for each in await pier.take(10):
+        assert len(pier.taker.deliveries) == 30
+        await pier.caller()
+        taken = await pier.take(31)
+        for each in taken:
             each.settle()
-        assert [each.envelope.payload for each in await pier.take(10)] == [b"a"] * 10
+        rest = await pier.take(30)
+        assert [each.envelope.payload for each in rest] == [b"a"] * 30
+        for each in rest:
+            each.settle()
+        assert pier.link._shares.used == 0
 
 
 # ── out ───────────────────────────────────────────────────────────────────────────────────────────────────────────────

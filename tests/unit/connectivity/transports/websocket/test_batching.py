@@ -43,11 +43,14 @@ class Socket(asyncio.Transport):
 class Door:
     """Lets everybody in."""
 
-    max_frame, max_unsettled, has_room = 1 << 20, 10, True
+    max_frame, max_unsettled = 1 << 20, 10
     extensions: tuple[Any, ...] = ()
 
     def admit(self, _peer: WebSocketPeer, _asked: Any) -> AcceptedHandshake:
         return AcceptedHandshake("/twins", {})
+
+    def has_room_for(self, peer: WebSocketPeer) -> bool:
+        return True
 
     def entered(self, peer: WebSocketPeer) -> None: ...
 

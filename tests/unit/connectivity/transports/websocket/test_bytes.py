@@ -28,11 +28,13 @@ class StoringListener:
 
     max_frame, max_unsettled = 1 << 16, MOST
     extensions: Sequence[ServerPerMessageDeflateFactory] = ()
-    has_room = True
 
     def __init__(self) -> None:
         self.taken: list[tuple[bytes, bool]] = []
         self.has_left = False
+
+    def has_room_for(self, peer: WebSocketPeer) -> bool:
+        return True
 
     def turned_away(self, reason: str) -> None:
         pass

@@ -250,27 +250,50 @@ async def test_many_small_messages_at_once_are_taken_bit_by_bit() -> None:
             taken += len(await way.taker.payloads(len(way.taker.deliveries)))
 
 
-async def test_messages_of_all_peers_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_module, "MAX_HELD", 10)
+async def test_messages_of_all_peers_together_are_bounded_and_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers that flood the listener share half of the places; another is still served, and all are in the end."""
+    monkeypatch.setattr(link_module, "MAX_HELD", 60)
     async with opened() as way:
         late, peer = await way.met()
-        clients = [await way.client() for _ in range(4)]
+        clients = [await way.client() for _ in range(9)]
         for client in clients:
-            for _ in range(10):
+            for _ in range(30):
                 await client.send("x")
-        held = await way.take(10)
-        await late.send("late")
+        await wait_until(lambda: sum(each.times.is_reading for each in peers_of(way)) == 1)
+        flooded = len(way.taker.deliveries)
+        assert 30 <= flooded <= 30 + len(clients)
+        held = await way.take(flooded)
+        for text in ("late", "later"):
+            await late.send(text)
+            [delivery] = await way.take(1)
+            assert (delivery.envelope.payload, peer_of(delivery)) == (text.encode(), peer)
+            delivery.settle()
         assert await way.send(peer, b"there") == [None]
         assert await late.recv() == "there"
-        assert way.taker.deliveries == []
-        for delivery in held[:5]:
+        for delivery in held:
             delivery.settle()
-        rest = await way.take(5)
-        for delivery in [*held[5:], *rest]:
-            delivery.settle()
-        for _ in range(26):
+        for _ in range(270 - flooded):
             [delivery] = await way.take(1)
             delivery.settle()
+        assert way.link._shares.used == 0
+
+
+async def test_a_user_is_served_beside_another_whose_peers_settle_nothing() -> None:
+    """Fifty sockets with a hundred unsettled messages each use up half of the places at most."""
+    tokens = ",".join(token_entry(name, name) for name in ("bad", "good"))
+    frame = Frame(Opcode.TEXT, b"x").serialize(mask=True)
+    async with opened(options={"tokens": tokens}) as way:
+        for client in [await way.client("/twins?access_token=bad") for _ in range(50)]:
+            client.transport.write(frame * 100)
+        await wait_until(lambda: not any(each.times.is_reading for each in peers_of(way)))
+        flooded = len(await way.take(len(way.taker.deliveries)))
+        assert link_module.MAX_HELD // 2 <= flooded <= link_module.MAX_HELD // 2 + 50
+        for name in ("good", "bad"):
+            _, peer = await way.met(f"/twins?access_token={name}")
+            assert await way.send(peer, b"answered") == [None]
+        client = await way.client("/twins?access_token=good")
+        client.transport.write(frame * 100)
+        await way.take(100)
 
 
 # ── slow, silent, idle ────────────────────────────────────────────────────────────────────────────────────────────────

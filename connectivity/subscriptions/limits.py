@@ -1,0 +1,38 @@
+"""The limits of subscriptions, and the fault of a subscribe beyond them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connectivity.fair_share import FairShare, PeerShare
+from mappings.errors import Fault
+from mappings.model.signals import SubscriptionKind
+
+SHARED = 3
+"""How many times the subscriptions of a single user all users of a connection share."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionLimits:
+    """The timers (in seconds) and sizes of subscriptions.
+
+    `max_per_user`: the open subscriptions of one user at a connection; `SHARED` times as many are shared by all its users.
+    """
+
+    idle_timeout: float = 60.0
+    open_timeout: float = 15.0
+    after_life: float = 10.0
+    max_per_user: int = 10_000
+    page_items: int = 500
+    page_bytes: int = 1 << 20
+
+
+def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> Fault:
+    """Return the fault of a subscribe by a peer whose share is used up."""
+    return Fault(
+        429,
+        "thing-search:subscription.limit" if kind is SubscriptionKind.SEARCH else "streaming.subscription.limit",
+        f"This user has {share.user.used} open subscriptions at this connection, {share.used} of them by this peer or "
+        f"session, and all users have {shares.used} of at most {shares.most}: its share is used up.",
+        "Cancel subscriptions that are no longer needed, or let them end.",
+    )

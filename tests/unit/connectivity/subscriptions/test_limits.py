@@ -1,0 +1,52 @@
+"""How many subscriptions users and peers can open at a connection."""
+
+from __future__ import annotations
+
+from connectivity.subscriptions.manager import Subscriber
+from connectivity.transports.base import ReaderStatus
+from mappings.model.signals import ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
+from tests.support.in_process.fakes import KeepingReply
+from tests.support.in_process.subscription_setup import LAMP, READER, Bench
+
+
+async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_id() -> None:
+    bench = Bench(max_per_user=2)
+    first = bench.subscribe()
+    bench.subscribe()
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
+    refused = bench.reply.signals[-1]
+    assert isinstance(refused, ErrorResponse)
+    assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
+    assert refused.fault.message == (
+        "This user has 2 open subscriptions at this connection, 2 of them by this peer or session, "
+        "and all users have 2 of at most 6: its share is used up."
+    )
+    bench.cancel(first)
+    bench.subscribe()
+
+
+def subscribe_often(bench: Bench, number: int, subjects: tuple[str, ...], reader: str | None = None) -> int:
+    """How many of so many subscriptions are opened."""
+    reply = KeepingReply()
+    peer = Subscriber(reply, subjects, "c-1", reader=reader)
+    for _ in range(number):
+        bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), peer)
+    return reply.names.count("Created")
+
+
+async def test_a_user_subscribes_beside_one_with_as_many_subscriptions_as_it_can_have() -> None:
+    bench = Bench(max_per_user=100)
+    assert subscribe_often(bench, 400, ("acme:greedy",)) == 100
+    assert subscribe_often(bench, 400, ("acme:modest",)) == 67
+    assert subscribe_often(bench, 400, ("acme:late",)) > 40
+    bench.streams.closed("c-1")
+    assert subscribe_often(bench, 400, ("acme:greedy",)) == 100
+
+
+async def test_a_peer_of_a_listener_subscribes_beside_others_of_the_same_user() -> None:
+    bench = Bench(max_per_user=100)
+    greedy = [subscribe_often(bench, 400, READER, f"peer-{number}") for number in range(2)]
+    assert greedy[0] == 100
+    assert subscribe_often(bench, 10, READER, "peer-late") == 10
+    bench.streams.reader("c-1", "peer-0", ReaderStatus.GONE)
+    assert subscribe_often(bench, 50, READER, "peer-late") == 50
