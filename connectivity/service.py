@@ -177,6 +177,7 @@ class Service:
         )
         self.monitor.watch_subscriptions(lambda: self.subscriptions)
         self.monitor.watch_figures(self.subscriptions.figures)
+        self.monitor.watch_figures(self.searching.figures)
         retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
         rows, quotas = partial(SessionRepository, self.store), Quotas(settings.quotas)
         handlers = open_handlers(

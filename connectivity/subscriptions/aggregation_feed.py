@@ -91,7 +91,7 @@ def open_search(
 class FullScan:
     """A scan of all matches of a query, ordered by ID, a slice at a time."""
 
-    __slots__ = ("_budget", "_place", "_question", "_searching", "_seconds", "_seconds_left", "is_over", "subjects")
+    __slots__ = ("_budget", "_is_over", "_place", "_question", "_searching", "_seconds", "_seconds_left", "subjects")
 
     def __init__(self, searching: SearchService, question: ThingQuery, subjects: Sequence[str], seconds: float) -> None:
         self._searching = searching
@@ -99,18 +99,23 @@ class FullScan:
         self.subjects = tuple(subjects)
         self._seconds = self._seconds_left = seconds
         self._place: SortKey | None = None
-        self.is_over = False
+        self._is_over = False
 
-    async def slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
-        """Pass the next matches to `add`, in a search thread.
+    async def read(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
+        """Pass all matches to `add`, in search threads.
 
-        Raises FeedFailed when the time limit is exceeded, StoreUnavailable, and what `add` raises.
+        Raises FeedFailed when the time limit is exceeded or too many searches wait, StoreUnavailable, and what `add` raises.
         """
+        async with self._searching.searches.slot(self.subjects):
+            while not self._is_over:
+                await self._slice(add)
+
+    async def _slice(self, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]) -> None:
         try:
-            await self._searching.look(lambda worker: self._read_slice(worker, add))
+            await self._searching.look(self.subjects, lambda worker: self._read_slice(worker, add))
         except BudgetExceeded:
             raise FeedFailed(self._timeout_fault()) from None
-        if self._seconds_left <= 0 and not self.is_over:
+        if self._seconds_left <= 0 and not self._is_over:
             raise FeedFailed(self._timeout_fault())
 
     def _read_slice(
@@ -121,7 +126,7 @@ class FullScan:
         rights = ThingRights(worker.world, self.subjects)
         page = worker.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._seconds_left))
         add(page.hits, worker, rights)
-        self._place, self.is_over = page.place, page.is_last
+        self._place, self._is_over = page.place, page.is_last
         self._seconds_left -= time.perf_counter() - started
 
     def _timeout_fault(self) -> Fault:
@@ -158,8 +163,7 @@ class AggregationFeed(Feed):
                     groups.add(hit.thing, None if access.is_whole else access.may)
 
         try:
-            while not self._scan.is_over:
-                await self._scan.slice(add)
+            await self._scan.read(add)
         except TooManyGroups as error:
             raise FeedFailed(error.fault) from error
         rows = await asyncio.to_thread(lambda: [_encode(row) for row in groups.rows()])

@@ -25,6 +25,7 @@ from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
 from connectivity.subscriptions.search_feed import AT_ONCE, PageBuilder, SearchRequest, item
+from connectivity.subscriptions.search_queue import MAX_WAITING, SearchQueue
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import StateLookup
 from connectivity.twins.retrieval import TIMESTAMP
@@ -53,6 +54,7 @@ from spark_store.queries.as_of import (
     visible_parts,
     with_policies,
 )
+from spark_store.queries.spark_query import AT_ONCE as SPARK_AT_ONCE
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.rql.query import Access
@@ -120,6 +122,7 @@ class AsOfSearches:
         self.options = options or PastOptions()
         self.lake: Lake = queries.lake
         self.spark = AsyncSparkQueries(queries)
+        self.searches = SearchQueue(SPARK_AT_ONCE, max(1, SPARK_AT_ONCE - 1), MAX_WAITING)
         self._store = store
         self._world = world
         self._now = now
@@ -257,7 +260,10 @@ class AsOfFeed(Feed):
         with contextlib.ExitStack() as undo:
             spool = Spool(past.lake.folder, question.order, past.options.bound)
             undo.callback(spool.close)
-            async with contextlib.aclosing(past.spark.run(spark_query, QueryLimits(past.options.seconds))) as batches:
+            async with (
+                past.searches.slot(self._request.subjects),
+                contextlib.aclosing(past.spark.run(spark_query, QueryLimits(past.options.seconds))) as batches,
+            ):
                 async for batch in batches:
                     found = await asyncio.to_thread(lambda it: past.with_policies(list(candidates(it))), batch)
                     accesses = await past.accesses(found, self._request.subjects)

@@ -2,7 +2,8 @@
 
 A search that names its thing is answered on the event loop, from the state in memory. Any other one runs in a worker thread
 with a read connection of its own (`spark_store.rql.query.ThingSearch`), in slices, so that it blocks neither the event loop
-nor other searches. All changes decided before a page is requested are durable before it is read: clients find their writes.
+nor other searches; users take turns (`connectivity.subscriptions.search_queue`). All changes decided before a page is
+requested are durable before it is read: clients find their writes.
 
 Nothing stays open between two pages: a position is that of the last thing in the order of the result. Current policies
 decide what a page may show. A page is filled until the time limit, and sent if it has things; otherwise the search fails.
@@ -11,18 +12,22 @@ decide what a page may show. A page is filled until the time limit, and sent if 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
+from connectivity.subscriptions.search_queue import MAX_RUNNING, MAX_WAITING, SearchQueue, User, search_metrics
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import TIMESTAMP, shorten_timestamp
@@ -178,6 +183,8 @@ class SearchService:
         """Opens a search of the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
         self._workers = _Workers(open_connection, now, self.options.workers)
+        self.searches = SearchQueue(sys.maxsize, MAX_RUNNING, MAX_WAITING)
+        """The searches whose page is being filled, and scans of all matches, however many slices they take."""
 
     def open(self, query: SearchQuery, headers: Headers, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a search, or a fault."""
@@ -205,16 +212,21 @@ class SearchService:
             return read(filter, self._now())
         return _read_once(filter)
 
-    async def look(self, look: Callable[[SearchWorker], Result]) -> Result:
-        """Run `look` in a worker thread, after all changes decided until now are durable.
+    async def look(self, user: User, look: Callable[[SearchWorker], Result]) -> Result:
+        """Run `look` in a worker thread in the user's turn, after all changes decided until now are durable.
 
         Raises StoreUnavailable, and what `look` raises.
         """
         await self.store.barrier()
-        return await self._workers.run(look)
+        return await self._workers.run(user, look)
+
+    def figures(self) -> Iterator[GaugeReading]:
+        """Return the gauges for a scrape."""
+        return search_metrics(self.searches.running.total(), self.searches.waiting)
 
     async def close(self) -> None:
         """Stop the worker threads."""
+        self.searches.close(_STOPPED)
         await self._workers.close()
 
 
@@ -236,6 +248,7 @@ class SearchFeed(Feed):
     """The pages of one search. A single object, as there may be many."""
 
     __slots__ = ("_is_closed", "_request", "_service", "_thing_id")
+    has_timeout = True
 
     def __init__(self, service: SearchService, request: SearchRequest) -> None:
         self._service = service
@@ -245,6 +258,12 @@ class SearchFeed(Feed):
 
     async def page(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
+        if self._thing_id is not None:
+            return await self._fill(position, limit, max_bytes)
+        async with self._service.searches.slot(self._request.subjects):
+            return await self._fill(position, limit, max_bytes)
+
+    async def _fill(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         size, place = self._request.size, position or None
         pages, budget = PageBuilder(size, max_bytes), Budget(self._service.options.budget)
         wanted = size * max(1, min(limit, AT_ONCE // size))
@@ -276,7 +295,8 @@ class SearchFeed(Feed):
             await service.store.barrier()
             return result
         return await service.look(
-            lambda worker: self._read_slice(worker.reading, worker.world, place, limit, budget, max_bytes)
+            self._request.subjects,
+            lambda worker: self._read_slice(worker.reading, worker.world, place, limit, budget, max_bytes),
         )
 
     def _read_slice(
@@ -295,7 +315,7 @@ class SearchFeed(Feed):
 
 
 class _Workers:
-    """Worker threads, each with a connection of its own. Searches run in order of arrival."""
+    """Worker threads, each with a connection of its own."""
 
     def __init__(
         self, open_connection: Callable[[], SearchConnection], now: Callable[[], datetime], number: int
@@ -303,26 +323,37 @@ class _Workers:
         self._open = open_connection
         self._now = now
         self._threads = ThreadPoolExecutor(max_workers=number, thread_name_prefix="search")
+        self._queue = SearchQueue(number, number, sys.maxsize)
         self._thread_local = threading.local()
         self._opened: list[SearchConnection] = []
         self._is_closed = False
 
-    async def run(self, look: Callable[[SearchWorker], Result]) -> Result:
+    async def run(self, user: User, look: Callable[[SearchWorker], Result]) -> Result:
         if self._is_closed:
             raise StoreUnavailable(_STOPPED)
-        future = asyncio.get_running_loop().run_in_executor(self._threads, self._run, look)
+        await self._queue.enter(user)
+        if self._is_closed:
+            self._queue.leave(user)
+            raise StoreUnavailable(_STOPPED)
+        running = self._threads.submit(self._run, look)
         try:
-            return await future
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if self._is_closed and (task is None or not task.cancelling()):
-                # The shutdown cancelled a search that had not begun; the waiting task itself was not cancelled.
-                raise StoreUnavailable(_STOPPED) from None
-            raise
+            return await asyncio.wrap_future(running)
+        finally:
+            if running.done():
+                self._queue.leave(user)
+            else:
+                # The waiting task was cancelled; the thread is free once it has ended.
+                running.add_done_callback(partial(self._end_later, asyncio.get_running_loop(), user))
+
+    def _end_later(self, loop: asyncio.AbstractEventLoop, user: User, _: Future[Any]) -> None:
+        # The event loop is closed if the service stopped before.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(self._queue.leave, user)
 
     async def close(self) -> None:
         self._is_closed = True
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        self._queue.close(_STOPPED)
+        await asyncio.to_thread(self._threads.shutdown)
         for reading in self._opened:
             reading.close()
 

@@ -135,8 +135,7 @@ class SearchRequests:
         async with _as_operation_refused(search.seconds):
             request = (await self._parse_and_audit(search)).request
             scan = FullScan(self._service, request.question, request.subjects, self._count_timeout)
-            while not scan.is_over:
-                await scan.slice(add)
+            await scan.read(add)
         return number
 
     async def plan(self, search: HttpSearch) -> Mapping[str, Any]:
@@ -148,9 +147,10 @@ class SearchRequests:
         async with _as_operation_refused(search.seconds):
             request = (await self._parse_and_audit(search)).request
             plan = await self._service.look(
+                request.subjects,
                 lambda worker: worker.reading.explain(
                     request.question, ThingRights(worker.world, request.subjects), request.size
-                )
+                ),
             )
         return {
             "accessPath": plan.access_path.value,

@@ -18,6 +18,7 @@ from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
 from connectivity.sources.consumer import settlement_metrics
 from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
 from connectivity.subscriptions.read_ahead import read_ahead_metrics
+from connectivity.subscriptions.search_queue import search_metrics
 from connectivity.targets.event_publisher import target_metrics
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
 
@@ -61,6 +62,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
     monitor.watch_figures(lambda: target_metrics({(_CONNECTION, "0"): (3, 0.5)}, {(_CONNECTION, "0"): 1}))
     monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))
+    monitor.watch_figures(lambda: search_metrics(2, 0))
     monitor.watch_figures(lambda: read_ahead_metrics({_CONNECTION: 4096}))
     watermark = Watermark(
         3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}

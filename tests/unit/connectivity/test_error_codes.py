@@ -146,6 +146,7 @@ ELSEWHERE = {
     "thing-search:past.behind": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
     "thing-search:past.unavailable": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:past.unreachable": "tests/unit/connectivity/subscriptions/test_as_of_feed.py",
+    "thing-search:search.limit": "tests/unit/connectivity/subscriptions/test_search_queue.py",
     "thing-search:search.option.invalid": "tests/unit/connectivity/subscriptions/test_search_feed.py",
     "thing-search:subscription.aborted": "tests/vectors/ditto/said.json",
     "thing-search:subscription.cancelled": "tests/unit/connectivity/management/test_subscription_table.py",

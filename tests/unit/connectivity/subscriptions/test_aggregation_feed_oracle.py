@@ -16,6 +16,7 @@ import pytest
 from connectivity.subscriptions.aggregation_feed import AggregationFeed, FullScan, RowBudget
 from connectivity.subscriptions.feed import PageEnd
 from connectivity.subscriptions.search_feed import SearchService, SearchWorker
+from connectivity.subscriptions.search_queue import SearchQueue
 from connectivity.twins.context import CurrentStateLookup
 from spark_store.rql.options import BY_ID
 from spark_store.rql.query import ThingQuery
@@ -37,8 +38,9 @@ class InlineSearch:
 
     def __init__(self, looking: SearchWorker) -> None:
         self._looking = looking
+        self.searches = SearchQueue(1, 1, 0)
 
-    async def look(self, look: Callable[[SearchWorker], Answered]) -> Answered:
+    async def look(self, _user: tuple[str, ...], look: Callable[[SearchWorker], Answered]) -> Answered:
         return look(self._looking)
 
 

@@ -1,0 +1,130 @@
+"""A queue for searches in which users take turns, and each has a limited number of places.
+
+A user stands for the clients with the same authorization subjects. However many searches one of them starts, the next slot
+goes to the user who has waited longest for a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter, OrderedDict
+from collections.abc import AsyncIterator, Iterator
+
+from connectivity.monitoring.prometheus import GaugeReading
+from connectivity.subscriptions.feed import FeedFailed
+from mappings.errors import Fault
+from spark_store.errors import StoreUnavailable
+
+MAX_RUNNING = 16
+"""The most searches of one user at once; each uses a thread for 0.25 s at a time."""
+
+MAX_WAITING = 1000
+"""The most searches of one user that wait for others of the user."""
+
+User = tuple[str, ...]
+
+
+class SearchQueue:
+    """The slots that searches use: at most `slots` are used at once, `per_user` of them by one user."""
+
+    def __init__(self, slots: int, per_user: int, max_waiting: int) -> None:
+        """`max_waiting`: the most searches of one user that wait."""
+        self._free = slots
+        self._per_user, self._max_waiting = per_user, max_waiting
+        self.running: Counter[User] = Counter()
+        self._waiting: OrderedDict[User, OrderedDict[asyncio.Future[None], None]] = OrderedDict()
+        """By user, whose turn is next first."""
+
+    def __repr__(self) -> str:
+        return f"<SearchQueue {self.running.total()} running, {self.waiting} waiting>"
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @contextlib.asynccontextmanager
+    async def slot(self, user: User) -> AsyncIterator[None]:
+        """Wait for a slot, and use it for the block. Raises FeedFailed if too many searches of the user wait."""
+        await self.enter(user)
+        try:
+            yield
+        finally:
+            self.leave(user)
+
+    async def enter(self, user: User) -> None:
+        """Wait for a slot, which `leave` gives back. Raises FeedFailed if too many searches of the user wait."""
+        if user not in self._waiting and self._has_slot(user):
+            self._take(user)
+            return
+        waiting = self._waiting.setdefault(user, OrderedDict())
+        if len(waiting) >= self._max_waiting:
+            raise FeedFailed(self._full(user))
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting[turn] = None
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.cancelled():
+                self._forget(user, turn)
+            else:
+                self.leave(user)
+            raise
+
+    def leave(self, user: User) -> None:
+        self._free += 1
+        self.running[user] -= 1
+        if not self.running[user]:
+            del self.running[user]
+        self._grant()
+
+    def close(self, reason: str) -> None:
+        """Fail the searches that wait with StoreUnavailable."""
+        waiting, self._waiting = self._waiting, OrderedDict()
+        for turns in waiting.values():
+            for turn in turns:
+                if not turn.done():
+                    turn.set_exception(StoreUnavailable(reason))
+
+    def _has_slot(self, user: User) -> bool:
+        return self._free > 0 and self.running[user] < self._per_user
+
+    def _take(self, user: User) -> None:
+        self._free -= 1
+        self.running[user] += 1
+
+    def _grant(self) -> None:
+        """Give free slots to waiting searches, one of each user in turn."""
+        passed = 0
+        while self._free > 0 and passed < len(self._waiting):
+            user, turns = self._waiting.popitem(last=False)
+            if self.running[user] < self._per_user:
+                turn, _ = turns.popitem(last=False)
+                if not turn.done():
+                    self._take(user)
+                    turn.set_result(None)
+                passed = 0
+            else:
+                passed += 1
+            if turns:
+                self._waiting[user] = turns
+
+    def _forget(self, user: User, turn: asyncio.Future[None]) -> None:
+        if (turns := self._waiting.get(user)) is not None:
+            turns.pop(turn, None)
+            if not turns:
+                del self._waiting[user]
+
+    def _full(self, user: User) -> Fault:
+        return Fault(
+            429,
+            "thing-search:search.limit",
+            f"{self.running[user]} searches of these subjects are running and {self._max_waiting} wait, which is the limit.",
+            "Wait for the results of earlier searches before you start others.",
+        )
+
+
+def search_metrics(running: int, waiting: int) -> Iterator[GaugeReading]:
+    """Yield the gauges of searches."""
+    yield GaugeReading("connectivity_searches_running", "Searches of which a page is being filled.", {(): running})
+    yield GaugeReading("connectivity_searches_waiting", "Searches that wait for others of their user.", {(): waiting})

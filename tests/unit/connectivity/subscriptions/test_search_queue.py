@@ -1,0 +1,168 @@
+"""How users take turns at searches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from connectivity.subscriptions.feed import FeedFailed
+from connectivity.subscriptions.search_queue import SearchQueue, User
+from spark_store.errors import StoreUnavailable
+from tests.support.in_process.search_client import Searcher, has_thing
+from tests.support.in_process.service import ConnectionHarness, pause, policy, source, until
+
+BAD: User = ("acme:bad",)
+GOOD: User = ("acme:good",)
+
+
+class Crowd:
+    """Searches that use a slot until they are ended; `order` has the users whose turn came."""
+
+    def __init__(self, queue: SearchQueue) -> None:
+        self.queue = queue
+        self.order: list[User] = []
+
+    def start(self, *users: User) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(self._search(user)) for user in users]
+
+    async def _search(self, user: User) -> None:
+        await self.queue.enter(user)
+        self.order.append(user)
+
+    async def end(self, user: User) -> None:
+        self.queue.leave(user)
+        await pause()
+
+
+async def test_users_take_turns_however_many_searches_one_of_them_starts() -> None:
+    crowd = Crowd(SearchQueue(2, 2, 100))
+    crowd.start(*[BAD] * 10)
+    await pause()
+    crowd.start(GOOD, GOOD)
+    await pause()
+    assert crowd.order == [BAD, BAD]
+    for _ in range(4):
+        await crowd.end(BAD)
+    assert crowd.order == [BAD, BAD, BAD, GOOD, BAD, GOOD]
+
+
+async def test_one_user_does_not_use_all_slots_if_its_own_are_fewer() -> None:
+    crowd = Crowd(SearchQueue(2, 1, 100))
+    crowd.start(BAD, BAD, GOOD)
+    await pause()
+    assert crowd.order == [BAD, GOOD]
+    await crowd.end(GOOD)
+    assert crowd.order == [BAD, GOOD]
+    await crowd.end(BAD)
+    assert crowd.order == [BAD, GOOD, BAD]
+
+
+async def test_searches_of_a_user_that_wait_are_limited_and_those_of_others_go_on() -> None:
+    crowd = Crowd(SearchQueue(100, 2, 3))
+    tasks = crowd.start(*[BAD] * 6, GOOD)
+    await pause()
+    refused = tasks[5].exception()
+    assert isinstance(refused, FeedFailed)
+    assert (refused.fault.status, refused.fault.error) == (429, "thing-search:search.limit")
+    assert refused.fault.message == "2 searches of these subjects are running and 3 wait, which is the limit."
+    assert crowd.order == [BAD, BAD, GOOD]
+
+
+@pytest.mark.parametrize("is_granted", [False, True])
+async def test_a_search_cancelled_while_it_waits_leaves_its_place(*, is_granted: bool) -> None:
+    crowd = Crowd(SearchQueue(1, 1, 100))
+    first, second, third = crowd.start(BAD, BAD, BAD)
+    await pause()
+    if is_granted:
+        crowd.queue.leave(BAD)
+    second.cancel()
+    await pause()
+    if not is_granted:
+        crowd.queue.leave(BAD)
+    await third
+    assert (first.done(), second.cancelled()) == (True, True)
+    await crowd.end(BAD)
+    assert repr(crowd.queue) == "<SearchQueue 0 running, 0 waiting>"
+
+
+async def test_searches_that_wait_fail_when_the_queue_is_closed() -> None:
+    crowd = Crowd(SearchQueue(1, 1, 100))
+    _, waiting, cancelled = crowd.start(BAD, BAD, BAD)
+    await pause()
+    cancelled.cancel()
+    crowd.queue.close("the service stops")
+    with pytest.raises(StoreUnavailable, match="the service stops"):
+        await waiting
+
+
+# Searches.
+
+
+@pytest.fixture
+def harness() -> Iterator[ConnectionHarness]:
+    made = ConnectionHarness(source(), source("good", "acme:good"))
+    yield made
+    made.search.gate.set()
+
+
+async def has_things(harness: ConnectionHarness) -> None:
+    for number in range(3):
+        await has_thing(harness, f"lamp-{number}", policy=policy("acme:owner", "acme:good"))
+
+
+@pytest.mark.parametrize(("more", "at_once"), [({}, 8), ({"aggregation": {}}, 16)], ids=["search", "aggregation"])
+async def test_a_user_is_answered_beside_one_who_starts_very_many_searches(
+    harness: ConnectionHarness, more: dict[str, Any], at_once: int
+) -> None:
+    """Only the searches that are in a thread already come before it, though each takes several slices."""
+    await has_things(harness)
+    harness.search.slice = 1
+    harness.search.gate.clear()
+    bad, good = Searcher(harness), Searcher(harness, source=1)
+    keys = [await bad.subscribe("not(exists(attributes/x))", **more) for _ in range(30)]
+    for key in keys:
+        bad.ask(key)
+    await until(lambda: harness.searching.searches.running[("acme:owner",)] == at_once)
+    own = await good.subscribe("not(exists(attributes/x))", **more)
+    good.ask(own)
+    await until(lambda: harness.searching.searches.running[("acme:good",)] == 1)
+    harness.search.gate.set()
+    await until(lambda: good.end(own) == "complete")
+    assert sum(bad.end(key) is not None for key in keys) <= 4
+
+
+async def test_too_many_searches_of_a_user_are_refused_with_the_limit(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await has_things(harness)
+    monkeypatch.setattr(harness.searching, "searches", SearchQueue(100, 1, 2))
+    harness.search.gate.clear()
+    bad, good = Searcher(harness), Searcher(harness, source=1)
+    keys = [await bad.subscribe("not(exists(attributes/x))", aggregation={}) for _ in range(4)]
+    for key in keys:
+        bad.ask(key)
+    await until(lambda: bad.end(keys[3]) == "failed")
+    assert bad.failure(keys[3])["status"] == 429
+    assert bad.failure(keys[3])["error"] == "thing-search:search.limit"
+    own = await good.subscribe("not(exists(attributes/x))")
+    good.ask(own)
+    harness.search.gate.set()
+    await until(lambda: good.end(own) == "complete")
+    await until(lambda: [bad.end(key) for key in keys[:3]] == ["complete"] * 3)
+
+
+async def test_waiting_for_a_turn_is_not_idleness(harness: ConnectionHarness) -> None:
+    await has_things(harness)
+    harness.search.gate.clear()
+    searcher = Searcher(harness)
+    key = await searcher.subscribe("not(exists(attributes/x))")
+    searcher.ask(key)
+    await until(lambda: harness.searching.searches.running.total() == 1)
+    for _ in range(100):
+        harness.clock.advance(1)
+        harness.streams.sweep()
+    harness.search.gate.set()
+    await until(lambda: searcher.end(key) == "complete")
