@@ -62,20 +62,19 @@ from connectivity.store.spark_queries import open_spark_queries
 from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
 from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
+from connectivity.subscriptions.entity_feeds import EntityFeeds
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.live_feed import LiveFeeds
 from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchOptions, SearchService
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.transports.base import ConsumeOptions
-from connectivity.twins.access import may_stream
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
-from mappings.ids import EntityId, EntityType
-from mappings.model.signals import LiveQuery, SearchQuery, SessionQuery, Subscribe, SubscriptionKind
-from spark_store.errors import QueryError, StoreError
+from mappings.ids import EntityId
+from mappings.model.signals import SearchQuery, SessionQuery, Subscribe, SubscriptionKind
+from spark_store.errors import StoreError
 from spark_store.lake.tables import Lake
 from spark_store.search.sqlite_search import SqliteSearch
 
@@ -98,12 +97,6 @@ TRACING_SECONDS = 0.5
 """How long the last spans may take."""
 
 _SWEEP_SECONDS = 1.0
-
-_TWINS = (EntityType.THING, EntityType.POLICY)
-"""Entity types whose policies decide who can read their events.
-
-Other streams are authorized before the subscribe.
-"""
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread may hold the interpreter.
@@ -163,6 +156,7 @@ class Service:
             note=definitions.audit,
         )
         self.live_feeds = LiveFeeds(self.store)
+        self._entity_feeds = EntityFeeds(self.store, self.decider.world, self.live_feeds, now)
         self.subscriptions = SubscriptionManager(
             self._open_feed,
             SubscriptionLimits(
@@ -350,27 +344,14 @@ class Service:
         return AsOfSearches(self.store, self.decider.world, open_spark_queries(self.settings), now, options)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
-        """Return the feed of a subscribe.
-
-        Read permission is checked here once, with the subjects of the subscribe.
-        """
+        """Return the feed of a subscribe, or the fault."""
         query = subscribe.query
         if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())
         if isinstance(query, SearchQuery):
             seconds = self.settings.search.budget_for_all.total_seconds()
             return open_search(self.searching, self._row_budget, query, subscribe.headers, subjects, seconds)
-        if (
-            query.entity.type in _TWINS
-            and (fault := may_stream(query.entity, subjects, self.decider.world)) is not None
-        ):
-            return fault
-        if isinstance(query, LiveQuery):
-            return self.live_feeds.feed(query.entity, query.after, may_skip=query.may_skip)
-        try:
-            return HistoryFeed.open(self.store, query, self._now())
-        except QueryError as error:
-            return error.fault
+        return self._entity_feeds.open(query, subjects)
 
 
 def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistory]:

@@ -80,6 +80,35 @@ class HistoryStart(NamedTuple):
         return self.first == self.erased + 1
 
 
+class Incarnation(NamedTuple):
+    """The life of a deleted entity: its first and last revision, and who could read it then.
+
+    `permissions` are those of its policy at the deletion, imports included, as JSON; None if they are not known.
+    """
+
+    first: int
+    last: int
+    permissions: bytes | None
+
+
+class StateGuard(NamedTuple):
+    """The policy that decides about a state, or the permissions at the end of its incarnation.
+
+    The namespace is that of the entity; the permissions are those of `Incarnation`, None for the present incarnation.
+    """
+
+    policy: str
+    namespace: str
+    permissions: bytes | None = None
+
+
+class PolicyReferences(NamedTuple):
+    """How many things name a policy, and how many policies import it."""
+
+    things: int
+    policies: int
+
+
 class EventCause(NamedTuple):
     """The cause of an event for targets: the connection of its command, and its headers there."""
 
@@ -178,13 +207,14 @@ class StoredAnswer(msgspec.Struct, frozen=True):
 class Change(msgspec.Struct, frozen=True):
     """The effect of one command, stored completely or not at all: events, states, answer.
 
-    `cause` is stored with each of the events, for targets.
+    `cause` is stored with each of the events, for targets. `permissions`: see `Incarnation`, if an entity is deleted.
     """
 
     events: tuple[Event, ...]
     snapshots: tuple[Snapshot, ...]
     answer: StoredAnswer | None = None
     cause: EventCause | None = None
+    permissions: bytes | None = None
 
 
 class StoredRevision(NamedTuple):

@@ -120,7 +120,7 @@ class CommandExecutor:
             cause = (
                 cause_of(command.headers, sender.labels, arrival.route.connection_id, subjects) if needs_cause else None
             )
-            change = Change(decision.events, decision.snapshots, answer, cause)
+            change = Change(decision.events, decision.snapshots, answer, cause, decision.permissions)
             self._store.stage(change)
             batch.changes.append(change)
             batch.announcements += decision.announcements

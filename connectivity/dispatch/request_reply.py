@@ -9,6 +9,7 @@ acknowledgements, live responses). Deadlines are in `connectivity.dispatch.pendi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
@@ -47,6 +48,7 @@ from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Outcome, ignore_outcome
 from connectivity.twins.access import may_send
 from connectivity.twins.context import StateLookup
+from connectivity.twins.incarnations import WithoutPast
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, parse_entity_id
 from mappings.model.signals import (
@@ -97,12 +99,13 @@ class LiveDelivery(NamedTuple):
     pending: PendingRequest | None
 
 
-class _CurrentThing(NamedTuple):
+@dataclass(slots=True)
+class _CurrentThing(WithoutPast):
     """The state of one thing when a live signal was checked, so that sending reads nothing from the store."""
 
     thing: Snapshot | None
     policy: Snapshot | None
-    permissions: Enforcer | None
+    permissions_now: Enforcer | None
 
     @classmethod
     def of(cls, thing: EntityId, world: StateLookup) -> _CurrentThing:
@@ -119,7 +122,7 @@ class _CurrentThing(NamedTuple):
         return self.policy if entity.type is EntityType.POLICY else self.thing
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:  # noqa: ARG002
-        return self.permissions
+        return self.permissions_now
 
     def now(self) -> datetime:
         return utc_now()

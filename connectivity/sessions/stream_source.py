@@ -95,8 +95,12 @@ class StreamSource:
         return entry_of(event, previous=previous, ttl=ttl)
 
     def position(self, event: Event) -> tuple[int | None, int]:
-        """Return the readable predecessor of an entry, and its remaining seconds (0: unlimited)."""
-        previous = predecessor(event.revision - 1, self._store.oldest_revision(event.entity))
+        """Return the readable predecessor of an entry, and its remaining seconds (0: unlimited).
+
+        The creation of a twin has none: what came before it may be another owner's.
+        """
+        last = None if event.is_creation else event.revision - 1
+        previous = predecessor(last, self._store.oldest_revision(event.entity))
         if self._lifetimes.is_forever:
             return previous, 0
         return previous, self._lifetimes.remaining_seconds(event, int(self._now().timestamp() * 1000))

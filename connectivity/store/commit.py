@@ -106,18 +106,22 @@ class ReportQueue:
 
 
 class UncommittedState:
-    """States and answers that are decided and not durable yet."""
+    """States, answers and deletions that are decided and not durable yet."""
 
-    __slots__ = ("answers", "snapshots")
+    __slots__ = ("answers", "deletions", "snapshots")
 
     def __init__(self) -> None:
         self.snapshots: dict[EntityId, Snapshot] = {}
+        self.deletions: dict[EntityId, dict[int, bytes | None]] = {}
+        """The permissions at each deletion of an entity, by its revision."""
         self.answers: dict[tuple[str, int, str], StoredAnswer] = {}
         """By `DeliveryName.place`, here as a slice: this runs for every change."""
 
     def add(self, change: Change) -> None:
         for snapshot in change.snapshots:
             self.snapshots[snapshot.entity] = snapshot
+            if snapshot.state is None:
+                self.deletions.setdefault(snapshot.entity, {})[snapshot.revision] = change.permissions
         if change.answer is not None:
             self.answers[change.answer.delivery[:3]] = change.answer
 
@@ -127,19 +131,33 @@ class UncommittedState:
             for snapshot in change.snapshots:
                 if self.snapshots.get(snapshot.entity) is snapshot:
                     del self.snapshots[snapshot.entity]
+                if snapshot.state is None:
+                    self._forget_deletion(snapshot)
             if (answer := change.answer) is not None and self.answers.get(place := answer.delivery[:3]) is answer:
                 del self.answers[place]
+
+    def _forget_deletion(self, snapshot: Snapshot) -> None:
+        found = self.deletions.get(snapshot.entity, {})
+        found.pop(snapshot.revision, None)
+        if not found:
+            self.deletions.pop(snapshot.entity, None)
 
     def drop(self, snapshot: Snapshot) -> None:
         """Remove the state of an erased entity. A later one stays."""
         if self.snapshots.get(snapshot.entity) is snapshot:
             del self.snapshots[snapshot.entity]
 
-    def forget(self, answer: StoredAnswer) -> None:
-        """Remove an answer that cannot be stored."""
-        if self.answers.get(answer.delivery.place) is answer:
-            del self.answers[answer.delivery.place]
+    def undo(self, changes: Sequence[Change]) -> None:
+        """Remove changes that cannot be stored, and later states of their entities."""
+        for change in changes:
+            for snapshot in change.snapshots:
+                self.snapshots.pop(snapshot.entity, None)
+                if snapshot.state is None:
+                    self._forget_deletion(snapshot)
+            if (answer := change.answer) is not None and self.answers.get(answer.delivery.place) is answer:
+                del self.answers[answer.delivery.place]
 
     def clear(self) -> None:
         self.snapshots.clear()
+        self.deletions.clear()
         self.answers.clear()

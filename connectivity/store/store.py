@@ -27,6 +27,7 @@ import structlog
 from connectivity.authorization.revalidation import PolicyChangeNotifier
 from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, ReportQueue, UncommittedState
 from connectivity.store.event_tail import EventTail
+from connectivity.store.incarnation_repository import IncarnationRepository
 from connectivity.store.options import StoreOptions
 from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
@@ -99,6 +100,8 @@ class Store:
         """The newest durable events, for readers that need all of them."""
         self.retained_history = RetainedHistory(journal, self.ask_lake)
         """Where histories begin."""
+        self.lives = IncarnationRepository(journal, self._decided, self._durable_snapshot)
+        """The deleted lives of entities, and who refers to a policy."""
         self.policy_changes = PolicyChangeNotifier()
         """Notifies of policies that have changed."""
         self._last: int | None = None
@@ -148,8 +151,13 @@ class Store:
 
         Raises StoreUnavailable.
         """
-        found = self._decided.snapshots.get(entity) or self._cache.get(entity)
-        if found is None and (found := self._journal.snapshot(entity)) is not None:
+        return self._decided.snapshots.get(entity) or self._cache.get(entity) or self._read_snapshot(entity)
+
+    def _durable_snapshot(self, entity: EntityId) -> Snapshot | None:
+        return self._cache.get(entity) or self._read_snapshot(entity)
+
+    def _read_snapshot(self, entity: EntityId) -> Snapshot | None:
+        if (found := self._journal.snapshot(entity)) is not None:
             self._cache.put(found)
         return found
 
@@ -264,9 +272,13 @@ class Store:
             self._reports.add(passed.succeed, passed.weight)
         return passed.durable
 
-    def open_range(self, query: HistoryQuery, now: datetime) -> HistoryRange:
-        """Fix the bounds of a query; earlier decided events belong to it. Raises QueryError, StoreUnavailable."""
-        return history.open_range(self._journal, query, now, newest=self.newest_revision(query.entity))
+    def open_range(self, query: HistoryQuery, now: datetime, within: tuple[int, int] | None = None) -> HistoryRange:
+        """Fix the bounds of a query; earlier decided events belong to it. Raises QueryError, StoreUnavailable.
+
+        `within`: the first and last revision that the entity has for the reader.
+        """
+        oldest, newest = within or (1, self.newest_revision(query.entity))
+        return history.open_range(self._journal, query, now, oldest=oldest, newest=newest)
 
     async def page(self, range: HistoryRange, position: int, limit: int, max_bytes: int) -> HistoryPage:
         """Return a page as `history.page` does, of undurable and trimmed events too.
@@ -482,11 +494,8 @@ class Store:
                 # Readers may have begun after the event that will never exist.
                 self.tail.forget()
                 for entity in submitted.entities():
-                    self._decided.snapshots.pop(entity, None)
                     self._cache.drop(entity)
-                for change in submitted.changes:
-                    if change.answer is not None:
-                        self._decided.forget(change.answer)
+                self._decided.undo(submitted.changes)
                 submitted.fail(error)
 
     def _forget_answers(self) -> None:

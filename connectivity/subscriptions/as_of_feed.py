@@ -2,7 +2,7 @@
 
 The first request waits until the lake has all events before the timestamp, and runs one Spark query
 (`spark_store.queries.as_of`). Its result is kept in a spool on disk (`spark_store.queries.spool`), from which pages
-are read. Current policies decide who can read what, both when the result is collected and again for each page. Threads read,
+are read. Policies decide who can read what, both when the result is collected and again for each page. Threads read,
 parse and filter; only policies are looked up on the event loop.
 
 Cancelling or expiry of the subscription stops the Spark query and deletes the spool.
@@ -45,18 +45,18 @@ from spark_store.lake.watermark import read_watermark
 from spark_store.queries.as_of import (
     Candidate,
     CandidateAccess,
-    Policy,
     candidates,
     instant,
     is_reached,
     matching,
     query,
     visible_parts,
-    with_policies,
+    with_guards,
 )
 from spark_store.queries.spark_query import AT_ONCE as SPARK_AT_ONCE
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
 from spark_store.queries.spool import Spool, SpoolLimits
+from spark_store.records import StateGuard
 from spark_store.rql.query import Access
 
 log = structlog.get_logger(__name__)
@@ -133,15 +133,17 @@ class AsOfSearches:
             return TIME_IN_FUTURE
         return AsOfFeed(self, request, instant(max(at, 0)))
 
-    async def accesses(self, found: Sequence[CandidateAccess], subjects: Sequence[str]) -> dict[Policy, Access | None]:
-        """Return which fields of the things of each policy can be read now.
+    async def accesses(
+        self, found: Sequence[CandidateAccess], subjects: Sequence[str]
+    ) -> dict[StateGuard, Access | None]:
+        """Return which fields of the things of each policy can be read.
 
         Yields to other tasks in between, because there may be as many policies as things.
         """
         rights, began = ThingRights(self._world, subjects), time.perf_counter()
-        accesses: dict[Policy, Access | None] = {}
-        for policy in {it.policy for it in found}:
-            accesses[policy] = rights.access(*policy)
+        accesses: dict[StateGuard, Access | None] = {}
+        for guard in {it.guard for it in found}:
+            accesses[guard] = rights.access_of(guard)
             if time.perf_counter() - began > _SLICE_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
@@ -164,10 +166,10 @@ class AsOfSearches:
         with JournalReader.open(self.lake.journal) as reader:
             return is_reached(reader, read_watermark(self.lake.watermark).seq, before)
 
-    def with_policies(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
-        """Add to each candidate its policy by the journal; in a thread. Raises StoreUnavailable."""
+    def with_guards(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
+        """Add to each candidate what decides about it, by the journal; in a thread. Raises StoreUnavailable."""
         with JournalReader.open(self.lake.journal) as reader:
-            return with_policies(reader, found)
+            return with_guards(reader, found)
 
     def close(self) -> None:
         """Stop all Spark queries."""
@@ -231,7 +233,7 @@ class AsOfFeed(Feed):
 
     async def _items(self, records: Sequence[bytes]) -> list[tuple[int, bytes]]:
         """Return the readable things of some records, each with the index of its record."""
-        found = await asyncio.to_thread(lambda: self._past.with_policies([_decode(record) for record in records]))
+        found = await asyncio.to_thread(lambda: self._past.with_guards([_decode(record) for record in records]))
         accesses = await self._past.accesses(found, self._request.subjects)
         selection = self._request.selection
 
@@ -265,7 +267,7 @@ class AsOfFeed(Feed):
                 contextlib.aclosing(past.spark.run(spark_query, QueryLimits(past.options.seconds))) as batches,
             ):
                 async for batch in batches:
-                    found = await asyncio.to_thread(lambda it: past.with_policies(list(candidates(it))), batch)
+                    found = await asyncio.to_thread(lambda it: past.with_guards(list(candidates(it))), batch)
                     accesses = await past.accesses(found, self._request.subjects)
                     await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
             await asyncio.to_thread(spool.sort)
@@ -273,7 +275,7 @@ class AsOfFeed(Feed):
         return spool
 
     def _add_to_spool(
-        self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[Policy, Access | None]
+        self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[StateGuard, Access | None]
     ) -> None:
         for place, candidate in matching(found, accesses, self._request.question):
             spool.add(place, _encode(candidate))

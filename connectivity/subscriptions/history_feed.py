@@ -7,6 +7,7 @@ from datetime import datetime
 
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, Page, PageEnd
+from connectivity.twins.incarnations import VisibleRevisions
 from mappings.model.signals import HistoryQuery
 from spark_store.history.history import HistoryRange
 
@@ -19,9 +20,14 @@ class HistoryFeed(HistoryRange, Feed):
     is_prompt = True
 
     @classmethod
-    def open(cls, store: Store, query: HistoryQuery, now: datetime) -> HistoryFeed:
-        """Fix the bounds. Raises QueryError for an invalid filter, StoreUnavailable."""
-        fixed = store.open_range(query, now)
+    def open(
+        cls, store: Store, query: HistoryQuery, now: datetime, visible: VisibleRevisions | None = None
+    ) -> HistoryFeed:
+        """Fix the bounds, within the visible revisions (None: all).
+
+        Raises QueryError for an invalid filter, StoreUnavailable.
+        """
+        fixed = store.open_range(query, now, visible)
         return cls(fixed.entity, fixed.first, fixed.last, fixed.predicate, fixed.times, store)
 
     @property

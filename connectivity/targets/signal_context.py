@@ -19,6 +19,7 @@ from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.destination import context_of
 from connectivity.twins.access import Visibility, may_receive, readable, view_of_path
 from connectivity.twins.context import StateLookup
+from connectivity.twins.incarnations import EntityLives, enforcer_at, last_ended, snapshot_enforcer
 from connectivity.twins.retrieval import hidden
 from mappings.ids import EntityId, EntityType
 from mappings.model.field_selector import FieldSelection
@@ -61,6 +62,16 @@ class ClockedState(NamedTuple):
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         return self.world.enforcer(policy_id, namespace)
+
+    @property
+    def lives(self) -> EntityLives:
+        return self.world.lives
+
+    def permissions(self, policy_id: str) -> bytes | None:
+        return self.world.permissions(policy_id)
+
+    def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None:
+        return self.world.past_enforcer(permissions, namespace)
 
     def now(self) -> datetime:
         return self.clock()
@@ -133,7 +144,7 @@ class SubjectView(Generic[S]):
         snapshot = signal_context.snapshot
         if snapshot is None or snapshot.revision < getattr(signal_context.signal, "revision", 0):
             return None
-        if snapshot.state is None:
+        if snapshot.state is None or signal_context.is_past:
             return {}
         if self._readable is None:
             enforcer = signal_context.enforcer
@@ -150,7 +161,18 @@ class SubjectView(Generic[S]):
 class SignalContext(Generic[S]):
     """One signal and the present state in which it is judged."""
 
-    __slots__ = ("_context", "_enforcer", "_operands", "_snapshot", "_value", "_views", "present", "signal", "topic")
+    __slots__ = (
+        "_context",
+        "_enforcer",
+        "_is_past",
+        "_operands",
+        "_snapshot",
+        "_value",
+        "_views",
+        "present",
+        "signal",
+        "topic",
+    )
 
     def __init__(self, signal: S, present: CurrentState) -> None:
         self.signal: S = signal
@@ -163,6 +185,7 @@ class SignalContext(Generic[S]):
         self._value: Any = ...
         self._snapshot: Any = ...
         self._enforcer: Any = ...
+        self._is_past: bool | None = None
 
     @property
     def snapshot(self) -> Snapshot | None:
@@ -172,13 +195,29 @@ class SignalContext(Generic[S]):
 
     @property
     def enforcer(self) -> Enforcer | None:
-        """The permissions on the thing. A deleted one keeps those of its last policy."""
+        """The permissions on the thing. A deleted one keeps those of its last policy, as it was then."""
         if self._enforcer is ...:
-            snapshot = self.snapshot
-            has_policy = snapshot is not None and snapshot.policy is not None
-            namespace = self.signal.entity.namespace
-            self._enforcer = self.present.enforcer(snapshot.policy, namespace) if has_policy else None  # type: ignore[union-attr, arg-type]
+            snapshot, signal = self.snapshot, self.signal
+            if isinstance(signal, TwinEvent) and self.is_past:
+                self._enforcer = enforcer_at(signal.entity, signal.revision, self.present)
+            else:
+                self._enforcer = None if snapshot is None else snapshot_enforcer(snapshot, self.present)
         return cast("Enforcer | None", self._enforcer)
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the signal is an event of a thing that was deleted since, even if it was created again."""
+        if self._is_past is None:
+            signal, snapshot = self.signal, self.snapshot
+            self._is_past = (
+                isinstance(signal, TwinEvent)
+                and snapshot is not None
+                and signal.revision < snapshot.revision
+                # Times may be equal if the clock was set back.
+                and (snapshot.state is None or signal.timestamp <= snapshot.created)
+                and signal.revision <= last_ended(signal.entity, self.present)
+            )
+        return self._is_past
 
     @property
     def value(self) -> Any:

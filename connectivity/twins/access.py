@@ -18,12 +18,14 @@ from connectivity.errors import TwinError
 from connectivity.twins import paths
 from connectivity.twins.context import StateLookup
 from connectivity.twins.errors import fault
+from connectivity.twins.incarnations import VisibleRevisions, enforcer_of, visible_revisions
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Live, LiveCommand, Message
 from mappings.streams.options import StreamDefinition
 from mappings.streams.stream_id import PolicyStream, Stream, ThingStream, parse_stream_id, resource_of
+from spark_store.records import StateGuard
 from spark_store.rql.query import Access, Thing
 
 _PARTED: Final = ":"
@@ -45,13 +47,6 @@ def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: Stat
         return frozenset({found.entity}) | _policies_of(enforcer_of(found.entity, world))
     own = streams.get(stream)
     return frozenset() if own is None else frozenset({own.policy}) | _policies_of(world.enforcer(str(own.policy)))
-
-
-def enforcer_of(entity: EntityId, world: StateLookup) -> Enforcer | None:
-    """Return the permissions of an entity's policy; None without one."""
-    snapshot = world.snapshot(entity)
-    policy = snapshot.policy if snapshot is not None else None
-    return world.enforcer(policy, entity.namespace) if policy is not None else None
 
 
 def _policies_of(enforcer: Enforcer | None) -> frozenset[EntityId]:
@@ -93,11 +88,16 @@ class ThingRights:
         """Return what they may read of the things of a policy in a namespace; None for nothing."""
         key = (policy, namespace)
         if key not in self._known:
-            self._known[key] = self._access(policy, namespace)
+            self._known[key] = self._access(self._world.enforcer(policy, namespace))
         return self._known[key]
 
-    def _access(self, policy: str, namespace: str) -> Access | None:
-        enforcer = self._world.enforcer(policy, namespace)
+    def access_of(self, guard: StateGuard) -> Access | None:
+        """Return what they may read of the past states under a guard; None for nothing."""
+        if guard.permissions is None:
+            return self.access(guard.policy, guard.namespace)
+        return self._access(self._world.past_enforcer(guard.permissions, guard.namespace))
+
+    def _access(self, enforcer: Enforcer | None) -> Access | None:
         if enforcer is None or not enforcer.partial(self._subjects, READ, "thing:/"):
             return None
         return ThingAccess(enforcer, self._subjects)
@@ -230,7 +230,30 @@ def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any)
 
 
 def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> Fault | None:
-    """Return None if the subjects may read the whole history of the entity, else the fault."""
+    """Return the fault if the subjects may not read the events of the present or last incarnation."""
     if may_read_events(entity, subjects, world):
         return None
+    return _not_found(entity)
+
+
+def readable_history(
+    entity: EntityId, subjects: Sequence[str], world: StateLookup, until: int | None = None
+) -> VisibleRevisions | Fault:
+    """Return the revisions that the subjects may read of a history, or the fault.
+
+    `until`: see `visible_revisions`.
+    """
+    found = readable_events(entity, subjects, world, until)
+    return _not_found(entity) if found is None else found
+
+
+def readable_events(
+    entity: EntityId, subjects: Sequence[str], world: StateLookup, until: int | None = None
+) -> VisibleRevisions | None:
+    """Return the revisions that the subjects may read as messages of a stream; None for none."""
+    place = f"{entity.type.value}:/"
+    return visible_revisions(entity, world, lambda enforcer: enforcer.unrestricted(subjects, READ, place), until)
+
+
+def _not_found(entity: EntityId) -> Fault:
     return fault("things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound", entity)

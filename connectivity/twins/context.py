@@ -18,7 +18,8 @@ from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.authorization.policy_imports import Policy
 from connectivity.errors import TwinError
-from connectivity.twins import errors
+from connectivity.twins import errors, incarnations
+from connectivity.twins.incarnations import EntityLives, PresentOnly
 from connectivity.twins.paths import ResourcePath
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata, without_changes
@@ -45,6 +46,16 @@ class StateLookup(Protocol):
 
         Some entries apply only in some namespaces: `namespace` is that of the entity. Without one it is the policy's own.
         """
+
+    @property
+    def lives(self) -> EntityLives:
+        """Return the lives of entities before their deletion."""
+
+    def permissions(self, policy_id: str) -> bytes | None:
+        """Return the permissions of a policy as for `Incarnation`; None if it does not exist."""
+
+    def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None:
+        """Return the enforcer of permissions as they were at a deletion; None if they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,7 @@ class Decision(msgspec.Struct, frozen=True):
     response: Response
     is_for_device: bool = False
     announcements: tuple[PolicyAnnouncement, ...] = ()
+    permissions: bytes | None = None
 
 
 class EventStep(msgspec.Struct, frozen=True):
@@ -216,9 +228,10 @@ def decision(
     announcements: Sequence[PolicyAnnouncement] = (),
     *,
     is_for_device: bool = False,
+    permissions: bytes | None = None,
 ) -> Decision:
     events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
-    return Decision(events, snapshots, response, is_for_device, tuple(announcements))
+    return Decision(events, snapshots, response, is_for_device, tuple(announcements), permissions)
 
 
 def revision_tag(snapshot: Snapshot) -> str:
@@ -278,12 +291,28 @@ class CurrentStateLookup:
     """
 
     def __init__(
-        self, snapshot: Callable[[EntityId], Snapshot | None], now: Callable[[], str], kept: int = KEPT
+        self,
+        snapshot: Callable[[EntityId], Snapshot | None],
+        now: Callable[[], str],
+        kept: int = KEPT,
+        lives: EntityLives | None = None,
     ) -> None:
         self.snapshot = snapshot
+        self.lives: EntityLives = lives or PresentOnly()
         self._now = now
         self._cache_size = kept
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
+
+    def permissions(self, policy_id: str) -> bytes | None:
+        """Return the permissions of a policy as for `Incarnation`; None if it does not exist."""
+        if self.enforcer(policy_id) is None:
+            return None
+        compiled = self._compiled[policy_id]
+        return incarnations.permissions_text(compiled.effective["entries"], (compiled.policy.entity, *compiled.others))
+
+    def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None:
+        """Return the enforcer of permissions as they were at a deletion; None if they are not known."""
+        return incarnations.past_enforcer(permissions, namespace, self._now())
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         """Return the permissions of a policy; None if it does not exist or is deleted."""

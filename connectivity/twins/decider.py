@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from connectivity.twins import paths
 from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits, encode
 from connectivity.twins.errors import refusal
+from connectivity.twins.incarnations import EntityLives
 from connectivity.twins.policies import decide_policy
 from connectivity.twins.policy_values import with_subject
 from connectivity.twins.preconditions import LIVE_CONDITION
@@ -108,8 +109,12 @@ def _check_live_condition(command: Command, headers: Headers) -> None:
         raise refusal("header.notsupported", command.entity, command.path, LIVE_CONDITION)
 
 
-class Snapshots(Protocol):
-    """Returns the present states."""
+class States(Protocol):
+    """Returns the present states, and what is known beside them."""
+
+    @property
+    def lives(self) -> EntityLives:
+        """As `StateLookup.lives`."""
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         """As `StateLookup.snapshot`."""
@@ -120,7 +125,7 @@ class Decider:
 
     def __init__(
         self,
-        snapshots: Snapshots,
+        states: States,
         *,
         now: Callable[[], datetime],
         historical_headers: tuple[str, ...] = (),
@@ -128,7 +133,7 @@ class Decider:
     ) -> None:
         self.limits = limits or TwinLimits(historical_headers=historical_headers)
         self.now = now
-        self.world: StateLookup = CurrentStateLookup(snapshots.snapshot, self._timestamp)
+        self.world: StateLookup = CurrentStateLookup(states.snapshot, self._timestamp, lives=states.lives)
 
     def decide(self, command: Command, subjects: Sequence[str]) -> Decision:
         """As the function `decide`. Raises TwinError."""

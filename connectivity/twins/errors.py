@@ -209,6 +209,11 @@ _FAULTS: dict[str, _ErrorText] = {
     "policies:policy.conflict": _ErrorText(
         409, "The policy '{id}' already exists.", "Choose another id, or modify the policy that exists."
     ),
+    "policies:policy.referenceconflict": _ErrorText(
+        409,
+        "The policy '{id}' cannot be {detail}.",
+        "Give these things another policy or delete them, and remove the imports.",
+    ),
     "policies:policy.notfound": _ErrorText(
         404,
         "The Policy with ID '{id}' could not be found or requester had insufficient permissions to access it.",

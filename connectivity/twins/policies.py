@@ -30,7 +30,7 @@ from connectivity.twins.context import (
 from connectivity.twins.errors import quote
 from connectivity.twins.policy_expiry import departure_announcements
 from connectivity.twins.preconditions import Preconditions
-from connectivity.twins.retrieval import read_selection, view_of, with_hidden
+from connectivity.twins.retrieval import displayed_enforcer, read_selection, view_of, with_hidden
 from mappings.ids import EntityType, parse_entity_id
 from mappings.model.field_selector import select
 from mappings.model.json_pointer import MISSING, get
@@ -95,6 +95,8 @@ def _create(
         raise case.refuse("policies:policy.conflict")
     if not policy_values.is_administered(policy):
         raise case.refuse("policies:policy.modificationinvalid")
+    if before is not None:
+        policy_values.check_unreferenced(case, case.entity, "created again")
     step = case.step(before, "created", raw, policy)
     tag = revision_tag(step.snapshot)
     return decision([step], case.respond(201, raw, revision=step.snapshot.revision, tag=tag, action="create"))
@@ -139,11 +141,14 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     _check_parent(case, state)
     if present is MISSING:
         raise case.refuse(f"policies:{case.address.resource.name}.notfound")
-    step = case.step(before, "deleted", None, None)
-    if not case.address.is_root:
+    step, permissions = case.step(before, "deleted", None, None), None
+    if case.address.is_root:
+        policy_values.check_unreferenced(case, case.entity, "deleted")
+        permissions = case.world.permissions(str(case.entity))
+    else:
         step = _check(case, before, step)
     response = case.respond(204, None, revision=step.snapshot.revision)
-    return decision([step], response, departure_announcements(before, step.snapshot))
+    return decision([step], response, departure_announcements(before, step.snapshot), permissions=permissions)
 
 
 def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
@@ -158,6 +163,7 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse("policies:policy.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
         raise case.refuse(f"policies:{name}.notfound")
+    enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     if view == _RESOLVED:
         # An import must not reveal what the reader cannot read in the imported policy.

@@ -22,7 +22,7 @@ from connectivity.twins.context import CommandContext, encode, state_of
 from connectivity.twins.errors import quote
 from connectivity.twins.paths import is_key
 from connectivity.twins.retrieval import shorten_timestamp
-from mappings.ids import MAX_ID_LENGTH, EntityType, is_label, parse_entity_id, utf16_length
+from mappings.ids import MAX_ID_LENGTH, EntityId, EntityType, is_label, parse_entity_id, utf16_length
 from mappings.model.headers import timeout_seconds
 from mappings.timestamps import utc_text
 
@@ -408,6 +408,24 @@ def may_administer(case: CommandContext, policy: Policy) -> bool:
         return True
     namespace = policy["policyId"].partition(":")[0]
     return enforcer_of(case, policy, namespace).unrestricted(case.subjects, WRITE, "policy:/")
+
+
+def check_unreferenced(case: CommandContext, policy: EntityId, action: str) -> None:
+    """Refuse to delete a policy that others refer to, or to create it again if it is missing.
+
+    Otherwise the creator of a policy with this ID would decide who can read them. Raises TwinError.
+    """
+    things, policies = case.world.lives.references(policy)
+    found = [
+        f"{count} {one if count == 1 else many}"
+        for count, one, many in (
+            (things, "thing names it", "things name it"),
+            (policies, "policy imports it", "policies import it"),
+        )
+        if count
+    ]
+    if found:
+        raise case.refuse("policies:policy.referenceconflict", f"{action}: {' and '.join(found)}", about=policy)
 
 
 def check(case: CommandContext, policy: Policy, before: Policy | None = None) -> None:

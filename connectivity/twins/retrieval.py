@@ -13,7 +13,6 @@ from typing import Any, Final
 from connectivity.authorization.enforcer import DROP, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, values
-from connectivity.twins.access import enforcer_of
 from connectivity.twins.context import (
     CommandContext,
     Decision,
@@ -25,6 +24,7 @@ from connectivity.twins.context import (
     state_of,
 )
 from connectivity.twins.errors import quote
+from connectivity.twins.incarnations import enforcer_at, enforcer_of, last_ended
 from connectivity.twins.preconditions import Preconditions
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
@@ -45,6 +45,7 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
+    enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     state = state_of(snapshot)
     asked.check_readable(case, enforcer, state)
@@ -217,11 +218,34 @@ def past_query(case: CommandContext) -> PastQuery | None:
     newest = _visible(case)
     if revision is not None and not 0 < revision <= newest:
         raise unknown_past(case)
+    if revision is not None and revision <= last_ended(case.entity, case.world):
+        _ended_enforcer(case, revision)
     if before is None and revision == newest:
         return None
     if before is not None and before > _nanoseconds(case.now):
         raise unknown_past(case)
     return PastQuery(case.entity, newest if revision is None else revision, before)
+
+
+def displayed_enforcer(case: CommandContext, present: Enforcer) -> Enforcer:
+    """Return the permissions on the entity that a retrieve shows: those of its incarnation.
+
+    Raises TwinError.
+    """
+    if case.past is None or case.past.snapshot.revision > last_ended(case.entity, case.world):
+        return present
+    return _ended_enforcer(case, case.past.snapshot.revision)
+
+
+def _ended_enforcer(case: CommandContext, revision: int) -> Enforcer:
+    """Return the permissions at the end of an earlier incarnation.
+
+    Raises TwinError if it is unreadable: the same as for a revision that never existed.
+    """
+    enforcer = enforcer_at(case.entity, revision, case.world)
+    if enforcer is None or not enforcer.partial(case.subjects, READ, case.address.guarded):
+        raise unknown_past(case)
+    return enforcer
 
 
 def unknown_past(case: CommandContext) -> TwinError:

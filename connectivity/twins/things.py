@@ -183,6 +183,8 @@ def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
         raise case.refuse("things:thing.notcreatable", policy_id, status=403)
     try:
         policy_values.check(case, policy)
+        if before is not None:
+            policy_values.check_unreferenced(case, entity, "created again")
     except TwinError as error:
         raise case.refuse("things:thing.notcreatable", policy_id, status=error.fault.status) from error
     enforcer = policy_values.enforcer_of(case, policy, case.entity.namespace)
@@ -330,7 +332,8 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     if present is MISSING:
         raise case.refuse(f"things:{case.address.resource.name}.notfound")
     step = case.step(before, "deleted", None, None)
-    return decision([step], case.respond(204, None, revision=step.snapshot.revision))
+    permissions = case.world.permissions(str(before.policy)) if case.address.is_root else None
+    return decision([step], case.respond(204, None, revision=step.snapshot.revision), permissions=permissions)
 
 
 def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:

@@ -64,6 +64,16 @@ class Event(NamedTuple):
     value: bytes | None
     headers: bytes
 
+    @property
+    def is_creation(self) -> bool:
+        """Whether the event creates a whole thing or policy."""
+        return self.action == "created" and self.path == "/"
+
+    @property
+    def is_deletion(self) -> bool:
+        """Whether the event deletes a whole thing or policy."""
+        return self.action == "deleted" and self.path == "/"
+
 
 class TwinEvent(msgspec.Struct, frozen=True):
     """One change of one entity, for its subscribers.

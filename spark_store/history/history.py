@@ -87,12 +87,13 @@ class HistoryPage(NamedTuple):
 
 
 def open_range(
-    journal: Journal, query: HistoryQuery, now: datetime | None = None, *, newest: int | None = None
+    journal: Journal, query: HistoryQuery, now: datetime | None = None, *, oldest: int = 1, newest: int | None = None
 ) -> HistoryRange:
     """Fix the bounds of a query.
 
-    `now` replaces `time:now` in the filter (default: the clock). `newest` is the entity's last revision (default: the newest
-    committed one); it may be about to be committed. Raises QueryError for an invalid filter, StoreUnavailable.
+    `now` replaces `time:now` in the filter (default: the clock). `oldest` and `newest` are the entity's first and last
+    revision for the reader (default: 1, and the newest committed one); the last may be about to be committed. Raises
+    QueryError for an invalid filter, StoreUnavailable.
     """
     predicate = None
     if query.filter is not None:
@@ -101,6 +102,7 @@ def open_range(
             predicate = None  # only things are filtered
     durable = journal.latest(query.entity)
     first, last = _revisions(query, durable if newest is None else newest)
+    first = max(first, oldest)
     times = _times(query) if query.after is not None or query.before is not None else None
     if times is not None and last <= durable:
         first, last, times = _between(journal, query.entity, first, last, times)

@@ -1,9 +1,9 @@
 """Erasure of one entity from the journal: its record, and the steps that delete everything.
 
-An erasure deletes every event of the entity, its state, its search index, and answers to its deliveries. It keeps the
-record, and the entity's row with the revision up to which it was erased (`erased`), so that revisions continue. Each
-function is one short step inside the caller's transaction and may be repeated; the record comes first and is finished last,
-so an unfinished one is continued.
+An erasure deletes every event of the entity, its state, its search index, its incarnations, and answers to its deliveries.
+It keeps the record, and the entity's row with the revision up to which it was erased (`erased`), so that revisions continue.
+Each function is one short step inside the caller's transaction and may be repeated; the record comes first and is finished
+last, so an unfinished one is continued.
 
 The numbers of erased events are kept as holes, because a pipeline counts on numbers without gaps, until events after them
 have been trimmed. Deleted bytes are overwritten (`secure_delete`), and leave the write-ahead log when it is emptied.
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
+from spark_store.journal import incarnations
 from spark_store.search import index
 from spark_store.sql import literal
 
@@ -122,6 +123,7 @@ def begin(
     number = max(int(last), lake_erased) + 1
     connection.execute(_INSERT, (number, entity_type, entity, at, by))
     index.forget(connection, entity_type, entity)
+    incarnations.forget(connection, entity_type, entity)
     connection.execute(_ENTOMB, (at, at, entity_type, entity))
     connection.execute(_FORGET_CREATOR, (entity_type, entity))
     return records(connection, number - 1)[0]

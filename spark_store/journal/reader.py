@@ -14,9 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from mappings.ids import namespace_of
 from spark_store.errors import SchemaTooNew, StoreUnavailable, translate_sqlite_error, translate_system_error
 from spark_store.journal.erasure import Erasure, records, unfinished_erasures
 from spark_store.journal.schema import STEPS
+from spark_store.records import StateGuard
 
 _LOCK_SECONDS = 10.0
 _FETCH = 500
@@ -52,7 +54,13 @@ _ALL_STATES = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND key % ? = ?"
 _HOLES = "SELECT count(*) FROM holes WHERE seq BETWEEN ? AND ?"
 _HOLES_BELOW = "SELECT seq FROM holes WHERE seq < ? ORDER BY seq DESC"
 _STATE = f"{_STATE_COLUMNS} WHERE newest_seq > 0 AND type = ? AND id = ?"
-_GUARD = "SELECT policy, erased FROM entities WHERE newest_seq > 0 AND type = ? AND id = ?"
+_GUARD = """
+    SELECT policy, erased, state IS NULL, first, text FROM entities
+    LEFT JOIN incarnations ON entity = entities.key
+        AND last = (SELECT min(last) FROM incarnations WHERE entity = entities.key AND last >= ?)
+    LEFT JOIN permissions ON permissions.key = permissions
+    WHERE newest_seq > 0 AND type = ? AND id = ?
+"""
 _HAS_BEFORE = "SELECT EXISTS (SELECT 1 FROM entries WHERE seq > ? AND timestamp < ?)"
 _REVISION_AT = """
     SELECT CASE WHEN count(entries.entity) = 0 THEN entities.revision
@@ -217,13 +225,20 @@ class JournalReader:
         row = self._one(_STATE, (type, id))
         return None if row is None else EntityState._make(row)
 
-    def guards(self, type: str, ids: Iterable[str]) -> list[tuple[str | None, int]]:
-        """Return the present or last policy of each entity, and up to which revision it was erased.
+    def guards(self, type: str, states: Iterable[tuple[str, int]]) -> list[StateGuard | None]:
+        """Return who decides about each state, given by ID and revision; None for states that nobody may read."""
+        return [self._guard(type, id, revision) for id, revision in states]
 
-        The policy is None for an entity that never existed.
-        """
-        rows = (self._one(_GUARD, (type, id)) for id in ids)
-        return [(None, 0) if row is None else (row[0], row[1]) for row in rows]
+    def _guard(self, type: str, id: str, revision: int) -> StateGuard | None:
+        row = self._one(_GUARD, (revision, type, id))
+        if row is None:
+            return None
+        policy, erased, is_deleted, first, permissions = row
+        if policy is None or revision <= erased or (first is None and is_deleted):
+            return None
+        if first is None:
+            return StateGuard(policy, namespace_of(id))
+        return StateGuard(policy, namespace_of(id), permissions) if permissions and first <= revision else None
 
     def has_before(self, seq: int, timestamp: str) -> bool:
         """Whether an event above a number happened before an instant, as events write it."""

@@ -271,6 +271,46 @@ CREATORS: Step = (
     """,
 )
 
+# The lives of deleted entities, and the policies that living things name: see `spark_store.journal.incarnations`. An older
+# file knows no permissions; where the beginning was trimmed, a deletion may have been too, so another life ends there.
+INCARNATIONS: Step = (
+    """
+    CREATE TABLE permissions (key INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB NOT NULL)
+    """,
+    """
+    CREATE TABLE permission_sources (
+        policy      TEXT    NOT NULL,
+        permissions INTEGER NOT NULL,
+        PRIMARY KEY (policy, permissions)
+    ) WITHOUT ROWID
+    """,
+    """
+    CREATE TABLE incarnations (
+        entity      INTEGER NOT NULL REFERENCES entities (key),
+        last        INTEGER NOT NULL,
+        first       INTEGER NOT NULL,
+        permissions INTEGER,
+        PRIMARY KEY (entity, last)
+    ) WITHOUT ROWID
+    """,
+    "CREATE INDEX incarnations_by_permissions ON incarnations (permissions)",
+    """
+    INSERT INTO incarnations (entity, last, first)
+    SELECT entity, last, lag(last, 1, 0) OVER (PARTITION BY entity ORDER BY last) + 1 FROM (
+        SELECT entity, revision AS last FROM entries WHERE action = 'deleted' AND path = '/'
+        UNION
+        SELECT key, coalesce((SELECT min(revision) FROM entries WHERE entity = key), revision + 1) - 1
+        FROM entities WHERE type != 'stream'
+    ) JOIN entities ON key = entity WHERE last > erased
+    """,
+    "CREATE TABLE named_policies (thing INTEGER PRIMARY KEY REFERENCES entities (key), policy TEXT NOT NULL)",
+    "CREATE INDEX named_policies_by_policy ON named_policies (policy)",
+    """
+    INSERT INTO named_policies (thing, policy)
+    SELECT key, policy FROM entities WHERE type = 'thing' AND state IS NOT NULL AND policy IS NOT NULL
+    """,
+)
+
 STEPS: Sequence[Step] = (
     JOURNAL,
     NEWEST_SEQ,
@@ -284,6 +324,7 @@ STEPS: Sequence[Step] = (
     SESSIONS,
     PARKED_THINGS,
     CREATORS,
+    INCARNATIONS,
 )
 
 

@@ -115,6 +115,15 @@ def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterato
         yield _state(*row)
 
 
+def deletions(place: Lake) -> list[tuple[str, str, int]]:
+    """Return type, ID and revision of every event that deletes an entity, in order.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
+    is_deletion = (pc.field("action") == "deleted") & (pc.field("path") == "/")
+    return sorted(_rows(place, EVENTS, ("entity_type", "entity", "revision"), is_deletion)) if place.has(EVENTS) else []
+
+
 def events_between(place: Lake, first: int, last: int, bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
     """The rows of `events` by number. Raises MemoryBoundExceeded, StoreUnavailable, LakeUnfit."""
     found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))

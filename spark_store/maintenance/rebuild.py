@@ -2,9 +2,9 @@
 
 Entities are processed in order of their keys: the state is folded from the journal's events, or, if the first were trimmed,
 from the row of `latest` and later events. Equal states stay, entities that only the lake knows are added, and states without
-source are kept and counted. Erased data is not restored. At the end the search index is rebuilt. Each transaction processes
-some entities and stores its progress in `counters`, so an interrupted rebuild continues. The caller makes sure that no one
-else writes the journal.
+source are kept and counted. Erased data is not restored. Where only the lake knows of a deletion, nobody can read what came
+before it. At the end the search index is rebuilt. Each transaction processes some entities and stores its progress in
+`counters`, so an interrupted rebuild continues. The caller makes sure that no one else writes the journal.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import msgspec
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit, StoreUnavailable, translate_sqlite_error
 from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
+from spark_store.journal import incarnations
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, expect_journal
 from spark_store.lake import reader
@@ -101,6 +102,7 @@ def rebuild_journal(
             if say is not None:
                 say(run.counts["checked"])
         run.add_unknown()
+        _do(connection, incarnations.name_all)
         _index(connection)
         return run.end()
 
@@ -172,12 +174,14 @@ class _Run:
         return True
 
     def add_unknown(self) -> None:
-        """Add entities that only the lake knows."""
+        """Add entities and deletions that only the lake knows."""
         with self._transaction():
             for state in lake_rows.latest_states(self._place) if self._has_latest else ():
                 if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
                     self._connection.execute(_INSERT, state)
                     self._note("added", state)
+            for deletion in lake_rows.deletions(self._place):
+                incarnations.add_deletion(self._connection, *deletion)
             # After an interruption, added entities are not processed again.
             (self._key,) = self._connection.execute(_LAST).fetchone()
             self._set_count("key", self._key)

@@ -5,8 +5,9 @@ has a newer row in `snapshots`. Spark's workers fold later events and drop impos
 (`spark_store.queries.as_of_fold`). So the cost grows with the things and the events since the snapshot, not with the
 history. Tables are read at versions that fit each other, events first.
 
-Present policies decide who can read: that of the thing now, or its last one, from the journal; the caller supplies the
-`Access` (`matching`). Erased things are left out, even if the lake still has them or they were created again.
+The present policy of a thing decides who can read, from the journal; if the thing was deleted since, even if it was created
+again, its last policy as it was at the deletion. The caller supplies the `Access` (`matching`). Erased things are left out,
+even if the lake still has them or they were created again.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from mappings.ids import namespace_of
 from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, thing_document
 from spark_store.queries.spark_query import Batch, SparkQuery, Tables
+from spark_store.records import StateGuard
 from spark_store.rql.order import sort_key, value_of
 from spark_store.rql.query import Access, SearchHit, SortKey, ThingQuery
 from spark_store.rql.search_evaluator import holds
@@ -39,9 +40,6 @@ _EVENT: Final = """
     unix_micros(ts) AS at, cast(NULL AS STRING) AS policy_id, cast(NULL AS BIGINT) AS created
 """
 _parse = msgspec.json.Decoder().decode
-
-Policy = tuple[str, str]
-"""The id of a policy, and the namespace of the things that it is about."""
 
 
 def instant(nanoseconds: int) -> datetime:
@@ -67,10 +65,10 @@ class Candidate(NamedTuple):
 
 
 class CandidateAccess(NamedTuple):
-    """A candidate, and the policy that decides who can read it."""
+    """A candidate, and what decides who can read it."""
 
     candidate: Candidate
-    policy: Policy
+    guard: StateGuard
 
 
 def query(lake: Lake, question: ThingQuery, before: datetime) -> SparkQuery:
@@ -78,7 +76,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> SparkQuery:
     # Loads libraries that a service without such questions does without.
     from spark_store.lake import reader as lakes
 
-    # `with_policies` leaves out later erasures.
+    # `with_guards` leaves out later erasures.
     spared = erasure.spared_condition(lakes.pending(lake))
     version, snapshot = lakes.position(lake).version, lakes.full_snapshot_before(lake, before)
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
@@ -108,28 +106,23 @@ def candidates(batch: Batch) -> Iterator[Candidate]:
     return map(Candidate._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
-def with_policies(journal_reader: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
-    """Return the candidates with their present policy.
+def with_guards(journal_reader: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:
+    """Return the candidates with what decides about them, without those that nobody may read.
 
-    Without those that have none, that the journal does not know, or that are from before an erasure. Raises
-    StoreUnavailable.
+    Raises StoreUnavailable.
     """
-    guards = zip(found, journal_reader.guards("thing", [it.entity for it in found]), strict=True)
-    return [
-        CandidateAccess(it, (policy, namespace_of(it.entity)))
-        for it, (policy, erased) in guards
-        if policy is not None and it.revision > erased
-    ]
+    guards = journal_reader.guards("thing", [(it.entity, it.revision) for it in found])
+    return [CandidateAccess(it, guard) for it, guard in zip(found, guards, strict=True) if guard is not None]
 
 
 def matching(
-    found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None], question: ThingQuery
+    found: Sequence[CandidateAccess], accesses: Mapping[StateGuard, Access | None], question: ThingQuery
 ) -> Iterator[tuple[SortKey, Candidate]]:
     """Return those that match for certain subjects, with their place in the order."""
     predicate, order = question.predicate, question.order
     is_by_id = order[0].field.path == ("thingId",)
-    for candidate, policy in found:
-        access = accesses[policy]
+    for candidate, guard in found:
+        access = accesses[guard]
         if access is None or (access.is_whole and not candidate.matches):
             continue
         if access.is_whole and is_by_id:
@@ -141,10 +134,12 @@ def matching(
             yield sort_key(thing, order, may), candidate
 
 
-def visible_parts(found: Sequence[CandidateAccess], accesses: Mapping[Policy, Access | None]) -> Iterator[SearchHit]:
+def visible_parts(
+    found: Sequence[CandidateAccess], accesses: Mapping[StateGuard, Access | None]
+) -> Iterator[SearchHit]:
     """Return the readable parts of things, without unreadable things."""
-    for candidate, policy in found:
-        access = accesses[policy]
+    for candidate, guard in found:
+        access = accesses[guard]
         thing = None if access is None else access.view(thing_document(*candidate[:4], _parse(candidate.state)))
         if thing is not None:
             yield SearchHit(candidate.entity, thing)

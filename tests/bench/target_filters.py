@@ -11,6 +11,7 @@ from urllib.parse import quote
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
+from connectivity.twins.incarnations import WithoutPast
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
@@ -58,7 +59,7 @@ FILTERS: tuple[tuple[str | None, str | None, str | None], ...] = (
 """Filter, extra fields and namespaces of each target."""
 
 
-class Plant:
+class Plant(WithoutPast):
     """A present in which every thing has the same state and policy."""
 
     def __init__(self) -> None:

@@ -27,9 +27,9 @@ from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
-from spark_store.queries.as_of import Candidate, Policy, candidates, matching, query, visible_parts, with_policies
+from spark_store.queries.as_of import Candidate, candidates, matching, query, visible_parts, with_guards
 from spark_store.queries.spark_query import QueryLimits, SparkQueries
-from spark_store.records import Change, Snapshot
+from spark_store.records import Change, Snapshot, StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, sort_key
 from spark_store.rql.query import Access, Thing, ThingQuery
@@ -164,13 +164,15 @@ def asked(data_folder: DataFolder, address: str, question: ThingQuery, moment: s
 def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:
     """The answer of Spark, judged and put into order."""
     by = key_of(question.order)
-    accesses: dict[Policy, Access | None] = {
-        (policy, namespace): access for policy, access in ACCESS.items() for namespace in ("acme.site", "acme.lab")
+    accesses: dict[StateGuard, Access | None] = {
+        StateGuard(policy, namespace): access
+        for policy, access in ACCESS.items()
+        for namespace in ("acme.site", "acme.lab")
     }
     with JournalReader.open(data_folder.lake.journal) as follower:
-        judgement = matching(with_policies(follower, asked(data_folder, address, question, moment)), accesses, question)
+        judgement = matching(with_guards(follower, asked(data_folder, address, question, moment)), accesses, question)
         kept = [it for _, it in sorted(judgement, key=lambda it: by(it[0]))]
-        return [hit.thing for hit in visible_parts(with_policies(follower, kept), accesses)]
+        return [hit.thing for hit in visible_parts(with_guards(follower, kept), accesses)]
 
 
 def questions() -> list[ThingQuery]:

@@ -294,16 +294,34 @@ def test_case_40_read_with_a_part_revoked_is_not_enough(writer: MqttClient, read
     assert reader.next()["value"]["error"]["status"] == 404
 
 
-def test_case_42_43_the_history_of_a_deleted_thing_lives_as_long_as_its_policy(
-    writer: MqttClient, reader: MqttClient
-) -> None:
+def test_case_42_43_the_history_of_a_deleted_thing_keeps_its_readers(writer: MqttClient, reader: MqttClient) -> None:
     make(writer, "lamp-6")
     write(writer, "lamp-6", "/", None, "delete")
     assert revisions(Reader(reader, "lamp-6").all()) == [1, 2]
     answer = writer.ask_for(topic("lamp-6", "commands/delete", "policies"))
     assert answer["status"] == 204, answer
-    Reader(reader, "lamp-6").request(1)
-    assert reader.next()["value"]["error"]["error"] == "things:thing.notfound"
+    assert revisions(Reader(reader, "lamp-6").all()) == [1, 2]
+
+
+def test_a_stranger_who_creates_a_deleted_thing_again_sees_only_their_own_part(
+    parties: dict[str, MqttClient], writer: MqttClient, reader: MqttClient
+) -> None:
+    stranger = parties["stranger"]
+    make(writer, "lamp-7")
+    write(writer, "lamp-7", "/", None, "delete")
+    answer = writer.ask_for(topic("lamp-7", "commands/delete", "policies"))
+    assert answer["status"] == 204, answer
+    theirs = {"policyId": "acme.site:lamp-7", **policy_for(STRANGER)}
+    answer = stranger.ask_for(topic("lamp-7", "commands/create", "policies"), value=theirs)
+    assert answer["status"] == 201, answer
+    Reader(stranger, "lamp-7").request(1)
+    assert stranger.next()["value"]["error"]["error"] == "things:thing.notfound"
+    answer = stranger.ask_for(topic("lamp-7", "commands/create"), value={"policyId": "acme.site:lamp-7"})
+    assert answer["status"] == 201, answer
+    assert revisions(Reader(stranger, "lamp-7").all()) == [3]
+    past = stranger.ask_for(topic("lamp-7", "commands/retrieve"), headers={"at-historical-revision": 1})
+    assert (past["status"], past["value"]["error"]) == (404, "things:thing.history.notfound")
+    assert revisions(Reader(reader, "lamp-7").all()) == [1, 2]
 
 
 def test_case_45_permission_is_judged_at_the_subscribe(writer: MqttClient, reader: MqttClient) -> None:

@@ -15,7 +15,7 @@ from connectivity.twins.decider import Decision, decide
 from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.signals import Command, Event
 from spark_store.history.replay import evolve
-from spark_store.records import Snapshot
+from spark_store.records import Incarnation, PolicyReferences, Snapshot
 
 OWNER = "edge:gateway-3"
 VIEWER = "edge:viewer"
@@ -62,9 +62,21 @@ class TwinWorld:
     now: str = NOW
     snapshots: dict[EntityId, Snapshot] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
+    incarnations: dict[EntityId, list[Incarnation]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = CurrentStateLookup(self.snapshots.get, lambda: self.now)
+        self.world = CurrentStateLookup(self.snapshots.get, lambda: self.now, lives=self)
+
+    def ended(self, entity: EntityId) -> list[Incarnation]:
+        return self.incarnations.get(entity, [])[::-1]
+
+    def references(self, policy: EntityId) -> PolicyReferences:
+        living = [found for found in self.snapshots.values() if found.state is not None]
+        things = [found for found in living if found.entity.type is EntityType.THING and found.policy == policy.id]
+        importing = [
+            found for found in living if found.state is not None and policy.id in found.state.get("imports", {})
+        ]
+        return PolicyReferences(len(things), len(importing))
 
     def send(
         self,
@@ -89,6 +101,10 @@ class TwinWorld:
             assert evolve(self.snapshots.get(event.entity), event) == snapshot
             self.snapshots[event.entity] = snapshot
             self.events.append(event)
+            if event.is_deletion:
+                ended = self.incarnations.setdefault(event.entity, [])
+                first = ended[-1].last + 1 if ended else 1
+                ended.append(Incarnation(first, event.revision, decision.permissions))
         return decision
 
     def refused(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> tuple[int, str]:

@@ -36,7 +36,9 @@ from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.enrichment import ExtraFields
 from connectivity.targets.signal_context import TWIN_EVENTS, ClockedState, CurrentState, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
+from connectivity.twins.access import may_stream, readable_history
 from connectivity.twins.context import StateLookup
+from connectivity.twins.incarnations import VisibleRevisions
 from mappings.errors import DecodeError, Fault, PlaceholderError
 from mappings.ids import EntityId
 from mappings.model.field_selector import InvalidSelector, parse_fields, select
@@ -110,12 +112,16 @@ STREAM_VERSION = 28
 
 
 class ResolvedPublisher(NamedTuple):
-    """A resolved publisher. `open` returns its feed of encoded elements, or the fault."""
+    """A resolved publisher. `open` returns its feed of encoded elements, or the fault.
+
+    `is_revocable`: changes of policies may end it; a past that has ended before keeps its permissions.
+    """
 
     kind: SubscriptionKind
     entity: EntityId | None
     element_size: int
     open: Callable[[], Feed | Fault]
+    is_revocable: bool = True
 
 
 class PublisherResolver:
@@ -178,22 +184,29 @@ class PublisherResolver:
         write = self._written(entity, name.projection, name.fields, None)
         live = self._live_encoder(name, subjects) if name.follow else write
 
+        is_present = may_stream(entity, subjects, self._world) is None
+
         def open() -> Feed | Fault:
             newest = self._store.newest_revision(entity)
+            visible = readable_history(entity, subjects, self._world, name.to_revision)
+            if name.follow and (fault := may_stream(entity, subjects, self._world)) is not None:
+                return fault
             query = HistoryQuery(
                 entity, name.from_revision or 0, name.to_revision, name.after, name.before, name.filter
             )
             feed = self._ask(SubscriptionKind.HISTORY, query, subjects)
             if isinstance(feed, Fault):
                 return feed
-            if (gone := self._retention_fault(entity, name.from_revision)) is not None:
+            if isinstance(visible, VisibleRevisions) and (
+                gone := self._retention_fault(entity, name.from_revision, visible)
+            ):
                 return gone
             if not name.follow:
                 return _written(feed, write)
             written = EncodedFeed(feed, write)
             return ConcatenatedFeed(written, lambda: self._live(entity, newest, live, subjects))
 
-        return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open)
+        return ResolvedPublisher(SubscriptionKind.HISTORY, entity, _size(name.projection), open, is_present)
 
     def _events(self, name: publisher_names.Events, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         write = self._live_encoder(name, subjects)
@@ -318,11 +331,14 @@ class PublisherResolver:
             return NOTHING
         return _unprocessable(feed) if isinstance(feed, Fault) else feed
 
-    def _retention_fault(self, entity: EntityId, wanted: int | None) -> Fault | None:
-        """Return the fault for a revision that is no longer retained."""
-        if wanted is None or wanted < 1 or wanted > self._store.newest_revision(entity):
+    def _retention_fault(
+        self, entity: EntityId, wanted: int | None, visible: VisibleRevisions | None = None
+    ) -> Fault | None:
+        """Return the fault for a revision that is no longer retained, or not visible."""
+        begin, newest = visible or (1, self._store.newest_revision(entity))
+        if wanted is None or wanted < 1 or wanted > newest:
             return None
-        oldest = self._store.oldest_revision(entity)
+        oldest = max(begin, self._store.oldest_revision(entity))
         if wanted >= oldest:
             return None
         return Fault(

@@ -92,7 +92,7 @@ class SessionStreams:
     def begin(self, stream: int, opened: ResolvedPublisher, demand: int) -> None:
         """Subscribe on the engine. Raises StoreUnavailable."""
         offer = self._offers[stream] = PublishedStream(self, stream, opened)
-        if opened.entity is not None:
+        if opened.entity is not None and opened.is_revocable:
             self._reader_access.note((self, stream))
         query = SessionQuery(offer.open, opened.entity)
         self._streams.subscribe(Subscribe(opened.kind, query, {}, offer.key, demand), offer.peer)

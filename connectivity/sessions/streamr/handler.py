@@ -224,7 +224,8 @@ class StreamrHandler(SessionHandler):
             raise RequestRejected(registry.sessions.too_many, error_subject(request))
         registry.keeping.add_resend(request, context.owners, channel)
         entity = entity_at(permission.stream, request.partition)
-        wanted = ResendRequest(request, entity, self._services.store.newest_revision(entity), permission.subjects)
+        newest = self._services.store.newest_revision(entity) if permission.newest is None else permission.newest
+        wanted = ResendRequest(request, entity, newest, permission.subjects)
         return partial(self._begin_resend, wanted, context, channel)
 
     def _begin_resend(

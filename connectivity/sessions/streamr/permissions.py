@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from connectivity.authorization.enforcer import WRITE
-from connectivity.twins.access import may_read_stream, may_use_stream
+from connectivity.twins.access import may_read_stream, may_use_stream, readable_events
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -26,12 +26,13 @@ AuthorizedRequest: TypeAlias = Publish | SubscribeRequest | Resend
 class StreamPermission(NamedTuple):
     """The permission of a request: the stream, its number of partitions, and the subjects.
 
-    The subjects of the source come before those of the key.
+    The subjects of the source come before those of the key. `newest`: the last offset of a twin that a resend may send.
     """
 
     stream: Stream
     partitions: int
     subjects: tuple[str, ...]
+    newest: int | None = None
 
 
 def admit(
@@ -75,8 +76,13 @@ def authorize(
     definition = options.streams.get(request.stream) if isinstance(stream, ConfiguredStream) else None
     if stream is None or (isinstance(stream, ConfiguredStream) and definition is None):
         return unknown_stream(request)
+    newest: int | None = None
     if isinstance(request, Publish):
         is_allowed = definition is None or may_use_stream(request.stream, definition, WRITE, subjects, world)
+    elif isinstance(request, Resend) and not isinstance(stream, ConfiguredStream):
+        visible = readable_events(stream.entity, subjects, world)
+        is_allowed = visible is not None
+        newest = visible.last if visible is not None else None
     else:
         is_allowed = may_read_stream(stream, definition, subjects, world)
     if not is_allowed:
@@ -84,7 +90,7 @@ def authorize(
     partitions = _TWIN_PARTITIONS if definition is None else definition.partitions
     if not isinstance(request, Publish) and request.partition >= partitions:
         return errors.invalid_partition(request.stream, request.partition)
-    return StreamPermission(stream, partitions, subjects)
+    return StreamPermission(stream, partitions, subjects, newest)
 
 
 def may_follow(stream: str, options: StreamrOptions, subjects: Sequence[str], world: StateLookup) -> bool:

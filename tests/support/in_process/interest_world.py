@@ -17,6 +17,7 @@ from urllib.parse import quote
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
+from connectivity.twins.incarnations import EntityLives
 from mappings.ids import EntityId
 from mappings.model.signals import Event, TwinEvent
 from spark_store.records import Snapshot
@@ -53,6 +54,16 @@ class DecisionWorld:
 
     def enforcer(self, policy_id: str, namespace: str | None = None) -> Enforcer | None:
         return self.world.world.enforcer(policy_id)
+
+    @property
+    def lives(self) -> EntityLives:
+        return self.world.world.lives
+
+    def permissions(self, policy_id: str) -> bytes | None:
+        return self.world.world.permissions(policy_id)
+
+    def past_enforcer(self, permissions: bytes | None, namespace: str) -> Enforcer | None:
+        return self.world.world.past_enforcer(permissions, namespace)
 
     def now(self) -> datetime:
         return self.clock

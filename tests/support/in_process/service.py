@@ -32,8 +32,8 @@ from connectivity.sources.reader import SourceReader
 from connectivity.store.options import StoreOptions
 from connectivity.store.store import Store
 from connectivity.subscriptions.aggregation_feed import RowBudget, open_search
+from connectivity.subscriptions.entity_feeds import EntityFeeds
 from connectivity.subscriptions.feed import Feed
-from connectivity.subscriptions.history_feed import HistoryFeed
 from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.live_feed import LiveFeeds
 from connectivity.subscriptions.manager import SubscriptionManager
@@ -43,12 +43,11 @@ from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import reply_publishers
 from connectivity.targets.target import TargetPublisher
 from connectivity.transports.base import Delivery, Done, OutboundMessage, Outcome, ReaderStatus
-from connectivity.twins.access import may_stream
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.envelope import Envelope
-from mappings.model.signals import Event, LiveQuery, Message, SearchQuery, SessionQuery, Subscribe
+from mappings.model.signals import Event, Message, SearchQuery, SessionQuery, Subscribe
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")
 OWNER = "acme:owner"
-TWINS = (EntityType.THING, EntityType.POLICY)
 HASTY = StoreOptions(probe_min=0.001, probe_max=0.002)
 
 _ALL = {"grant": ["READ", "WRITE"], "revoke": []}
@@ -317,12 +315,7 @@ class ConnectionHarness:
         query = signal.query
         if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())
-        fault = may_stream(query.entity, subjects, self.decider.world) if query.entity.type in TWINS else None
-        if fault is not None:
-            return fault
-        if isinstance(query, LiveQuery):
-            return self.following.feed(query.entity, query.after, may_skip=query.may_skip)
-        return HistoryFeed.open(self.store, query, NOW)
+        return EntityFeeds(self.store, self.decider.world, self.following, lambda: NOW).open(query, subjects)
 
     async def follow(self) -> Self:
         """Have the events of twins go to the targets of this connection, from now on or from where they were."""

@@ -25,10 +25,11 @@ from spark_store.queries.as_of import Candidate, CandidateAccess
 from spark_store.queries.as_of_fold import OUT
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
 from spark_store.queries.spool import SpoolLimits
+from spark_store.records import StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.query import ThingQuery
 from tests.support.in_process.search_client import Searcher, has_thing
-from tests.support.in_process.service import NOW, ConnectionHarness, document, policy, searching, source, until
+from tests.support.in_process.service import NOW, ConnectionHarness, command, document, policy, searching, source, until
 from tests.support.open_files import open_files
 
 PAST = "2030-01-01T00:00:00Z"
@@ -92,7 +93,10 @@ class Past:
         self.lake = Lake(folder)
         self.lake.pipeline.mkdir(parents=True)
         self.harness = ConnectionHarness(
-            source(), source("guests", "acme:guest"), journal=Journal.open(self.lake.journal)
+            source(),
+            source("guests", "acme:guest"),
+            source("strangers", "acme:stranger"),
+            journal=Journal.open(self.lake.journal),
         )
         self.spark = CannedQueries(self.lake)
         self.searches = AsOfSearches(self.harness.store, self.harness.decider.world, self.spark, lambda: CLOCK, options)
@@ -182,18 +186,43 @@ async def test_the_current_policy_applies_when_collecting_and_for_every_page(
     ]
 
 
+async def test_states_from_before_a_deletion_are_found_by_those_who_could_read_them_then(
+    make_past: Callable[..., Past],
+) -> None:
+    past = make_past()
+    await has_thing(past.harness, "lamp-1", policy=_shared())
+    for path in ("/attributes/a", "/attributes/b"):
+        assert (await past.harness.ask(command("modify", path, 1, name="lamp-1")))["status"] == 201
+    deleted = command("delete", name="lamp-1"), document("acme.site/lamp-1/policies/commands/delete")
+    for payload in deleted:
+        assert (await past.harness.ask(payload))["status"] == 204
+    past.spark.has("lamp-1", a=1, b=2)
+    everything = {"thingId": "acme.site:lamp-1", "policyId": "acme.site:lamp-1", "attributes": {"a": 1, "b": 2}}
+
+    async def found_by(source: int) -> list[Any]:
+        searcher, key = await past.subscribe(source=source)
+        return [thing for page in await searcher.request(key) for thing in page]
+
+    assert await found_by(0) == [everything]
+    assert await found_by(1) == [_readable("lamp-1", a=1)]
+    # A stranger takes both ids over.
+    created = command("create", value={"_policy": policy("acme:stranger")}, name="lamp-1")
+    assert (await past.harness.ask(created, source=2))["status"] == 201
+    assert [await found_by(source) for source in range(3)] == [[everything], [_readable("lamp-1", a=1)], []]
+
+
 async def test_other_tasks_run_while_many_policies_are_looked_up(
     make_past: Callable[..., Past], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SLICE_SECONDS", 0.0)
     candidate = Candidate("acme.site:lamp", 1, 0, 0, "{}", matches=True)
-    found = [CandidateAccess(candidate, (f"acme.site:p{each}", "acme.site")) for each in range(20)]
+    found = [CandidateAccess(candidate, StateGuard(f"acme.site:p{each}", "acme.site")) for each in range(20)]
     looking = asyncio.create_task(make_past().searches.accesses(found, ("acme:owner",)))
     turns = 0
     while not looking.done():
         await asyncio.sleep(0)
         turns += 1
-    assert await looking == {it.policy: None for it in found}
+    assert await looking == {it.guard: None for it in found}
     assert turns >= 20
 
 

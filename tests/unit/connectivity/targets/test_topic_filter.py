@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.targets.signal_context import SignalContext, SuppressionReason
+from connectivity.targets.signal_context import TWIN_EVENTS, SignalContext, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
+from connectivity.twins.incarnations import WithoutPast
 from mappings.ids import EntityId, EntityType
 from mappings.mappers import load_codec
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
@@ -19,7 +20,19 @@ from spark_store.records import Snapshot
 from tests.support.in_process.interest_world import DecisionWorld, extra_of, interest, on_its_way, topic, value_of
 from tests.support.paths import ROOT
 from tests.support.table import each_row
-from tests.support.twin_world import OWNER, POLICY, THING, VIEWER, a_world, entry, granting, revoking, thing
+from tests.support.twin_world import (
+    ALL,
+    OWNER,
+    POLICY,
+    THING,
+    VIEWER,
+    a_world,
+    entry,
+    granting,
+    policy,
+    revoking,
+    thing,
+)
 
 ALL_EVENTS = interest()
 
@@ -399,6 +412,24 @@ def test_a_live_signal_is_judged_in_the_same_way(signal: Live, topic: str, passe
     assert isinstance(answer, type(signal)) is passes
 
 
+def test_late_events_of_a_deleted_thing_are_judged_by_its_last_policy_though_it_was_created_again() -> None:
+    """A target may lag behind a deletion and a re-creation by somebody else, even under a clock that stands still."""
+    plant = DecisionWorld()
+    before = plant.apply("modify", "/attributes/a", 1)
+    deleted = plant.apply("delete")
+    plant.world.send("delete", to=policy(POLICY))
+    theirs = {"entries": {"E": entry([VIEWER], {"thing:/": ALL, "policy:/": ALL})}}
+    plant.world.send("create", "/", {"_policy": {"policyId": POLICY, **theirs}, "attributes": {"b": 2}}, by=[VIEWER])
+    created = on_its_way(plant.world.events[-1], {})
+    whole = [f"{TWIN_EVENTS}?extraFields=attributes"]
+    for subject, expected in ((OWNER, [before, deleted]), (VIEWER, [created])):
+        answers = [TopicFilter(whole, [subject]).filter(event, plant) for event in (before, deleted, created)]
+        told = [answer for answer in answers if isinstance(answer, TwinEvent)]
+        assert [event.revision for event in told] == [event.revision for event in expected]
+        extra = None if subject == OWNER else b'{"attributes":{"b":2}}'
+        assert {event.extra for event in told} == {extra}
+
+
 def test_a_live_signal_gets_extra_fields_as_its_reader_sees_them() -> None:
     plant = a_plant(
         {"message:/": granting("READ"), "thing:/attributes/site": granting("READ")}, attributes={"site": "N", "pin": 4}
@@ -467,7 +498,7 @@ def history_of_the_page() -> list[TwinEvent]:
     ]
 
 
-class PageHistory:
+class PageHistory(WithoutPast):
     """A present in which all of the page's history has happened."""
 
     def snapshot(self, entity: EntityId) -> Snapshot:

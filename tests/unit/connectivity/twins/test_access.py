@@ -144,8 +144,10 @@ def test_events_of_a_deleted_thing_follow_its_last_policy_and_unknown_things_are
     world.send("delete")
     assert may_read_events(T, [OWNER], world.world)
     world.send("delete", to=P)
-    assert not may_read_events(T, [OWNER], world.world)
-    assert not may_read_events(P, [OWNER], world.world)
+    assert may_read_events(T, [OWNER], world.world)
+    assert may_read_events(P, [OWNER], world.world)
+    assert not may_read_events(T, [VIEWER], world.world)
+    assert not may_read_events(P, [VIEWER], world.world)
 
 
 def test_a_thing_under_another_policy_is_judged_by_that_one() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.twins.access import ThingRights
+from connectivity.twins.incarnations import WithoutPast
 from mappings.ids import EntityId
 from spark_store.records import Snapshot
 from spark_store.rql.options import read_options
@@ -33,7 +34,7 @@ THING = {
 }
 
 
-class OnePolicy:
+class OnePolicy(WithoutPast):
     """A world with one policy, which grants and revokes READ on resources."""
 
     def __init__(self, resources: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 from connectivity.twins.access import may_stream
 from mappings.errors import Fault
 from mappings.ids import EntityId
+from spark_store.records import Snapshot
 from tests.support.twin_world import (
     OWNER,
     POLICY,
@@ -76,11 +77,19 @@ def test_a_deleted_thing_is_judged_by_its_last_policy() -> None:
     assert code(world, T, OWNER) is None
     assert code(world, T, VIEWER) == "things:thing.notfound"
     world.send("delete", to=P)
-    assert code(world, T, OWNER) == "things:thing.notfound"
+    assert code(world, T, OWNER) is None
 
 
-def test_a_deleted_policy_is_not_found() -> None:
-    world = a_world()
+def test_a_deleted_policy_is_judged_by_itself() -> None:
+    world = TwinWorld()
+    world.write_policy({})
     world.send("delete", to=P)
+    assert code(world, P, OWNER) is None
+    assert code(world, P, VIEWER) == "policies:policy.notfound"
+
+
+def test_a_thing_whose_policy_was_erased_is_not_found() -> None:
+    world = a_world()
+    world.snapshots[P] = Snapshot(P, 1, world.now, world.now, None, None)
     assert code(world, P, OWNER) == "policies:policy.notfound"
     assert code(world, T, OWNER) == "things:thing.notfound"

@@ -12,6 +12,7 @@ from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.targets.signal_context import TWIN_EVENTS, SuppressionReason
 from connectivity.targets.topic_filter import TopicFilter
 from connectivity.twins.access import Visibility, readable, view_of_path
+from connectivity.twins.incarnations import WithoutPast
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import TwinEvent
 from spark_store.records import Snapshot
@@ -81,7 +82,7 @@ def test_5_6_how_much_is_seen_at_a_path(policy: Policy, path: str, much: Visibil
 # --- the obvious way: ask the policy about every leaf, put together what is left ---
 
 
-class OneThing:
+class OneThing(WithoutPast):
     """A present with one thing, whose policy is this one."""
 
     def __init__(self, policy: Policy) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.twins.context import CurrentStateLookup
 from connectivity.twins.decider import Decider
+from connectivity.twins.incarnations import PresentOnly
 from mappings.ids import EntityId
 from mappings.model.signals import Command
 from spark_store.records import Snapshot
@@ -70,6 +71,8 @@ def test_the_number_of_compiled_policies_is_bounded() -> None:
 
 class Everything:
     """A store that knows nothing."""
+
+    lives = PresentOnly()
 
     def snapshot(self, entity: EntityId) -> Snapshot | None:
         return None

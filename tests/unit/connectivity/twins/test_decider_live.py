@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.authorization.enforcer import Enforcer
 from connectivity.twins.access import may_receive, may_send
+from connectivity.twins.incarnations import WithoutPast
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message
 from spark_store.records import Snapshot
@@ -24,7 +25,7 @@ def live(action: str, path: str = "/attributes/on", value: bytes | None = b"true
     return LiveCommand(LAMP, action, path, value, {})
 
 
-class OneLamp:
+class OneLamp(WithoutPast):
     """One lamp, whose policy says what `a:user` may do."""
 
     def __init__(self, resources: Mapping[str, Any] | None, *, is_deleted: bool = False) -> None:

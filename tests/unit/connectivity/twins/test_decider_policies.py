@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from connectivity.errors import TwinError
 from connectivity.twins.context import TwinLimits
 from connectivity.twins.errors import refusal
+from spark_store.records import Snapshot
 from tests.support.table import each_row
 from tests.support.twin_world import (
     ALL,
@@ -25,6 +27,7 @@ from tests.support.twin_world import (
     last,
     policy,
     revoking,
+    thing,
 )
 
 P = policy(POLICY)
@@ -353,16 +356,52 @@ def test_case_66_a_thing_under_a_policy_without_write_is_not_created() -> None:
     assert world.refused("create", "/", {"policyId": POLICY}, by=[VIEWER]) == (403, "things:thing.notmodifiable")
 
 
-def test_case_67_a_thing_whose_policy_is_deleted_is_locked() -> None:
+def test_case_67_a_policy_that_things_name_is_neither_deleted_nor_created_again() -> None:
+    """Whoever creates it decides who can read these things."""
     world = a_world()
-    assert world.status("delete", to=P) == 204
-    assert last(world) == ("deleted", "/", None, 2)
+    world.send("create", "/", {"policyId": POLICY}, to="acme.plant:boiler-08")
+    refused = refusal("policies:policy.referenceconflict", P, "/", "deleted: 2 things name it").fault
+    with pytest.raises(TwinError) as error:
+        world.send("delete", to=P)
+    assert error.value.fault == refused
+    assert refused.status == 409
+    assert refused.message == f"The policy '{POLICY}' cannot be deleted: 2 things name it."
+    # An operator has erased the policy.
+    world.snapshots[P] = Snapshot(P, 1, world.now, world.now, None, None)
     assert world.refused("retrieve") == (404, "things:thing.notfound")
     assert world.refused("modify", "/attributes/a", 1) == (403, "things:thing.notmodifiable")
     assert world.refused("delete", to=P) == (404, "policies:policy.notfound")
+    created = {"policyId": POLICY, "entries": {"E": entry([VIEWER], {"policy:/": ALL, "thing:/": ALL})}}
+    assert world.refused("create", "/", created, to=P, by=[VIEWER]) == (409, "policies:policy.referenceconflict")
+    new = {"policyId": POLICY, "_policy": created}
+    assert world.refused("create", "/", new, to="acme.plant:trap", by=[VIEWER]) == (409, "things:thing.notcreatable")
+    for thing_id in (THING, "acme.plant:boiler-08"):
+        world.snapshots.pop(thing(thing_id))
+    assert world.status("create", "/", created, to=P, by=[VIEWER]) == 201
+
+
+def test_a_policy_is_deleted_once_no_thing_names_it() -> None:
+    world = a_world()
+    assert world.refused("delete", to=P) == (409, "policies:policy.referenceconflict")
+    assert world.refused("delete", to=P, by=[VIEWER]) == (403, "policies:policy.notmodifiable")
+    world.write_policy({}, to="acme.plant:others")
+    world.send("modify", "/policyId", "acme.plant:others")
+    assert world.status("delete", to=P) == 204
+    world.send("delete")
+    assert world.status("delete", to=policy("acme.plant:others")) == 204
+
+
+def test_a_policy_that_others_import_is_not_deleted() -> None:
+    """Whoever creates it adds entries to the policies that import it."""
+    world = TwinWorld()
+    world.write_policy({}, to="acme.plant:shared")
     world.write_policy({})
-    assert last(world)[3] == 3
-    assert world.get()["thingId"] == THING
+    world.send("modify", "/imports/acme.plant:shared", {}, to=P)
+    with pytest.raises(TwinError) as error:
+        world.send("delete", to=policy("acme.plant:shared"))
+    assert error.value.fault.message == "The policy 'acme.plant:shared' cannot be deleted: 1 policy imports it."
+    world.send("delete", "/imports/acme.plant:shared", to=P)
+    assert world.status("delete", to=policy("acme.plant:shared")) == 204
 
 
 def test_case_69_the_largest_policy_and_a_merge() -> None:

@@ -63,11 +63,12 @@ REFUSED: list[tuple[str, int, str, str, Any, dict[str, Any]]] = [
 
 ELSEWHERE = {
     "policies:policy.history.notfound",
+    "policies:policy.referenceconflict",
     "policies:quota.exceeded",
     "policies:dailyquota.exceeded",
     "policies:storage.low",
 }
-"""A retrieve of the past, see its test below; quotas, see `tests/unit/connectivity/dispatch/test_quota_check.py`."""
+"""Their tests are below, or in `test_quota_check.py` of the dispatcher."""
 
 UNREACHABLE = {
     "policies:policy.toomanymodifyingrequests": "commands on one policy are not throttled: they wait their turn",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -90,6 +92,26 @@ def test_an_entity_that_only_the_lake_knows_is_added(data_folder: DataFolder) ->
     tamper(data_folder, "DELETE FROM entities WHERE id = ?", "acme.site:lamp-6")
     assert rebuild_journal(data_folder.lake) == RebuildReport(ENTITIES - 1, 0, 1, 0, ("acme.site:lamp-6 added",))
     assert states(data_folder) == before
+
+
+def test_deletions_that_only_the_lake_knows_hide_what_came_before(data_folder: DataFolder) -> None:
+    """Nobody knows who could read it; and which policies things name is known again."""
+    things = "SELECT count(*) FROM named_policies"
+    before = read_all(data_folder, things)
+    deletions = read_all(data_folder, "SELECT entity, revision FROM entries WHERE action = 'deleted' AND path = '/'")
+    assert deletions
+    write_lake(data_folder.folder)
+    for table in ("incarnations", "named_policies", "entries", "entities"):
+        tamper(data_folder, f"DELETE FROM {table}")
+    rebuild_journal(data_folder.lake)
+    found = read_all(data_folder, "SELECT permissions, count(*) FROM incarnations GROUP BY permissions")
+    assert found == [(None, len(deletions))]
+    assert read_all(data_folder, things) == before
+
+
+def read_all(data_folder: DataFolder, statement: str) -> list[tuple[object, ...]]:
+    with contextlib.closing(sqlite3.connect(data_folder.lake.journal)) as connection:
+        return connection.execute(statement).fetchall()
 
 
 def test_a_state_without_events_or_lake_row_is_kept_and_counted(data_folder: DataFolder) -> None:

@@ -26,9 +26,9 @@ from spark_store.queries.as_of import (
     matching,
     query,
     visible_parts,
-    with_policies,
+    with_guards,
 )
-from spark_store.records import Change
+from spark_store.records import Change, StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Thing, ThingQuery
 from spark_store.rql.search_evaluator import read
@@ -38,7 +38,8 @@ from tests.support.random_histories import RandomChange, lived
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
 GONE, FREE = EntityId(EntityType.THING, "acme", "gone"), EntityId(EntityType.THING, "acme", "free")
-POLICY = ("acme:owner", "acme")
+POLICY = StateGuard("acme:owner", "acme")
+LAST = b'{"policies":["acme:second"],"entries":{}}'
 
 
 class AttributeReader:
@@ -105,18 +106,44 @@ def journal(tmp_path: Path) -> Path:
         lived(FREE, [RandomChange("created", "/", {})], (4,)),
     ]
     journal = Journal.open(path)
-    journal.append([Change((event,), (state,)) for life in lives for event, state in life])
+    journal.append([Change((event,), (state,), permissions=LAST) for life in lives for event, state in life])
     journal.close()
     return path
 
 
-def test_the_policy_is_the_one_that_the_journal_names_now(journal: Path) -> None:
-    """The last one of a thing that was deleted; a thing that was erased, or that nobody guards, is nobody's."""
+def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(journal: Path) -> None:
+    """A thing that was erased, or that nobody guards, is nobody's."""
     found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
     with JournalReader.open(journal) as follower:
-        assert [(it.candidate.entity, it.policy) for it in with_policies(follower, found)] == [
-            ("acme:gone", ("acme:second", "acme"))
+        assert [(it.candidate.entity, it.guard) for it in with_guards(follower, found)] == [
+            ("acme:gone", StateGuard("acme:second", "acme", LAST))
         ]
+
+
+def test_each_incarnation_of_a_thing_has_permissions_of_its_own(journal: Path) -> None:
+    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (1, 3, 4, 5)]
+    with JournalReader.open(journal) as follower:
+        make_anew(journal, GONE, 4)
+        assert [(it.candidate.revision, it.guard.permissions) for it in with_guards(follower, found)] == [
+            (1, LAST),
+            (3, LAST),
+            (4, None),
+            (5, None),
+        ]
+
+
+def test_states_of_an_incarnation_without_known_permissions_are_nobodys(journal: Path) -> None:
+    """Those whose policy was erased, and those before the oldest known incarnation."""
+    found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (1, 2, 3)]
+    changed = Journal.open(journal)
+    changed.within(lambda it: it.execute("UPDATE incarnations SET first = 2"))
+    changed.commit()
+    with JournalReader.open(journal) as follower:
+        assert [it.candidate.revision for it in with_guards(follower, found)] == [2, 3]
+        changed.within(lambda it: erasure.begin(it, "policy", "acme:second", timestamp(99), "anna"))
+        changed.commit()
+        assert with_guards(follower, found) == []
+    changed.close()
 
 
 def erase(path: Path, entity: EntityId) -> None:
@@ -137,12 +164,12 @@ def test_states_before_an_erasure_stay_hidden_after_the_thing_is_created_again(j
     """What was found before the erasure, too: each page asks again."""
     found = [Candidate("acme:gone", revision, 0, 0, "{}", True) for revision in (2, 3, 4)]
     with JournalReader.open(journal) as follower:
-        assert [it.candidate.revision for it in with_policies(follower, found)] == [2, 3, 4]
+        assert [it.candidate.revision for it in with_guards(follower, found)] == [2, 3]
         erase(journal, GONE)
-        assert with_policies(follower, found) == []
+        assert with_guards(follower, found) == []
         make_anew(journal, GONE, 4)
-        assert [(it.candidate.revision, it.policy) for it in with_policies(follower, found)] == [
-            (4, ("acme:third", "acme"))
+        assert [(it.candidate.revision, it.guard) for it in with_guards(follower, found)] == [
+            (4, StateGuard("acme:third", "acme"))
         ]
 
 

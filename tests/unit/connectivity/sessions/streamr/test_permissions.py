@@ -145,7 +145,7 @@ def test_events_of_twins_need_no_list_of_streams() -> None:
     )
     assert authorized(SubscribeRequest(f"policies/{POLICY}"), world) == errors.not_authorized(f"policies/{POLICY}", 0)
     assert authorized(Resend(f"policies/{POLICY}", 0, "a", All(), KEY), world) == StreamPermission(
-        PolicyStream(P), 1, (*SOURCE, PUMP)
+        PolicyStream(P), 1, (*SOURCE, PUMP), newest=2
     )
     assert authorized(SubscribeRequest("things/acme.plant:none"), world) == errors.not_authorized(
         "things/acme.plant:none", 0
