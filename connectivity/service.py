@@ -70,6 +70,7 @@ from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.subscriptions.search_feed import SearchOptions, SearchService
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.transports.base import ConsumeOptions
+from connectivity.twins.context import TwinLimits
 from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -134,7 +135,10 @@ class Service:
             cold=_cold(lake, self._erased) if has_lake else None,
             on_commit=self.monitor.commit.observe,
         )
-        self.decider = Decider(self.store, now=now, historical_headers=tuple(settings.journal.historical_headers))
+        limits = TwinLimits(
+            historical_headers=tuple(settings.journal.historical_headers), creation=settings.creation.rules
+        )
+        self.decider = Decider(self.store, now=now, limits=limits)
         self.searching = SearchService(
             self.store,
             self.decider.world,

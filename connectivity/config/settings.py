@@ -43,7 +43,7 @@ from connectivity.config.quantities import (
     read_off_as_text,
 )
 from connectivity.config.quotas import QuotaRule
-from connectivity.security import egress
+from connectivity.security import creation, egress
 from connectivity.security.keys import read_key
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import format_pointer, parse_pointer
@@ -478,6 +478,46 @@ class HostSettings(Section):
         return egress.EgressRules(self.private == "allow", self.blocked, self.allowed)
 
 
+NameList = Annotated[tuple[str, ...], BeforeValidator(read_list)]
+"""Names as a list, or separated by commas."""
+
+
+class CreationRuleSettings(Section):
+    """A rule about creations: it applies if each list is empty or has an entry that matches."""
+
+    types: Annotated[tuple[Literal["thing", "policy"], ...], BeforeValidator(read_list)] = Field(
+        default=(), description="`thing`, `policy`."
+    )
+    namespaces: NameList = Field(default=(), description="Namespaces; `*` is any text, `?` one character.")
+    subjects: NameList = Field(default=(), description="Authorization subjects, with the same wildcards.")
+
+    @property
+    def rule(self) -> creation.CreationRule:
+        """As `connectivity.security.creation` judges by it."""
+        return creation.CreationRule.of(self.types, self.namespaces, self.subjects)
+
+
+class CreationSettings(Section):
+    """The subjects that may create things and policies in which namespaces.
+
+    A creation needs a rule of `grant` that applies to it, and none of `revoke`. A rule is `{types, namespaces, subjects}`;
+    a list that is absent or empty includes everything. See [Creation](security.md#creation).
+    """
+
+    grant: tuple[CreationRuleSettings, ...] = Field(
+        default=(CreationRuleSettings(),),
+        description="Rules that allow creations. Default: everybody may create everything.",
+    )
+    revoke: tuple[CreationRuleSettings, ...] = Field(
+        default=(), description="Rules that refuse creations which `grant` allows."
+    )
+
+    @property
+    def rules(self) -> creation.CreationRules:
+        """As `connectivity.security.creation` judges by them."""
+        return creation.CreationRules(tuple(it.rule for it in self.grant), tuple(it.rule for it in self.revoke))
+
+
 class SparkMode(str, Enum):
     """The process that runs the pipeline from the journal into the lake."""
 
@@ -573,6 +613,7 @@ class Settings(BaseSettings):
     )
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()
+    creation: CreationSettings = CreationSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()

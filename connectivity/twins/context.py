@@ -18,6 +18,7 @@ from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.authorization.policy_imports import Policy
 from connectivity.errors import TwinError
+from connectivity.security.creation import UNRESTRICTED, CreationRules
 from connectivity.twins import errors, incarnations
 from connectivity.twins.incarnations import EntityLives, PresentOnly
 from connectivity.twins.paths import ResourcePath
@@ -62,7 +63,8 @@ class StateLookup(Protocol):
 class TwinLimits:
     """Limits of sizes, and the headers of a command that its event keeps.
 
-    `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers.
+    `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers, and who
+    may create what.
     """
 
     thing: int = 102_400
@@ -72,6 +74,7 @@ class TwinLimits:
     imports: int = 10
     things_at_once: int = 200
     historical_headers: tuple[str, ...] = ()
+    creation: CreationRules = UNRESTRICTED
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -123,6 +126,11 @@ class CommandContext(msgspec.Struct, frozen=True):
         self, code: str, detail: str = "", *, about: EntityId | str | None = None, status: int | None = None
     ) -> TwinError:
         return errors.refusal(code, self.entity, self.address.pointer, detail, about=about, status=status)
+
+    def check_creation(self, entity: EntityId) -> None:
+        """Refuse to create an entity in a namespace in which the subjects may not. Raises TwinError."""
+        if not self.limits.creation.may_create(entity.type.value, entity.namespace, self.subjects):
+            raise self.refuse(f"{entity.type.group}:creation.notallowed", entity.namespace, about=entity)
 
     def precondition_failed(self, detail: str) -> TwinError:
         return self.refuse(f"{self.entity.type.group}:precondition.failed", detail)

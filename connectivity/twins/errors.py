@@ -121,6 +121,11 @@ _FAULTS: dict[str, _ErrorText] = {
         "The thing '{id}' cannot be created: its policy '{detail}' could not be created.",
         "Use an unused policy id, keep the policy within its size limit, and grant yourself WRITE on 'policy:/'.",
     ),
+    "things:creation.notallowed": _ErrorText(
+        403,
+        "The thing '{id}' cannot be created: you may not create things in the namespace '{detail}'.",
+        "Choose another namespace, or ask the operator, whose settings allow creations.",
+    ),
     "things:event.notallowed": _ErrorText(
         403, "The live event at '{path}' of the thing '{id}' is not allowed.", _WRITE_HINT
     ),
@@ -181,6 +186,11 @@ _FAULTS: dict[str, _ErrorText] = {
         400, "The view {detail} of a policy is not known.", "The header 'policy-view' is 'original' or 'resolved'."
     ),
     "policies:imports.toolarge": _ErrorText(400, "The policy '{id}' has too many imports: {detail}.", "Import fewer."),
+    "policies:creation.notallowed": _ErrorText(
+        403,
+        "The policy '{id}' cannot be created: you may not create policies in the namespace '{detail}'.",
+        "Choose another namespace, or ask the operator, whose settings allow creations.",
+    ),
     "policies:policy.notcreatable": _ErrorText(
         403,
         "The policy '{id}' cannot be created: you would not be able to change it.",

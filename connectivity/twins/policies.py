@@ -85,6 +85,7 @@ def _check_own_id(case: CommandContext, value: Mapping[str, Any]) -> None:
 def _create(
     case: CommandContext, asked: Preconditions, before: Snapshot | None, policy: Mapping[str, Any], raw: bytes
 ) -> Decision:
+    case.check_creation(case.entity)
     policy_values.check(case, policy)
     if not policy_values.may_administer(case, policy):
         raise case.refuse("policies:policy.notcreatable")

@@ -53,6 +53,7 @@ class _Guard(NamedTuple):
 
 def create(case: CommandContext, value: CheckedValue, asked: Preconditions) -> Decision:
     """Create a thing; the answer is that of a create, whatever the action was. Raises TwinError."""
+    case.check_creation(case.entity)
     given = value.given or {}
     guard = _requested_policy(case, given, (value.parsed or {}).get("policyId"))
     if not guard.enforcer.unrestricted(case.subjects, WRITE, "thing:/"):
@@ -176,6 +177,7 @@ def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
     entity = parse_entity_id(EntityType.POLICY, policy_id)
     if entity is None:
         raise case.refuse("policies:id.invalid", quote(policy_id))
+    case.check_creation(entity)
     before = case.world.snapshot(entity)
     if before is not None and not before.is_deleted:
         raise case.refuse("things:thing.notcreatable", policy_id)

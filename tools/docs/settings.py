@@ -11,7 +11,7 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from connectivity.config.quantities import FOREVER
-from connectivity.config.settings import RetentionSettings, Section, Settings, model_of
+from connectivity.config.settings import CreationRuleSettings, RetentionSettings, Section, Settings, model_of
 
 _PAGE = """# Settings
 
@@ -56,7 +56,7 @@ def _default_of(field: FieldInfo) -> str:
             return f"`{value.human_readable(separator='').replace('.0', '')}`"
         case Enum():
             return f"`{value.value}`"
-        case None | ():
+        case None | () | (CreationRuleSettings(),):
             return "–"
         case _:
             return f"`{value}`"

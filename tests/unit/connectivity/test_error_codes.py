@@ -103,6 +103,7 @@ def test_every_code_of_the_table_is_produced_somewhere() -> None:
 
 
 ELSEWHERE = {
+    "things:creation.notallowed": "tests/unit/connectivity/twins/test_decider_creation.py",
     "acknowledgement:correlation-id.missing": "tests/unit/connectivity/dispatch/test_request_reply.py",
     "acknowledgement:label.not.unique": "tests/vectors/connections/shared.yaml",
     "acknowledgement:request.timeout": "tests/unit/connectivity/dispatch/test_request_reply.py",

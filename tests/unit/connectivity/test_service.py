@@ -22,7 +22,7 @@ from structlog.testing import capture_logs
 from connectivity import service as module
 from connectivity.config.settings import Settings
 from connectivity.connections.model import Connection, ConnectionStatus
-from connectivity.errors import Detail, NotConnected, OperationRefused
+from connectivity.errors import Detail, NotConnected, OperationRefused, TwinError
 from connectivity.management.files import LoadedFolder
 from connectivity.management.supervisor import Supervisor
 from connectivity.service import PortInUse, Service, _listen, main
@@ -58,6 +58,15 @@ async def create(service: Service) -> None:
 
 def subscribe(filter: str | None = None) -> Subscribe:
     return Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP, filter=filter), {})
+
+
+async def test_the_settings_decide_who_creates_things(tmp_path: Path) -> None:
+    creation = {"grant": [{"subjects": ["acme:owner"]}]}
+    made = Service(Settings(connections_dir=tmp_path, data_dir=tmp_path, creation=creation))
+    await create(made)
+    with pytest.raises(TwinError, match=r"creation\.notallowed"):
+        made.decider.decide(Command(LAMP, "create", "/", b"{}", {}), ("acme:stranger",))
+    await made.close()
 
 
 async def test_a_subscribe_without_permission_has_a_fault_for_a_feed(service: Service) -> None:

@@ -351,3 +351,21 @@ def test_paths_with_an_index_of_their_own_are_places_of_values(tmp_path: Path) -
         file.write_text(f"search: {{indexed_paths: ['{wrong}']}}", encoding="utf-8")
         with pytest.raises(SettingsError, match=r"search\.indexed_paths"):
             load_settings(file)
+
+
+def test_creations_are_granted_and_revoked_by_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        "creation: {grant: [{namespaces: acme.*, subjects: [edge:a, edge:b]}], revoke: [{types: [policy]}]}"
+    )
+    rules = load_settings(file).creation.rules
+    assert rules.may_create("thing", "acme.plant", ["edge:b"])
+    assert not rules.may_create("policy", "acme.plant", ["edge:b"])
+    assert not rules.may_create("thing", "other", ["edge:b"])
+    assert load_settings().creation.rules.may_create("policy", "any", [])
+    file.write_text("creation: {grant: [{types: [things]}]}")
+    with pytest.raises(SettingsError, match=r'types\[0\] .* found "things", expected one of: thing, policy'):
+        load_settings(file)
+    monkeypatch.setenv("CONNECTIVITY_CREATION__GRANT", "[]")
+    file.write_text("{}")
+    assert not load_settings(file).creation.rules.may_create("thing", "acme", ["edge:a"])

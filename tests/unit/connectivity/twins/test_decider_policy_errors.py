@@ -62,6 +62,7 @@ REFUSED: list[tuple[str, int, str, str, Any, dict[str, Any]]] = [
 ]
 
 ELSEWHERE = {
+    "policies:creation.notallowed",
     "policies:policy.history.notfound",
     "policies:policy.referenceconflict",
     "policies:quota.exceeded",
