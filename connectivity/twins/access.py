@@ -16,8 +16,8 @@ from typing import Any, Final
 from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import paths
-from connectivity.twins.context import StateLookup
-from connectivity.twins.errors import fault
+from connectivity.twins.context import CommandContext, StateLookup
+from connectivity.twins.errors import fault, not_found
 from connectivity.twins.incarnations import VisibleRevisions, enforcer_of, visible_revisions
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
@@ -47,6 +47,24 @@ def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: Stat
         return frozenset({found.entity}) | _policies_of(enforcer_of(found.entity, world))
     own = streams.get(stream)
     return frozenset() if own is None else frozenset({own.policy}) | _policies_of(world.enforcer(str(own.policy)))
+
+
+_TYPES: Final[Mapping[EntityType, tuple[str, ...]]] = {
+    EntityType.THING: ("thing", "message"),
+    EntityType.POLICY: ("policy",),
+}
+"""The types of resources by which a policy gives permissions on an entity."""
+
+
+def has_any_permission(entity: EntityId, enforcer: Enforcer | None, subjects: Sequence[str]) -> bool:
+    """Whether the subjects have any permission on any part of an entity. To others it does not exist."""
+    return enforcer is not None and enforcer.is_known_to(subjects, *_TYPES[entity.type])
+
+
+def forbidden(case: CommandContext, enforcer: Enforcer | None, code: str) -> TwinError:
+    """Return the refusal for a missing permission; without any, it is that of a missing entity."""
+    is_known = has_any_permission(case.entity, enforcer, case.subjects)
+    return case.refuse(code if is_known else not_found(case.entity))
 
 
 def _policies_of(enforcer: Enforcer | None) -> frozenset[EntityId]:
@@ -153,11 +171,16 @@ def _resource(path: Sequence[str]) -> str:
 def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault | None:
     """Return None if the subjects may send this signal, else the fault."""
     snapshot = world.snapshot(signal.entity)
-    if snapshot is None or snapshot.is_deleted:
-        return fault("things:thing.notfound", signal.entity)
     enforcer = enforcer_of(signal.entity, world)
+    if (
+        enforcer is None
+        or snapshot is None
+        or snapshot.is_deleted
+        or not has_any_permission(signal.entity, enforcer, subjects)
+    ):
+        return fault("things:thing.notfound", signal.entity)
     if isinstance(signal, Message):
-        if enforcer is not None and enforcer.has(subjects, WRITE, f"message:{signal.path}"):
+        if enforcer.has(subjects, WRITE, f"message:{signal.path}"):
             return None
         return fault("messages:send.notallowed", signal.entity, signal.path)
     try:
@@ -166,10 +189,10 @@ def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault
         return error.fault
     name = address.resource.name
     if isinstance(signal, LiveCommand) and signal.action == "retrieve":
-        if enforcer is not None and enforcer.partial(subjects, READ, address.guarded):
+        if enforcer.partial(subjects, READ, address.guarded):
             return None
         return fault(f"things:{name}.notfound", signal.entity, address.pointer)
-    if enforcer is not None and enforcer.unrestricted(subjects, WRITE, address.guarded):
+    if enforcer.unrestricted(subjects, WRITE, address.guarded):
         return None
     return fault(_forbidden(signal, name), signal.entity, address.pointer)
 
@@ -233,7 +256,7 @@ def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) ->
     """Return the fault if the subjects may not read the events of the present or last incarnation."""
     if may_read_events(entity, subjects, world):
         return None
-    return _not_found(entity)
+    return fault(not_found(entity), entity)
 
 
 def readable_history(
@@ -244,7 +267,7 @@ def readable_history(
     `until`: see `visible_revisions`.
     """
     found = readable_events(entity, subjects, world, until)
-    return _not_found(entity) if found is None else found
+    return fault(not_found(entity), entity) if found is None else found
 
 
 def readable_events(
@@ -253,7 +276,3 @@ def readable_events(
     """Return the revisions that the subjects may read as messages of a stream; None for none."""
     place = f"{entity.type.value}:/"
     return visible_revisions(entity, world, lambda enforcer: enforcer.unrestricted(subjects, READ, place), until)
-
-
-def _not_found(entity: EntityId) -> Fault:
-    return fault("things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound", entity)

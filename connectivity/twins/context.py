@@ -153,8 +153,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         if self.past is None:
             return present
         if self.past.snapshot.is_deleted:
-            is_thing = self.entity.type is EntityType.THING
-            raise self.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
+            raise self.refuse(errors.not_found(self.entity))
         return self.past.snapshot
 
     def step(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from connectivity.errors import TwinError
 from mappings.errors import Fault
-from mappings.ids import EntityId
+from mappings.ids import EntityId, EntityType
 
 
 class _ErrorText(NamedTuple):
@@ -21,7 +21,9 @@ class _ErrorText(NamedTuple):
 
 
 _READ_HINT = "Check the path, and whether you have READ permission on it."
-_WRITE_HINT = "Check the path, and whether you have WRITE permission on it."
+_WRITE_HINT = (
+    "Check the path, and whether you have WRITE permission on it. With 'if-equal', READ permission is needed too."
+)
 _HEADER_HINT = "Check the header's name and value."
 
 _FAULTS: dict[str, _ErrorText] = {
@@ -291,6 +293,11 @@ for _part in ("policy", *_POLICY_PARTS):
     _FAULTS[f"policies:{_part}.notmodifiable"] = _ErrorText(
         403, "'{path}' of the policy '{id}' cannot be modified.", _WRITE_HINT
     )
+
+
+def not_found(entity: EntityId) -> str:
+    """Return the code for an entity that does not exist, or on which the sender has no permission."""
+    return "things:thing.notfound" if entity.type is EntityType.THING else "policies:policy.notfound"
 
 
 def codes() -> Iterable[str]:

@@ -11,6 +11,7 @@ How an event contains it: `mappings.model.metadata`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -170,6 +171,16 @@ def changes(
         said = get(before.state.get(METADATA), path)
         found.extend((format_pointer((*path, *place)),) for place in _matching_paths(said, asked.delete))
     return found
+
+
+def parts_of_merge(case: CommandContext, asked: MetadataRequest, patch: Any) -> Iterator[Segments]:
+    """Return the parts whose metadata a merge may change, whatever the thing has. Raises TwinError."""
+    if asked.put:
+        puts = changes(case, MetadataRequest(put=asked.put), patch, None, None, is_patch=True)
+        yield from (parse_pointer(place)[:-1] for place, *_ in puts)
+    for key in asked.delete:
+        # A wildcard may meet any part.
+        yield (*case.address.segments, *takewhile(lambda segment: segment != _EVERY, key[:-1]))
 
 
 def _checked_inline(case: CommandContext, inline: Any) -> Any:

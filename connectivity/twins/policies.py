@@ -15,6 +15,7 @@ import msgspec
 from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.twins import policy_values, preconditions, values
+from connectivity.twins.access import forbidden, has_any_permission
 from connectivity.twins.context import (
     CommandContext,
     Decision,
@@ -70,7 +71,9 @@ def _write(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse("policies:policy.toolarge", f"found {len(raw)} bytes, expected at most {case.limits.policy}")
     before = case.world.snapshot(case.entity)
     if before is not None and not before.is_deleted and case.command.action == "modify":
-        return _replace(case, asked, before, policy, raw)
+        enforcer = case.world.enforcer(str(case.entity))
+        if has_any_permission(case.entity, enforcer, case.subjects):
+            return _replace(case, asked, before, policy, raw)
     return _create(case, asked, before, policy, raw)
 
 
@@ -85,17 +88,20 @@ def _check_own_id(case: CommandContext, value: Mapping[str, Any]) -> None:
 def _create(
     case: CommandContext, asked: Preconditions, before: Snapshot | None, policy: Mapping[str, Any], raw: bytes
 ) -> Decision:
+    """Create a policy. That its ID is in use is the last reason for a refusal."""
     case.check_creation(case.entity)
     policy_values.check(case, policy)
     if not policy_values.may_administer(case, policy):
         raise case.refuse("policies:policy.notcreatable")
+    if not policy_values.is_administered(policy):
+        raise case.refuse("policies:policy.modificationinvalid")
     if before is None or before.is_deleted:
         asked.check_tags(case, None)
     else:
-        asked.check_tags(case, lambda: revision_tag(before))
-        raise case.refuse("policies:policy.conflict")
-    if not policy_values.is_administered(policy):
-        raise case.refuse("policies:policy.modificationinvalid")
+        is_known = has_any_permission(case.entity, case.world.enforcer(str(case.entity)), case.subjects)
+        asked.check_tags(case, (lambda: revision_tag(before)) if is_known else None)
+        is_create = case.command.action == "create"
+        raise case.refuse("policies:policy.conflict" if is_create else "policies:policy.notfound")
     if before is not None:
         policy_values.check_unreferenced(case, case.entity, "created again")
     step = case.step(before, "created", raw, policy)
@@ -106,7 +112,7 @@ def _create(
 def _replace(
     case: CommandContext, asked: Preconditions, before: Snapshot, policy: Mapping[str, Any], raw: bytes
 ) -> Decision:
-    _writable(case)
+    _writable(case, asked)
     asked.check_tags(case, lambda: revision_tag(before))
     if asked.if_equal == preconditions.SKIP and is_same_json(before.state, policy):
         raise case.precondition_failed("the value equals the current one")
@@ -118,7 +124,7 @@ def _replace(
 def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     value = policy_values.read(case)
     before = _living(case)
-    enforcer = _writable(case)
+    enforcer = _writable(case, asked)
     state, address = state_of(before), case.address
     present = get(state, address.segments)
     asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
@@ -135,7 +141,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
 
 def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     before = _living(case)
-    enforcer = _writable(case)
+    enforcer = _writable(case, preconditions.NONE)
     state = state_of(before)
     present = get(state, case.address.segments)
     asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
@@ -163,7 +169,7 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     if snapshot is None or enforcer is None:
         raise case.refuse("policies:policy.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
-        raise case.refuse(f"policies:{name}.notfound")
+        raise forbidden(case, enforcer, f"policies:{name}.notfound")
     enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     if view == _RESOLVED:
@@ -193,11 +199,17 @@ def _living(case: CommandContext) -> Snapshot:
     return before
 
 
-def _writable(case: CommandContext) -> Enforcer:
-    """The permissions of a policy of which the caller may write the addressed part."""
+def _writable(case: CommandContext, asked: Preconditions) -> Enforcer:
+    """The permissions of a policy of which the caller may write the addressed part.
+
+    `if-equal` compares, which needs READ.
+    """
     enforcer = case.world.enforcer(str(case.entity))
-    if enforcer is None or not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
-        raise case.refuse(f"policies:{case.address.resource.name}.notmodifiable")
+    needed = (READ, WRITE) if asked.if_equal == preconditions.SKIP else (WRITE,)
+    if enforcer is None or not all(
+        enforcer.unrestricted(case.subjects, permission, case.address.guarded) for permission in needed
+    ):
+        raise forbidden(case, enforcer, f"policies:{case.address.resource.name}.notmodifiable")
     return enforcer
 
 

@@ -80,14 +80,14 @@ class Preconditions(msgspec.Struct, frozen=True):
     """Places in a patch, and the condition of each."""
     metadata: metadata.MetadataRequest = metadata.NOTHING
 
-    def check_readable(self, case: CommandContext, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
-        """Refuse a condition on values that the caller may not read."""
+    def check_readable(self, case: CommandContext, enforcer: Enforcer) -> None:
+        """Refuse a condition on values that the caller may not read, whatever the thing has."""
         if self.condition is None and self.live_condition is None and not self.patch_conditions:
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
         for predicate in (predicate for predicate in asked if predicate is not None):
             for field in rql.fields(predicate):
-                if not all(_is_readable(case, enforcer, path) for path in _matching_paths(field.path, state)):
+                if not _is_readable(case, enforcer, field.path):
                     raise case.refuse("things:condition.failed")
 
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
@@ -212,18 +212,15 @@ def _holds(case: CommandContext, predicate: rql.Predicate, snapshot: Snapshot) -
     return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
 
 
-def _matching_paths(path: Segments, state: Mapping[str, Any]) -> list[Segments]:
-    """The places in a thing that a field is at; `features/*` is each of the thing's features."""
-    if path[:2] != ("features", "*"):
-        return [path]
-    features = state.get("features")
-    known = list(features) if isinstance(features, Mapping) else []
-    return [("features", feature, *path[2:]) for feature in known]
-
-
 def _is_readable(case: CommandContext, enforcer: Enforcer, path: Segments) -> bool:
     if path[0] in ALWAYS_VISIBLE["thing"]:
         return enforcer.partial(case.subjects, READ, "thing:/")
     if path[0] == METADATA:
         path = path[1:]
-    return enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(path)}")
+    if path[:2] != ("features", "*"):
+        return enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(path)}")
+    # Every feature: those that the policy names, and any other.
+    return enforcer.has(case.subjects, READ, "thing:/features") and all(
+        enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(('features', feature, *path[2:]))}")
+        for feature in (*enforcer.named_below("thing:/features"), "*")
+    )

@@ -13,6 +13,7 @@ from typing import Any, Final
 from connectivity.authorization.enforcer import DROP, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, values
+from connectivity.twins.access import forbidden
 from connectivity.twins.context import (
     CommandContext,
     Decision,
@@ -23,7 +24,7 @@ from connectivity.twins.context import (
     revision_tag,
     state_of,
 )
-from connectivity.twins.errors import quote
+from connectivity.twins.errors import not_found, quote
 from connectivity.twins.incarnations import enforcer_at, enforcer_of, last_ended
 from connectivity.twins.preconditions import Preconditions
 from mappings.ids import EntityId, EntityType, parse_entity_id
@@ -45,13 +46,12 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     enforcer = case.world.enforcer(snapshot.policy, case.entity.namespace) if snapshot.policy is not None else None
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
+    if not enforcer.partial(case.subjects, READ, case.address.guarded):
+        raise forbidden(case, enforcer, f"things:{case.address.resource.name}.notfound")
     enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     state = state_of(snapshot)
-    asked.check_readable(case, enforcer, state)
-    name = case.address.resource.name
-    if not enforcer.partial(case.subjects, READ, case.address.guarded):
-        raise case.refuse(f"things:{name}.notfound")
+    asked.check_readable(case, enforcer)
     asked.check_condition(case, snapshot)
     present = get(state, case.address.segments)
     if present is MISSING:
@@ -267,13 +267,12 @@ def _instant(case: CommandContext) -> int | None:
 
 def _visible(case: CommandContext) -> int:
     """Return the newest revision of an existing, readable entity; its past is hidden from others."""
-    is_thing = case.entity.type is EntityType.THING
     snapshot = case.living()
     enforcer = enforcer_of(case.entity, case.world)
     if snapshot is None or enforcer is None:
-        raise case.refuse("things:thing.notfound" if is_thing else "policies:policy.notfound")
+        raise case.refuse(not_found(case.entity))
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
-        raise case.refuse(f"{case.entity.type.group}:{case.address.resource.name}.notfound")
+        raise forbidden(case, enforcer, f"{case.entity.type.group}:{case.address.resource.name}.notfound")
     return snapshot.revision
 
 

@@ -8,7 +8,7 @@ entity tags, existence of the part, size.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any, Final, NamedTuple
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, policy_values, preconditions, values
+from connectivity.twins.access import forbidden, has_any_permission
 from connectivity.twins.context import (
     MERGE_PATCH,
     CommandContext,
@@ -30,12 +31,12 @@ from connectivity.twins.context import (
     state_of,
 )
 from connectivity.twins.errors import quote
+from connectivity.twins.incarnations import enforcer_of
 from connectivity.twins.preconditions import SKIP_MINIMIZING, Preconditions
 from connectivity.twins.retrieval import retrieve
 from connectivity.twins.values import CheckedValue
-from mappings.ids import EntityType, parse_entity_id
+from mappings.ids import EntityId, EntityType, parse_entity_id
 from mappings.model.json_pointer import MISSING, Segments, format_pointer, get, parse_pointer, remove
-from mappings.model.metadata import MetadataChange
 from spark_store.history.replay import DeletePatternRefused, MatchBudget, is_delete_pattern, matching_keys, merge
 from spark_store.records import Snapshot
 
@@ -43,41 +44,61 @@ _REFERENCE: Final = re.compile(r"\{\{\s*ref:things/(?P<id>.+)/(?P<field>[^/\s]+)
 _ALL: Final = {"grant": ["READ", "WRITE"], "revoke": []}
 
 
+_NO_PERMISSIONS: Final = Enforcer({})
+
+
 class _Guard(NamedTuple):
-    """The policy of a thing to be: its id and permissions, and the step that makes it where it is new."""
+    """The policy of a thing to be: its id and permissions, and the step that makes it where it is new.
+
+    `taken` is the policy that has the id of a new one already.
+    """
 
     policy_id: str
     enforcer: Enforcer
     step: EventStep | None = None
+    taken: EntityId | None = None
 
 
 def create(case: CommandContext, value: CheckedValue, asked: Preconditions) -> Decision:
-    """Create a thing; the answer is that of a create, whatever the action was. Raises TwinError."""
+    """Create a thing; the answer is that of a create, whatever the action was. Raises TwinError.
+
+    That an ID is in use is the last reason for a refusal, so that no other one depends on what exists.
+    """
     case.check_creation(case.entity)
     given = value.given or {}
     guard = _requested_policy(case, given, (value.parsed or {}).get("policyId"))
     if not guard.enforcer.unrestricted(case.subjects, WRITE, "thing:/"):
         raise case.refuse("things:thing.notmodifiable")
-    before = case.world.snapshot(case.entity)
-    _check_tags(case, asked, before)
-    if before is not None and not before.is_deleted:
-        raise case.refuse("things:thing.conflict")
+    present = case.living()
+    before = case.world.snapshot(case.entity) if present is None else None
+    if present is None or not has_any_permission(case.entity, enforcer_of(case.entity, case.world), case.subjects):
+        asked.check_tags(case, None)
+    else:
+        asked.check_tags(case, lambda: revision_tag(present))
     thing = values.whole_thing(case, value, guard.policy_id)
     said = metadata.changes(case, metadata.read(case), thing.parsed, given, before)
     step = case.step(before, "created", thing.raw, thing.parsed, metadata=said)
     if len(encode(step.snapshot.state) if said else thing.raw) > case.limits.thing:
         raise case.refuse("things:thing.toolarge", f"expected at most {case.limits.thing} bytes")
+    _check_unused(case, guard, present)
     response = case.respond(
         201, thing.raw, revision=step.snapshot.revision, tag=revision_tag(step.snapshot), action="create"
     )
     return decision([step] if guard.step is None else [guard.step, step], response)
 
 
-def _check_tags(case: CommandContext, asked: Preconditions, before: Snapshot | None) -> None:
-    if before is None or before.is_deleted:
-        asked.check_tags(case, None)
-    else:
-        asked.check_tags(case, lambda: revision_tag(before))
+def _check_unused(case: CommandContext, guard: _Guard, present: Snapshot | None) -> None:
+    """Refuse a creation whose IDs are in use.
+
+    A modify or merge says so only to subjects with a permission on what uses the ID.
+    """
+    is_create = case.command.action == "create"
+    if guard.taken is not None and (
+        is_create or has_any_permission(guard.taken, case.world.enforcer(guard.policy_id), case.subjects)
+    ):
+        raise case.refuse("things:thing.notcreatable", guard.policy_id)
+    if guard.taken is not None or present is not None:
+        raise case.refuse("things:thing.conflict" if is_create else "things:thing.notfound")
 
 
 def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id: str | None) -> _Guard:
@@ -179,17 +200,17 @@ def _policy_creation(case: CommandContext, policy: Mapping[str, Any]) -> _Guard:
         raise case.refuse("policies:id.invalid", quote(policy_id))
     case.check_creation(entity)
     before = case.world.snapshot(entity)
-    if before is not None and not before.is_deleted:
-        raise case.refuse("things:thing.notcreatable", policy_id)
-    if not policy_values.may_administer(case, policy):
-        raise case.refuse("things:thing.notcreatable", policy_id, status=403)
     try:
         policy_values.check(case, policy)
-        if before is not None:
+        if before is not None and before.is_deleted:
             policy_values.check_unreferenced(case, entity, "created again")
     except TwinError as error:
         raise case.refuse("things:thing.notcreatable", policy_id, status=error.fault.status) from error
+    if not policy_values.may_administer(case, policy):
+        raise case.refuse("things:thing.notcreatable", policy_id, status=403)
     enforcer = policy_values.enforcer_of(case, policy, case.entity.namespace)
+    if before is not None and not before.is_deleted:
+        return _Guard(policy_id, enforcer, taken=entity)
     return _Guard(policy_id, enforcer, case.step(before, "created", encode(policy), policy, entity=entity))
 
 
@@ -262,10 +283,14 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse("things:thing.notfound")
     enforcer = _guard(case, before)
     state, address = state_of(before), case.address
+    if not enforcer.unrestricted(case.subjects, WRITE, address.guarded) or (
+        asked.if_equal == preconditions.SKIP and not enforcer.unrestricted(case.subjects, READ, address.guarded)
+    ):
+        if address.is_root and not has_any_permission(case.entity, enforcer, case.subjects):
+            return create(case, value, asked)
+        raise forbidden(case, enforcer, f"things:{address.resource.name}.notmodifiable")
     if asked is not preconditions.NONE:
-        asked.check_readable(case, enforcer, state)
-    if not enforcer.unrestricted(case.subjects, WRITE, address.guarded):
-        raise case.refuse(f"things:{address.resource.name}.notmodifiable")
+        asked.check_readable(case, enforcer)
     present = _check_present(case, asked, enforcer, before, state)
     if not address.segments:
         policy_id = (value.parsed or {}).get("policyId") or before.policy
@@ -291,15 +316,18 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     patch = values.read(case, is_patch=True)
     before = case.living()
     if before is None:
-        if not case.address.is_root:
-            raise case.refuse("things:thing.notfound")
-        given, stripped = values.strip_nulls(patch.given), values.strip_nulls(patch.parsed)
-        return create(case, CheckedValue(stripped, encode(stripped), given), asked)
+        return _create_by_merge(case, patch, asked)
     enforcer = _guard(case, before)
     state = state_of(before)
-    asked.check_readable(case, enforcer, state)
-    if not _may_merge(case, enforcer, patch.parsed):
-        raise case.refuse("things:thing.notmodifiable")
+    if not (
+        _has_at_places(case, enforcer, WRITE, patch.parsed)
+        and (not asked.skips_equal or _has_at_places(case, enforcer, READ, patch.parsed))
+        and _may_write_metadata(case, enforcer, metadata.parts_of_merge(case, asked.metadata, patch.parsed))
+    ):
+        if not has_any_permission(case.entity, enforcer, case.subjects):
+            return _create_by_merge(case, patch, asked)
+        raise forbidden(case, enforcer, "things:thing.notmodifiable")
+    asked.check_readable(case, enforcer)
     present = _check_present(case, asked, enforcer, before, state)
     patch = _conditional(case, asked, before, patch)
     try:
@@ -308,7 +336,8 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
         if asked.skips_equal:
             patch = _reduce_patch(case, asked, present, patch)
         said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
-        if not _may_write_metadata(case, enforcer, said):
+        # Conditions may have emptied objects, which then have metadata of their own.
+        if not _may_write_metadata(case, enforcer, (parse_pointer(pointer)[:-1] for pointer, *_ in said)):
             raise case.refuse("things:thing.notmodifiable")
         step = _check_size(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
     except DeletePatternRefused as error:
@@ -318,16 +347,25 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     return decision([step], case.respond(204, None, revision=step.snapshot.revision, tag=tag))
 
 
+def _create_by_merge(case: CommandContext, patch: CheckedValue, asked: Preconditions) -> Decision:
+    """Merge into a thing that does not exist, or not for the caller."""
+    if not case.address.is_root:
+        raise case.refuse("things:thing.notfound")
+    given, stripped = values.strip_nulls(patch.given), values.strip_nulls(patch.parsed)
+    return create(case, CheckedValue(stripped, encode(stripped), given), asked)
+
+
 def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     before = case.living()
     if before is None:
         raise case.refuse("things:thing.notfound")
     enforcer = _guard(case, before)
     state = state_of(before)
-    asked.check_readable(case, enforcer, state)
     if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         name = case.address.resource.name
-        raise case.refuse("things:thing.notdeletable" if name == "thing" else f"things:{name}.notmodifiable")
+        code = "things:thing.notdeletable" if name == "thing" else f"things:{name}.notmodifiable"
+        raise forbidden(case, enforcer, code)
+    asked.check_readable(case, enforcer)
     present = _check_present(case, asked, enforcer, before, state)
     if case.address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")
@@ -339,12 +377,10 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
 
 
 def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
-    """Check permission to write the thing. Nobody has it without a policy."""
+    """Return the permissions on the thing. Nobody has any without a policy."""
     policy = snapshot.policy
     enforcer = case.world.enforcer(policy, snapshot.entity.namespace) if policy is not None else None
-    if enforcer is None:
-        raise case.refuse("things:thing.notmodifiable")
-    return enforcer
+    return _NO_PERMISSIONS if enforcer is None else enforcer
 
 
 def _check_present(
@@ -375,21 +411,20 @@ def _check_content_type(case: CommandContext) -> None:
         raise case.refuse("mediatype.unsupported", "(missing)" if found is None else f"'{str(found)[:80]}'")
 
 
-def _may_merge(case: CommandContext, enforcer: Enforcer, patch: Any) -> bool:
-    """Whether the caller may write everywhere at the path, or at all places of the patch."""
-    if enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
+def _has_at_places(case: CommandContext, enforcer: Enforcer, permission: str, patch: Any) -> bool:
+    """Whether the caller has a permission everywhere at the path, or at all places of the patch."""
+    if enforcer.unrestricted(case.subjects, permission, case.address.guarded):
         return True
-    return enforcer.partial(case.subjects, WRITE, case.address.guarded) and all(
-        enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(place)}")
+    return enforcer.partial(case.subjects, permission, case.address.guarded) and all(
+        enforcer.unrestricted(case.subjects, permission, f"thing:{format_pointer(place)}")
         for place in written_paths(patch, case.address.segments)
     )
 
 
-def _may_write_metadata(case: CommandContext, enforcer: Enforcer, said: Sequence[MetadataChange]) -> bool:
-    """Whether the caller may write every part whose metadata a merge sets, also outside the patch."""
+def _may_write_metadata(case: CommandContext, enforcer: Enforcer, parts: Iterable[Segments]) -> bool:
+    """Whether the caller may write every part whose metadata a merge changes, also outside the patch."""
     return enforcer.unrestricted(case.subjects, WRITE, case.address.guarded) or all(
-        enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(parse_pointer(pointer)[:-1])}")
-        for pointer, *_ in said
+        enforcer.unrestricted(case.subjects, WRITE, f"thing:{format_pointer(part)}") for part in parts
     )
 
 

@@ -240,13 +240,13 @@ async def test_case_38_an_undeclared_label_is_refused(field: LiveSetup) -> None:
     assert (answer["status"], answer["value"]["error"]) == (400, "acknowledgement:label.not.declared")
 
 
-async def test_a_message_without_write_permission_is_refused(
+async def test_a_message_without_any_permission_on_the_thing_finds_no_thing(
     field: LiveSetup, operator: MqttClient, mosquitto: Mosquitto
 ) -> None:
     with await asyncio.to_thread(client, mosquitto, f"{field.operator}/strange") as strange:
         correlation = strange.command(**message())
         answer = await next_of(operator)
-    assert (answer["status"], answer["value"]["error"]) == (403, "messages:send.notallowed")
+    assert (answer["status"], answer["value"]["error"]) == (404, "things:thing.notfound")
     assert answer["headers"]["correlation-id"] == correlation
 
 

@@ -251,8 +251,8 @@ def test_case_71_an_unreadable_part_is_not_found(partial: MqttClient, box: str) 
 
 def test_case_72_a_stranger_finds_nothing_and_may_do_nothing(stranger: MqttClient, box: str) -> None:
     refused(ask(stranger, box, "retrieve"), 404, "things:thing.notfound")
-    refused(ask(stranger, box, "modify", "/attributes/a", 1), 403, "things:attribute.notmodifiable")
-    refused(ask(stranger, box, "delete"), 403, "things:thing.notdeletable")
+    refused(ask(stranger, box, "modify", "/attributes/a", 1), 404, "things:thing.notfound")
+    refused(ask(stranger, box, "delete"), 404, "things:thing.notfound")
     refused(ask(stranger, box, "retrieve", group="policies"), 404, "policies:policy.notfound")
 
 

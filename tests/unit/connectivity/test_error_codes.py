@@ -33,7 +33,7 @@ BY_TARGETS = frozenset({"signal.enrichment.failed"})
 """Told where events go to targets, in the log alone."""
 
 READ = {"grant": ["READ"], "revoke": []}
-READER, STRANGER = "acme:reader", "acme:stranger"
+READER, LISTENER = "acme:reader", "acme:listener"
 MERGE = {"content_type": "application/merge-patch+json"}
 
 
@@ -284,7 +284,7 @@ PRODUCED: dict[str, How] = {
     ),
 }
 for _part, _path in PARTS.items():
-    PRODUCED[f"things:{_part}.notfound"] = How(command("retrieve", _path), STRANGER)
+    PRODUCED[f"things:{_part}.notfound"] = How(command("retrieve", _path), LISTENER)
     PRODUCED[f"things:{_part}.notmodifiable"] = How(_modify(_path, _VALUES.get(_part, {})), READER)
 
 TOPICS = {
@@ -297,7 +297,7 @@ TOPICS = {
 
 
 def _usual(**first: Any) -> Callable[[], ConnectionHarness]:
-    return lambda: ConnectionHarness(source("in", OWNER, **first), source("in", READER), source("in", STRANGER))
+    return lambda: ConnectionHarness(source("in", OWNER, **first), source("in", READER), source("in", LISTENER))
 
 
 SITES: dict[str, Callable[[], ConnectionHarness]] = {
@@ -310,13 +310,14 @@ SITES: dict[str, Callable[[], ConnectionHarness]] = {
 
 
 async def _furnished(how: How) -> ConnectionHarness:
-    """A lamp whose reader sees one attribute and may change nothing."""
+    """A lamp whose reader sees one attribute, its listener messages alone; neither may change anything."""
     harness = SITES[how.harness]()
     rules = policy(OWNER)
     rules["entries"]["READER"] = {
         "subjects": {READER: {"type": "test"}},
         "resources": {"thing:/attributes/seen": READ, "message:/": READ},
     }
+    rules["entries"]["LISTENER"] = {"subjects": {LISTENER: {"type": "test"}}, "resources": {"message:/": READ}}
     made = command("create", value={"_policy": rules, "attributes": {"seen": 1}}, response_required=False)
     harness.deliver(made, who="x", device="acme.site:lamp-7")
     await harness.settled(1)
@@ -337,7 +338,7 @@ async def test_a_code_is_produced_with_its_status_on_its_topic(code: str) -> Non
         payload = payload.replace(b"{key}", created["value"]["subscriptionId"].encode())
         harness.forget()
     headers = {"device": "acme.site:other"} if how.harness == "enforced" else {}
-    answer = await harness.ask(payload, **headers, source=[OWNER, READER, STRANGER].index(how.by))
+    answer = await harness.ask(payload, **headers, source=[OWNER, READER, LISTENER].index(how.by))
     error = answer["value"].get("error")
     if how.group == "failed":
         error = error["error"]

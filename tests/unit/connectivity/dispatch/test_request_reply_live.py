@@ -200,6 +200,19 @@ async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
     assert {ack["status"] for ack in harness.answers()[0]["value"].values()} == {408}
 
 
+async def let_read(harness: ConnectionHarness, resource: str) -> None:
+    """Let the stranger read a part of the lamp."""
+    entry = {
+        "subjects": {"acme:stranger": {"type": "test"}},
+        "resources": {resource: {"grant": ["READ"], "revoke": []}},
+    }
+    assert (await harness.ask(document("acme.site/lamp-7/policies/commands/modify", "/entries/STRANGE", entry)))[
+        "status"
+    ] == 201
+    await harness.settled(1)
+    harness.forget()
+
+
 @pytest.mark.parametrize(
     ("payload", "error"),
     [
@@ -211,6 +224,7 @@ async def test_4_6_a_signal_is_not_sent_to_its_own_connection() -> None:
 )
 async def test_a_sender_without_permission_gets_an_error_and_nothing_is_sent(payload: bytes, error: str) -> None:
     harness = await collected(source(**NACKS), source("strange", "acme:stranger"))
+    await let_read(harness, "thing:/features")
     other = beside(harness, target(MESSAGES, COMMANDS, EVENTS))
     harness.deliver(payload, source=1)
     assert await harness.ended(1) == [DROPPED]
@@ -488,6 +502,7 @@ async def test_a_condition_on_an_unreadable_field_sends_nothing_to_the_device() 
     harness = await turned_on()
     other = beside(harness, target(COMMANDS))
     strange = ConnectionHarness(source("in", "acme:stranger"), beside=harness, id="strange")
-    answer = await strange.ask(query())
+    await let_read(harness, "thing:/policyId")
+    answer = await strange.ask(query(path="/policyId"))
     assert (answer["status"], answer["value"]["error"]) == (412, "things:condition.failed")
     assert other.answers() == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.table import each_row
-from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, answer, entry, granting, last
+from tests.support.twin_world import POLICY, VIEWER, TwinWorld, a_world, answer, entry, granting, last, revoking
 
 
 def test_case_79_if_match_on_the_whole_thing() -> None:
@@ -101,16 +101,84 @@ def test_a_condition_sees_revision_and_time(condition: str, holds: bool) -> None
         assert world.refused("retrieve", "/attributes/a", condition=condition)[0] == 412
 
 
-def test_a_condition_needs_read_on_every_field_even_before_write() -> None:
+def test_a_condition_needs_read_on_every_field_after_the_permission_of_the_command() -> None:
     world = a_world(attributes={"a": 1, "b": 2}, features={"f": {}})
-    world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ")})})
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("READ", "WRITE")})})
     assert world.get("/attributes/a", by=[VIEWER], condition="eq(attributes/a,1)") == 1
     assert world.get("/attributes/a", by=[VIEWER], condition="eq(_revision,1)") == 1
     unreadable = ("or(eq(attributes/a,1),eq(attributes/b,2))", "not(exists(features/*/properties))")
     for condition in unreadable:
-        refused = world.refused("modify", "/attributes/a", 2, by=[VIEWER], condition=condition)
-        assert refused == (412, "things:condition.failed")
-    assert world.refused("modify", "/attributes/a", 2, by=[VIEWER], condition="eq(attributes/a,5)")[0] == 403
+        for action in ("modify", "merge", "delete", "retrieve"):
+            value = 2 if action in ("modify", "merge") else ...
+            refused = world.refused(action, "/attributes/a", value, by=[VIEWER], condition=condition)
+            assert refused == (412, "things:condition.failed")
+        refused = world.refused("modify", "/attributes/b", 2, by=[VIEWER], condition=condition)
+        assert refused == (403, "things:attribute.notmodifiable")
+    assert world.refused("modify", "/attributes/b", 2, by=[VIEWER], condition="eq(attributes/a,5)")[0] == 403
+
+
+@pytest.mark.parametrize("features", [{}, {"f": {"properties": {}}}, {"g": {}}])
+@each_row(
+    ("resources", "is_readable"),
+    [
+        ({"thing:/": granting("READ")}, True),
+        ({"thing:/features": granting("READ"), "thing:/features/f/properties/x": revoking("READ")}, True),
+        ({"thing:/features": granting("READ"), "thing:/features/f/properties": revoking("READ")}, False),
+        ({"thing:/features": granting("READ"), "thing:/features/f": revoking("READ")}, False),
+        ({"thing:/features/f": granting("READ")}, False),
+        ({"thing:/features": granting("WRITE")}, False),
+    ],
+)
+def test_a_condition_on_every_feature_needs_read_on_all_that_there_could_be(
+    resources: dict[str, Any], is_readable: bool, features: dict[str, Any]
+) -> None:
+    """Otherwise it would tell which features exist."""
+    world = a_world(features=features)
+    world.write_policy({"VIEW": entry([VIEWER], {**resources, "thing:/attributes": granting("READ", "WRITE")})})
+    sent: dict[str, Any] = {"by": [VIEWER], "condition": "not(exists(features/*/properties/on))"}
+    if is_readable:
+        assert world.status("modify", "/attributes/a", 1, **sent) == 201
+    else:
+        assert world.refused("modify", "/attributes/a", 1, **sent) == (412, "things:condition.failed")
+
+
+WRITER = {
+    "WRITE": entry([VIEWER], {"thing:/attributes": granting("WRITE"), "thing:/attributes/seen": granting("READ")})
+}
+
+
+@each_row(
+    ("action", "path", "if_equal"),
+    [
+        ("modify", "/attributes/secret", "skip"),
+        ("modify", "/attributes", "skip"),
+        ("merge", "/attributes/secret", "skip"),
+        ("merge", "/attributes/secret", "skip-minimizing-merge"),
+        ("merge", "/attributes", "skip"),
+        ("merge", "/attributes", "skip-minimizing-merge"),
+    ],
+)
+def test_if_equal_needs_read_on_what_it_compares(action: str, path: str, if_equal: str) -> None:
+    """The same refusal for a right and for a wrong guess, with metadata outside of the patch too."""
+    world = a_world(attributes={"secret": 7})
+    world.write_policy(WRITER)
+    code = "things:thing.notmodifiable" if action == "merge" else "things:attribute.notmodifiable"
+    for guess in (7, 8):
+        value = guess if path.endswith("secret") else {"secret": guess}
+        expected = (403, "things:attributes.notmodifiable" if (action, path) == ("modify", "/attributes") else code)
+        assert world.refused(action, path, value, by=[VIEWER], if_equal=if_equal) == expected
+        put = [{"key": "other/unit", "value": 1}]
+        assert world.refused(action, path, value, by=[VIEWER], if_equal=if_equal, put_metadata=put) == expected
+    assert world.status(action, path, {"secret": 8} if path == "/attributes" else 8, by=[VIEWER]) in (201, 204)
+
+
+def test_if_equal_needs_read_on_what_a_patch_names_and_nothing_else() -> None:
+    world = a_world(attributes={"secret": 7, "seen": 1})
+    world.write_policy(WRITER)
+    minimizing = {"by": [VIEWER], "if_equal": "skip-minimizing-merge"}
+    assert world.refused("merge", "/attributes", {"seen": 1}, **minimizing) == (412, "things:precondition.failed")
+    assert world.status("merge", "/attributes", {"seen": 2}, **minimizing) == 204
+    assert world.status("modify", "/attributes/secret", 7, by=[VIEWER], if_equal="update") == 204
 
 
 def test_a_condition_does_not_apply_to_a_created_thing() -> None:
@@ -212,8 +280,8 @@ GUARDED = {"RULES": entry([VIEWER], {"thing:/attributes/seen": granting("READ")}
         ),
         pytest.param(
             ("modify", "/attributes/seen", 1, {"by": [VIEWER], "condition": "eq(attributes/hidden,1)"}),
-            (412, "things:condition.failed"),
-            id="412 of a condition that may not be read before 403",
+            (403, "things:attribute.notmodifiable"),
+            id="403 before 412 of a condition that may not be read",
         ),
         pytest.param(
             ("modify", "/attributes/seen", 1, {"condition": "eq(attributes/seen,7)", "if_match": '"rev:99"'}),

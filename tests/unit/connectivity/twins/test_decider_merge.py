@@ -167,6 +167,8 @@ def test_case_50_a_merge_needs_write_wherever_it_writes(path: str, patch: Any, i
 
 def test_merging_elsewhere_is_forbidden_without_any_write_there() -> None:
     world = a_world()
+    assert world.refused("merge", "/definition", "a:b:1", by=[VIEWER]) == (404, "things:thing.notfound")
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/": granting("READ")})})
     assert world.refused("merge", "/definition", "a:b:1", by=[VIEWER]) == (403, "things:thing.notmodifiable")
     assert world.status("merge", "/definition", "a:b:1", by=[VIEWER, OWNER]) == 204
 

@@ -15,7 +15,7 @@ from tests.support.twin_world import ALL, OWNER, OWNERS, POLICY, VIEWER, TwinWor
 
 P = policy(POLICY)
 SHARED = "acme.shared:roles"
-VIEW = entry([VIEWER], {"thing:/": granting("READ")})
+VIEW = entry([VIEWER], {"thing:/": granting("READ"), "policy:/entries/OWNERS": granting("READ")})
 V = "/entries/VIEW"
 SUBJECT, RESOURCE = f"{V}/subjects/{VIEWER}", f"{V}/resources/thing:/"
 ABOUT = {"type": "t"}

@@ -305,9 +305,12 @@ def test_case_69_a_thousand_entries_are_too_large_and_the_largest_policy_fits() 
     ],
 )
 def test_the_code_of_a_refusal_names_the_part(path: str, value: Any, name: str) -> None:
-    world = a_policy_world()
-    assert world.refused("modify", path, value, to=P, by=[VIEWER]) == (403, f"policies:{name}.notmodifiable")
-    assert world.refused("retrieve", path, to=P, by=[VIEWER]) == (404, f"policies:{name}.notfound")
+    world = a_policy_world(OTHER=entry(["edge:other"], {"policy:/entries/OTHER": ALL}))
+    assert world.refused("modify", path, value, to=P, by=["edge:other"]) == (403, f"policies:{name}.notmodifiable")
+    if name != "policy":
+        assert world.refused("retrieve", path, to=P, by=["edge:other"]) == (404, f"policies:{name}.notfound")
+    for action in ("modify", "retrieve"):
+        assert world.refused(action, path, value, to=P, by=[VIEWER]) == (404, "policies:policy.notfound")
     world.send("delete", to=P)
     for action in ("modify", "retrieve"):
         refused = world.refused(action, path, value, to=P)

@@ -349,3 +349,15 @@ def test_metadata_survives_a_restart_and_a_replay_from_the_journal(tmp_path: Pat
         assert fold(again.events(entity, 1, 10, 10, 1 << 20)) == found
     finally:
         again.close()
+
+
+@pytest.mark.parametrize("said", [[], [{"key": "b/k", "value": 1}]])
+def test_deleting_metadata_needs_write_on_its_part_whether_or_not_there_is_some(said: list[dict[str, Any]]) -> None:
+    """Otherwise a writer of one part would learn which others have metadata."""
+    world = a_world(attributes={"a": 1, "b": 2})
+    world.write_policy({"VIEW": entry([VIEWER], {"thing:/attributes/a": granting("WRITE")})})
+    world.send("merge", "/attributes", {"b": 3}, put_metadata=said)
+    for keys in ("*/k", "b/k", "a/k,b/k"):
+        refused = world.refused("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata=keys)
+        assert refused == (403, "things:thing.notmodifiable")
+    assert world.status("merge", "/attributes", {"a": 2}, by=[VIEWER], delete_metadata="a/k") == 204

@@ -251,7 +251,7 @@ async def test_a_thing_can_be_created_and_a_policy_changed_by_publishing() -> No
 async def test_a_command_that_fails_is_answered_with_its_own_error() -> None:
     streamr_harness = await with_lamp()
     refused: list[tuple[str, Any, tuple[int, str]]] = [
-        (modify(1), None, (403, "things:attribute.notmodifiable")),
+        (modify(1), None, (404, "things:thing.notfound")),
         (command("delete", "/attributes/none").decode(), KEY, (404, "things:attribute.notfound")),
         (command("create", value={}).decode(), KEY, (409, "things:thing.conflict")),
         (modify(True, if_match='"rev:99"'), KEY, (412, "things:precondition.failed")),

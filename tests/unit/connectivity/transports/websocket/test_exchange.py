@@ -50,7 +50,7 @@ async def test_each_client_gets_its_own_answers_under_its_own_subject(websocket_
     owner, stranger = await websocket_service.client(token="owners"), await websocket_service.client(token="strangers")
     assert (await asked(owner, creation()))["status"] == 201
     refused = await asked(stranger, turn(True, correlation_id="mine"))
-    assert (refused["status"], refused["headers"]["correlation-id"]) == (403, "mine")
+    assert (refused["status"], refused["headers"]["correlation-id"]) == (404, "mine")
     assert (await asked(owner, turn(True)))["status"] == 201
 
 
