@@ -3,13 +3,13 @@
 Differences to history filters (RQL, comparison, search column; see `evaluator`):
 
 - Values compare within their own type. Texts are ordered by code point. Null equals an explicit null only, without order.
-- `ne` is true for an existing field that does not equal: not the opposite of `eq`.
-- `like` and `ilike` match texts only; stars at either end match any text, others text of one line.
+- `ne` is true for an existing field that does not equal. `like` and `ilike` match texts only; stars at either end match any
+  text, others text of one line.
 - `empty` is also true if an array on the path has an object without the field, and for arrays with an empty element.
-- Fields beside the document exist. `features/*` is any feature: one of them must satisfy the predicate by itself.
+- Fields beside the document exist. For `features/*/…` one of the features must satisfy the predicate by itself.
+  `exists(features/*)` and `empty(features/*)` tell things with features, even a `{}`, from those without.
 
-A predicate on an unreadable field is false; `not` makes it true (Ditto search, permissions). Predicates on `thingId` or its
-namespace, and `exists(features/*)`, `empty(features/*)`, need no permission beyond seeing the thing.
+A predicate on an unreadable field is false. `thingId`, its namespace and `features/*` itself need only a visible thing.
 """
 
 from __future__ import annotations
@@ -136,10 +136,8 @@ def _holds_in_any_feature(predicate: Compare | In | Exists | Empty, document: Do
     features = features_of(document)
     path = predicate.field.path[2:]
     if not path:
-        # Without features, "any feature" is absent, and so empty.
-        return any(_test(predicate, (feature,)) for feature in features.values()) or (
-            isinstance(predicate, Empty) and not features
-        )
+        # A feature exists, whatever is in it.
+        return bool(features) is isinstance(predicate, Exists)
     if not _is_of_all_values(predicate):
         # Tested for all values at once, which is faster: mostly none matches.
         if not _test(predicate, [value for feature in features.values() for value in walk(feature, path)]):

@@ -285,20 +285,41 @@ def test_null_through_an_array_is_an_explicit_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("features", "matches"),
+    ("features", "has_any"),
     [
-        (None, True),
-        ({}, True),
-        ({"lamp": {}}, True),
-        ({"lamp": {"properties": {}}}, False),
-        ({"a": {"properties": {}}, "b": {}}, True),
+        ({}, False),
+        ({"features": None}, False),
+        ({"features": {}}, False),
+        ({"features": {"lamp": {}}}, True),
+        ({"features": {"lamp": None}}, True),
+        ({"features": {"lamp": {"properties": {}}}}, True),
+        ({"features": {"a": {"properties": {"x": 1}}, "b": {}}}, True),
     ],
 )
-def test_without_features_any_feature_is_empty(features: Any, matches: bool) -> None:
-    """L27."""
-    thing = {} if features is None else {"features": features}
-    assert answer("empty(features/*)", thing) is matches
-    assert answer("exists(features/*)", thing) is bool(features)
+def test_a_thing_has_any_feature_whatever_is_in_it(features: dict[str, Any], has_any: bool) -> None:
+    assert answer("exists(features/*)", features) is has_any
+    assert answer("empty(features/*)", features) is not has_any
+
+
+@pytest.mark.parametrize(
+    ("filter", "matches"),
+    [
+        ("exists(features/*/properties)", False),
+        ("exists(features/*/properties/x)", False),
+        ("exists(features/*/definition)", False),
+        ("empty(features/*/properties)", True),
+        ("empty(features/*/desiredProperties/x)", True),
+        ("empty(features/*/definition)", True),
+        ("eq(features/*/properties/x,null)", False),
+        ("ne(features/*/properties/x,1)", False),
+        ("like(features/*/properties/x,'*')", False),
+        ("in(features/*/definition,'a:b:1')", False),
+        ("not(gt(features/*/properties/x,1))", True),
+    ],
+)
+def test_an_empty_feature_has_nothing_that_a_wildcard_finds(filter: str, matches: bool) -> None:
+    assert answer(filter, {"features": {"lamp": {}}}) is matches
+    assert answer(filter, {"features": {"lamp": None}}) is matches
 
 
 @pytest.mark.parametrize(
