@@ -127,3 +127,7 @@ class Unresolved(PlaceholderError):
 
 class UnsafeAddress(PlaceholderError):
     """`connectivity:message.sending.failed` (400): a value that an address cannot contain."""
+
+
+class AddressNotAllowed(UnsafeAddress):
+    """`connectivity:message.sending.failed` (400): an address that the operator's pattern does not allow."""

@@ -17,7 +17,14 @@ CONNECTION_EXAMPLE = {
     "connectionType": "mqtt-5",
     "connectionStatus": "open",
     "uri": "ssl://fleet:*****@broker.acme.example:8883",
-    "sources": [{"addresses": ["fleet/+/cmd"], "qos": 1, "authorizationContext": ["integration:fleet"]}],
+    "sources": [
+        {
+            "addresses": ["fleet/+/cmd"],
+            "qos": 1,
+            "authorizationContext": ["integration:fleet"],
+            "replyTarget": {"addressPattern": "fleet/*/reply"},
+        }
+    ],
 }
 NEW_CONNECTION_EXAMPLE = {**CONNECTION_EXAMPLE, "uri": "ssl://fleet:${env:MQTT_PASSWORD}@broker.acme.example:8883"}
 TEST_EXAMPLE = {

@@ -179,6 +179,12 @@ class ReplyTarget(DocumentModel):
         description="Template of the address to publish to; `header:` refers to the headers of the received signal.",
         examples=["{{ header:reply-to }}", "replies/{{ thing:name }}"],
     )
+    address_pattern: Text | None = Field(
+        default=None,
+        description="The addresses that responses may be published to: `*` matches one or more characters other than a "
+        "slash, `**` as the last part all the rest. Limits an `address` that is taken from the sender's headers.",
+        examples=["clients/*/answers", "/amq.gen-*"],
+    )
     header_mapping: Templates = Field(
         default={},
         description="Transport headers of the response: name to template. Without an address, `correlation-id` and "

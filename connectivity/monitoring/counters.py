@@ -195,7 +195,7 @@ class TargetCounters:
 class ReplyCounters(TargetCounters):
     """The counters of responses and of elements of subscriptions, for all reply targets of a connection."""
 
-    __slots__ = ("dispatched_error", "no_reply_target", "not_diverted", "not_expected", "responses")
+    __slots__ = ("dispatched_error", "no_reply_target", "not_allowed", "not_diverted", "not_expected", "responses")
 
     def __init__(self, make: Make) -> None:
         super().__init__(make)
@@ -207,6 +207,12 @@ class ReplyCounters(TargetCounters):
         )
         self.not_expected = make(
             "dropped", True, "Signal dropped, no response of its kind is expected", ("out", "not_expected")
+        )
+        self.not_allowed = make(
+            "dropped",
+            False,
+            "Signal dropped, the reply target's pattern does not allow its address",
+            ("out", "address_not_allowed"),
         )
         self.not_diverted = make("dropped", True, "Signal dropped, response diversion failed", ("out", "not_diverted"))
 

@@ -117,6 +117,8 @@ def resolved_reply(route: ReplyTargetPublisher, headers: Headers, arrival: Inbou
 
 def is_meant(address: str, pattern: AddressPattern | None, route: ReplyTargetPublisher) -> bool:
     """Whether the operator allows replies to this address of a request."""
+    if not route.allows(address):
+        return False
     if pattern is not None:
         return pattern.allows(address)
     return route.is_fixed or has_address_prefix(address, route.beginning)

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from connectivity.transports.base import OutboundMessage
-from mappings.errors import DecodeError
+from mappings.errors import AddressNotAllowed, DecodeError, Fault
 from mappings.model.envelope import Envelope
 from mappings.model.field_selector import merge_objects
 from mappings.model.json_pointer import MISSING, parse_pointer
 from mappings.model.signals import LiveCommand, LiveEvent, Outbound, TwinEvent
 from mappings.model.topic_path import topic_of
-from mappings.placeholders.address import resolve_address
+from mappings.placeholders.address import AddressPattern, resolve_address
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope, parse
+from mappings.texts import shorten
 from spark_store.history.event_view import changed_part
 
 ADDRESS_HEADER = "mqtt.topic"
@@ -67,8 +68,11 @@ class DestinationTemplate:
         connection_id: str,
         now: Callable[[], datetime],
         scope: Scope = Scope.COMMON,
+        pattern: AddressPattern | None = None,
     ) -> None:
+        """`pattern`: the addresses that are allowed; None: all."""
         self._connection_id = connection_id
+        self._pattern = pattern
         self._now = now
         self._address = parse(address, scope)
         mapping = dict(header_mapping)
@@ -96,14 +100,30 @@ class DestinationTemplate:
         return self._address.is_constant
 
     def resolve(self, context: PlaceholderContext) -> Destination | None:
-        """Return the destination; None if the address has no value. Raises UnsafeAddress, Unresolved."""
+        """Return the destination; None if the address has no value.
+
+        Raises UnsafeAddress, Unresolved, and AddressNotAllowed if the pattern does not allow the address.
+        """
         address = resolve_address(self._address, context)
         if address is None:
             return None
+        self._require_allowed(address)
         mapped = self._mapping.apply(context)
         if self._override is not None and (override := resolve_address(self._override, context)) is not None:
+            self._require_allowed(override)
             mapped[ADDRESS_HEADER] = override
         return Destination(address, mapped)
+
+    def _require_allowed(self, address: str) -> None:
+        if self._pattern is not None and not self._pattern.allows(address):
+            raise AddressNotAllowed(
+                Fault(
+                    400,
+                    "connectivity:message.sending.failed",
+                    f"The address '{shorten(address)}' is not allowed.",
+                    f"Expected an address that matches '{self._pattern.text}'.",
+                )
+            )
 
     def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
         """Return the placeholder values of a signal.

@@ -54,7 +54,7 @@ class SignalPublisher:
         self.address = address
         self.outbox = outbox
         self.tracer = tracer
-        self._has_warned = False
+        self._warned: set[str] = set()
 
     def _use(self, mappers: Sequence[ConfiguredMapper], template: DestinationTemplate | None) -> None:
         self._mappers = mappers
@@ -140,10 +140,13 @@ class SignalPublisher:
         return None
 
     def _warn_unresolved(self, signal: Outbound, **more: str) -> None:
+        self._warn_once("signal has no address", signal, **more)
+
+    def _warn_once(self, event: str, signal: Outbound, **more: str) -> None:
         """Log at warning once, then at debug: a wrong template affects every signal."""
-        write = log.debug if self._has_warned else log.warning
-        self._has_warned = True
-        write("signal has no address", **self._log_fields(signal), address=self.address, **more)
+        write = log.debug if event in self._warned else log.warning
+        self._warned.add(event)
+        write(event, **self._log_fields(signal), address=self.address, **more)
 
     def _warn(self, event: str, signal: Outbound, **more: str) -> None:
         log.warning(event, **self._log_fields(signal), **more)

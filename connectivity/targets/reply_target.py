@@ -30,7 +30,7 @@ from connectivity.targets.outbox import Outbox, PendingPublish
 from connectivity.targets.publisher import MappedSignal, SignalPublisher, is_final
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import Done, OutboundMessage
-from mappings.errors import Fault
+from mappings.errors import AddressNotAllowed, Fault
 from mappings.model.headers import response_required
 from mappings.model.signals import (
     Acknowledgements,
@@ -47,6 +47,7 @@ from mappings.model.signals import (
     Response,
     is_success,
 )
+from mappings.placeholders.address import AddressPattern
 from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope
 
@@ -106,6 +107,8 @@ class ReplyTargetPublisher(SignalPublisher):
         self._expected = frozenset(kind.value for kind in source.reply_target.expected_response_types)
         self.declared = frozenset(with_connection_id(label, connection.id) for label in source.declared_acks)
         """The labels of acknowledgements that this source may send."""
+        pattern = source.reply_target.address_pattern
+        self._address_pattern = AddressPattern(pattern) if pattern is not None else None
         self._use_mapper(mapper or mappers_of(connection, source.payload_mapping)[0])
 
     def _use_mapper(self, mapper: ConfiguredMapper) -> None:
@@ -121,7 +124,9 @@ class ReplyTargetPublisher(SignalPublisher):
         mapping = dict(target.header_mapping)
         if mapper.codec.owns_content_type and mapping.get("content-type") == DEFAULT_CONTENT_TYPE:
             del mapping["content-type"]
-        return DestinationTemplate(target.address, mapping, self.connection_id, self.now, Scope.SOURCE)
+        return DestinationTemplate(
+            target.address, mapping, self.connection_id, self.now, Scope.SOURCE, self._address_pattern
+        )
 
     def through(self, mapper: ConfiguredMapper) -> ReplyTargetPublisher:
         """Return a publisher of the same source with another mapper."""
@@ -138,6 +143,10 @@ class ReplyTargetPublisher(SignalPublisher):
     def is_fixed(self) -> bool:
         """Whether the reply-target is one address for all messages."""
         return self._template is not None and self._template.is_fixed
+
+    def allows(self, address: str) -> bool:
+        """Whether the reply-target's pattern allows messages to this address."""
+        return self._address_pattern is None or self._address_pattern.allows(address)
 
     def reply_destination(self, headers: Headers, source_address: str, subjects: tuple[str, ...]) -> Destination | None:
         """Return the destination of replies to a request with these headers, received at `source_address`.
@@ -213,6 +222,11 @@ class ReplyTargetPublisher(SignalPublisher):
         try:
             mapped = self._map_if_expected(signal, unasked)
             is_lost = mapped == ADDRESS_UNRESOLVED and isinstance(signal, Answer) and self._is_mappable(signal)
+        except AddressNotAllowed as error:
+            self._count_dispatched(signal)
+            self.counters.not_allowed.note(signal, words=error.fault.message)
+            self._warn_once("address not allowed", signal, error=str(error))
+            return None
         except Exception as error:
             self._count_dispatched(signal)
             self._mapping_failed(signal, error)

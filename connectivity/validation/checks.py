@@ -49,6 +49,7 @@ from mappings.ids import LIVE_RESPONSE, is_label
 from mappings.mappers import Codec, load_codec, mapper_names
 from mappings.model.field_selector import InvalidSelector, parse_pointers
 from mappings.options import FAILED, InvalidMapperOptions
+from mappings.placeholders.address import AddressPattern, InvalidPattern
 from mappings.placeholders.template import Scope, is_operand
 from mappings.texts import shorten
 from spark_store import rql
@@ -70,6 +71,9 @@ _CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
 _FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
 
 _NAMED_BY_MESSAGE = re.compile(r"\{\{\s*header:reply-to\s*\}\}")
+
+_FOREIGN_WILDCARD = re.compile(r"[+#]|\{\{")
+"""Wildcards of MQTT and placeholders, which no address has."""
 
 _LONGEST_NAME, _MOST_NAMES = 60, 20
 """How much of a mapping's name a problem shows, and how many names."""
@@ -187,6 +191,24 @@ def _each(path: str, templates: Mapping[str, str], scope: Scope) -> Iterator[tup
     for name, text in templates.items():
         step = json_path(name)
         yield (path + step if step.startswith("[") else f"{path}.{step}"), text, scope
+
+
+def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
+    for index, source in enumerate(connection.sources):
+        reply = source.reply_target
+        if reply.address_pattern is None:
+            continue
+        path, expected = json_path("sources", index, "replyTarget", "addressPattern"), "such as clients/*/answers"
+        try:
+            pattern = AddressPattern(reply.address_pattern)
+        except InvalidPattern as error:
+            yield Problem(path, f"{show(reply.address_pattern)}: {error}", f"an address pattern {expected}")
+            continue
+        if (foreign := _FOREIGN_WILDCARD.search(reply.address_pattern)) is not None:
+            found = f"{show(foreign[0])} in {show(reply.address_pattern)}"
+            yield Problem(path, found, f"* for one part of an address, ** as the last part for the rest, {expected}")
+        elif "{{" not in reply.address and not pattern.allows(reply.address):
+            yield Problem(path, show(reply.address_pattern), f"a pattern that allows the address {show(reply.address)}")
 
 
 def check_payload_mappings(connection: Connection) -> Iterator[Problem]:
@@ -468,6 +490,7 @@ CHECKS: tuple[Callable[[Connection], Iterator[Problem]], ...] = (
     check_numbers,
     check_topics,
     check_templates,
+    check_reply_patterns,
     check_payload_mappings,
     check_conversations,
     check_labels,

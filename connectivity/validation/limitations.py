@@ -6,15 +6,20 @@ logged when the connection is opened. Validation reports both before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from difflib import get_close_matches
 
 from connectivity.connections.model import Connection, Target
 from connectivity.connections.target_topics import TOPICS, TargetTopic, parse_target_topic
 from connectivity.mapping.script_check import missing_protection
+from connectivity.targets.destination import ADDRESS_HEADER
 from connectivity.transports import load_connection_type
 from mappings.ids import is_namespace
 from mappings.mappers import load_codec
+
+_FROM_HEADER = re.compile(r"/?\{\{\s*header:")
+"""The beginning of an address that a sender chooses; AMQP reaches every queue by a slash and its name."""
 
 
 def refusal(connection: Connection) -> str | None:
@@ -56,11 +61,29 @@ def notes(connection: Connection) -> Iterator[str]:
     if (reason := refusal(connection)) is not None:
         yield f"{connection.id} will not be opened: {reason}"
     yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in ignored_parts(connection))
+    yield from (f"{connection.id}: {warning}" for warning in _open_reply_targets(connection))
     if any(
         load_codec(it.mapping_engine).configure(it.options).scripts for it in connection.mapping_definitions.values()
     ):
         for missing in missing_protection():
             yield f"{connection.id}: script processes are not fully isolated on this machine: {missing}"
+
+
+def _open_reply_targets(connection: Connection) -> Iterator[str]:
+    """Yield the reply-targets whose whole address a sender chooses, with nothing that limits it."""
+    if load_connection_type(connection.connection_type).is_listener:
+        # Its addresses are those of connected peers.
+        return
+    for index, source in enumerate(connection.sources):
+        reply = source.reply_target
+        if not reply.enabled or reply.address_pattern is not None:
+            continue
+        addresses = [reply.address, reply.header_mapping.get(ADDRESS_HEADER, "")]
+        if any(_FROM_HEADER.match(address) for address in addresses):
+            yield (
+                f"sources[{index}].replyTarget.address: senders choose where responses are published, anywhere that the "
+                "service may publish; set addressPattern, or begin the address with a fixed text"
+            )
 
 
 def caveats(connection: Connection) -> Iterator[str]:

@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from connectivity.config.settings_loader import load_settings
+from connectivity.validation.limitations import notes
+from connectivity.validation.validator import parse
 from tests.support.paths import ROOT
 from tests.support.validation import validate
 
@@ -198,4 +200,5 @@ def test_its_connection_files_have_no_problems() -> None:
     for name, content in of_kind("ConfigMap")["data"].items():
         document = {"id": Path(name).stem, **yaml.safe_load(content)}
         assert [str(each) for each in validate(document, environ=dict.fromkeys(variables(), "secret"))] == []
+        assert list(notes(parse(document, environ=dict.fromkeys(variables(), "secret")))) == []
         assert validate(document, environ={})

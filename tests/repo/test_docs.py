@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from connectivity.config.settings_loader import load_settings
+from connectivity.validation.limitations import notes
+from connectivity.validation.validator import parse
 from tests.support.markdown import FENCE, anchors, prose
 from tests.support.paths import ROOT
 from tests.support.validation import validate
@@ -118,6 +120,7 @@ def why_unreadable(block: Block, read: Callable[[str], Any]) -> str:
 @pytest.mark.parametrize("file", [*EXAMPLES, *AT_COMPOSE], ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_an_example_connection_has_no_problems(file: Path) -> None:
     assert [str(problem) for problem in validate(document(file))] == []
+    assert list(notes(parse(document(file)))) == []
 
 
 def test_there_is_an_example_connection_for_every_type() -> None:

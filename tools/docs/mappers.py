@@ -36,6 +36,7 @@ mapper of this page, or a mapping definition. The default is `Ditto`.
     {{
       "addresses": ["gateway"],
       "authorizationContext": ["integration:gateway"],
+      "replyTarget": {{ "address": "gateway/answers" }},
       "payloadMapping": ["Ditto", "status"]
     }}
   ]

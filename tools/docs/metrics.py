@@ -122,6 +122,7 @@ _OUTCOMES = """
 | `in` | `overdue` | rejected, because nothing had settled it for `source.settle_timeout` |
 | `out` | `published`, `failed` | the broker has confirmed a message, or refused it; or it could not be written |
 | `out` | `not_expected`, `no_reply_target`, `address_unresolved`, `not_diverted` | not sent, for this reason |
+| `out` | `address_not_allowed` | not sent, because `addressPattern` of the reply-target does not allow its address |
 | `out` | `unwritten` | the mapper produced no message |"""
 
 

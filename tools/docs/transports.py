@@ -58,7 +58,8 @@ _EXAMPLE_MAPPING = {
 def _example_source(broker: ConnectionType, manual: Manual, full: bool) -> dict[str, Any]:
     source: dict[str, Any] = {"addresses": ["commands"], "qos": 1, "authorizationContext": ["integration:depot-7"]}
     if not full:
-        return {**source, **manual.example_source}
+        reply = {} if broker.is_listener else {"replyTarget": {"address": "answers/{{ thing:name }}"}}
+        return {**source, **reply, **manual.example_source}
     sender = "{{ header:device }}" if broker.has_headers else "{{ source:address }}"
     headers = {"correlation-id": "{{ header:correlation-id }}"} if broker.has_headers else {"mqtt.qos": "1"}
     return source | {

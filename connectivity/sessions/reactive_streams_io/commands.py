@@ -104,7 +104,7 @@ class CommandResponses:
         )
         try:
             address = resolve_address(self._address, context)
-            reason = "the reply address has no value" if address is None else self._unmeant(address, own)
+            reason = "the reply address has no value" if address is None else self._unmeant(address, own, route)
         except MappingError as error:
             address, reason = None, error.fault.message
         if reason is None:
@@ -119,7 +119,7 @@ class CommandResponses:
         )
         return None
 
-    def _unmeant(self, address: str, own: str) -> str | None:
+    def _unmeant(self, address: str, own: str, route: ReplyTargetPublisher) -> str | None:
         """Why answers may not go to an address, which came with a command."""
         assert self._address is not None, "callers check that a reply address is configured"
         if address == own:
@@ -131,7 +131,7 @@ class CommandResponses:
         if self._pattern is not None and not beginning:
             is_meant = self._pattern.allows(address)
         else:
-            is_meant = has_address_prefix(address, beginning)
+            is_meant = has_address_prefix(address, beginning) and (bool(beginning) or route.allows(address))
         return None if is_meant else "the reply address is not allowed"
 
 

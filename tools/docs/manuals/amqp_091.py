@@ -116,6 +116,7 @@ A queue with a dead letter exchange keeps what is rejected for good. Queues of a
         },
         "replyTarget": {
             "address": "/{{ header:reply-to }}",
+            "addressPattern": "/amq.gen-*",
             "headerMapping": {"correlation-id": "{{ header:correlation-id }}"},
         },
     },

@@ -11,6 +11,7 @@ from connectivity.targets.destination import Destination
 from connectivity.targets.outbox import Outbox
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import OutboundMessage
+from mappings.errors import AddressNotAllowed
 from mappings.model.envelope import Envelope
 from mappings.placeholders.address import AddressPattern
 from tests.support.in_process.fakes import Link
@@ -19,8 +20,8 @@ from tests.support.in_process.service import ConnectionHarness, source
 pytestmark = pytest.mark.usefixtures("harnesses")
 
 
-def route_to(address: str) -> tuple[ConnectionHarness, ReplyTargetPublisher]:
-    harness = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}}))
+def route_to(address: str, **reply: str) -> tuple[ConnectionHarness, ReplyTargetPublisher]:
+    harness = ConnectionHarness(source(replyTarget={"address": address, "headerMapping": {}, **reply}))
     return harness, harness.readers[0].route
 
 
@@ -78,6 +79,18 @@ def test_a_refusal_is_reported() -> None:
 def test_answers_go_where_the_operator_has_said(target: str, pattern: str | None, address: str, expected: bool) -> None:
     _, route = route_to(target)
     assert is_meant(address, AddressPattern(pattern) if pattern is not None else None, route) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "address", "expected"),
+    [(None, "rsio/a/down", True), (None, "rsio/a", False), ("**", "rsio/a", False), ("rsio/b/*", "rsio/a/down", False)],
+)
+def test_the_pattern_of_the_reply_target_limits_sessions_too(pattern: str | None, address: str, expected: bool) -> None:
+    harness, route = route_to("{{ header:reply-to }}", addressPattern="rsio/*/down")
+    assert is_meant(address, AddressPattern(pattern) if pattern is not None else None, route) is expected
+    (arrival,) = read(harness.readers[0], [harness.delivery(b"{}")], harness.ledger)
+    with pytest.raises(AddressNotAllowed, match="'other' is not allowed"):
+        resolved_reply(route, {"reply-to": "other"}, arrival)
 
 
 def test_a_reply_target_without_a_value_leads_nowhere() -> None:

@@ -205,6 +205,43 @@ def test_an_answer_without_an_address_is_notified_once_with_its_template() -> No
     ]
 
 
+LIMITED = {"address": "{{ header:reply-to }}", "addressPattern": "clients/*/answers"}
+
+
+def test_an_address_that_the_pattern_allows_is_published_to() -> None:
+    assert way(LIMITED).addresses(response(reply_to="clients/app/answers")) == ["clients/app/answers"]
+    assert way({"addressPattern": "clients/**"}).addresses(response(reply_to="clients/a/b")) == ["clients/a/b"]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["fleet/7/commands", "clients/answers", "clients/a/b/answers", "clients/a/answers/x", "x/clients/a/answers"],
+)
+def test_a_message_to_an_address_that_the_pattern_does_not_allow_is_dropped_counted_and_logged(address: str) -> None:
+    limited = way(LIMITED)
+    outcomes: list[object] = []
+    with capture_logs() as lines:
+        for signal in (response(reply_to=address), error(reply_to=address)):
+            assert limited.publishes(signal, ended=outcomes.append) == ()
+    assert outcomes == [None, None]
+    assert (limited.count("address_not_allowed"), limited.count("failed")) == (2, 0)
+    assert [(line["event"], line["log_level"]) for line in lines] == [
+        ("address not allowed", "warning"),
+        ("address not allowed", "debug"),
+    ]
+    assert f"'{address}' is not allowed" in lines[0]["error"]
+
+
+def test_an_address_in_a_header_of_mqtt_has_to_match_the_pattern_too() -> None:
+    reply = {"address": "answers/a", "addressPattern": "answers/*", "headerMapping": {"mqtt.topic": "{{ header:to }}"}}
+    limited = way(reply)
+    assert [message.envelope.headers["mqtt.topic"] for message in limited.publishes(response(to="answers/b"))] == [
+        "answers/b"
+    ]
+    assert limited.publishes(response(to="fleet/commands")) == ()
+    assert limited.count("address_not_allowed") == 1
+
+
 @pytest.mark.parametrize("value", ["$SYS/x", "a/#", "a/+/b", "a\nb", "a//b", "/a", "a/"])
 def test_an_unsafe_reply_address_is_refused_logged_and_never_published(value: str) -> None:
     unsafe = way({"address": "{{ header:reply-to }}"})

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from connectivity.connections.model import Connection
-from connectivity.validation.limitations import caveats, ignored_parts, refusal
+from connectivity.validation.limitations import caveats, ignored_parts, notes, refusal
 from connectivity.validation.validator import parse
+from tests.support.validation import validate
 
 SOURCE = {"addresses": ["in"], "qos": 1, "authorizationContext": ["acme:x"]}
 TUNNEL = {
@@ -89,3 +92,59 @@ def test_8_13_8_24_the_status_of_a_connection_lists_its_limitations() -> None:
     unchecked = document(uri="ssl://broker.acme.example:8883", validateCertificates=False)
     assert list(caveats(unchecked)) == ["the broker's certificate is not checked"]
     assert list(caveats(document(validateCertificates=False))) == []
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"address": "{{ header:reply-to }}"},
+        {"address": "{{header:reply-to | fn:lower()}}/answers"},
+        {"address": "/{{ header:reply-to }}"},
+        {"address": "answers", "headerMapping": {"mqtt.topic": "{{ header:reply-to }}"}},
+    ],
+)
+def test_a_reply_target_whose_address_a_sender_chooses_is_noted_unless_it_has_a_pattern(reply: dict[str, Any]) -> None:
+    (note,) = notes(document({"replyTarget": reply}))
+    assert note.startswith("site: sources[0].replyTarget.address: senders choose where responses are published")
+    limited = document({"replyTarget": {**reply, "addressPattern": "**"}})
+    assert list(notes(limited)) == []
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"enabled": False},
+        {"address": "answers/{{ header:reply-to }}"},
+        {"address": "{{ thing:name }}/answers"},
+        {"address": "{{ source:address | fn:replace('/up','/down') }}"},
+    ],
+)
+def test_a_reply_target_with_a_beginning_of_the_operators_is_not_noted(reply: dict[str, Any]) -> None:
+    assert list(notes(document({"replyTarget": reply}))) == []
+
+
+def test_a_listener_publishes_to_its_peers_alone_and_is_not_noted() -> None:
+    door = document(connectionType="websocket", uri="ws://127.0.0.1:8765", sources=[{**SOURCE, "addresses": ["/in"]}])
+    assert list(notes(door)) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "pattern", "found", "expected"),
+    [
+        ("{{ header:reply-to }}", "clients/**/answers", "'**' must be the last part", "such as clients/*/answers"),
+        ("{{ header:reply-to }}", "clients/+/answers", '"+" in "clients/+/answers"', "* for one part"),
+        ("{{ header:reply-to }}", "clients/#", '"#" in "clients/#"', "** as the last part"),
+        ("{{ header:reply-to }}", "{{ thing:name }}/*", '"{{" in', "* for one part"),
+        ("answers", "clients/*", '"clients/*"', 'allows the address "answers"'),
+    ],
+)
+def test_an_address_pattern_that_allows_nothing_clear_is_a_problem(
+    address: str, pattern: str, found: str, expected: str
+) -> None:
+    source = {**SOURCE, "replyTarget": {"address": address, "addressPattern": pattern}}
+    document = {"id": "site", "connectionType": "mqtt-5", "connectionStatus": "open", "uri": "tcp://127.0.0.1:1883"}
+    (problem,) = validate({**document, "sources": [source]})
+    assert problem.path == "sources[0].replyTarget.addressPattern"
+    assert found in problem.found
+    assert expected in problem.expected
