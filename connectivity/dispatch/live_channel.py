@@ -6,16 +6,16 @@ broker is unavailable, since a late command may do harm, and it is withdrawn at 
 report this. A weak acknowledgement is given only for a label that no recipient can give (Ditto connections, live channel;
 weak acknowledgements).
 
-A response names its request by the correlation ID. It is sent with the headers of the request, which lead to the requester,
-and with its other own headers.
+A response names its request by the correlation ID, and comes from a connection that was sent the request. It is sent with
+the headers of the request, which lead to the requester, and with its other own headers.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -50,6 +50,16 @@ _BROKER_UNAVAILABLE = PublishFailed("the broker is unavailable")
 _NOT_SENT = PendingPublish(0, None)
 
 
+class SentSignal(NamedTuple):
+    """A live signal on its way: its messages, and the number of them for each connection.
+
+    A connection whose mapping scripts drop the signal later is no longer counted.
+    """
+
+    postings: Sequence[PendingPublish]
+    recipients: Mapping[str, int]
+
+
 class LiveChannel:
     """Sends live signals to the targets of other connections. Keeps no state."""
 
@@ -57,9 +67,7 @@ class LiveChannel:
         self._members = members
         self._present = present
 
-    def publish(
-        self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge
-    ) -> list[PendingPublish]:
+    def publish(self, signal: Live, origin: str, labels: Sequence[str], acknowledge: Acknowledge) -> SentSignal:
         """Send a signal of the connection `origin` to the other connections.
 
         `acknowledge` gets the acknowledgements for those of the `labels` that a target issues, or that a connection
@@ -85,12 +93,12 @@ class LiveChannel:
                     target.counters.not_published.note(signal, words=str(_BROKER_UNAVAILABLE))
                     on_published(_BROKER_UNAVAILABLE)
                 if posting is not None:
-                    recipients.add(member, label)
+                    recipients.add(member, label, is_sent=posting.count > 0)
                     postings.append(posting)
                 elif label is not None:
                     recipients.suppressed.append(label)
         recipients.acknowledge_weakly()
-        return postings
+        return SentSignal(postings, recipients.sent)
 
 
 class _Recipients:
@@ -108,16 +116,20 @@ class _Recipients:
         """Number of recipients that may give each label; any recipient may give `live-response`."""
         self._reached: Counter[str] = Counter()
         """Number of recipients of each connection."""
+        self.sent: Counter[str] = Counter()
+        """The same without those that could not be sent the signal."""
 
-    def add(self, member: OpenConnection, label: str | None) -> None:
+    def add(self, member: OpenConnection, label: str | None, *, is_sent: bool) -> None:
         """Add a target that was sent the signal, or failed to be. `label`: the requested one that it issues."""
         self._expected.update((LIVE_RESPONSE, label))
         self._reached[member.connection_id] += 1
+        self.sent[member.connection_id] += is_sent
 
     def remove(self, member: OpenConnection, label: str | None) -> None:
         """Remove a recipient whose mapping scripts have dropped the signal."""
         self._expected.subtract((LIVE_RESPONSE, label))
         self._reached[member.connection_id] -= 1
+        self.sent[member.connection_id] -= 1
         if label is not None:
             self.suppressed.append(label)
         self.acknowledge_weakly()

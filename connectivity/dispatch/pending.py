@@ -11,7 +11,7 @@ import asyncio
 import heapq
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 
 import structlog
@@ -37,7 +37,8 @@ class PendingRequest:
 
     `ended` finishes its delivery; None where the delivery does not wait. Until `is_done` (a command is durable, a live
     signal is sent) neither acknowledgements nor the timeout end it. `fallback` is the response to a live signal at its
-    timeout, if its sender asked for one.
+    timeout, if its sender asked for one. `may_answer(connection, subjects)` decides who may answer a live signal: nobody
+    before it is sent.
     """
 
     __slots__ = (
@@ -51,6 +52,7 @@ class PendingRequest:
         "is_done",
         "is_late",
         "is_over",
+        "may_answer",
         "postings",
         "route",
         "signal",
@@ -79,6 +81,7 @@ class PendingRequest:
         self.answer: LiveAnswer | None = None
         self.fallback: Response | None = None
         self.postings: list[PendingPublish] = []
+        self.may_answer: Callable[[str, Sequence[str]], bool] = lambda _connection_id, _subjects: False
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.collector!r}, {'over' if self.is_over else 'open'}>"

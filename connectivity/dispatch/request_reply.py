@@ -46,7 +46,7 @@ from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Outcome, ignore_outcome
-from connectivity.twins.access import may_send
+from connectivity.twins.access import may_receive, may_send
 from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import WithoutPast
 from mappings.errors import Fault
@@ -263,11 +263,12 @@ class RequestReply:
         if pending is None or not pending.is_over:
             # Otherwise it has reached its timeout before it could be sent.
             live = LiveChannel(self._members, current)
-            postings = live.publish(
-                outgoing(signal, requested), arrival.route.connection_id, requested.labels, acknowledge
-            )
+            sent = live.publish(outgoing(signal, requested), arrival.route.connection_id, requested.labels, acknowledge)
             if pending is not None:
-                pending.postings.extend(postings)
+                pending.postings.extend(sent.postings)
+                pending.may_answer = lambda connection_id, subjects: (
+                    sent.recipients.get(connection_id, 0) > 0 and may_receive(signal, subjects, current)
+                )
         if not requested.labels:
             ended(None)
 
@@ -289,9 +290,18 @@ class RequestReply:
         return None
 
     def answer(self, answer: LiveAnswer, arrival: InboundDelivery) -> ErrorResponse | None:
-        """Pass a live response to its request; return an error if there is none and a reply is required."""
+        """Pass a live response to its request; return an error if there is none and a reply is required.
+
+        A sender that was not sent the request, or cannot read it, is treated as one without a request, even if it has the
+        correlation ID.
+        """
         pending = self.pending.find(answer)
-        if pending is not None and not isinstance(pending.signal, Command) and fits(answer, pending.signal):
+        if (
+            pending is not None
+            and not isinstance(pending.signal, Command)
+            and fits(answer, pending.signal)
+            and pending.may_answer(arrival.route.connection_id, arrival.received.subjects)
+        ):
             pending.answer = forwarded_response(answer, pending.signal)
             if not pending.collector.wants(LIVE_RESPONSE):
                 # The request waits for other labels only.

@@ -62,7 +62,7 @@ class LiveSetup:
                 "sources": [
                     {
                         "addresses": [self.said],
-                        "authorizationContext": ["acme:device"],
+                        "authorizationContext": [OWNER],
                         "replyTarget": {"address": f"/{self.hears}"},
                         "declaredAcks": [f"{self.device}:seen"],
                     }

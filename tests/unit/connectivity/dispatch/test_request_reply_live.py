@@ -13,7 +13,17 @@ from structlog.testing import capture_logs
 
 from connectivity.dispatch import request_reply
 from connectivity.transports.base import Outcome
-from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, target, turn, until
+from tests.support.in_process.service import (
+    OWNER,
+    ConnectionHarness,
+    command,
+    document,
+    pause,
+    source,
+    target,
+    turn,
+    until,
+)
 from tests.support.in_process.two_connections import (
     COMMANDS,
     EVENTS,
@@ -79,16 +89,59 @@ async def test_3_9_a_refusal_by_the_device_acknowledges_the_message(status: int)
     assert harness.statuses() == [status]
 
 
-async def test_case_58_a_live_command_is_answered_also_by_another_connection_that_wants_no_response() -> None:
+async def test_case_58_a_live_command_is_answered_also_by_a_response_that_wants_none() -> None:
     harness = await collected()
-    beside(harness, target(COMMANDS))
-    third = ConnectionHarness(source("in"), beside=harness, id="third")
+    other = beside(harness, target(COMMANDS))
     harness.deliver(live("retrieve", "/attributes/on"))
-    third.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
+    other.deliver(with_status(live("retrieve", "/attributes/on", True, response_required=False), 200))
     await harness.settled(1)
     assert harness.values() == []
     assert (harness.statuses(), harness.answers()[0]["value"]) == ([200], True)
     assert harness.answers()[0]["topic"] == "acme.site/lamp-7/things/live/commands/retrieve"
+
+
+STRANGER = "acme:stranger"
+
+
+@pytest.mark.parametrize(
+    ("targets", "subject"),
+    [
+        ([], OWNER),
+        ([target(EVENTS)], OWNER),
+        ([target(f"{MESSAGES}?namespaces=acme.elsewhere")], OWNER),
+        ([target(MESSAGES, authorizationContext=[STRANGER])], OWNER),
+        ([target(MESSAGES)], STRANGER),
+    ],
+    ids=["without a target", "another topic", "another namespace", "a target that cannot read", "a source that cannot"],
+)
+async def test_a_response_by_who_did_not_receive_the_message_or_cannot_read_it_is_not_delivered(
+    targets: list[dict[str, Any]], subject: str
+) -> None:
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    third = ConnectionHarness(source("in", authorizationContext=[subject]), beside=harness, id="third", targets=targets)
+    harness.deliver(message())
+    with capture_logs() as lines:
+        third.deliver(with_status(message(value="false"), 200))
+    assert [line["event"] for line in lines] == ["live response not delivered"]
+    assert harness.answers() == []
+    other.deliver(with_status(message(value="true"), 200))
+    await harness.settled(1)
+    assert [answer["value"] for answer in harness.answers()] == ["true"]
+
+
+async def test_a_connection_that_the_message_could_not_be_sent_to_does_not_answer_it() -> None:
+    harness = await collected()
+    other = beside(harness, target(MESSAGES))
+    third = ConnectionHarness(source("in"), beside=harness, id="third", targets=[target(MESSAGES)])
+    third.outbox.detach()
+    harness.deliver(message())
+    third.outbox.attach(third.link)
+    third.deliver(with_status(message(value="false"), 200))
+    assert harness.answers() == []
+    other.deliver(with_status(message(value="true"), 200))
+    await harness.settled(1)
+    assert [answer["value"] for answer in harness.answers()] == ["true"]
 
 
 async def test_a_live_response_without_requested_acks_comes_and_the_delivery_does_not_wait_for_it() -> None:
