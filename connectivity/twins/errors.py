@@ -12,6 +12,7 @@ from typing import NamedTuple
 from connectivity.errors import TwinError
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
+from mappings.texts import shorten
 
 
 class _ErrorText(NamedTuple):
@@ -311,7 +312,7 @@ def fault(code: str, entity: EntityId | str, path: str = "/", detail: str = "", 
     `status` replaces the table's for codes that keep the status of their cause.
     """
     words = _FAULTS[code]
-    message = words.message.format(id=entity, path=path, detail=detail)
+    message = words.message.format(id=entity, path=shorten(path), detail=detail)
     return Fault(status or words.status, code, message, words.description)
 
 

@@ -7,15 +7,13 @@ of a subject or the key of a resource, slashes included.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
 from mappings.ditto import errors
-from mappings.errors import DecodeError, UnknownPath
+from mappings.errors import UnknownPath
 from mappings.ids import MAX_CACHED_LENGTH, EntityType
 from mappings.model.json_pointer import format_pointer, parse_pointer
-from mappings.texts import shorten
 
 _CHANGE = frozenset({"modify", "retrieve"})
 _CHANGE_AND_DELETE = _CHANGE | {"delete"}
@@ -46,10 +44,7 @@ def resource(type: EntityType, path: str) -> DittoResource:
 
 
 def _read(type: EntityType, path: str) -> DittoResource:
-    try:
-        found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
-    except DecodeError as error:
-        raise DecodeError(replace(error.fault, message=shorten(error.fault.message))) from error
+    found = _policy_resource(path) if type is EntityType.POLICY else _thing_resource(path)
     if found is None:
         raise UnknownPath(errors.unknown_path(path))
     return found

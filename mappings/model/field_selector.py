@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import Segments, parse_pointer
+from mappings.texts import shorten
 
 FieldSelection: TypeAlias = Mapping[str, "FieldSelection"]
 """Selected members, each with its own selection; an empty mapping selects all of a member."""
@@ -56,7 +57,7 @@ def parse_pointers(text: str) -> list[Segments]:
     closed = False
     for piece in _PIECE.findall(text):
         if closed and piece not in ",)":
-            raise InvalidSelector(f"found '{piece}' after ')', expected ',' or ')'")
+            raise InvalidSelector(f"found '{shorten(piece)}' after ')', expected ',' or ')'")
         if piece == "(":
             if item is None:
                 raise InvalidSelector("found '(' without a name before it")

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from mappings.errors import DecodeError, Fault
+from mappings.texts import shorten
 
 Segments = tuple[str, ...]
 
@@ -43,7 +44,7 @@ def parse_pointer(text: str) -> Segments:
             Fault(
                 400,
                 "json.pointer.invalid",
-                f"The JSON pointer '{text}' is invalid!",
+                f"The JSON pointer '{shorten(text)}' is invalid!",
                 "Consecutive slashes in JSON pointers are not supported.",
             )
         )

@@ -31,3 +31,10 @@ def test_a_key_that_is_too_long_is_refused_and_not_kept() -> None:
 def test_the_length_of_a_key_is_that_of_its_utf_16() -> None:
     assert paths.is_key("\U0001f4a1" * 128)
     assert not paths.is_key("\U0001f4a1" * 129)
+
+
+@pytest.mark.parametrize("path", ["/attributes//", "/unknown/"])
+def test_a_refusal_quotes_the_beginning_of_a_long_path(path: str) -> None:
+    with pytest.raises(TwinError) as refused:
+        paths.address(LAMP, path + "a" * 5000)
+    assert len(refused.value.fault.message) < 300

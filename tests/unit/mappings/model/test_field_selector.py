@@ -62,6 +62,13 @@ def test_an_invalid_selector_is_refused(fields: str) -> None:
         parse_fields(fields)
 
 
+@each_row("fields", ["a//" + "b" * 5000, "a(b)" + "c" * 5000])
+def test_an_error_quotes_the_beginning_of_a_long_selector(fields: str) -> None:
+    with pytest.raises(InvalidSelector) as caught:
+        parse_fields(fields)
+    assert len(str(caught.value)) < 300
+
+
 @accepts(at_least=1)
 @settings(max_examples=examples(150))
 @given(

@@ -65,6 +65,12 @@ def test_any_text_is_a_path_or_a_decode_error(text: str) -> None:
         assert "" not in segments
 
 
+def test_an_error_quotes_the_beginning_of_a_long_path() -> None:
+    with pytest.raises(DecodeError) as caught:
+        parse_pointer("a//" + "b" * 5000)
+    assert len(caught.value.fault.message) < 300
+
+
 def test_the_whole_document_is_written_as_one_slash() -> None:
     assert format_pointer(()) == "/"
 
