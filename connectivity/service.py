@@ -161,6 +161,7 @@ class Service:
         )
         self.live_feeds = LiveFeeds(self.store)
         self._entity_feeds = EntityFeeds(self.store, self.decider.world, self.live_feeds, now)
+        quotas = Quotas(settings.quotas)
         self.subscriptions = SubscriptionManager(
             self._open_feed,
             SubscriptionLimits(
@@ -172,12 +173,13 @@ class Service:
                 page_bytes=subscriptions.page_bytes,
             ),
             time.monotonic,
+            quotas,
         )
         self.monitor.watch_subscriptions(lambda: self.subscriptions)
         self.monitor.watch_figures(self.subscriptions.figures)
         self.monitor.watch_figures(self.searching.figures)
         retention_times = RetentionTimes(settings.lake.retention, settings.spark.mode)
-        rows, quotas = partial(SessionRepository, self.store), Quotas(settings.quotas)
+        rows = partial(SessionRepository, self.store)
         handlers = open_handlers(
             SessionServices(
                 self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times, quotas

@@ -30,11 +30,17 @@ class Quantity(str, Enum):
     BYTES = "bytes"
     EVENTS_PER_DAY = "events_per_day"
     BYTES_PER_DAY = "bytes_per_day"
+    SUBSCRIPTIONS = "subscriptions"
 
     @property
     def is_per_day(self) -> bool:
         """Whether it begins at 0 each day."""
         return self in (Quantity.EVENTS_PER_DAY, Quantity.BYTES_PER_DAY)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether it is counted in the stored data."""
+        return self in (Quantity.THINGS, Quantity.POLICIES, Quantity.BYTES)
 
 
 QuotaKey: TypeAlias = tuple[QuotaHolder, str, Quantity]
@@ -101,9 +107,12 @@ class Quotas:
             found = self._found[holder, name] = next(is_named, None)
             return found
 
-    def take(self, growth: Mapping[QuotaKey, int], day: str) -> QuotaExceeded | None:
-        """Add a growth to the use. If it exceeds a quota, add nothing and return that. `day` is a date."""
-        if day != self._day:
+    def take(self, growth: Mapping[QuotaKey, int], day: str | None = None) -> QuotaExceeded | None:
+        """Add a growth to the use. If it exceeds a quota, add nothing and return that.
+
+        `day` is the date, needed for quantities of a day.
+        """
+        if day is not None and day != self._day:
             self._day = day
             for counted in (self._used, self._since):
                 for key in [key for key in counted if key[2].is_per_day]:
@@ -121,10 +130,10 @@ class Quotas:
         self._since.clear()
 
     def end_count(self, stored: Mapping[QuotaKey, int]) -> None:
-        """Replace the use of stored data by the count and what was taken meanwhile. The use of the day stays."""
-        per_day = {key: used for key, used in self._used.items() if key[2].is_per_day}
-        meanwhile = {key: used for key, used in self._since.items() if not key[2].is_per_day}
-        self._used = Counter(per_day)
+        """Replace the use of stored data by the count and what was taken meanwhile. Other use stays."""
+        others = {key: used for key, used in self._used.items() if not key[2].is_stored}
+        meanwhile = {key: used for key, used in self._since.items() if key[2].is_stored}
+        self._used = Counter(others)
         self._used.update(stored)
         self._used.update(meanwhile)
         # Names come from clients: those without use are not kept.

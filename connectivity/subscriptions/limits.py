@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from connectivity.authorization.quotas import Quantity, QuotaExceeded, QuotaHolder, QuotaKey
 from connectivity.fair_share import FairShare, PeerShare
 from mappings.errors import Fault
+from mappings.ids import EntityId
 from mappings.model.signals import SubscriptionKind
 
 SHARED = 3
@@ -31,8 +34,27 @@ def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> 
     """Return the fault of a subscribe by a peer whose share is used up."""
     return Fault(
         429,
-        "thing-search:subscription.limit" if kind is SubscriptionKind.SEARCH else "streaming.subscription.limit",
+        _code(kind),
         f"This user has {share.user.used} open subscriptions at this connection, {share.used} of them by this peer or "
         f"session, and all users have {shares.used} of at most {shares.most}: its share is used up.",
         "Cancel subscriptions that are no longer needed, or let them end.",
     )
+
+
+def quota_fault(kind: SubscriptionKind, exceeded: QuotaExceeded) -> Fault:
+    """Return the fault of a subscribe beyond a quota."""
+    return Fault(
+        429, _code(kind), f"There are too many subscriptions: {exceeded}.", "Cancel subscriptions, or ask the operator."
+    )
+
+
+def growth_by_subscription(entity: EntityId | None, subjects: Sequence[str], number: int) -> dict[QuotaKey, int]:
+    """Return the growth by so many subscriptions to an entity."""
+    growth = {(QuotaHolder.SUBJECT, subject, Quantity.SUBSCRIPTIONS): number for subject in subjects[:1]}
+    if entity is not None:
+        growth[QuotaHolder.NAMESPACE, entity.namespace, Quantity.SUBSCRIPTIONS] = number
+    return growth
+
+
+def _code(kind: SubscriptionKind) -> str:
+    return "thing-search:subscription.limit" if kind is SubscriptionKind.SEARCH else "streaming.subscription.limit"

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from connectivity.authorization.quotas import Quotas
 from connectivity.errors import ConnectivityError, PublishFailed
 from connectivity.fair_share import FairShare, PeerShare
 from connectivity.monitoring.logs import log_context
@@ -34,7 +35,13 @@ from connectivity.subscriptions.engine import (
     SubscriptionState,
 )
 from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosition, Page, PageEnd
-from connectivity.subscriptions.limits import SHARED, SubscriptionLimits, limit_fault
+from connectivity.subscriptions.limits import (
+    SHARED,
+    SubscriptionLimits,
+    growth_by_subscription,
+    limit_fault,
+    quota_fault,
+)
 from connectivity.subscriptions.read_ahead import (
     ConnectionBudget,
     PageCharge,
@@ -185,8 +192,15 @@ class SubscriptionManager(ConnectionComponent):
 
     job = "end idle subscriptions"
 
-    def __init__(self, open_feed: FeedFactory, bounds: SubscriptionLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        open_feed: FeedFactory,
+        bounds: SubscriptionLimits,
+        clock: Callable[[], float],
+        quotas: Quotas | None = None,
+    ) -> None:
         """`clock` returns monotonic seconds."""
+        self._quotas = quotas or Quotas(())
         self._open = open_feed
         self._bounds = bounds
         self._clock = clock
@@ -215,8 +229,12 @@ class SubscriptionManager(ConnectionComponent):
         """Open a subscription and send `created`; a fault of its query is sent at the first request."""
         shares = self.shares(subscriber.reply.connection_id)
         share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
-        if not share.has_room:
-            entity, fault = signal.query.entity, limit_fault(signal.kind, shares, share)
+        entity = signal.query.entity
+        fault = None if share.has_room else limit_fault(signal.kind, shares, share)
+        if fault is None and not self._quotas.is_empty:
+            exceeded = self._quotas.take(growth_by_subscription(entity, subscriber.subjects, 1))
+            fault = quota_fault(signal.kind, exceeded) if exceeded is not None else None
+        if fault is not None:
             group = entity.type.group if entity is not None else "things"
             subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
@@ -554,6 +572,8 @@ class SubscriptionManager(ConnectionComponent):
             # It may wait for a page, or for a link, that will not come.
             subscription.pump.cancel()
         subscription.share.give_back()
+        if not self._quotas.is_empty:
+            self._quotas.take(growth_by_subscription(subscription.entity, subscription.subjects, -1))
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
         if subscription.peer.fails_once:

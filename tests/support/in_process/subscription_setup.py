@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from connectivity.authorization.quotas import Quotas
+from connectivity.config.quotas import QuotaRule
 from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.limits import SubscriptionLimits
 from connectivity.subscriptions.manager import Subscriber, SubscriptionManager
@@ -23,13 +25,18 @@ NOT_FOUND = Fault(404, "things:thing.notfound", "The Thing could not be found.")
 class Bench:
     """Streams with feeds to order, one subscriber, and a clock."""
 
-    def __init__(self, feed: Callable[[], Feed | Fault] = lambda: ListFeed(range(1, 102)), **bounds: Any) -> None:
+    def __init__(
+        self,
+        feed: Callable[[], Feed | Fault] = lambda: ListFeed(range(1, 102)),
+        quotas: Sequence[QuotaRule] = (),
+        **bounds: Any,
+    ) -> None:
         self.clock = Clock()
         self.reply = KeepingReply()
         self.peer = Subscriber(self.reply, READER, "c-1")
         self.opened: list[Feed | Fault] = []
         self._feed = feed
-        self.streams = SubscriptionManager(self._open, SubscriptionLimits(**bounds), self.clock.now)
+        self.streams = SubscriptionManager(self._open, SubscriptionLimits(**bounds), self.clock.now, Quotas(quotas))
 
     def _open(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         self.opened.append(self._feed())

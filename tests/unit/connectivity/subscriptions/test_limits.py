@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from connectivity.config.quotas import QuotaRule
 from connectivity.subscriptions.manager import Subscriber
 from connectivity.transports.base import ReaderStatus
 from mappings.model.signals import ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
@@ -50,3 +53,26 @@ async def test_a_peer_of_a_listener_subscribes_beside_others_of_the_same_user() 
     assert subscribe_often(bench, 10, READER, "peer-late") == 10
     bench.streams.reader("c-1", "peer-0", ReaderStatus.GONE)
     assert subscribe_often(bench, 50, READER, "peer-late") == 50
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (
+            QuotaRule(subjects=("acme:*",), subscriptions=2),
+            "the subject 'acme:reader' uses 2 of its quota subscriptions",
+        ),
+        (QuotaRule(namespaces=("*",), subscriptions=2), "the namespace 'acme.site' uses 2 of its quota subscriptions"),
+    ],
+)
+async def test_subscriptions_beyond_a_quota_are_refused_until_one_ends(rule: QuotaRule, expected: str) -> None:
+    bench = Bench(quotas=[rule])
+    first = bench.subscribe()
+    bench.subscribe()
+    bench.streams.subscribe(Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), bench.peer)
+    refused = bench.reply.signals[-1]
+    assert isinstance(refused, ErrorResponse)
+    assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
+    assert expected in refused.fault.message
+    bench.cancel(first)
+    bench.subscribe()
