@@ -19,6 +19,8 @@ FieldSelection: TypeAlias = Mapping[str, "FieldSelection"]
 """Selected members, each with its own selection; an empty mapping selects all of a member."""
 
 _PIECE: Final = re.compile(r"[(),]|[^(),]+")
+_BLANKS: Final = " \t\n\r\f\v"
+"""Blanks around a selector are ignored. Other spaces of Unicode belong to the name."""
 _MAX_SELECTORS: Final = 1_000
 _MAX_DEPTH: Final = 200
 
@@ -88,7 +90,7 @@ def parse_pointers(text: str) -> list[Segments]:
 
 def _segments(text: str) -> Segments:
     try:
-        segments = parse_pointer(text.strip())
+        segments = parse_pointer(text.strip(_BLANKS))
     except DecodeError as error:
         raise InvalidSelector(error.fault.message) from error
     if not segments:

@@ -84,8 +84,9 @@ def _add(node: dict[str, Any], path: tuple[str, ...]) -> None:
 
 def _shape(node: Mapping[str, Any]) -> Any:
     """A type for objects: its members are read, each one by its own type, and all others are skipped."""
-    if "*" in node:
-        # Any feature: the fields of all are read.
+    if "*" in node or not all(map(str.isascii, node)):
+        # Any feature: the fields of all are read. And msgspec finds a member of a TypedDict by a name beyond ASCII only if
+        # something else has encoded that very text before.
         merged: dict[str, Any] = {}
         for below in node.values():
             if below is _ANYTHING:

@@ -19,6 +19,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.clients.mqtt import BrokerClient
 from tests.support.connection_documents import READ, policy_for
+from tests.support.random_names import KEYS, in_path
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import PATIENCE
 
@@ -231,3 +232,24 @@ def test_every_write_that_was_answered_is_found(harness: Searchers) -> None:
         assert owner.found(f"eq(attributes/written,{number})") == lamps(20)
         named = f'and(eq(thingId,"{owner.namespace}:lamp-20"),eq(attributes/written,{number}))'
         assert owner.found(named) == lamps(20)
+
+
+def test_a_thing_is_found_by_names_of_every_script(harness: Searchers) -> None:
+    owner = harness.owner
+    named = {name: number for number, name in enumerate(KEYS)}
+    value = {
+        "_policy": policy_for(OWNER),
+        "attributes": named,
+        "features": {name: {"properties": {name: name}} for name in KEYS},
+    }
+    created = owner.requester.ask_for(f"{owner.namespace}/lamp-ключ/things/twin/commands/create", value=value)
+    assert created["status"] == 201
+    for number, name in enumerate(KEYS):
+        path = in_path(name)
+        key = owner.subscribe(
+            f'and(eq(attributes/{path},{number}),eq(features/{path}/properties/{path},"{name}"))',
+            f"sort(-attributes/{path})",
+            fields=f"attributes/{path}",
+        )
+        assert owner.request(key) == [[{"attributes": {name: number}}]]
+    assert owner.found(f'eq(thingId,"{owner.namespace}:lamp-ключ")') == ["lamp-ключ"]

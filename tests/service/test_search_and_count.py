@@ -65,8 +65,9 @@ def test_a_confirmed_change_is_found_by_search_and_count_immediately(mosquitto: 
         ServiceProcess.start(tmp_path, [document], api={"tokens": TOKENS}) as service,
     ):
         for number in range(LAMPS):
-            readers = {"acme_guest": {"thing:/attributes/room": READ}} if number % 3 == 0 else {}
-            attributes = {"room": ("attic", "cellar", "hall")[number % 3], "n": number}
+            readable = {"thing:/attributes/room": READ, "thing:/attributes/ключ": READ}
+            readers = {"acme_guest": readable} if number % 3 == 0 else {}
+            attributes = {"room": ("attic", "cellar", "hall")[number % 3], "n": number, "ключ": number}
             value = {"_policy": policy_for(OWNER, **readers), "attributes": attributes}
             topic = f"acme.count/lamp-{number:02}/things/twin/commands/create"
             assert owner.ask_for(topic, value=value)["status"] == 201
@@ -90,14 +91,15 @@ def test_a_confirmed_change_is_found_by_search_and_count_immediately(mosquitto: 
             query["option"] = f"size(7),sort(-attributes/n),cursor({answer['cursor']})"
         assert found == list(range(LAMPS))[::-1]
         shown = get(service, "", BERT, filter='eq(attributes/room,"attic")', option="size(1)")["items"]
-        assert shown == [{"thingId": "acme.count:lamp-00", "attributes": {"room": "attic"}}]
+        assert shown == [{"thingId": "acme.count:lamp-00", "attributes": {"room": "attic", "ключ": 0}}]
 
         variables = {"CONNECTIVITY_URL": f"http://127.0.0.1:{service.port}", "CONNECTIVITY_TOKEN": BERT}
-        words = (*PROGRAM, "search", 'eq(attributes/room,"attic")', "--count", "--json")
-        ended = subprocess.run(
-            words, env=variables, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=True
-        )
-        assert json.loads(ended.stdout) == 10
+        for filter in ('eq(attributes/room,"attic")', "exists(attributes/ключ)"):
+            words = (*PROGRAM, "search", filter, "--count", "--json")
+            ended = subprocess.run(
+                words, env=variables, capture_output=True, encoding="utf-8", timeout=PATIENCE, check=True
+            )
+            assert json.loads(ended.stdout) == 10
         # The cursor of a process that is no more leads nowhere, and says so.
         cursor = get(service, "", BERT, option="size(1)")["cursor"]
         service.kill()

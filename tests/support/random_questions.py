@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from spark_store.rql.query import Budget, SearchHit, SortKey, ThingQuery
 from spark_store.search import candidates, read_view, scan
 from spark_store.search.index import LARGE, LONGEST
+from spark_store.search.index_sql import path_of
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support import random_searches as searches
 from tests.support.oracles.search import Given, PartialReader
@@ -39,9 +40,9 @@ def narrow(patch: pytest.MonkeyPatch, bounds: Mapping[str, Any]) -> None:
 IDS = st.builds(
     lambda namespace, name: f"{namespace}:{name}",
     st.sampled_from(["acme.site", "acme.lab", "acme", ""]),
-    st.sampled_from([*"abcdefg", "Ä 'x'", "💡", "\uff21"]),
+    st.sampled_from([*"abcdefg", "Ä 'x'", "💡", "\uff21"]) | searches.KEYS,
 )
-ACCESSES = st.dictionaries(searches.IDS, st.builds(PartialReader, searches.rights(), st.booleans()), min_size=3)
+ACCESSES = st.dictionaries(searches.POLICY_IDS, st.builds(PartialReader, searches.rights(), st.booleans()), min_size=3)
 NAMESPACES = st.frozensets(st.sampled_from(["acme.site", "acme.lab", "acme", "nobody", ""]), max_size=2)
 BOUNDS = st.fixed_dictionaries(
     {
@@ -58,7 +59,7 @@ BOUNDS = st.fixed_dictionaries(
     }
 )
 DECLARED = st.sets(
-    st.sampled_from(["attributes/a", "attributes/b", "attributes/k", "attributes/a/b", "features/a/properties/a"])
+    st.just("features/a/properties/a") | searches.PATHS.map(lambda path: path_of(("attributes", *path))), max_size=5
 )
 
 

@@ -1,8 +1,9 @@
 """Things, filters, orders and rights by chance, for tests in which several implementations of a search must agree.
 
 All of them draw from the same few keys and values, so that a filter meets a thing's fields often, values of every type meet
-literals of every type, and the borders are met too: 64 bits, fractions beside whole numbers, letters beyond the basic plane,
-empty forms, arrays in arrays, keys that look like places, wildcards or SQL.
+literals of every type, and the borders are met too: 64 bits, fractions beside whole numbers, empty forms, arrays in arrays,
+keys that look like places, wildcards or SQL. The three keys of one example (two are
+`random_names`) are also values, literals, parts of patterns and ids.
 
 `things()` are as the service could hold them, with the fields beside the document. `filters()` are predicates as
 `spark_store.rql.search_evaluator.read` gives them; `texts()` are filters as a client writes them.
@@ -33,15 +34,25 @@ from spark_store.rql.ast import (
 from spark_store.rql.binding import fit
 from spark_store.rql.options import order_by
 from spark_store.rql.query import SortField
+from tests.support.random_names import ANY_NAME
 
-EVERY_KEY = ["a", "b", "k", "0", "1", "*", "a b", " a", "a.b", "a~b", "k'\"]", "$ä", "['a']", "?"]
-KEYS = st.sampled_from(EVERY_KEY)
-IDS = st.sampled_from(["acme.site:lamp-1", "acme.site:lamp-2", "acme.lab:lamp-1", ":free", "acme.site:Ä 'x'"])
+_PLAIN_KEYS = st.sampled_from(["a", "b", "k", "0", "1", "*", "a b", " a", "a.b", "a~b", "k'\"]", "$ä", "['a']", "?"])
+_KEYS_OF_AN_EXAMPLE = st.shared(st.tuples(_PLAIN_KEYS, ANY_NAME, ANY_NAME), key="keys of an example")
+
+
+@st.composite
+def _keys(draw: st.DrawFn) -> str:
+    return draw(st.sampled_from(draw(_KEYS_OF_AN_EXAMPLE)))
+
+
+KEYS = _keys()
+POLICY_IDS = st.sampled_from(["acme.site:lamp-1", "acme.site:lamp-2", "acme.lab:lamp-1", ":free", "acme.site:Ä 'x'"])
+IDS = POLICY_IDS | KEYS.map("acme.site:{}".format)
 _SHORT = ["", "a", "A", "ab", "aB", "b", "1", "1.0", "true", "null", "*", "?", "%", "_", "a'b", 'a"b', "a\\b", "--"]
 _LETTERS = ["ä", "Ä", "Σ", "ς", "İ", "i", "💡", "\uff21", "a\nb", "\n"]
 _LONG = ["x" * 199, "x" * 200, "x" * 201, "x" * 200 + "y", "2030-01-15T07:30:00Z"]
 EVERY_TEXT = [*_SHORT, *_LETTERS, *_LONG]
-TEXTS = st.sampled_from(EVERY_TEXT)
+TEXTS = st.sampled_from(EVERY_TEXT) | KEYS
 INSTANTS = st.sampled_from(
     [
         "2030-01-15T07:30:00Z",
@@ -59,55 +70,56 @@ SCALARS = st.none() | st.booleans() | NUMBERS | TEXTS
 VALUES: st.SearchStrategy[Any] = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3), max_leaves=6
 )
-OBJECTS = st.dictionaries(KEYS, VALUES, max_size=3)
+OBJECTS = st.dictionaries(KEYS, VALUES, min_size=1, max_size=3) | st.dictionaries(KEYS, VALUES, max_size=3)
 DEFINITIONS = st.sampled_from(["acme:lamp:1", "acme:lamp:1.0", "acme:fan:2"])
+
+
+def _members(
+    required: Mapping[str, st.SearchStrategy[Any]], **optional: st.SearchStrategy[Any]
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Objects with all of the optional members, or with some: what a filter is about is there often."""
+    return st.fixed_dictionaries({**required, **optional}) | st.fixed_dictionaries({**required}, optional={**optional})
+
+
 FEATURES = st.dictionaries(
     KEYS,
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "definition": st.lists(DEFINITIONS, max_size=2),
-            "properties": OBJECTS,
-            "desiredProperties": OBJECTS,
-        },
-    )
-    | st.none(),
+    _members({}, definition=st.lists(DEFINITIONS, max_size=2), properties=OBJECTS, desiredProperties=OBJECTS)
+    | st.sampled_from([{}, None]),
     max_size=3,
 )
 
 
 def things(ids: st.SearchStrategy[str] = IDS) -> st.SearchStrategy[dict[str, Any]]:
     """Whole things, with the fields beside the document."""
-    return st.fixed_dictionaries(
+    return _members(
         {
             "thingId": ids,
-            "policyId": IDS,
+            "policyId": POLICY_IDS,
             "_revision": st.integers(1, 3),
             "_created": INSTANTS,
             "_modified": INSTANTS,
         },
-        optional={
-            "definition": DEFINITIONS | st.none(),
-            "attributes": OBJECTS,
-            "features": FEATURES,
-            "_metadata": st.fixed_dictionaries({}, optional={"attributes": OBJECTS, "features": OBJECTS}),
-        },
+        definition=DEFINITIONS | st.none(),
+        attributes=OBJECTS,
+        features=FEATURES,
+        _metadata=st.fixed_dictionaries({}, optional={"attributes": OBJECTS, "features": OBJECTS}),
     )
 
 
-_PATHS = st.lists(KEYS, min_size=1, max_size=3)
+PATHS = st.lists(KEYS, min_size=1, max_size=1) | st.lists(KEYS, min_size=1, max_size=3)
 _FEATURE_PARTS = st.sampled_from(["properties", "desiredProperties"])
 
 
 def _document(*path: str) -> Field:
-    return Field(FieldKind.DOCUMENT, path)
+    """A field whose keys are texts of their own, as a parser makes them, and not those of the document."""
+    return Field(FieldKind.DOCUMENT, tuple(key.encode().decode() for key in path))
 
 
 VALUE_FIELDS: st.SearchStrategy[Field] = st.one_of(
-    _PATHS.map(lambda path: _document("attributes", *path)),
-    st.builds(lambda id, part, path: _document("features", id, part, *path), KEYS, _FEATURE_PARTS, _PATHS),
+    PATHS.map(lambda path: _document("attributes", *path)),
+    st.builds(lambda id, part, path: _document("features", id, part, *path), KEYS, _FEATURE_PARTS, PATHS),
     KEYS.map(lambda id: _document("features", id, "definition")),
-    st.builds(lambda part, path: _document("features", "*", part, *path), _FEATURE_PARTS, _PATHS),
+    st.builds(lambda part, path: _document("features", "*", part, *path), _FEATURE_PARTS, PATHS),
     st.sampled_from(
         [
             _document("thingId"),
@@ -120,7 +132,7 @@ VALUE_FIELDS: st.SearchStrategy[Field] = st.one_of(
             Field(FieldKind.INSTANT, ("_modified",)),
         ]
     ),
-    _PATHS.map(lambda path: _document("_metadata", "attributes", *path)),
+    PATHS.map(lambda path: _document("_metadata", "attributes", *path)),
 )
 """What can be compared."""
 
@@ -151,7 +163,9 @@ LITERALS: st.SearchStrategy[Literal] = st.one_of(
 )
 PATTERNS = st.one_of(
     _LITERAL_TEXTS,
-    st.lists(st.sampled_from(["*", "?", "a", "B", "b", "\n", "ä", "Σ", "%", "_", "acme"]), max_size=4).map("".join),
+    st.lists(st.sampled_from(["*", "?", "a", "B", "b", "\n", "ä", "Σ", "%", "_", "acme"]) | KEYS, max_size=4).map(
+        "".join
+    ),
 ).map(lambda value: Literal(LiteralKind.TEXT, value))
 COMPARISONS = st.sampled_from([Operator.EQ, Operator.NE, Operator.GT, Operator.GE, Operator.LT, Operator.LE])
 LIKES = st.sampled_from([Operator.LIKE, Operator.ILIKE])
@@ -244,7 +258,9 @@ def written(predicate: Predicate) -> str:
 def _property(field: Field) -> str:
     if field.kind is FieldKind.NAMESPACE:
         return "namespace"
-    return escaped("/".join(key.replace("~", "~0") for key in field.path))
+    return (
+        escaped("/".join(key.replace("~", "~0") for key in field.path)).replace(",", "\\u002c").replace(")", "\\u0029")
+    )
 
 
 def _literal(literal: Literal) -> str:

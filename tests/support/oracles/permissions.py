@@ -29,7 +29,7 @@ def rows(policy: Policy) -> Iterator[tuple[str, str, tuple[str, ...], bool]]:
 
 def segments(resource: str) -> tuple[str, ...]:
     type, _, path = resource.partition(":")
-    return (type, *(part for part in path.split("/") if part))
+    return (type, *(part.replace("~0", "~") for part in path.split("/") if part))
 
 
 def nearest(policy: Policy, subject: str, permission: str, path: tuple[str, ...]) -> tuple[bool, int] | None:

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from connectivity.subscriptions.search_feed import SearchConnection
 from mappings.ids import EntityType, parse_entity_id
@@ -17,31 +17,49 @@ from spark_store.records import Change
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.slow_search import SlowSearch
 from tests.support.oracles.permissions import Policy, obvious_has, obvious_root
+from tests.support.random_names import in_path, some_keys
 from tests.support.random_policies import IDS, NAMESPACES, NOWS, SUBJECTS, a_policy
 from tests.support.temporary_journal import TemporaryJournal
 
 POLICIES = IDS[:3]
-NAMES = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]
-PLACES = (
-    "",
-    "attributes",
-    "attributes/x",
-    "attributes/x/y",
-    "attributes/y",
-    "features",
-    "features/x",
-    "features/x/properties/y",
-    "features/y/properties",
-    "thingId",
-    "policyId",
-    "_revision",
-)
-FIELDS = ("attributes/x", "attributes/x/y", "attributes/y", "features/x/properties/y", "features/y/properties/y")
+IDS_OF_THINGS = [f"{namespace}:{name}" for namespace in NAMESPACES for name in ("k", "l", "m")]
+
+
+class Names(NamedTuple):
+    """The names of attributes, features and properties in one world."""
+
+    x: str = "x"
+    y: str = "y"
+    z: str = "z"
+
+    def places(self) -> list[str]:
+        """What a policy grants or revokes."""
+        return [
+            *("", "attributes", "features", "thingId", "policyId", "_revision"),
+            *(f"attributes/{place}" for place in (self.x, f"{self.x}/{self.y}", self.y)),
+            *(f"features/{place}" for place in (self.x, f"{self.x}/properties/{self.y}", f"{self.y}/properties")),
+        ]
+
+    def fields(self) -> list[str]:
+        """What a thing is ordered by. A name is not escaped here."""
+        attributes = [f"attributes/{place}" for place in (self.x, f"{self.x}/{self.y}", self.y)]
+        return [*attributes, *(f"features/{name}/properties/{self.y}" for name in (self.x, self.y))]
+
+    def comparable(self) -> list[str]:
+        """What a filter compares."""
+        return [*self.fields(), f"features/*/properties/{self.y}", "_revision", "policyId", "thingId"]
+
+
 PERMISSIONS: tuple[tuple[list[str], list[str]], ...] = ((["READ"], []), (["READ"], []), ([], ["READ"]), (["WRITE"], []))
 Filter: TypeAlias = tuple[Any, ...]
 
 
-def a_world(dice: random.Random) -> tuple[dict[str, Policy], dict[str, dict[str, Any]]]:
+def some_names(dice: random.Random) -> Names:
+    """Plain names, or any others."""
+    return Names() if dice.random() < 0.3 else Names(*some_keys(dice, 3))
+
+
+def a_world(dice: random.Random, names: Names) -> tuple[dict[str, Policy], dict[str, dict[str, Any]]]:
     policies = {id: a_policy(dice, id) for id in POLICIES}
     for policy in policies.values():
         if dice.random() < 0.3:
@@ -51,47 +69,44 @@ def a_world(dice: random.Random) -> tuple[dict[str, Policy], dict[str, dict[str,
             policy |= {"imports": {}, "entries": {"X": {**entry, "resources": whole}}}
             continue
         for entry in policy["entries"].values():
-            for place in dice.sample(PLACES, dice.randint(0, 4)):
+            for place in dice.sample(names.places(), dice.randint(0, 4)):
                 granted, revoked = dice.choice(PERMISSIONS)
-                entry["resources"][f"thing:/{place}"] = {"grant": granted, "revoke": revoked}
-    return policies, {id: a_thing(dice, id) for id in NAMES}
+                entry["resources"][f"thing:/{in_path(place)}"] = {"grant": granted, "revoke": revoked}
+    return policies, {id: a_thing(dice, id, names) for id in IDS_OF_THINGS}
 
 
-def a_thing(dice: random.Random, id: str) -> dict[str, Any]:
+def a_thing(dice: random.Random, id: str, names: Names) -> dict[str, Any]:
     thing: dict[str, Any] = {"thingId": id, "policyId": dice.choice(POLICIES)}
     if dice.random() < 0.8:
-        thing["attributes"] = {name: a_value(dice) for name in dice.sample("xyz", dice.randint(0, 3))}
+        thing["attributes"] = {name: a_value(dice, names) for name in dice.sample(names, dice.randint(0, 3))}
     if dice.random() < 0.8:
         thing["features"] = {
-            name: {"properties": {"y": a_value(dice)}} if dice.random() < 0.8 else {}
-            for name in dice.sample("xy", dice.randint(1, 2))
+            name: {"properties": {names.y: a_value(dice, names)}} if dice.random() < 0.8 else dice.choice(({}, None))
+            for name in dice.sample(names[:2], dice.randint(0, 2))
         }
     return thing
 
 
-def a_value(dice: random.Random) -> Any:
-    return dice.choice((0, 1, 2, 2, None, True, {}, {"y": dice.randint(0, 2)}))
+def a_value(dice: random.Random, names: Names) -> Any:
+    return dice.choice((0, 1, 2, 2, None, True, {}, {names.y: dice.randint(0, 2)}))
 
 
-def a_filter(dice: random.Random, depth: int = 2) -> Filter:
+def a_filter(dice: random.Random, names: Names, depth: int = 2) -> Filter:
     match dice.randint(0, 5 if depth else 2):
         case 0 | 1:
-            return (dice.choice(("eq", "ne", "gt", "le")), a_field(dice), dice.randint(0, 2))
+            return (dice.choice(("eq", "ne", "gt", "le")), dice.choice(names.comparable()), dice.randint(0, 2))
         case 2:
-            return (dice.choice(("exists", "empty")), a_field(dice))
+            presence = [*names.comparable(), "features/*", "features/*/properties", f"features/{names.x}"]
+            return (dice.choice(("exists", "empty")), dice.choice(presence))
         case 3:
-            return ("not", a_filter(dice, depth - 1))
+            return ("not", a_filter(dice, names, depth - 1))
         case _:
-            return (dice.choice(("and", "or")), a_filter(dice, depth - 1), a_filter(dice, depth - 1))
-
-
-def a_field(dice: random.Random) -> str:
-    return dice.choice((*FIELDS, "features/*/properties/y", "_revision", "policyId", "thingId"))
+            return (dice.choice(("and", "or")), a_filter(dice, names, depth - 1), a_filter(dice, names, depth - 1))
 
 
 def text_of(filter: Filter) -> str:
     operator, *parts = filter
-    return f"{operator}({','.join(text_of(part) if isinstance(part, tuple) else str(part) for part in parts)})"
+    return f"{operator}({','.join(text_of(part) if isinstance(part, tuple) else in_path(str(part)) for part in parts)})"
 
 
 class ReferenceThing:
@@ -116,8 +131,10 @@ class ReferenceThing:
         if operator in ("and", "or"):
             return (all if operator == "and" else any)([self.matches(first), self.matches(rest[0])])
         path = first.split("/")
+        features = self.thing.get("features", {})
+        if path == ["features", "*"]:
+            return bool(features) is (operator == "exists")
         if path[1:2] == ["*"]:
-            features = self.thing.get("features", {})
             return any(self._satisfies(operator, ["features", name, *path[2:]], *rest) for name in features)
         return self._satisfies(operator, path, *rest)
 

@@ -24,12 +24,19 @@ from spark_store.rql.search_evaluator import read
 from spark_store.search.aggregation import read_aggregation
 from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import flattened
-from tests.support.oracles.random_things import FIELDS, MAKERS, ReferenceThing, a_filter, a_world, filled, text_of
+from tests.support.oracles.random_things import (
+    MAKERS,
+    ReferenceThing,
+    a_filter,
+    a_world,
+    filled,
+    some_names,
+    text_of,
+)
+from tests.support.random_names import in_path
 from tests.support.random_policies import NOWS, SUBJECTS
 
 WORLDS, QUESTIONS = examples(30), 15 if THOROUGH else 6
-GROUPINGS = (*FIELDS, "features/*/properties/y", "_revision", "policyId", "thingId")
-NUMBERS = (*FIELDS, "features/*/properties/y", "_revision")
 Answered = TypeVar("Answered")
 
 
@@ -63,7 +70,7 @@ async def aggregated(
 
 def values(seen: ReferenceThing, field: str) -> list[Any]:
     """Return the values of a field for comparison, for a subject that can see the thing."""
-    path = field.split("/")
+    path = [name.replace("~0", "~") for name in field.split("/")]
     if path[1:2] == ["*"]:
         paths = [["features", name, *path[2:]] for name in seen.thing.get("features", {})]
     else:
@@ -118,17 +125,24 @@ async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_
     random_source = dice("aggregating", maker, worlds)
     number = 0
     for world in range(worlds):
-        policies, things = a_world(random_source)
+        names = some_names(random_source)
+        policies, things = a_world(random_source, names)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
         search, now = open_search(journal), random_source.choice(NOWS)
         looking = SearchWorker(search, CurrentStateLookup(search.snapshot, lambda now=now: now))  # type: ignore[misc]
         for _ in range(QUESTIONS):
             subjects = tuple(random_source.sample(SUBJECTS, random_source.randint(1, 2)))
-            filter = a_filter(random_source)
-            groupings = {f"g{n}": random_source.choice(GROUPINGS) for n in range(random_source.choice((0, 1, 1, 2)))}
+            filter = a_filter(random_source, names)
+            groupings = {
+                f"g{n}": in_path(random_source.choice(names.comparable()))
+                for n in range(random_source.choice((0, 1, 1, 2)))
+            }
             functions = random_source.sample(("min", "max", "sum", "avg"), random_source.randint(0, 2))
-            measures = {f"m{n}": {function: random_source.choice(NUMBERS)} for n, function in enumerate(functions)}
+            measures = {
+                f"m{n}": {function: in_path(random_source.choice(names.comparable()[:-2]))}
+                for n, function in enumerate(functions)
+            }
             seen = [
                 ReferenceThing(thing, flattened(thing["policyId"], policies, now, id.partition(":")[0]), subjects)
                 for id, thing in sorted(things.items())

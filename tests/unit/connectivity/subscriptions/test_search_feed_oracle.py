@@ -26,15 +26,17 @@ from spark_store.search.point_lookup import PointLookup, named_thing
 from tests.support.dice import THOROUGH, dice, examples
 from tests.support.oracles.permissions import Policy, flattened
 from tests.support.oracles.random_things import (
-    FIELDS,
+    IDS_OF_THINGS,
     MAKERS,
-    NAMES,
+    Names,
     ReferenceThing,
     a_filter,
     a_world,
     filled,
+    some_names,
     text_of,
 )
+from tests.support.random_names import in_path
 from tests.support.random_policies import NAMESPACES, NOWS, SUBJECTS
 
 WORLDS, QUESTIONS = examples(40), 20 if THOROUGH else 8
@@ -66,7 +68,8 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
     random_source = dice("searching", maker, worlds)
     number = 0
     for world in range(worlds):
-        policies, things = a_world(random_source)
+        names = some_names(random_source)
+        policies, things = a_world(random_source, names)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
         search = open_search(journal)
@@ -74,10 +77,10 @@ def test_results_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_pat
         present = CurrentStateLookup(search.snapshot, lambda now=now: now)  # type: ignore[misc]
         for _ in range(QUESTIONS):
             subjects = tuple(random_source.sample(SUBJECTS, random_source.randint(1, 2)))
-            filter = a_filter(random_source)
+            filter = a_filter(random_source, names)
             namespaces = random_source.sample(NAMESPACES, random_source.choice((0, 0, 1, 2)))
-            field, sign = random_source.choice(FIELDS), random_source.choice("+-")
-            order = read_options(f"sort({sign}{field})").order
+            field, sign = random_source.choice(names.fields()), random_source.choice("+-")
+            order = read_options(f"sort({sign}{in_path(field)})").order
             expected = [
                 each
                 for id, thing in things.items()
@@ -112,14 +115,14 @@ def test_random_policies_include_every_kind_of_access() -> None:
     """Whole, partial and no access must be frequent enough for the comparison to be meaningful."""
     random_source, seen = dice("readers"), dict.fromkeys(("whole", "part", "none"), 0)
     for _ in range(200):
-        policies, things = a_world(random_source)
+        policies, things = a_world(random_source, Names())
         world = CurrentStateLookup(lambda entity, policies=policies: _policy(entity, policies), lambda: NOWS[0])  # type: ignore[misc]
         for thing in things.values():
             namespace = thing["thingId"].partition(":")[0]
             access = ThingRights(world, random_source.sample(SUBJECTS, 2)).access(thing["policyId"], namespace)
             is_seen = access is not None and access.view(thing) is not None
             seen["none" if access is None or not is_seen else "whole" if access.is_whole else "part"] += 1
-    assert min(seen.values()) > 200 * len(NAMES) // 10, seen
+    assert min(seen.values()) > 200 * len(IDS_OF_THINGS) // 10, seen
 
 
 def _policy(entity: EntityId, policies: dict[str, Policy]) -> Any:

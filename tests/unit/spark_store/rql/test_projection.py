@@ -17,7 +17,9 @@ from spark_store.rql.partial_evaluator import fields
 from spark_store.rql.projection import needles, reader
 from spark_store.rql.query import SortField
 from spark_store.rql.search_evaluator import holds
+from spark_store.rql.values import walk
 from tests.support import random_searches as searches
+from tests.support.random_names import NAMES
 
 
 def field(*path: str) -> Field:
@@ -43,6 +45,17 @@ def test_a_projection_decodes_only_the_requested_fields() -> None:
     assert reader([field("attributes", "a", "b")])(text) == {"attributes": {"a": {"b": 1}}}
     assert reader([field("features", "*", "properties", "y")])(text) == {"features": {"f": {"properties": {"y": 2}}}}
     assert reader([])(text) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_projection_has_the_fields_of_any_name(name: str) -> None:
+    # The name is a text of its own, as a parser makes it.
+    wanted = name.encode().decode()
+    text = msgspec.json.encode({"attributes": {name: {name: 1}, "": 2}, "features": {name: {"properties": {name: 3}}}})
+    read = reader([field("attributes", wanted, wanted), field("features", wanted, "properties", wanted)])
+    seen = read(text)
+    assert walk(seen, ("attributes", name, name)) == (1,)
+    assert walk(seen, ("features", name, "properties", name)) == (3,)
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b'{"a":', b"7"])
