@@ -120,6 +120,22 @@ def test_a_weakened_predicate_holds_for_every_thing_any_reader_can_find(
         assert holds(weak, thing)
 
 
+@given(filters(3), st.lists(things(), max_size=4, unique_by=lambda thing: thing["thingId"]))
+def test_a_past_thing_matches_as_a_present_one(predicate: Predicate, present: list[dict[str, Any]]) -> None:
+    rows, matching = [], []
+    for thing in sorted(present, key=lambda each: each["thingId"]):
+        state = {name: value for name, value in thing.items() if name not in ("_revision", "_created", "_modified")}
+        created, modified = micros(thing["_created"]), micros(thing["_modified"])
+        text = msgspec.json.encode(state).decode()
+        rows.append(FoldRow(thing["thingId"], 1, KNOWN, None, text, None, modified, "acme:p", created))
+        if holds(predicate, thing_document(thing["thingId"], 1, created, modified, state)):
+            matching.append(thing["thingId"])
+    batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], INPUT)
+    (entity, *_, matches) = OUT
+    found = [row for out in fold_batches(predicate)(iter([batch])) for row in out.to_pylist()]
+    assert [row[entity] for row in found if row[matches]] == matching
+
+
 def test_only_below_a_not_is_anything_left_open() -> None:
     for text, left in (
         ("and(eq(attributes/a,1),exists(attributes/b))", "and(eq(attributes/a,1),exists(attributes/b))"),
