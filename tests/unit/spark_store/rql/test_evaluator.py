@@ -27,6 +27,7 @@ from spark_store.rql.ast import (
     Or,
     Predicate,
 )
+from tests.support import random_searches as searches
 from tests.support.cpu_budget import at_most
 from tests.support.paths import VECTORS
 from tests.support.table import each_row
@@ -170,7 +171,7 @@ def test_no_text_that_starts_as_a_number_takes_long(text: str, is_greater: bool)
 # -- any predicate over any document
 
 
-KEYS = st.sampled_from("abk*")
+KEYS = st.sampled_from("abk*") | searches.KEYS
 PATHS = st.lists(KEYS, min_size=1, max_size=3)
 SCALARS = (
     st.none()

@@ -8,9 +8,12 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import given
 
 from spark_store.errors import QueryError
 from spark_store.rql import compile_predicate, evaluate, parse, resolve_times
+from spark_store.rql.ast import Predicate
+from tests.support import random_searches as searches
 from tests.support.paths import VECTORS
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
@@ -103,3 +106,8 @@ def test_a_compiled_filter_on_fields_outside_the_document_equals_the_evaluation(
     for text in ('eq(_modified,"2030-01-15T07:30:00.250000Z")', "gt(_revision,6)", 'eq(_namespace,"acme.site")'):
         predicate = parse(text)
         assert compile_predicate(predicate)(thing) is evaluate(predicate, thing), text
+
+
+@given(searches.filters(), searches.things())
+def test_any_compiled_filter_gives_the_result_of_its_evaluation(predicate: Predicate, thing: dict[str, Any]) -> None:
+    assert compile_predicate(predicate)(thing) is evaluate(predicate, thing)
