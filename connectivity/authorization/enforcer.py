@@ -8,7 +8,7 @@ Subjects whose `expiry` has passed are left out; the enforcer is valid until `ex
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -32,10 +32,11 @@ ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 
-_Statements: TypeAlias = Mapping[str, frozenset[str]]
+_Statements: TypeAlias = dict[str, Set[str]]
 """Permissions, and the subjects that have or lose each."""
 
-_NOTHING: Final[_Statements] = {}
+_PERMISSIONS: Final = (READ, WRITE)
+"""The permissions with a meaning; others are never asked for."""
 
 _KNOWN: Final = 128
 """How many answers an enforcer keeps."""
@@ -45,18 +46,14 @@ _ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
 
 
 class _Node:
-    """One segment of a resource: grants and revokes here, and whether there are some below."""
+    """One segment of a resource: grants and revokes here, and here or below."""
 
     __slots__ = ("children", "granted", "granted_below", "parent", "revoked", "revoked_below")
 
     def __init__(self, parent: _Node | None) -> None:
         self.parent = parent
-        self.children: dict[str, _Node] = {}
-        self.granted: _Statements = _NOTHING
-        self.revoked: _Statements = _NOTHING
-        self.granted_below: _Statements = _NOTHING
-        """The subjects with a permission here or at a node below, by a grant that no revoke there undoes."""
-        self.revoked_below: _Statements = _NOTHING
+        self.children: dict[str, _Node] = _NO_CHILDREN
+        self.granted = self.revoked = self.granted_below = self.revoked_below = _NO_STATEMENTS
 
     def has(self, subjects: Sequence[str], permission: str) -> bool:
         """Whether several subjects together have a permission: the deepest statement decides, a tie denies."""
@@ -71,16 +68,12 @@ class _Node:
 
     def has_below(self, subjects: Sequence[str], permission: str) -> bool:
         """Whether several subjects together have a permission at any node below."""
-        if self.granted_below.get(permission, _NOBODY).isdisjoint(subjects):
-            return False
-        if len(subjects) == 1:
-            return True
         nodes, asking = [self], frozenset(subjects)
         while nodes:
             for below in nodes.pop().children.values():
                 if below.granted_below.get(permission, _NOBODY).isdisjoint(asking):
                     continue
-                # A grant at the node itself is the deepest statement there, unless another of them is revoked.
+                # A grant at the node itself is the deepest statement there, unless one of them is revoked.
                 is_granted = not below.granted.get(permission, _NOBODY).isdisjoint(asking)
                 if is_granted and below.revoked.get(permission, _NOBODY).isdisjoint(asking):
                     return True
@@ -88,76 +81,23 @@ class _Node:
         return False
 
 
-class _Tree:
-    """Builds the nodes of a policy.
+def _join(statements: _Statements, permission: str, subjects: frozenset[str]) -> _Statements:
+    """Add the subjects of an entry. Its resources share them, until those of another entry are added."""
+    if statements is _NO_STATEMENTS:
+        return {permission: subjects}
+    known = statements.get(permission)
+    if known is None:
+        statements[permission] = subjects
+    elif known is not subjects:
+        if isinstance(known, frozenset):
+            known = statements[permission] = set(known)
+        known |= subjects
+    return statements
 
-    The resources of an entry share one set of its subjects; sets are joined only where entries meet at a node.
-    """
 
-    def __init__(self) -> None:
-        self.root = _Node(None)
-        self._nodes = [self.root]
-        self._granted: dict[_Node, dict[str, set[frozenset[str]]]] = {}
-        self._revoked: dict[_Node, dict[str, set[frozenset[str]]]] = {}
-        self._joined: dict[frozenset[frozenset[str]], frozenset[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._nodes)
-
-    def add(self, resource: str, subjects: frozenset[str], permissions: Mapping[str, Sequence[str]]) -> None:
-        """Add what an entry says about a resource."""
-        node = self.root
-        for segment in _segments(resource):
-            below = node.children.get(segment)
-            if below is None:
-                below = node.children[segment] = _Node(node)
-                self._nodes.append(below)
-            node = below
-        for names, said in ((permissions["grant"], self._granted), (permissions["revoke"], self._revoked)):
-            for permission in names:
-                said.setdefault(node, {}).setdefault(permission, set()).add(subjects)
-
-    def seal(self) -> _Node:
-        """Return the root when everything is added."""
-        granted_below: dict[_Node, dict[str, set[frozenset[str]]]] = {}
-        revoked_below: dict[_Node, dict[str, set[frozenset[str]]]] = {}
-        for node in reversed(self._nodes):  # children before parents
-            node.revoked = self._join(self._revoked.get(node))
-            node.granted = self._join(self._granted.get(node))
-            if node.granted and node.revoked:
-                node.granted = {name: who - node.revoked.get(name, _NOBODY) for name, who in node.granted.items()}
-            node.granted_below = self._collect(node, node.granted, granted_below)
-            node.revoked_below = self._collect(node, node.revoked, revoked_below)
-        return self.root
-
-    def _collect(
-        self, node: _Node, own: _Statements, below: dict[_Node, dict[str, set[frozenset[str]]]]
-    ) -> _Statements:
-        """Return the statements at a node and below it, and pass them on to its parent."""
-        found = below.pop(node, None)
-        if found is None:
-            collected = own
-        else:
-            for permission, subjects in own.items():
-                found.setdefault(permission, set()).add(subjects)
-            collected = self._join(found)
-        if collected and node.parent is not None:
-            above = below.setdefault(node.parent, {})
-            for permission, subjects in collected.items():
-                above.setdefault(permission, set()).add(subjects)
-        return collected
-
-    def _join(self, said: Mapping[str, set[frozenset[str]]] | None) -> _Statements:
-        return _NOTHING if said is None else {permission: self._union(sets) for permission, sets in said.items()}
-
-    def _union(self, sets: set[frozenset[str]]) -> frozenset[str]:
-        if len(sets) == 1:
-            return next(iter(sets))
-        key = frozenset(sets)
-        found = self._joined.get(key)
-        if found is None:
-            found = self._joined[key] = _NOBODY.union(*sets)
-        return found
+_NO_CHILDREN: Final[dict[str, _Node]] = {}
+_NO_STATEMENTS: Final[_Statements] = {}
+"""Shared by all nodes without any, and never changed."""
 
 
 class Enforcer:
@@ -165,10 +105,11 @@ class Enforcer:
 
     Paths are resources as text: `thing:/attributes/site`. `now` is the time as in `Event.timestamp`; expired subjects are
     left out. `expires` is the next expiry, or None. Entries for other namespaces than `namespace` are left out; without one
-    all apply. `policies` are those it depends on, imports included, missing ones too.
+    all apply. `policies` are those it depends on, imports included, missing ones too. `weight` is the number of its segments
+    and subjects, some 500 bytes each.
     """
 
-    __slots__ = ("_known", "_root", "expires", "policies")
+    __slots__ = ("_known", "_root", "expires", "policies", "weight")
 
     def __init__(
         self,
@@ -180,15 +121,38 @@ class Enforcer:
         self._known: dict[tuple[tuple[str, ...], str, str], bool] = {}
         self.policies = policies
         self.expires: str | None = None
-        tree = _Tree()
+        self._root = _Node(None)
+        self.weight = 1
         for entry in policy.get("entries", {}).values():
             if namespace is not None and not holds_in(entry, namespace):
                 continue
             subjects = frozenset(self._effective(entry["subjects"], now))
             if subjects:
+                self.weight += len(subjects)
                 for resource, permissions in entry["resources"].items():
-                    tree.add(resource, subjects, permissions)
-        self._root = tree.seal()
+                    self._add(resource, subjects, permissions)
+
+    def _add(self, resource: str, subjects: frozenset[str], permissions: Mapping[str, Sequence[str]]) -> None:
+        node = self._root
+        path = [node]
+        for segment in _segments(resource):
+            below = node.children.get(segment)
+            if below is None:
+                if node.children is _NO_CHILDREN:
+                    node.children = {}
+                below = node.children[segment] = _Node(node)
+                self.weight += 1
+            node = below
+            path.append(node)
+        for permission in _PERMISSIONS:
+            if permission in permissions["grant"]:
+                node.granted = _join(node.granted, permission, subjects)
+                for above in path:
+                    above.granted_below = _join(above.granted_below, permission, subjects)
+            if permission in permissions["revoke"]:
+                node.revoked = _join(node.revoked, permission, subjects)
+                for above in path:
+                    above.revoked_below = _join(above.revoked_below, permission, subjects)
 
     def _effective(self, subjects: Mapping[str, Any], now: str) -> Iterator[str]:
         for subject, about in subjects.items():

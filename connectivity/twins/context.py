@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import msgspec
+import structlog
 
 from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import DROP, Enforcer
@@ -27,6 +28,8 @@ from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata, w
 from mappings.model.signals import Command, Event, Headers, PolicyAnnouncement, Response
 from spark_store.history.replay import data_of, evolve_parsed
 from spark_store.records import PastState, Snapshot
+
+log = structlog.get_logger(__name__)
 
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -271,8 +274,8 @@ def state_of(snapshot: Snapshot) -> Mapping[str, Any]:
     return data_of(snapshot.state)
 
 
-KEPT: Final = 4_096
-"""How many compiled policies are kept."""
+KEPT: Final = 100_000
+"""The weight of the compiled policies that are kept: segments, subjects, entries of about 500 bytes."""
 
 _NAMESPACES: Final = 64
 """For how many namespaces a compiled policy is kept, if its entries differ between namespaces."""
@@ -281,7 +284,7 @@ _NAMESPACES: Final = 64
 class _Compiled:
     """A policy with its imports, and its permissions by namespace."""
 
-    __slots__ = ("effective", "enforcers", "has_namespaces", "others", "policy")
+    __slots__ = ("effective", "enforcers", "has_namespaces", "others", "policy", "weight")
 
     def __init__(self, policy: Snapshot, others: dict[EntityId, Snapshot | None], effective: Policy) -> None:
         self.policy = policy
@@ -289,6 +292,27 @@ class _Compiled:
         self.effective = effective
         self.has_namespaces = any(entry.get("namespaces") for entry in effective["entries"].values())
         self.enforcers: dict[str | None, Enforcer] = {}
+        self.weight = _weight(effective) + sum(
+            _weight(other.state) for other in others.values() if other is not None and other.state is not None
+        )
+
+    def add(self, namespace: str | None, enforcer: Enforcer, kept: int) -> int:
+        """Keep the permissions in a namespace, and return by how much the weight has changed."""
+        before = self.weight
+        if (old := self.enforcers.pop(namespace, None)) is not None:
+            self.weight -= old.weight
+        if len(self.enforcers) >= _NAMESPACES or self.weight + enforcer.weight > kept:
+            self.weight -= sum(each.weight for each in self.enforcers.values())
+            self.enforcers.clear()
+        self.enforcers[namespace] = enforcer
+        self.weight += enforcer.weight
+        return self.weight - before
+
+
+def _weight(policy: Mapping[str, Any]) -> int:
+    """The entries, subjects and resources of a policy."""
+    entries = policy["entries"].values()
+    return len(entries) + sum(len(entry["subjects"]) + len(entry["resources"]) for entry in entries)
 
 
 class CurrentStateLookup:
@@ -307,7 +331,8 @@ class CurrentStateLookup:
         self.snapshot = snapshot
         self.lives: EntityLives = lives or PresentOnly()
         self._now = now
-        self._cache_size = kept
+        self._kept = kept
+        self._weight = 0
         self._compiled: OrderedDict[str, _Compiled] = OrderedDict()
 
     def permissions(self, policy_id: str) -> bytes | None:
@@ -327,22 +352,25 @@ class CurrentStateLookup:
         entity = parse_entity_id(EntityType.POLICY, policy_id) if known is None else known.policy.entity
         policy = self.snapshot(entity) if entity is not None else None
         if entity is None or policy is None or policy.state is None:
-            self._compiled.pop(policy_id, None)
+            self._drop(policy_id)
             return None
         if known is None or ((known.policy is not policy or known.others) and not self._is_present(known, policy)):
+            self._drop(policy_id)
             known = self._compiled[policy_id] = self._compile(policy)
-            if len(self._compiled) > self._cache_size:
-                self._compiled.popitem(last=False)
+            self._weight += known.weight
         self._compiled.move_to_end(policy_id)
         place = (entity.namespace if namespace is None else namespace) if known.has_namespaces else None
         enforcer = known.enforcers.get(place)
         if enforcer is None or (enforcer.expires is not None and self._now() >= enforcer.expires):
-            if len(known.enforcers) >= _NAMESPACES:
-                known.enforcers.clear()
-            enforcer = known.enforcers[place] = Enforcer(
-                known.effective, self._now(), place, frozenset((entity, *known.others))
-            )
+            enforcer = Enforcer(known.effective, self._now(), place, frozenset((entity, *known.others)))
+            self._weight += known.add(place, enforcer, self._kept)
+            while self._weight > self._kept and len(self._compiled) > 1:
+                self._drop(next(iter(self._compiled)))
         return enforcer
+
+    def _drop(self, policy_id: str) -> None:
+        if (compiled := self._compiled.pop(policy_id, None)) is not None:
+            self._weight -= compiled.weight
 
     def _compile(self, policy: Snapshot) -> _Compiled:
         others: dict[EntityId, Snapshot | None] = {}
@@ -356,7 +384,12 @@ class CurrentStateLookup:
             found = others[entity]
             return found.state if found is not None else None
 
-        return _Compiled(policy, others, policy_imports.effective(state_of(policy), lookup))
+        found, size = policy_imports.enforced(state_of(policy), lookup)
+        if size.is_too_large:
+            log.warning(
+                "policy too large", policy=policy.entity.id, policies=size.policies, permissions=size.permissions
+            )
+        return _Compiled(policy, others, found)
 
     def _is_present(self, compiled: _Compiled, policy: Snapshot) -> bool:
         """Whether the compiled policy is still current.

@@ -122,7 +122,8 @@ _FAULTS: dict[str, _ErrorText] = {
     "things:thing.notcreatable": _ErrorText(
         400,
         "The thing '{id}' cannot be created: its policy '{detail}' could not be created.",
-        "Use an unused policy id, keep the policy within its size limit, and grant yourself WRITE on 'policy:/'.",
+        "Use an unused policy id, keep the policy within its limits of size and permissions, and grant yourself WRITE on "
+        "'policy:/'.",
     ),
     "things:creation.notallowed": _ErrorText(
         403,
@@ -193,6 +194,12 @@ _FAULTS: dict[str, _ErrorText] = {
         403,
         "The policy '{id}' cannot be created: you may not create policies in the namespace '{detail}'.",
         "Choose another namespace, or ask the operator, whose settings allow creations.",
+    ),
+    "policies:permissions.toolarge": _ErrorText(
+        400,
+        "The policy '{id}' has too many permissions: {detail}.",
+        "Use fewer subjects or fewer and shorter resources in its entries, references and imports. Counted are, for each "
+        "entry, its subjects times the segments of its resources.",
     ),
     "policies:policy.notcreatable": _ErrorText(
         403,

@@ -380,7 +380,7 @@ def lookup_of(case: CommandContext) -> policy_imports.Lookup:
 
 def enforcer_of(case: CommandContext, policy: Policy, namespace: str) -> Enforcer:
     """The permissions of a policy that is not stored yet, for entities of a namespace."""
-    return Enforcer(policy_imports.effective(policy, lookup_of(case)), case.now, namespace)
+    return Enforcer(policy_imports.enforced(policy, lookup_of(case))[0], case.now, namespace)
 
 
 def is_administered(policy: Policy) -> bool:
@@ -391,7 +391,7 @@ def is_administered(policy: Policy) -> bool:
     granted: set[str] = set()
     revoked: set[str] = set()
     # References give permissions too: a referenced entry may revoke this one.
-    for entry in policy_imports.effective(policy, lambda _: None)["entries"].values():
+    for entry in policy_imports.effective(policy, lambda _: None)[0]["entries"].values():
         permissions = entry["resources"].get("policy:/")
         if permissions is None:
             continue
@@ -438,6 +438,19 @@ def check(case: CommandContext, policy: Policy, before: Policy | None = None) ->
     check_number_of_imports(case, policy["imports"], policy["policyId"])
     _check_references(case, policy, before)
     _check_imports(case, policy, before)
+    _check_permissions(case, policy)
+
+
+def _check_permissions(case: CommandContext, policy: Policy) -> None:
+    """Refuse a policy that reaches too many others, or has too many permissions with them."""
+    _, size = policy_imports.effective(policy, lookup_of(case))
+    if size.policies > policy_imports.MOST_POLICIES:
+        allowed = policy_imports.MOST_POLICIES
+        detail = f"found more than {allowed} policies that it reaches in all, expected at most {allowed}"
+        raise case.refuse("policies:imports.toolarge", detail, about=policy["policyId"])
+    if size.is_too_large:
+        detail = f"found {size.permissions} or more, expected at most {policy_imports.MOST_PERMISSIONS}"
+        raise case.refuse("policies:permissions.toolarge", detail, about=policy["policyId"])
 
 
 def _check_references(case: CommandContext, policy: Policy, before: Policy | None) -> None:

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta, timezone
 import msgspec
 
 from connectivity.authorization.enforcer import Enforcer
-from connectivity.twins.context import CurrentStateLookup
 from connectivity.twins.decider import Decider
 from connectivity.twins.incarnations import PresentOnly
 from mappings.ids import EntityId
@@ -55,18 +54,6 @@ def test_a_policy_that_is_gone_permits_nothing() -> None:
     assert world.world.enforcer(POLICY) is None
     assert world.world.enforcer("acme.plant:none") is None
     assert world.world.enforcer("no id") is None
-
-
-def test_the_number_of_compiled_policies_is_bounded() -> None:
-    world = a_policy_world()
-    policies = [policy(f"acme:p{n}") for n in range(3)]
-    snapshots = {entity: msgspec.structs.replace(world.snapshots[P], entity=entity) for entity in policies}
-    present = CurrentStateLookup(snapshots.get, lambda: world.now, kept=2)
-    first, second = present.enforcer("acme:p0"), present.enforcer("acme:p1")
-    assert present.enforcer("acme:p0") is first
-    present.enforcer("acme:p2")
-    assert present.enforcer("acme:p0") is first
-    assert present.enforcer("acme:p1") is not second
 
 
 class Everything:

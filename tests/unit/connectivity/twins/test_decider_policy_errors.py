@@ -33,6 +33,7 @@ REFUSED: list[tuple[str, int, str, str, Any, dict[str, Any]]] = [
     ("subjectannouncement.invalid", 400, "modify", SUBJECT, {**ABOUT, "announcement": {"beforeExpiry": "x"}}, {}),
     ("import.invalid", 400, "modify", f"/imports/{POLICY}", {}, {}),
     ("imports.toolarge", 400, "modify", "/imports", {f"a:{n}": {} for n in range(11)}, {}),
+    ("permissions.toolarge", 400, "modify", f"{V}/resources", {f"thing:/{'a/' * 6_000}": ALL}, {}),
     ("view.invalid", 400, "retrieve", "/", ..., {"policy_view": "all"}),
     ("policy.notcreatable", 403, "create", "/", OTHERS_ALONE, {"to": policy("acme:new")}),
     ("policy.modificationinvalid", 403, "modify", "/entries", {}, {}),

@@ -1,0 +1,265 @@
+"""Policies that would take long to compile: refused when written, and without effect when they have become so."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from connectivity.authorization import policy_imports
+from connectivity.authorization.enforcer import Enforcer
+from connectivity.authorization.policy_imports import MOST_PERMISSIONS, MOST_POLICIES, matches
+from connectivity.errors import TwinError
+from connectivity.twins.context import CurrentStateLookup
+from tests.support.cpu_budget import at_most
+from tests.support.dice import dice, examples
+from tests.support.twin_world import (
+    ALL,
+    OWNER,
+    OWNERS,
+    POLICY,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    entry,
+    granting,
+    policy,
+    revoking,
+)
+
+P = policy(POLICY)
+ROLES = "acme.shared:roles"
+OWN = 3
+"""The permissions of OWNERS: one subject, three resources."""
+
+
+def subjects(number: int) -> list[str]:
+    return [f"a:{n}" for n in range(number)]
+
+
+def resources(number: int, permissions: Any = None) -> dict[str, Any]:
+    return {f"thing:/{n}": permissions or granting("READ") for n in range(number)}
+
+
+def text_of(world: TwinWorld, action: str, path: str, value: Any, **more: Any) -> tuple[int, str, str]:
+    """Status, code and message of a refusal."""
+    with pytest.raises(TwinError) as refused:
+        world.send(action, path, value, **more)
+    fault = refused.value.fault
+    return fault.status, fault.error, fault.message
+
+
+MANY = entry(subjects(900), resources(1_000))
+REFUSED = (
+    400,
+    "policies:permissions.toolarge",
+    f"The policy '{POLICY}' has too many permissions: found 900003 or more, expected at most {MOST_PERMISSIONS}.",
+)
+
+
+def test_too_many_subjects_times_resources_are_refused_with_both_numbers() -> None:
+    value = {"policyId": POLICY, "entries": {"OWNERS": OWNERS, "MANY": MANY}}
+    assert text_of(TwinWorld(), "create", "/", value, to=P) == REFUSED
+    world = a_world()
+    assert text_of(world, "modify", "/", value, to=P) == REFUSED
+    assert text_of(world, "modify", "/entries", value["entries"], to=P) == REFUSED
+    assert text_of(world, "modify", "/entries/MANY", MANY, to=P) == REFUSED
+    world.send("modify", "/entries/MANY", entry(subjects(900), {}), to=P)
+    assert text_of(world, "modify", "/entries/MANY/resources", MANY["resources"], to=P) == REFUSED
+    inline = {"_policy": {**value, "policyId": "acme.plant:new"}}
+    assert world.refused("create", "/", inline, to="acme.plant:new") == (400, "things:thing.notcreatable")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_bound_itself_is_accepted_and_one_more_is_refused(more: int) -> None:
+    own = {
+        "OWNERS": OWNERS,
+        "A": entry(["a:1"], resources(MOST_PERMISSIONS - OWN - 1000 + more)),
+        "B": entry(subjects(10), resources(100)),
+    }
+    world = TwinWorld()
+    world.limits = type(world.limits)(policy=1_000_000)
+    value = {"policyId": POLICY, "entries": own}
+    if more:
+        assert world.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
+    else:
+        assert world.status("create", "/", value, to=P) == 201
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"A": entry(["a:1"], {"thing:" + "/a" * (MOST_PERMISSIONS + 1): ALL})},
+        {"A": {**entry(subjects(100), {}), "references": [{"entry": "B"}]}, "B": entry([], resources(100))},
+        {f"E{n}": entry([], {}) for n in range(MOST_PERMISSIONS + 1)},
+        {"A": {**entry([], {}), "namespaces": [f"a.b{n}" for n in range(MOST_PERMISSIONS + 1)]}},
+        {
+            f"E{n}": {
+                **entry([], {}),
+                "namespaces": [f"a.b{m}" for m in range(n, n + 60)],
+                "references": [{"entry": f"E{m}"} for m in range(60) if m != n],
+            }
+            for n in range(60)
+        },
+    ],
+    ids=["long paths", "references", "entries without permissions", "namespaces", "namespaces times references"],
+)
+def test_everything_that_takes_time_is_bounded(entries: dict[str, Any]) -> None:
+    world = TwinWorld()
+    world.limits = type(world.limits)(policy=1_000_000)
+    value = {"policyId": POLICY, "entries": {"OWNERS": OWNERS, **entries}}
+    assert world.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
+
+
+def test_the_permissions_of_imported_policies_are_counted_too() -> None:
+    world = TwinWorld()
+    imports: dict[str, Any] = {f"acme.shared:r{n}": {} for n in range(10)}
+    for id in imports:
+        world.write_policy({"A": entry(subjects(10), resources(60))}, to=id)
+    value = {"policyId": POLICY, "entries": {"OWNERS": OWNERS}, "imports": imports}
+    assert world.refused("create", "/", value, to=P) == (400, "policies:permissions.toolarge")
+    value["imports"] = dict(list(imports.items())[:8])
+    assert world.status("create", "/", value, to=P) == 201
+    assert world.refused("modify", "/imports", imports, to=P) == (400, "policies:permissions.toolarge")
+
+
+def a_chain(world: TwinWorld, name: str, length: int) -> None:
+    """Policies of which each imports all that follow."""
+    for n in reversed(range(length)):
+        later = [f"acme.shared:{name}{m}" for m in range(n + 1, length)]
+        value = {"entries": {"OWNERS": OWNERS}, "imports": {id: {"transitiveImports": later} for id in later[:1]}}
+        world.send("modify", "/", value, to=policy(f"acme.shared:{name}{n}"))
+
+
+def test_a_policy_reaches_a_bounded_number_of_policies_in_all() -> None:
+    world = TwinWorld()
+    imports: dict[str, Any] = {f"acme.shared:{name}0": {} for name in "abcde"}
+    for name in "abcde":
+        a_chain(world, name, 5)
+    world.send("modify", "/", {"entries": {"OWNERS": OWNERS}, "imports": imports}, to=P)
+    for id, wanted in imports.items():
+        wanted["transitiveImports"] = [id.replace("0", "1")]
+    assert text_of(world, "modify", "/imports", imports, to=P) == (
+        400,
+        "policies:imports.toolarge",
+        f"The policy '{POLICY}' has too many imports: found more than {MOST_POLICIES} policies that it reaches in all, "
+        f"expected at most {MOST_POLICIES}.",
+    )
+
+
+def test_a_policy_that_an_import_has_made_too_large_gives_no_permission_but_on_itself() -> None:
+    """A part of its entries would lack a revoke. Its administrators remove the import, and everything is as before."""
+    world = TwinWorld()
+    admin, guest = "edge:admin", "edge:guest"
+    shared = {
+        "READ": entry([VIEWER], {"thing:/": granting("READ")}),
+        "GUEST": entry([guest], {"policy:/": revoking("WRITE")}),
+    }
+    world.write_policy(shared, to=ROLES)
+    own = {
+        "OWNERS": OWNERS,
+        "ADMIN": entry([admin, guest], {"policy:/": ALL}),
+        "HIDE": entry([VIEWER], {"thing:/attributes/secret": revoking("READ")}),
+        "DEVICES": entry(subjects(10), resources(10)),
+    }
+    world.send("modify", "/", {"entries": own, "imports": {ROLES: {}}}, to=P)
+    world.send("create", "/", {"policyId": POLICY, "attributes": {"a": 1, "secret": 2}})
+    assert world.get("/attributes", by=[VIEWER]) == {"a": 1}
+
+    world.write_policy({**shared, "MORE": entry(subjects(49), resources(101))}, to=ROLES)
+    for by in (OWNER, VIEWER, "a:1"):
+        for action, value in (("retrieve", ...), ("modify", {}), ("delete", ...)):
+            assert world.refused(action, "/attributes", value, by=[by]) == (404, "things:thing.notfound")
+    assert world.get("/entries/HIDE/subjects", to=P, by=[admin]) == {VIEWER: {"type": "test"}}
+    # The import's revoke still applies.
+    assert world.refused("delete", f"/imports/{ROLES}", to=P, by=[guest]) == (403, "policies:import.notmodifiable")
+    assert world.refused("modify", "/entries/NEW", OWNERS, to=P) == (400, "policies:permissions.toolarge")
+    assert world.status("delete", f"/imports/{ROLES}", to=P, by=[admin]) == 204
+    assert world.get("/attributes/a") == 1
+
+
+def test_a_policy_that_reaches_too_many_others_gives_no_permission_at_all() -> None:
+    """What the others say is not known, so that their growth cannot hide a revoke."""
+    states: dict[str, Any] = {
+        f"a:{n}": {
+            "policyId": f"a:{n}",
+            "imports": {f"a:{n + 1}": {"entries": [], "transitiveImports": [f"a:{n + 2}"]}},
+            "entries": {"E": {**entry([f"edge:{n}"], {"policy:/": ALL, "thing:/": ALL}), "importable": "implicit"}},
+        }
+        for n in range(30)
+    }
+    found, size = policy_imports.enforced(states["a:0"], states.get)
+    assert (found["entries"], size.is_too_large) == ({}, True)
+    found, size = policy_imports.enforced(states["a:10"], states.get)
+    assert (len(found["entries"]), size.policies) == (MOST_POLICIES, MOST_POLICIES), "itself, and all but a missing one"
+
+
+def test_the_largest_policies_compile_in_milliseconds() -> None:
+    largest = [
+        {"E": entry(["a:1"], resources(MOST_PERMISSIONS))},
+        {f"E{n}": entry([f"a:{n}"], {f"thing:/{n}": ALL}) for n in range(MOST_PERMISSIONS)},
+        {f"E{n}": entry([f"a:{n}"], {"thing:/": ALL}) for n in range(MOST_PERMISSIONS)},
+        {f"E{n}": entry([f"a:{n}"], {"thing:" + "/a" * n: ALL}) for n in range(99)},
+        {"E": entry(subjects(MOST_PERMISSIONS), {"thing:/": ALL})},
+    ]
+    for entries in largest:
+        _, size = policy_imports.effective({"policyId": POLICY, "imports": {}, "entries": entries}, lambda _: None)
+        assert MOST_PERMISSIONS * 0.95 < size.permissions <= MOST_PERMISSIONS
+        with at_most(0.1):
+            enforcer = Enforcer({"entries": entries})
+        assert enforcer.weight <= 2 * MOST_PERMISSIONS + 3
+
+
+def test_the_subjects_of_an_entry_are_kept_once_for_all_its_resources() -> None:
+    with at_most(0.1):
+        enforcer = Enforcer({"entries": {"MANY": MANY}})
+    assert enforcer.weight == 900 + 1_000 + 2
+    assert enforcer.unrestricted(["a:899"], "READ", "thing:/999")
+    assert not enforcer.partial(["a:900"], "READ", "thing:/")
+
+
+def test_the_weight_of_the_compiled_policies_is_bounded() -> None:
+    world = TwinWorld()
+    for n in range(4):
+        world.write_policy({"A": entry(subjects(30), resources(30))}, to=f"acme:p{n}")
+    present = CurrentStateLookup(world.snapshots.get, lambda: world.now, kept=300)
+    first = present.enforcer("acme:p0")
+    assert present.enforcer("acme:p1") is not None
+    assert present.enforcer("acme:p0") is first, "two of them fit"
+    assert present.enforcer("acme:p2") is not None
+    assert present.enforcer("acme:p0") is first, "the one that was asked for least recently has left"
+    del world.snapshots[policy("acme:p0")]
+    assert present.enforcer("acme:p0") is None
+    two = present.enforcer("acme:p2"), present.enforcer("acme:p3")
+    assert two == (present.enforcer("acme:p2"), present.enforcer("acme:p3")), "what has left weighs nothing"
+
+
+def test_a_policy_heavier_than_the_bound_is_kept_alone() -> None:
+    world = TwinWorld()
+    world.write_policy({"A": {**entry(subjects(30), resources(30)), "namespaces": ["a", "b"]}})
+    present = CurrentStateLookup(world.snapshots.get, lambda: world.now, kept=10)
+    one = present.enforcer(POLICY, "a")
+    assert present.enforcer(POLICY, "a") is one
+    assert present.enforcer(POLICY, "b") is not one
+    assert present.enforcer(POLICY, "a") is not one, "only one namespace of it is kept"
+
+
+def test_common_namespaces_are_those_of_a_comparison_one_by_one() -> None:
+    random_source = dice("namespaces")
+
+    def some() -> list[str]:
+        return [_a_pattern(random_source) for _ in range(random_source.randint(1, 5))]
+
+    for _ in range(examples(2_000)):
+        one, other = some(), some()
+        expected = {
+            a
+            for a, b in [(a, b) for a in one for b in other] + [(b, a) for a in one for b in other]
+            if a == b or (b.endswith(".*") and matches(b, a))
+        }
+        assert set(policy_imports._both(one, other) or ()) == expected, (one, other)
+
+
+def _a_pattern(random_source: random.Random) -> str:
+    return ".".join(random_source.choices("abc", k=random_source.randint(1, 3))) + random_source.choice(("", ".*"))
