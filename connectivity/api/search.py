@@ -102,7 +102,8 @@ def router(searches: SearchRequests) -> APIRouter:
         responses=answers(
             {200: body("One page of things, and a cursor if there are more.", "SearchPage", SEARCH_PAGE_EXAMPLE)},
             *("rql.expression.invalid", "thing-search:search.option.invalid", "json.fieldselector.invalid"),
-            *("api:subjects.missing", "thing-search:budget.exceeded", "api:store.unavailable"),
+            *("api:subjects.missing", "thing-search:search.limit", "thing-search:budget.exceeded"),
+            "api:store.unavailable",
         ),
     )
     async def things(
@@ -136,8 +137,8 @@ def router(searches: SearchRequests) -> APIRouter:
         operation_id="countThings",
         responses=answers(
             {200: body("Number of things.", "Count", 42)},
-            *("rql.expression.invalid", "api:subjects.missing", "thing-search:budget.exceeded"),
-            "api:store.unavailable",
+            *("rql.expression.invalid", "api:subjects.missing", "thing-search:search.limit"),
+            *("thing-search:budget.exceeded", "api:store.unavailable"),
         ),
     )
     async def count(

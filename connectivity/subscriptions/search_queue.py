@@ -57,11 +57,10 @@ class SearchQueue:
         if user not in self._waiting and self._has_slot(user):
             self._take(user)
             return
-        waiting = self._waiting.setdefault(user, OrderedDict())
-        if len(waiting) >= self._max_waiting:
+        if len(self._waiting.get(user, ())) >= self._max_waiting:
             raise FeedFailed(self._full(user))
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting[turn] = None
+        self._waiting.setdefault(user, OrderedDict())[turn] = None
         try:
             await turn
         except asyncio.CancelledError:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import OperationRefused
+from connectivity.subscriptions.search_queue import SearchQueue
 from connectivity.subscriptions.search_requests import CursorCipher, HttpSearch, SearchRequests, split_options
 from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
 from spark_store.records import AuditEntry
@@ -69,6 +70,22 @@ async def error_of(answer: Any) -> tuple[int, str]:
     with pytest.raises(OperationRefused) as error:
         await answer
     return error.value.fault.status, error.value.fault.error
+
+
+async def test_too_many_searches_of_the_same_subjects_are_refused(
+    harness: ConnectionHarness, searches: SearchRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lamps(harness, 1)
+    monkeypatch.setattr(harness.searching, "searches", SearchQueue(100, 1, 0))
+    harness.search.gate.clear()
+    running = asyncio.create_task(searches.things(OWNER))
+    await until(lambda: harness.searching.searches.running.total() == 1)
+    for answer in (searches.things(OWNER), searches.count(OWNER)):
+        assert await error_of(answer) == (429, "thing-search:search.limit")
+    other = asyncio.create_task(searches.count(HttpSearch(("acme:other",))))
+    harness.search.gate.set()
+    assert len(json.loads((await running).items)) == 1
+    assert await other == 0
 
 
 async def test_each_cursor_leads_to_the_next_page_until_the_last(
