@@ -1,6 +1,15 @@
 from __future__ import annotations
 
 import json
+import re
+
+CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys: C0 and C1 controls, line separators, and changes of the writing direction."""
+
+
+def escape_control_characters(text: str, *, keep: str = "") -> str:
+    """The text with its control characters, but for those of `keep`, as escapes."""
+    return CONTROL_CHARACTERS.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
 def json_text(value: object) -> str:

@@ -24,7 +24,6 @@ from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefuse
 from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, service_command
 from connectivity.cli.output import (
     colorize,
-    escape_control_characters,
     print_error,
     print_fields,
     print_json,
@@ -32,6 +31,7 @@ from connectivity.cli.output import (
     print_table,
 )
 from connectivity.cli.tables import objects
+from mappings.texts import escape_control_characters
 
 if TYPE_CHECKING:
     from connectivity.cli.plan import PlanStep

@@ -20,13 +20,13 @@ import typer
 
 from connectivity.cli.options import AsJson, ConnectionOptions, SettingsFile, TokenFile, Url, loaded_settings, user
 from connectivity.cli.output import (
-    escape_control_characters,
     pluralize,
     print_error,
     print_fields,
     print_json,
     print_table,
 )
+from mappings.texts import escape_control_characters
 
 if TYPE_CHECKING:
     from connectivity.maintenance.export import HistoryExport

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
+
+from mappings.texts import CONTROL_CHARACTERS, escape_control_characters
 
 if TYPE_CHECKING:
     from connectivity.management.files import FileProblem, LoadedFolder
@@ -30,18 +31,12 @@ COLORS = {
 
 _NARROW, _GAP = 8, 2
 """The least width of a column if it has enough text, and the space between two."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
-
-def escape_control_characters(text: str, *, keep: str = "") -> str:
-    """The text with its control characters, but for those of `keep`, as escapes."""
-    return _CONTROL.sub(lambda found: found[0] if found[0] in keep else ascii(found[0])[1:-1], text)
 
 
 def json_text(value: object, indent: int | None = None) -> str:
     """JSON in which no character does anything to a terminal; it says the same."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return _CONTROL.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
+    return CONTROL_CHARACTERS.sub(lambda found: found[0] if found[0] == "\n" else f"\\u{ord(found[0]):04x}", text)
 
 
 def print_json(value: object) -> None:

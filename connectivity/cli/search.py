@@ -14,7 +14,8 @@ import typer
 from connectivity.cli import tables
 from connectivity.cli.http_client import ServiceClient
 from connectivity.cli.options import AsJson, service_command
-from connectivity.cli.output import escape_control_characters, print_error, print_json, print_table
+from connectivity.cli.output import print_error, print_json, print_table
+from mappings.texts import escape_control_characters
 
 _PAGE = 200
 """The most things that one answer has."""

@@ -7,24 +7,27 @@ exceptions go to the same stream in the same format. Secrets in use are removed 
 
 from __future__ import annotations
 
+import io
 import logging
 import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from textwrap import indent
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import ExcInfo, Processor
 
 from connectivity.security.redaction import redact
-from mappings.texts import shorten
+from mappings.texts import escape_control_characters, shorten
 
 TRACEPARENT, TRACESTATE = "traceparent", "tracestate"
 CORRELATION_ID = "correlation-id"
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_RENDERED_AS_THEY_ARE = frozenset({"event", "level", "logger", "timestamp"})
+_INDENT = "    "
 _CONTEXT = re.compile(r"[0-9a-f]{2}-(?P<trace>[0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}\b")
 
 
@@ -48,10 +51,7 @@ def configure(*, log_format: str, level: str) -> None:
         if log_format == "json"
         else (
             _escape_controls,
-            # Tracebacks without the values of variables, which may be secrets.
-            structlog.dev.ConsoleRenderer(
-                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
-            ),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_write_traceback),
         )
     )
     handler = logging.StreamHandler(sys.stderr)
@@ -100,11 +100,25 @@ def _unchanged(_logger: object, _name: str, event: structlog.typing.EventDict) -
 
 
 def _escape_controls(_logger: object, _name: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Escape control characters, which a terminal may obey. Line breaks are escaped by the renderer."""
+    """Escape control characters, which a terminal may obey, in the event and all fields."""
     for name, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[name] = _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
+        if name == "exc_info":
+            continue
+        text = value if isinstance(value, str) else repr(value)
+        if not text.isprintable():
+            # The renderer quotes fields with white space, and escapes it.
+            event[name] = escape_control_characters(text, keep="" if name in _RENDERED_AS_THEY_ARE else "\t\n\r")
     return event
+
+
+def _write_traceback(line: TextIO, about: ExcInfo) -> None:
+    """Write a traceback, without the values of variables, which may be secrets.
+
+    Its lines are indented: no text of an exception looks like a line of the log.
+    """
+    written = io.StringIO()
+    structlog.dev.plain_traceback(written, about)
+    line.write(indent(escape_control_characters(written.getvalue(), keep="\t\n"), _INDENT))
 
 
 def trace_of(headers: Mapping[str, Any]) -> str | None:

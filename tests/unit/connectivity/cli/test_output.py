@@ -9,7 +9,6 @@ import pytest
 
 from connectivity.cli.output import (
     colorize,
-    escape_control_characters,
     print_error,
     print_fields,
     print_json,
@@ -19,6 +18,7 @@ from connectivity.cli.output import (
 )
 from connectivity.errors import Problem
 from connectivity.management.files import FileProblem
+from mappings.texts import escape_control_characters
 
 PROBLEM = FileProblem(Path("a.yaml"), Problem("uri", '"ä"', "a port", "did you mean b?"))
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import structlog
@@ -124,6 +126,55 @@ def test_a_value_cannot_control_a_terminal(capsys: pytest.CaptureFixture[str]) -
     structlog.get_logger("connectivity.forged").info("command refused", correlation_id="\x1b[2J\x00\x9b31m")
     (line,) = lines(capsys)
     assert r"correlation_id=\x1b[2J\x00\x9b31m" in line
+
+
+HOSTILE = "".join(
+    map(chr, [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)])
+)
+"""C0 and C1 controls, line breaks of all kinds, and changes of the writing direction."""
+
+
+class Odd:
+    """A value whose representation is not escaped."""
+
+    def __repr__(self) -> str:
+        return f"Odd({HOSTILE})"
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda log: log.info(f"consumed {HOSTILE}"),
+        lambda log: log.info("consumed", text=HOSTILE, nested={"a": [HOSTILE]}, raw=HOSTILE.encode()),
+        lambda log: log.info("consumed", value=Odd(), error=ValueError(HOSTILE)),
+        lambda log: logging.getLogger("somebody.else").warning("their words %s", HOSTILE),
+    ],
+    ids=["event", "fields", "objects", "client library"],
+)
+def test_a_line_of_text_has_no_control_character_of_a_sender(
+    write: Callable[[Any], None], is_terminal: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    logs.configure(log_format="text", level="info")
+    write(structlog.get_logger(f"connectivity.hostile.{is_terminal}"))
+    line = capsys.readouterr().err.removesuffix("\n")
+    # The renderer's own colors.
+    assert set(re.sub(r"\x1b\[[0-9;]*m", "", line)) & set(HOSTILE) == set()
+    assert ("\x1b" in line) is is_terminal
+
+
+def test_the_text_of_an_exception_cannot_control_a_terminal_or_forge_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.configure(log_format="text", level="info")
+    error = ValueError(f"{HOSTILE}2030 [error] forged")
+    error.__cause__ = OSError("\n2030 [error] forged")
+    structlog.get_logger("connectivity.hostile.error").error("it failed", exc_info=error)
+    written = capsys.readouterr().err
+    assert set(written) & set(HOSTILE) <= {"\n", "\t"}
+    first, *others = written.splitlines()
+    assert "it failed" in first
+    assert [text for text in others if text and not text.startswith("    ")] == []
+    assert any("forged" in text for text in others)
 
 
 def test_a_long_correlation_id_is_cut() -> None:
