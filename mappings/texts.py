@@ -4,7 +4,7 @@ import json
 import re
 
 CONTROL_CHARACTERS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-"""Characters that a terminal obeys: C0 and C1 controls, line separators, and changes of the writing direction."""
+"""Characters that a terminal obeys: controls, line separators, changes of the writing direction."""
 
 
 def escape_control_characters(text: str, *, keep: str = "") -> str:

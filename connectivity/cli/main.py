@@ -44,7 +44,7 @@ app.add_typer(secrets.app, name="secrets")
 
 @app.command(epilog="Exit codes: 0 no problems; 1 problems, or no files; 2 a path that does not exist.")
 def validate(paths: Paths, as_json: AsJson = False) -> None:
-    """Validate connection files (JSON or YAML), and list their problems and parts without effect."""
+    """Validate connection files: list their problems, parts without effect and security notes."""
     loaded = load_files(paths)
     print_problems(loaded.problems, as_json=as_json)
     if not as_json:

@@ -137,7 +137,7 @@ def print_problems(problems: Iterable[FileProblem], *, as_json: bool) -> None:
 
 
 def print_notes(loaded: LoadedFolder) -> None:
-    """Print one line for each part of a valid document without effect."""
+    """Print one line for each part of a valid document without effect, and for each security note."""
     from connectivity.validation.limitations import notes
 
     for connection_id, connection in loaded.connections.items():

@@ -13,6 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
+from typing import TypeAlias
 
 import structlog
 
@@ -30,6 +31,14 @@ log = structlog.get_logger(__name__)
 
 _MAX_ENDED_IN_HEAP = 1000
 """How many ended requests, or half of the heap, may stay in the heap until it is cleaned."""
+
+
+MayAnswer: TypeAlias = Callable[[str, Sequence[str]], bool]
+"""Whether these subjects, by this connection, may answer a signal."""
+
+
+def _nobody(_connection_id: str, _subjects: Sequence[str]) -> bool:
+    return False
 
 
 class PendingRequest:
@@ -81,7 +90,7 @@ class PendingRequest:
         self.answer: LiveAnswer | None = None
         self.fallback: Response | None = None
         self.postings: list[PendingPublish] = []
-        self.may_answer: Callable[[str, Sequence[str]], bool] = lambda _connection_id, _subjects: False
+        self.may_answer: MayAnswer = _nobody
 
     def __repr__(self) -> str:
         return f"<PendingRequest {self.collector!r}, {'over' if self.is_over else 'open'}>"

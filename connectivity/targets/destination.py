@@ -107,23 +107,14 @@ class DestinationTemplate:
         address = resolve_address(self._address, context)
         if address is None:
             return None
-        self._require_allowed(address)
+        if self._pattern is not None:
+            _require_allowed(self._pattern, address)
         mapped = self._mapping.apply(context)
         if self._override is not None and (override := resolve_address(self._override, context)) is not None:
-            self._require_allowed(override)
+            if self._pattern is not None:
+                _require_allowed(self._pattern, override)
             mapped[ADDRESS_HEADER] = override
         return Destination(address, mapped)
-
-    def _require_allowed(self, address: str) -> None:
-        if self._pattern is not None and not self._pattern.allows(address):
-            raise AddressNotAllowed(
-                Fault(
-                    400,
-                    "connectivity:message.sending.failed",
-                    f"The address '{shorten(address)}' is not allowed.",
-                    f"Expected an address that matches '{self._pattern.text}'.",
-                )
-            )
 
     def context(self, signal: Outbound, *, has_topic: bool = False, has_features: bool = False) -> PlaceholderContext:
         """Return the placeholder values of a signal.
@@ -136,6 +127,18 @@ class DestinationTemplate:
             self._connection_id,
             has_topic=has_topic or self._needs_topic,
             has_features=has_features or self._needs_features,
+        )
+
+
+def _require_allowed(pattern: AddressPattern, address: str) -> None:
+    if not pattern.allows(address):
+        raise AddressNotAllowed(
+            Fault(
+                400,
+                "connectivity:message.sending.failed",
+                f"The address '{shorten(address)}' is not allowed.",
+                f"Expected an address that matches '{pattern.text}'.",
+            )
         )
 
 

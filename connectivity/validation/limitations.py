@@ -1,7 +1,7 @@
-"""Parts of a connection document that this version does not support.
+"""Parts of a connection document that this version does not support, and what it does not protect.
 
 If ignoring a part would be unsafe, the connection is not opened, and its status gives the reason. Parts without effect are
-logged when the connection is opened. Validation reports both before.
+logged when the connection is opened. Validation reports both before, and what an author should know about security.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _left_out_of(topic: TargetTopic) -> Iterator[str]:
 
 
 def notes(connection: Connection) -> Iterator[str]:
-    """Return the parts without effect as validation reports them."""
+    """Return the parts without effect and the security notes as validation reports them."""
     if (reason := refusal(connection)) is not None:
         yield f"{connection.id} will not be opened: {reason}"
     yield from (f"{connection.id}: without effect: {shortfall}" for shortfall in ignored_parts(connection))

@@ -26,7 +26,9 @@ def run(*arguments: object) -> Result:
 
 def written(folder: Path, name: str = "depot.json", **more: Any) -> Path:
     file = folder / name
-    file.write_text(json.dumps(base_document("shared") | more))
+    document = base_document("shared")
+    document["sources"][0]["replyTarget"] = {"address": "answers/{{ thing:name }}"}
+    file.write_text(json.dumps(document | more))
     return file
 
 
@@ -43,6 +45,15 @@ def test_design_8_08_good_files_end_with_0(tmp_path: Path) -> None:
     assert (result.exit_code, result.stdout) == (0, "1 connection in 1 file, no problems\n")
     written(tmp_path, "site.json", id="site", targets=[])
     assert run("validate", tmp_path).stdout == "2 connections in 2 files, no problems\n"
+
+
+def test_a_reply_address_that_senders_choose_is_reported_but_is_not_a_problem(tmp_path: Path) -> None:
+    file = written(tmp_path, sources=base_document("shared")["sources"])
+    result = run("validate", tmp_path)
+    assert (result.exit_code, result.stderr) == (0, "")
+    note, total = result.stdout.splitlines()
+    assert note.startswith(f"{file}: depot-7_rabbit: sources[0].replyTarget.address: senders choose where")
+    assert total == "1 connection in 1 file, no problems"
 
 
 def test_a_setting_without_effect_is_reported_but_is_not_a_problem(tmp_path: Path) -> None:
@@ -84,7 +95,7 @@ def test_design_8_08_problems_go_to_standard_output_and_end_with_1(tmp_path: Pat
     assert result.stderr == ""
     assert result.stdout == (
         f'{file}: sources[0].replyTarget.adress: found unknown field "adress", '
-        "expected one of: enabled, address, headerMapping, expectedResponseTypes (did you mean address?)\n"
+        "expected one of: enabled, address, addressPattern, headerMapping, expectedResponseTypes (did you mean address?)\n"
     )
 
 
