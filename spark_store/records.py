@@ -94,7 +94,8 @@ class Incarnation(NamedTuple):
 class StateGuard(NamedTuple):
     """The policy that decides about a state, or the permissions at the end of its incarnation.
 
-    The namespace is that of the entity; the permissions are those of `Incarnation`, None for the present incarnation.
+    The namespace is that of the entity; the permissions are those of `Incarnation`, None for the present incarnation. The
+    policy is empty for others.
     """
 
     policy: str

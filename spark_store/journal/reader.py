@@ -238,7 +238,7 @@ class JournalReader:
             return None
         if first is None:
             return StateGuard(policy, namespace_of(id))
-        return StateGuard(policy, namespace_of(id), permissions) if permissions and first <= revision else None
+        return StateGuard("", namespace_of(id), permissions) if permissions and first <= revision else None
 
     def has_before(self, seq: int, timestamp: str) -> bool:
         """Whether an event above a number happened before an instant, as events write it."""

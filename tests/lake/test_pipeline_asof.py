@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
@@ -108,6 +109,11 @@ def by_chance(random: Random) -> list[RandomChange]:
     return [RandomChange("created", "/", thing()), *(change() for _ in range(random.randrange(14)))]
 
 
+def permissions_of(policy: str) -> bytes:
+    """What a deletion stores; the answers are not computed from it here."""
+    return msgspec.json.encode({"policies": [policy], "entries": {}})
+
+
 class Replays:
     """What happened to all things, and what they were at any moment."""
 
@@ -124,7 +130,10 @@ class Replays:
         """What happens in these seconds, in the order of time."""
         found = [pair for life in self.lives.values() for pair in life]
         within = [it for it in found if timestamp(since) <= it[0].timestamp < timestamp(until)]
-        return [Change((event,), (state,)) for event, state in sorted(within, key=lambda it: it[0].timestamp)]
+        return [
+            Change((event,), (state,), permissions=permissions_of(state.policy or "") if event.is_deletion else None)
+            for event, state in sorted(within, key=lambda it: it[0].timestamp)
+        ]
 
     def before(self, moment: str) -> dict[EntityId, Snapshot]:
         """Every thing that was there, replayed."""
@@ -135,10 +144,15 @@ class Replays:
         return {entity: state for entity, state in states.items() if state is not None and state.state is not None}
 
     def answer(self, question: ThingQuery, moment: str) -> list[Thing]:
-        """What somebody is answered, the slow and obvious way; what a thing names now is whose decision it is."""
+        """What somebody is answered, the slow and obvious way.
+
+        The policy that a thing names now decides, or the last one before the next deletion.
+        """
         found = []
         for entity, state in self.before(moment).items():
-            access = ACCESS[self.lives[entity][-1][1].policy or ""]
+            later = [(event, after) for event, after in self.lives[entity] if event.revision > state.revision]
+            last = next((after for event, after in later if event.is_deletion), self.lives[entity][-1][1])
+            access = ACCESS[last.policy or ""]
             assert state.state is not None
             thing = {
                 **state.state, "thingId": str(entity), "_revision": state.revision, "_created": state.created,
@@ -165,9 +179,10 @@ def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: s
     """The answer of Spark, judged and put into order."""
     by = key_of(question.order)
     accesses: dict[StateGuard, Access | None] = {
-        StateGuard(policy, namespace): access
+        guard: access
         for policy, access in ACCESS.items()
         for namespace in ("acme.site", "acme.lab")
+        for guard in (StateGuard(policy, namespace), StateGuard("", namespace, permissions_of(policy)))
     }
     with JournalReader.open(data_folder.lake.journal) as follower:
         judgement = matching(with_guards(follower, asked(data_folder, address, question, moment)), accesses, question)

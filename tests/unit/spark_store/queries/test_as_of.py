@@ -116,7 +116,7 @@ def test_a_deleted_thing_has_the_permissions_of_its_last_policy_at_the_deletion(
     found = [Candidate(f"acme:{name}", 1, 0, 0, "{}", True) for name in ("gone", "free", "erased")]
     with JournalReader.open(journal) as follower:
         assert [(it.candidate.entity, it.guard) for it in with_guards(follower, found)] == [
-            ("acme:gone", StateGuard("acme:second", "acme", LAST))
+            ("acme:gone", StateGuard("", "acme", LAST))
         ]
 
 
