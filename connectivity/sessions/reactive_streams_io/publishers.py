@@ -188,7 +188,6 @@ class PublisherResolver:
 
         def open() -> Feed | Fault:
             newest = self._store.newest_revision(entity)
-            visible = readable_history(entity, subjects, self._world, name.to_revision)
             if name.follow and (fault := may_stream(entity, subjects, self._world)) is not None:
                 return fault
             query = HistoryQuery(
@@ -197,10 +196,11 @@ class PublisherResolver:
             feed = self._ask(SubscriptionKind.HISTORY, query, subjects)
             if isinstance(feed, Fault):
                 return feed
-            if isinstance(visible, VisibleRevisions) and (
-                gone := self._retention_fault(entity, name.from_revision, visible)
-            ):
-                return gone
+            if name.from_revision is not None:
+                visible = readable_history(entity, subjects, self._world, name.to_revision)
+                assert isinstance(visible, VisibleRevisions), "the feed was opened"
+                if (gone := self._retention_fault(entity, name.from_revision, visible)) is not None:
+                    return gone
             if not name.follow:
                 return _written(feed, write)
             written = EncodedFeed(feed, write)
