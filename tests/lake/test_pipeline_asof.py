@@ -314,7 +314,7 @@ def test_erased_history_is_not_found_after_the_thing_is_created_again(
 @pytest.mark.slow(reason="two searches over Spark Connect, the first of a session")
 async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataFolder, address: str) -> None:
     """By commands and responses of the protocol: as it was, by today's policy, from a moment and the events after it. The
-    search waits until the lake has these events."""
+    search waits until the lake has these events. The attribute's name is not ASCII."""
     clock = NOW
     journal = Journal.open(data_folder.lake.journal)
     service = ConnectionHarness(
@@ -328,20 +328,20 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataF
     service.searching.as_of = past.open
     try:
         for name, celsius in (("a", 31), ("b", 29), ("c", 40)):
-            await has_thing(service, name, {"attributes": {"celsius": celsius}})
+            await has_thing(service, name, {"attributes": {"градусы": celsius}})
         write_full_snapshot(data_folder.folder)
         clock += timedelta(seconds=5)
-        service.deliver(command("modify", "/attributes/celsius", 32, name="a"))
+        service.deliver(command("modify", "/attributes/градусы", 32, name="a"))
         await wait_until(lambda: len(service.answers()) == 4, WITHIN)
         clock += timedelta(seconds=5)
-        service.deliver(command("modify", "/attributes/celsius", 35, name="b"))
+        service.deliver(command("modify", "/attributes/градусы", 35, name="b"))
         service.deliver(command("delete", name="c"))
-        service.deliver(command("modify", "/attributes/celsius", 0, name="a"))
+        service.deliver(command("modify", "/attributes/градусы", 0, name="a"))
         await wait_until(lambda: len(service.answers()) == 7, WITHIN)
         clock += timedelta(seconds=10)
         service.forget()
         at = (clock - timedelta(seconds=10)).isoformat().replace("+00:00", "Z")
-        query = {"filter": "gt(attributes/celsius,30)", "options": "sort(-attributes/celsius),size(1)"}
+        query = {"filter": "gt(attributes/градусы,30)", "options": "sort(-attributes/градусы),size(1)"}
         for number in range(2):
             service.deliver(searching("subscribe", query, at_historical_timestamp=at), source=number)
         await wait_until(lambda: len(service.answers()) == 2, WITHIN)
@@ -351,7 +351,7 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataF
         guest.ask(keys[1], 3)
         await asyncio.to_thread(write_all_tables, data_folder.folder)
         await wait_until(lambda: owner.end(keys[0]) is not None and guest.end(keys[1]) is not None, WITHIN)
-        assert [[it["attributes"]["celsius"] for it in page] for page in owner.pages(keys[0])] == [[40], [32]]
+        assert [[it["attributes"]["градусы"] for it in page] for page in owner.pages(keys[0])] == [[40], [32]]
         assert guest.messages(keys[1]) == ["created", "complete"], "what he may not read is not there for him"
     finally:
         past.close()

@@ -53,6 +53,7 @@ from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
 from spark_store.records import Change, DeliveryName, Snapshot
 from spark_store.search.sqlite_search import SqliteSearch
+from tests.support import memory_transport as _memory_transport  # noqa: F401 (registers the type of the connections here)
 from tests.support.clock import Clock
 from tests.support.in_process.fakes import Link
 from tests.support.in_process.session_rows import KeptRows
