@@ -322,7 +322,10 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     if not (
         _has_at_places(case, enforcer, WRITE, patch.parsed)
         and (not asked.skips_equal or _has_at_places(case, enforcer, READ, patch.parsed))
-        and _may_write_metadata(case, enforcer, metadata.parts_of_merge(case, asked.metadata, patch.parsed))
+        and (
+            asked.metadata is metadata.NOTHING
+            or _may_write_metadata(case, enforcer, metadata.parts_of_merge(case, asked.metadata, patch.parsed))
+        )
     ):
         if not has_any_permission(case.entity, enforcer, case.subjects):
             return _create_by_merge(case, patch, asked)
@@ -337,7 +340,7 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
             patch = _reduce_patch(case, asked, present, patch)
         said = metadata.changes(case, asked.metadata, patch.parsed, patch.given, before, is_patch=True)
         # Conditions may have emptied objects, which then have metadata of their own.
-        if not _may_write_metadata(case, enforcer, (parse_pointer(pointer)[:-1] for pointer, *_ in said)):
+        if said and not _may_write_metadata(case, enforcer, (parse_pointer(pointer)[:-1] for pointer, *_ in said)):
             raise case.refuse("things:thing.notmodifiable")
         step = _check_size(case, case.step(before, "merged", patch.raw, patch.parsed, metadata=said))
     except DeletePatternRefused as error:
