@@ -21,6 +21,9 @@ URI_INVALID = "connectivity:connection.uri.invalid"
 DIVERT_TO = "divert-response-to-connection"
 DIVERTED_TYPES = "divert-expected-response-types"
 """The headers that say where a command's answer goes instead, and which kinds of answer do."""
+ADDRESS_HEADER = "mqtt.topic"
+"""The header that MQTT uses as the address if a header mapping sets it; checked like an address."""
+
 _NEAREST = re.compile(r"Did you mean (.+)\?$")
 _CONNECTION_ID = re.compile(r"\{\{\s*connection:id\s*\}\}|\$\{\s*connection:id\s*\}")
 

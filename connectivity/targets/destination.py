@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from connectivity.connections.templates import ADDRESS_HEADER
 from connectivity.transports.base import OutboundMessage
 from mappings.errors import AddressNotAllowed, DecodeError, Fault
 from mappings.model.envelope import Envelope
@@ -24,10 +25,6 @@ from mappings.placeholders.header_mapping import HeaderMapping
 from mappings.placeholders.template import PlaceholderContext, Scope, parse
 from mappings.texts import shorten
 from spark_store.history.event_view import changed_part
-
-ADDRESS_HEADER = "mqtt.topic"
-"""The header that MQTT uses as the address if a header mapping sets it; checked like an address."""
-
 
 _WITH_FEATURES = (TwinEvent, LiveEvent, LiveCommand)
 """Signals that may concern several features."""

@@ -13,12 +13,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from connectivity.connections.model import Connection
-from connectivity.connections.templates import with_connection_id
+from connectivity.connections.templates import ADDRESS_HEADER, with_connection_id
 from connectivity.errors import ConnectivityError, Detail, PublishFailed
 from connectivity.mapping.mapper import mappers_of
 from connectivity.mapping.script_host import ScriptHost
 from connectivity.monitoring.meter import Meter
-from connectivity.targets.destination import ADDRESS_HEADER, DestinationTemplate
+from connectivity.targets.destination import DestinationTemplate
 from connectivity.targets.outbox import Outbox, PendingPublish
 from connectivity.targets.publisher import MappedSignal, SignalPublisher
 from connectivity.targets.signal_context import S, SignalContext, SuppressionReason

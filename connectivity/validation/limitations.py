@@ -12,8 +12,8 @@ from difflib import get_close_matches
 
 from connectivity.connections.model import Connection, Target
 from connectivity.connections.target_topics import TOPICS, TargetTopic, parse_target_topic
+from connectivity.connections.templates import ADDRESS_HEADER
 from connectivity.mapping.script_check import missing_protection
-from connectivity.targets.destination import ADDRESS_HEADER
 from connectivity.transports import load_connection_type
 from mappings.ids import is_namespace
 from mappings.mappers import load_codec
