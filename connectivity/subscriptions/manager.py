@@ -146,6 +146,7 @@ class ActiveSubscription(Subscription):
     """
 
     __slots__ = (
+        "budget",
         "due",
         "entity",
         "feed",
@@ -171,6 +172,7 @@ class ActiveSubscription(Subscription):
         self.peer = subscriber
         self.subjects = subscriber.subjects
         self.share = share
+        self.budget: ReadAheadBudget | None = None
         self.feed: Feed | None = None
         self.position: FeedPosition = 0
         self.posting: PendingPublish | None = None
@@ -391,6 +393,8 @@ class SubscriptionManager(ConnectionComponent):
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
         subscription.peer = subscriber
+        receiver = subscriber.budget or self.budget(subscription.connection_id).receiver(subscriber.reader)
+        subscription.budget = receiver
         if subscriber.reader is not None:
             self._by_reader.setdefault((subscription.connection_id, subscriber.reader), set()).add(subscription)
 
@@ -439,8 +443,12 @@ class SubscriptionManager(ConnectionComponent):
     async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
         while subscription.capacity and (feed := subscription.feed) is not None:
-            await feed.prepare()
-            charge = await self._reserve(subscription)
+            if not subscription.sent:
+                await feed.prepare()
+            wanted, budget = self._bounds.page_bytes, subscription.budget
+            assert budget is not None, "each subscriber has one"
+            user = subscription.share.user
+            charge = budget.reserve(user, wanted) or await self._wait(subscription, budget, wanted)
             try:
                 then = await self._send_page(subscription, feed, charge)
             finally:
@@ -454,18 +462,14 @@ class SubscriptionManager(ConnectionComponent):
                 return PageEnd.WAIT
         return PageEnd.MORE
 
-    async def _reserve(self, subscription: ActiveSubscription) -> PageCharge:
-        """Charge a page to the budget of the receiver, when it is the subscription's turn."""
-        subscriber, wanted = subscription.peer, self._bounds.page_bytes
-        budget = subscriber.budget or self.budget(subscription.connection_id).receiver(subscriber.reader)
-        if (charge := budget.reserve(subscription.subjects, wanted)) is None:
-            subscription.is_queued = True
-            try:
-                charge = await budget.wait(subscription.subjects, wanted)
-            finally:
-                subscription.is_queued = False
-                subscription.active_at = self._second
-        return charge
+    async def _wait(self, subscription: ActiveSubscription, budget: ReadAheadBudget, wanted: int) -> PageCharge:
+        """Charge a page to a budget when it is the subscription's turn."""
+        subscription.is_queued = True
+        try:
+            return await budget.wait(subscription.share.user, wanted)
+        finally:
+            subscription.is_queued = False
+            subscription.active_at = self._second
 
     async def _send_page(self, subscription: ActiveSubscription, feed: Feed, charge: PageCharge) -> PageEnd:
         """Read a page, and send it; return whether there are more. It is not kept."""
