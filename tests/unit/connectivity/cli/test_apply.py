@@ -20,7 +20,12 @@ TRY = "POST /api/2/connections?dry-run=true"
 
 
 def document(name: str, **more: Any) -> dict[str, Any]:
-    source = {"addresses": [f"{name}/cmd"], "authorizationContext": ["integration:fleet"], "qos": 0}
+    source = {
+        "addresses": [f"{name}/cmd"],
+        "authorizationContext": ["integration:fleet"],
+        "qos": 0,
+        "replyTarget": {"address": "answers"},
+    }
     return {
         "id": name,
         "connectionType": "mqtt-5",

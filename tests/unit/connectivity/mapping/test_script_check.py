@@ -82,7 +82,15 @@ def document(options: object, name: str = "scripted", engine: str = "JavaScript"
         "connectionType": "mqtt",
         "connectionStatus": "open",
         "uri": "tcp://broker.example:1883",
-        "sources": [{"addresses": ["in"], "qos": 1, "authorizationContext": ["a:b"], "payloadMapping": [name]}],
+        "sources": [
+            {
+                "addresses": ["in"],
+                "qos": 1,
+                "authorizationContext": ["a:b"],
+                "payloadMapping": [name],
+                "replyTarget": {"address": "out"},
+            }
+        ],
         "mappingDefinitions": {"scripted": {"mappingEngine": engine, "options": options}},
     }
 
