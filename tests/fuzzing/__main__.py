@@ -1,43 +1,82 @@
 """Fuzz one target: `python -m tests.fuzzing TARGET [OPTION…]`, where options are those of libFuzzer.
 
-python -m tests.fuzzing talk -max_total_time=600
-python -m tests.fuzzing octets crash-…            (what was found, once more)
+python -m tests.fuzzing ditto -max_total_time=600
+python -m tests.fuzzing ditto crash-…              (an input once more)
+python -m tests.fuzzing --keep ditto               (writes the corpus from what was found)
 
-Without options it goes on until something is found, which it writes to a file and ends with. An input that takes long, or
-with which the process grows beyond bounds, is found too.
+Without options a run ends only when an input fails, which it writes to a file. An input that takes long, or with which the
+process grows beyond bounds, fails too. Inputs that reach new code are kept in `.run/fuzzing`, where the next run continues.
 """
 
 from __future__ import annotations
 
-import resource
+import logging
 import sys
 import tempfile
 from pathlib import Path
 
-import atheris
+import structlog
 
-FOLLOWED = ["mappings.reactive_streams_io", "connectivity.sessions"]
-"""The code whose coverage leads the fuzzer."""
+from tests.fuzzing import corpus
+from tests.fuzzing.target import Target, peak_memory
+from tests.fuzzing.targets import TARGETS, load
 
 BOUNDS = ("-timeout=20", "-max_len=4096", "-len_control=0")
-"""Seconds for one input, octets of an input; long ones come from the start."""
+"""Seconds for one input, bytes of an input; long ones come from the start."""
 
 MOST_MIB = 1024
 """Memory that the process may take."""
 
 
-def main(target: str, *options: str) -> None:
-    # The most that is counted begins with what whoever started this process had taken.
-    limit = f"-rss_limit_mb={(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10) + MOST_MIB}"
-    with atheris.instrument_imports(include=FOLLOWED):
-        from tests.fuzzing.targets import SEEDS, TARGETS
+def fuzz(name: str, *options: str) -> None:
+    """Run the fuzzer, which ends the process."""
+    import atheris
+
+    # The bound includes the memory of the process that started this one.
+    limit = f"-rss_limit_mb={(peak_memory() >> 20) + MOST_MIB}"
+    with atheris.instrument_imports(include=list(TARGETS[name].followed)):
+        target = load(name)
     with tempfile.TemporaryDirectory(prefix="fuzzing-") as folder:
-        for number, seed in enumerate(SEEDS.get(target, ())):
-            Path(folder, str(number)).write_bytes(seed)
-        begun = [] if any(not option.startswith("-") for option in options) else [folder]
-        atheris.Setup([sys.argv[0], *BOUNDS, limit, *options, *begun], TARGETS[target])
+        beginnings = Path(folder, "beginnings")
+        beginnings.mkdir()
+        for number, data in enumerate((*target.seeds, *corpus.read(name))):
+            (beginnings / str(number)).write_bytes(data)
+        given = any(not option.startswith("-") for option in options)
+        folders = [] if given else [str(corpus.found_inputs(name)), str(beginnings)]
+        words = _dictionary(target, Path(folder, "words"))
+        atheris.Setup([sys.argv[0], *BOUNDS, limit, *words, *options, *folders], target.check)
         atheris.Fuzz()
 
 
+def _dictionary(target: Target, file: Path) -> list[str]:
+    if not target.words:
+        return []
+    written = ("".join(f"\\x{byte:02x}" for byte in word) for word in target.words)
+    file.write_text("".join(f'"{word}"\n' for word in written))
+    return [f"-dict={file}"]
+
+
+def keep(name: str) -> None:
+    """Write the corpus of a target: the smallest inputs, of those kept and those found, that reach what all reach."""
+    target = load(name)
+    inputs = [*corpus.read(name), *(file.read_bytes() for file in corpus.found_inputs(name).iterdir())]
+    needed = corpus.minimize(target, TARGETS[name].followed, inputs)
+    print(f"{name}: of {len(inputs)} inputs {len(needed)} are needed, {corpus.write(name, needed)} kept")
+
+
+def main(arguments: list[str]) -> int:
+    names = [argument for argument in arguments if argument != "--keep"]
+    if not names or names[0] not in TARGETS:
+        found = names[0] if names else "nothing"
+        print(f"target: found {found}, expected one of: {', '.join(TARGETS)}", file=sys.stderr)
+        return 2
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    if arguments[0] == "--keep":
+        keep(names[0])
+    else:
+        fuzz(*names)
+    return 0
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,101 +1,68 @@
-"""What is fuzzed: functions of octets that raise where a promise is broken, and what they begin with.
+"""The list of targets: the module that has each one, and the code whose coverage leads its fuzzer.
 
-`raw` hears them as they are, in both roles; `talk` and `desk` make a plan of them, which two endpoints or clients at a
-desk carry out; `names` reads publisher strings and reasons.
+A target's module is imported only when it runs, since the followed code must be imported under the fuzzer.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-from typing import Any
+import importlib
+import os
+from typing import NamedTuple
 
-from hypothesis import given, settings
+from tests.fuzzing.target import Target
 
-from mappings.errors import DecodeError
-from mappings.reactive_streams_io import errors, frames, publisher_names
-from mappings.reactive_streams_io.endpoint import EndpointRole
-from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
-from tests.support.dice import dice
-from tests.support.in_process import faulty_conversations as conversation_service
-from tests.support.reactive_streams_io import two_endpoints as talk
-from tests.support.reactive_streams_io.examples import EXAMPLES
-from tests.support.reactive_streams_io.faulty_wire import pieces
-from tests.support.reactive_streams_io.mutated_conversation import held
+MINUTES = float(os.environ.get("MINUTES", "60"))
+"""How long `make soak` runs each target."""
 
-SIZES = ([1], [7, 2], [40], [5000])
-ALONE = settings(database=None)
-"""What breaks a promise is kept by the fuzzer."""
+_RSIO = ("mappings.reactive_streams_io",)
+_MODEL = ("mappings.model", "mappings.ids", "mappings.timestamps")
+_RQL = ("spark_store.rql", "mappings.model.json_pointer")
+_TWINS = ("connectivity.twins", "connectivity.authorization", "spark_store.history.replay", "mappings.model")
+_AMQP = ("connectivity.transports.amqp",)
+_MQTT = ("connectivity.transports.mqtt",)
 
 
-def hear(data: bytes) -> None:
-    """The first octet says who hears, of what transport, after which hello; the rest is heard."""
-    how, said = data[0] if data else 0, data[1:]
-    role = EndpointRole.CLIENT if how & 1 else EndpointRole.SERVER
-    hello = (ServerHello if how & 1 else ClientHello)(0, (1, 2, 3) if how & 4 else ())
-    heard = [encode(hello)] if how & 8 else []
-    if how & 2:
-        # Each message ends where the next octet says.
-        while said:
-            length = said[0] + 1
-            heard.append(said[1 : 1 + length])
-            said = said[1 + length :]
-    else:
-        heard += pieces(said, SIZES[how >> 4 & 3])
-    held((role, bool(how & 2), heard))
+class Place(NamedTuple):
+    """Where a target is defined, and the packages that it follows."""
+
+    module: str
+    followed: tuple[str, ...]
 
 
-def read(data: bytes) -> None:
-    """Names, reasons and what a message begins with: read, or refused by the one error that there is."""
-    text = data.decode("utf-8", "replace")
-    with contextlib.suppress(DecodeError):
-        publisher_names.parse(text, with_test_publishers=True)
-    fault = errors.read(text)
-    assert 100 <= fault.status < 600
-    assert len(errors.write(fault).encode()) <= errors.MAX_TEXT_LENGTH
-    assert not (frames.begins_session(data) and frames.is_parting(data))
-
-
-@ALONE
-@given(talk.plans)
-def talked(plan: talk.Plan) -> None:
-    talk.held(plan)
-
-
-_harbour = conversation_service.ConversationService()
-
-
-@ALONE
-@given(conversation_service.plans)
-def moored(plan: conversation_service.Plan) -> None:
-    _harbour.hold(plan)
-
-
-def _fuzzed(test: Any) -> Callable[[bytes], object]:
-    """What Hypothesis adds to a test so that bytes from outside choose its examples."""
-    fuzz: Callable[[bytes], object] = test.hypothesis.fuzz_one_input
-    return fuzz
-
-
-TARGETS: dict[str, Callable[[bytes], object]] = {
-    "octets": hear,
-    "names": read,
-    "talk": _fuzzed(talked),
-    "desk": _fuzzed(moored),
+TARGETS = {
+    "rsio-frames": Place("reactive_streams_io", _RSIO),
+    "rsio-names": Place("reactive_streams_io", _RSIO),
+    "rsio-endpoints": Place("reactive_streams_io", _RSIO),
+    "rsio-sessions": Place("reactive_streams_io", (*_RSIO, "connectivity.sessions")),
+    "ditto": Place("messages", ("mappings.ditto", "mappings.mappers.ditto", *_MODEL)),
+    "streamr": Place("messages", ("mappings.streamr", "mappings.streams", *_MODEL)),
+    "mappers": Place("messages", ("mappings", "mappings.mappers")),
+    "placeholders": Place("texts", ("mappings.placeholders", "mappings.model.json_pointer")),
+    "functions": Place("texts", ("mappings.placeholders", "mappings.model.json_pointer")),
+    "pointers": Place("texts", _MODEL),
+    "fields": Place("texts", _MODEL),
+    "rql": Place("filters", _RQL),
+    "searches": Place("filters", (*_RQL, "spark_store.search.aggregation")),
+    "amqp-frames": Place("amqp", _AMQP),
+    "amqp-properties": Place("amqp", _AMQP),
+    "mqtt-packets": Place("mqtt", (*_MQTT, "paho.mqtt.client", "paho.mqtt.properties", "paho.mqtt.reasoncodes")),
+    "mqtt-topics": Place("mqtt", _MQTT),
+    "kafka": Place("kafka", ("connectivity.transports.kafka",)),
+    "websocket": Place("listeners", ("connectivity.transports", "websockets.http11", "mappings.streamr.frames")),
+    "tcp": Place("listeners", ("connectivity.transports", *_RSIO)),
+    "documents": Place("documents", ("connectivity.config",)),
+    "connections": Place(
+        "documents",
+        ("connectivity.validation", "connectivity.connections", "connectivity.security", "mappings.options"),
+    ),
+    "policies": Place("twins", _TWINS),
+    "things": Place("twins", _TWINS),
+    "delete-patterns": Place("twins", ("spark_store.history.replay",)),
 }
+"""Names of targets, which are also those of their corpora."""
 
-_random = dice("fuzzing")
-SEEDS: dict[str, list[bytes]] = {
-    "octets": [bytes([how]) + bytes.fromhex(each.raw) for each in EXAMPLES for how in (0x08, 0x0D)],
-    "names": [
-        b"things/org.acme:lamp-1/history?from=2&to=4&filter=eq(attributes/a,%22x%22)",
-        b"things/org.acme:lamp-1/events?project=/features/t/properties/value&pack=f64",
-        b"things/search?options=size(2)&unit=thing&namespaces=a,b",
-        b"streams/tank/0?resend_from=10&resend_to=13",
-        b"tck/fixed?n=3&size=16",
-        b"404 things:thing.notfound The Thing could not be found.",
-    ],
-    "talk": [_random.randbytes(1500) for _ in range(20)],
-    "desk": [_random.randbytes(1500) for _ in range(20)],
-}
-"""What they begin with. Plans are made of what is long enough."""
+
+def load(name: str) -> Target:
+    """Return a target, importing its module."""
+    targets: dict[str, Target] = importlib.import_module(f"tests.fuzzing.{TARGETS[name].module}").TARGETS
+    return targets[name]

@@ -1,6 +1,7 @@
 """The long series: `python -m tests.soak [SHARD …]` runs these shards, or all, and says what each took.
 
 `SEED=…` draws the same again; it is printed at the beginning of each shard. The trials of `kills-…` print their figures.
+`MINUTES=5` limits the time of each target of `fuzzing`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import time
 from typing import NamedTuple
 
+from tests.fuzzing.targets import MINUTES, TARGETS
 from tests.support.dice import SEED
 from tests.support.paths import ROOT
 
@@ -46,7 +48,10 @@ SHARDS = {
         ),
     ),
     "api": Shard(10, "the HTTP API's description asked at random"),
-    "fuzzing": Shard(45, "fuzzing by coverage"),
+    "fuzzing": Shard(
+        round(MINUTES * len(TARGETS)),
+        f"fuzzing by coverage, {MINUTES:g} min (MINUTES) of each of {len(TARGETS)} targets",
+    ),
     "lake": Shard(25, "the pipeline's cases on a real Spark"),
     "lake-processes": Shard(17, "pipelines as processes: clusters, backups, replays while the lake is written"),
     "lake-kills": Shard(100, "driver, Java and service killed at every point of a batch"),

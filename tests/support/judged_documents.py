@@ -1,0 +1,78 @@
+"""What holds of every connection document: it has problems, each with its place, or it can be used.
+
+A usable document comes back the same from the store, and from a reader who was shown it with its secrets masked; and all
+that is made of it at the start of a connection can be made.
+"""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from connectivity.config.documents import is_encodable
+from connectivity.connections.model import Connection
+from connectivity.connections.vault import Vault, mask
+from connectivity.errors import DefinitionError
+from connectivity.management.client import Backoff
+from connectivity.management.supervisor import Supervisor
+from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.security.keys import new_key
+from connectivity.transports.base import ConsumeOptions
+from connectivity.validation.limitations import caveats, notes
+from connectivity.validation.validator import parse
+from tests.support.in_process.service import NOW
+from tests.support.validation import validate
+
+VAULT = Vault([new_key()])
+
+
+def judged(document: Any) -> Connection | None:
+    """Return the connection of a document, or None for one with problems. Raises AssertionError for an unfit problem."""
+    problems = validate(document, environ={})
+    for problem in problems:
+        assert problem.path
+        assert problem.found
+        assert problem.expected
+        assert ":" in problem.code or problem.code.count(".") > 1
+        assert is_encodable(str(problem))
+        assert len(str(problem)) < 4000
+    if not problems:
+        return parse(document, environ={})
+    with pytest.raises(DefinitionError) as refused:
+        parse(document, environ={})
+    assert list(refused.value.problems) == problems
+    return None
+
+
+def begin(connection: Connection) -> None:
+    """Make and report all that is made and reported of a connection before it is opened."""
+    list(notes(connection))
+    list(caveats(connection))
+    supervisor = Supervisor(
+        connection,
+        cast(Any, SimpleNamespace(dispatcher=SimpleNamespace(handle=print), components=())),
+        cast(Any, SimpleNamespace(note_committed=print)),
+        PrometheusRegistry(),
+        pauses=Backoff(),
+        consume=ConsumeOptions(1),
+        now=lambda: NOW,
+    )
+    assert supervisor.connection is connection
+
+
+def check(document: Any) -> None:
+    """Check everything; needs a running event loop."""
+    connection = judged(document)
+    if connection is None:
+        return
+    begin(connection)
+    written = json.loads(json.dumps(document))
+    assert parse(written, environ={}) == connection
+    sealed = VAULT.seal(written)
+    assert parse(VAULT.unseal(sealed), environ={}) == connection
+    shown = mask(sealed)
+    assert parse(VAULT.keep(shown, sealed), environ={}) == connection
+    assert mask(shown) == shown
