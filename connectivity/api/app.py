@@ -24,8 +24,8 @@ from connectivity.api.health import Readiness
 from connectivity.api.openapi import openapi_document
 from connectivity.api.requests import BodyLimits
 from connectivity.api.responses import JsonResponse, ResponseMiddleware, install
+from connectivity.config.api_settings import ApiSettings
 from connectivity.config.problems import did_you_mean
-from connectivity.config.settings import ApiSettings
 from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import Management
 from connectivity.monitoring.prometheus import PrometheusRegistry

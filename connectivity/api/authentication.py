@@ -27,7 +27,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from connectivity.api.errors import fault
 from connectivity.api.responses import error_response
-from connectivity.config.settings import ApiSettings, ApiToken, TokenRole, is_loopback
+from connectivity.config.api_settings import ApiSettings, ApiToken, TokenRole, is_loopback
 from connectivity.errors import OperationRefused
 from connectivity.security.logins import LONGEST_DELAY, FailedLoginDelays, network_of
 from mappings.errors import Fault

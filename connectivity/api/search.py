@@ -19,7 +19,7 @@ from connectivity.api.errors import refusal
 from connectivity.api.openapi import answers, body
 from connectivity.api.responses import JsonResponse
 from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
-from connectivity.config.settings import TokenRole
+from connectivity.config.api_settings import TokenRole
 from connectivity.errors import OperationRefused
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from connectivity.api.errors import error_body, fault
 from connectivity.api.responses import JSON
-from connectivity.config.settings import ApiSettings
+from connectivity.config.api_settings import ApiSettings
 
 _GRACE_SECONDS = 1
 """How long pending responses may take when the service stops."""

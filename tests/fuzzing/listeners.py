@@ -12,6 +12,7 @@ from typing import Any
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import Opcode
 
+from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO
 from connectivity.transports.listener.timeouts import TimeoutOptions
 from connectivity.transports.tcp.link import MAX_PIECE, TcpLink, TcpPeer
@@ -51,6 +52,7 @@ class _WebSocketLink(WebSocketLink):
             [[path] for path in PATHS],
             rules,
             TimeoutOptions(),
+            AdmissionLimits(10),
             max_frame=1 << 16,
             max_unsettled=UNSETTLED,
             max_output=1 << 16,
@@ -177,7 +179,7 @@ class _TcpLink(TcpLink):
     """A link without a port that keeps the pieces of a stream."""
 
     def __init__(self) -> None:
-        super().__init__("landing", "rsio", output_timeout=30, max_peers=10, max_unsettled=UNSETTLED)
+        super().__init__("landing", "rsio", AdmissionLimits(10), output_timeout=30, max_unsettled=UNSETTLED)
         self.pieces: list[bytes] = []
         self._sweep.cancel()
 

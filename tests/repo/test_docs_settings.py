@@ -8,7 +8,8 @@ from typing import Any
 
 import yaml
 
-from connectivity.config.settings import Section, Settings
+from connectivity.config.section import Section
+from connectivity.config.settings import Settings
 from connectivity.config.settings_loader import load_settings
 from tools.docs.settings import settings_page
 

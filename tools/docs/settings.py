@@ -11,7 +11,8 @@ from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
 from connectivity.config.quantities import FOREVER
-from connectivity.config.settings import CreationRuleSettings, RetentionSettings, Section, Settings, model_of
+from connectivity.config.section import Section
+from connectivity.config.settings import CreationRuleSettings, RetentionSettings, Settings, model_of
 
 _PAGE = """# Settings
 

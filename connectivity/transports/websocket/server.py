@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from websockets.extensions.base import ServerExtensionFactory
 from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 
-from connectivity.config.settings import SHORTEST_TOKEN, is_loopback
+from connectivity.config.api_settings import SHORTEST_TOKEN, is_loopback
 from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import texts_of
 from connectivity.connections.templates import has_expression

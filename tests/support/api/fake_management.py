@@ -14,7 +14,7 @@ import httpx
 from fastapi import FastAPI
 
 from connectivity.api.app import application
-from connectivity.config.settings import ApiSettings
+from connectivity.config.api_settings import ApiSettings
 from connectivity.errors import DefinitionError, OperationRefused
 from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import (

@@ -16,7 +16,7 @@ from connectivity.api.authentication import (
     address_of,
     check_query_token,
 )
-from connectivity.config.settings import ApiSettings, TokenRole
+from connectivity.config.api_settings import ApiSettings, TokenRole
 from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished, shared_app
 from tests.support.table import each_row
 from tests.support.wait import wait_until

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from connectivity.api.app import application
-from connectivity.config.settings import ApiSettings
+from connectivity.config.api_settings import ApiSettings
 from connectivity.connections.lifecycle import Status
 from connectivity.maintenance.erasure import Eraser
 from connectivity.monitoring.prometheus import PrometheusRegistry

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from connectivity.api.server import server_of
-from connectivity.config.settings import ApiSettings
+from connectivity.config.api_settings import ApiSettings
 from tests.support.api.fake_management import app_of, furnished
 from tests.support.wait import PATIENCE
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity.api.app import application
 from connectivity.cli.main import app
-from connectivity.config.settings import ApiSettings
+from connectivity.config.api_settings import ApiSettings
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
 from connectivity.subscriptions.search_feed import SearchService

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from connectivity.config.settings import ApiSettings, RetentionSetting, Settings, SparkMode
+from connectivity.config.api_settings import ApiSettings
+from connectivity.config.settings import RetentionSetting, Settings, SparkMode
 from connectivity.config.settings_loader import load_settings
 from connectivity.errors import SettingsError
 from connectivity.security.egress import EgressRules

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from connectivity.config.settings import TokenRole
+from connectivity.config.api_settings import TokenRole
 from connectivity.config.settings_loader import load_settings
 from connectivity.errors import SettingsError
 

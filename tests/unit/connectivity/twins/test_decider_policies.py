@@ -383,7 +383,7 @@ def test_case_67_a_policy_that_things_name_is_neither_deleted_nor_created_again(
 def test_a_policy_is_deleted_once_no_thing_names_it() -> None:
     world = a_world()
     assert world.refused("delete", to=P) == (409, "policies:policy.referenceconflict")
-    assert world.refused("delete", to=P, by=[VIEWER]) == (403, "policies:policy.notmodifiable")
+    assert world.refused("delete", to=P, by=[VIEWER]) == (404, "policies:policy.notfound")
     world.write_policy({}, to="acme.plant:others")
     world.send("modify", "/policyId", "acme.plant:others")
     assert world.status("delete", to=P) == 204

@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatus
 from websockets.frames import CloseCode, Frame, Opcode
 
-from connectivity.errors import ConnectionRefused, Detail, NotConnected
+from connectivity.errors import Detail, NotConnected
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import ReaderStatus
 from connectivity.transports.listener import link as link_module
@@ -29,7 +29,6 @@ from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import (
     OpenListener,
     door,
-    key_of,
     let_pass,
     opened,
     own,
@@ -511,37 +510,6 @@ async def test_a_port_in_use_is_reported_and_not_affected_by_a_connection_test()
     found = await broker.examine(way.connection, "x-dry-run")
     assert (found.note, [each.error for each in found.sources[0]]) == ("", [None])
     assert [each.is_known for each in found.replies] == [False]
-
-
-@pytest.mark.parametrize(
-    ("uri", "kind", "detail"),
-    [
-        ("ws://no-such-host.invalid:8765", NotConnected, Detail.UNKNOWN_HOST),
-        ("ws://192.0.2.1:8765", NotConnected, Detail.REFUSED),
-    ],
-)
-async def test_an_address_that_cannot_be_listened_at_is_reported(
-    uri: str, kind: type[Exception], detail: Detail
-) -> None:
-    broker = load_connection_type("websocket")
-    assert broker.connect is not None
-    assert broker.examine is not None
-    for attempt in (broker.connect(door(1, uri=uri)), broker.examine(door(1, uri=uri), "x-dry-run")):
-        with pytest.raises(kind) as refused:
-            await attempt
-        assert isinstance(refused.value, NotConnected)
-        assert refused.value.detail is detail
-
-
-async def test_an_unusable_certificate_is_reported(authority: trustme.CA) -> None:
-    broker = load_connection_type("websocket")
-    assert broker.connect is not None
-    one, other = authority.issue_cert("localhost"), authority.issue_cert("localhost")
-    for credentials in (None, {**own(one), "key": key_of(other)}):
-        with pytest.raises(ConnectionRefused) as refused:
-            await broker.connect(door(1, uri=f"wss://localhost:{free_port()}", credentials=credentials))
-        assert refused.value.detail is Detail.CERTIFICATE
-        assert "PRIVATE" not in str(refused.value)
 
 
 async def test_a_listener_can_be_reopened_at_once_at_the_same_port() -> None:
