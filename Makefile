@@ -1,6 +1,6 @@
 # `make help` lists what there is. A fresh Debian or Ubuntu with git, make and Python 3.11 needs nothing else.
 .DEFAULT_GOAL := help
-.PHONY: demo test test-busy install unit check soak coverage bench docs serve clean help constraints format sbom
+.PHONY: demo test test-busy install unit check audit soak coverage bench docs serve clean help constraints format sbom
 
 RUN := .venv/bin
 # Two workers more than there are cores; a module stays on one worker, and so does all of Spark.
@@ -30,7 +30,7 @@ install: $(READY) ## the environment, and everything that the tests and the demo
 unit: $(READY) ## the tests that need neither broker nor Spark nor Node
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract
 
-check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages, known vulnerabilities
+check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy
@@ -39,7 +39,9 @@ check: $(READY) ## format, lint, types, spelling, plain English, architecture, g
 	$(RUN)/python -m tools.language
 	$(RUN)/python -m tools.docs --check
 	$(RUN)/pytest -q -n auto tests/repo
-	$(RUN)/python tools/audit.py
+
+audit: $(READY) ## whether an installed package has a known vulnerability; needs the network
+	@$(RUN)/python tools/audit.py
 
 soak: install ## the long tests, or one part of them: make soak SHARD=kills-kafka
 	$(RUN)/python -m tests.soak $(SHARD)

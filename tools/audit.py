@@ -1,15 +1,14 @@
 """Whether a known weakness is in what gets installed: pip-audit on constraints.txt, hashes and all.
 
 Ends with 0 only if every package was audited and has no known weakness. If pip-audit cannot reach its database, does not end
-in time, or knows nothing of a package, this says "not audited" and ends with 1. Without a network, `OFFLINE=1` skips the
-audit, says so, and ends with 0. What passed as a whole is not asked for again on the same day.
+in time, or knows nothing of a package, this says "not audited" and ends with 1. What passed as a whole is not asked for
+again on the same day.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -27,10 +26,6 @@ SECONDS = 60.0
 
 NAMED = 10
 """So many packages that could not be audited are named, if others could: it is read by people."""
-
-
-OFFLINE = "OFFLINE"
-"""The environment variable that skips the audit."""
 
 
 class Verdict(NamedTuple):
@@ -86,9 +81,6 @@ def ask(command: list[str], seconds: float) -> Verdict:
 
 
 def main() -> int:
-    if os.environ.get(OFFLINE):
-        print(f"not audited: {OFFLINE} is set")
-        return 0
     if STAMP.exists() and STAMP.read_text(encoding="ascii") == stamp():
         print("audited earlier today: no known weakness")
         return 0
@@ -101,8 +93,6 @@ def main() -> int:
     if decision.passed:
         STAMP.parent.mkdir(exist_ok=True)
         STAMP.write_text(stamp(), encoding="ascii")
-    else:
-        print(f"without a network, {OFFLINE}=1 skips the audit", file=sys.stderr)
     return 0 if decision.passed else 1
 
 

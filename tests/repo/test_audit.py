@@ -98,7 +98,6 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
 
     pins = tmp_path / "constraints.txt"
     pins.write_text("a==1\n")
-    monkeypatch.delenv("OFFLINE", raising=False)
     monkeypatch.setattr(audit, "PINS", pins)
     monkeypatch.setattr(audit, "STAMP", tmp_path / "build" / "audited")
     monkeypatch.setattr(audit, "ask", answer)
@@ -118,19 +117,7 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
 def test_what_has_not_passed_ends_with_1_and_is_not_remembered(
     decision: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("OFFLINE", raising=False)
     monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
     monkeypatch.setattr(audit, "ask", lambda *_: decision)
     assert audit.main() == 1
-    assert not audit.STAMP.exists()
-
-
-def test_offline_nothing_is_asked_and_the_audit_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OFFLINE", "1")
-    monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
-    monkeypatch.setattr(audit, "ask", None)
-    assert audit.main() == 0
-    assert capsys.readouterr().out == "not audited: OFFLINE is set\n"
     assert not audit.STAMP.exists()
