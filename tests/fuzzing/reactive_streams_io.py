@@ -17,6 +17,7 @@ from mappings.reactive_streams_io import errors, frames, publisher_names
 from mappings.reactive_streams_io.endpoint import EndpointRole
 from mappings.reactive_streams_io.frames import ClientHello, ServerHello, encode
 from tests.fuzzing.target import target
+from tests.support import memory_transport as _memory_transport  # noqa: F401 - the connection type of the sessions
 from tests.support.dice import dice
 from tests.support.in_process import faulty_conversations
 from tests.support.reactive_streams_io import two_endpoints
