@@ -237,19 +237,15 @@ def view_of_path(enforcer: Enforcer, subjects: Sequence[str], path: str) -> Visi
 
 
 def readable(enforcer: Enforcer, subjects: Sequence[str], path: str, value: Any) -> Any:
-    """Return the readable part of a value; DROP if nothing is left.
+    """Return the readable part of a value; DROP for none.
 
-    An object or array that was empty before is readable.
+    An empty object or array is readable where its place is, whether or not it was empty before.
     """
     place = f"thing:{path}"
-    is_object = isinstance(value, Mapping)
-    if not is_object and not enforcer.has(subjects, READ, place):
-        return DROP
-    if is_object and not value:
-        return value
-    seen = enforcer.view(value, place, subjects)
-    is_emptied = seen in ({}, []) and seen != value
-    return DROP if is_emptied else seen
+    if enforcer.has(subjects, READ, place):
+        return enforcer.view(value, place, subjects)
+    seen = enforcer.view(value, place, subjects) if isinstance(value, Mapping) else DROP
+    return DROP if seen == {} else seen
 
 
 def may_stream(entity: EntityId, subjects: Sequence[str], world: StateLookup) -> Fault | None:

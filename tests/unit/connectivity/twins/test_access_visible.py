@@ -31,7 +31,7 @@ PART = a_policy(([A], "thing:/attributes/x", ["READ"], []))
     ("policy", "path", "value", "seen"),
     [
         (HIDDEN, "/attributes", {"x": 1, "y": 2}, {"y": 2}),
-        (HIDDEN, "/attributes", {"x": 1}, DROP),
+        (HIDDEN, "/attributes", {"x": 1}, {}),
         (HIDDEN, "/attributes", {}, {}),
         (HIDDEN, "/attributes", {"y": {}}, {"y": {}}),
         (HIDDEN, "/attributes", [], []),
@@ -42,7 +42,7 @@ PART = a_policy(([A], "thing:/attributes/x", ["READ"], []))
         (HIDDEN, "/", {"attributes": {"x": None, "y": None}}, {"attributes": {"y": None}}),
         (PART, "/attributes", {"x": {"deep": [1]}, "y": 2}, {"x": {"deep": [1]}}),
         (PART, "/attributes", {"y": 2}, DROP),
-        (PART, "/attributes", {}, {}),
+        (PART, "/attributes", {}, DROP),
         (PART, "/attributes", [{"x": 1}], DROP),
         (PART, "/attributes", "text", DROP),
         (PART, "/attributes", None, DROP),
@@ -173,8 +173,10 @@ def obvious(policy: Policy, subjects: Sequence[str], path: tuple[str, ...], valu
     }
     if kept and not path and isinstance(value, dict) and "thingId" in value:
         kept.add(("thingId",))
-    seen = {} if value == {} else put_together(value, kept)
-    return DROP if seen in ({}, []) and seen != value else seen
+    seen = put_together(value, kept)
+    if seen is DROP and is_readable and isinstance(value, (dict, list)):
+        return type(value)()
+    return DROP if seen in ({}, []) and not is_readable else seen
 
 
 KEYS = ("attributes", "x", "y", "thingId")
