@@ -230,10 +230,16 @@ class Enforcer:
         if METADATA in value:
             # Metadata of a part is readable by the readers of the part.
             found.pop(METADATA, None)
-            said = self.view(value[METADATA], path, subjects)
-            if said is not DROP and said:
+            if said := self.view_metadata(value[METADATA], path, subjects):
                 found[METADATA] = said
         return found
+
+    def view_metadata(self, metadata: Mapping[str, Any], path: str, subjects: Sequence[str]) -> Mapping[str, Any]:
+        """Return the metadata of readable parts, without places of which nothing is left."""
+        seen = self.view(metadata, path, subjects)
+        if seen is metadata or seen is DROP:
+            return {} if seen is DROP else metadata
+        return _without_emptied(seen, metadata)
 
 
 def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
@@ -256,6 +262,18 @@ def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
         elements = [seen for element in value if (seen := _view(node, element, subjects)) is not DROP]
         return elements if elements or node.has(subjects, READ) else DROP
     return value if node.has(subjects, READ) else DROP
+
+
+def _without_emptied(seen: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without objects that had members and have none left."""
+    found: dict[str, Any] = {}
+    for key, member in seen.items():
+        if isinstance(member, Mapping) and whole[key]:
+            if left := _without_emptied(member, whole[key]):
+                found[key] = left
+        else:
+            found[key] = member
+    return found
 
 
 def _below(node: _Node, key: str) -> tuple[_Node, bool]:

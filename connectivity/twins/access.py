@@ -155,8 +155,7 @@ class ThingAccess:
         return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
 
     def _visible_metadata(self, metadata: Any) -> Any:
-        seen = DROP if metadata is None else self._enforcer.view(metadata, "thing:/", self._subjects)
-        return None if seen is DROP else seen
+        return None if metadata is None else self._enforcer.view_metadata(metadata, "thing:/", self._subjects)
 
 
 def _resource(path: Sequence[str]) -> str:

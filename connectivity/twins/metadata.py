@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from connectivity.authorization.enforcer import DROP, Enforcer
+from connectivity.authorization.enforcer import Enforcer
 from connectivity.twins import values
 from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.paths import is_key
@@ -228,10 +228,7 @@ def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments
 def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:
     """Return the metadata of the parts that the caller may read."""
     said = snapshot.state.get(METADATA) if snapshot.state is not None else None
-    if said is None:
-        return {}
-    seen = enforcer.view(said, "thing:/", case.subjects)
-    return {} if seen is DROP else seen
+    return {} if said is None else enforcer.view_metadata(said, "thing:/", case.subjects)
 
 
 def answer(

@@ -184,6 +184,16 @@ def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> No
     assert "_metadata" not in found
 
 
+def test_places_whose_metadata_is_unreadable_are_left_out_of_it() -> None:
+    world = a_world(attributes={"open": 1, "shut": {"in": 2}})
+    world.send("modify", "/attributes/shut/in", 3, put_metadata=[{"key": "k", "value": 1}])
+    assert metadata(world) == {"attributes": {"shut": {"in": {"k": 1}}}}
+    world.write_policy(
+        {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut/in": revoking("READ")})}
+    )
+    assert world.get("/", fields="_metadata", by=[VIEWER]) == {}
+
+
 def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
     world = a_world(attributes={"open": 1, "shut": {"in": 2}})
     world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[said("*/k", 1)])
