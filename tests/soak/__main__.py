@@ -47,6 +47,11 @@ SHARDS = {
             *("-n", "2", "--dist", "loadgroup"),
         ),
     ),
+    "permissions": Shard(
+        20,
+        "10,000 worlds in which nobody learns what they may not read, on two workers",
+        ("-m", "soak(shard='permissions')", "-n", "2", "--dist", "loadgroup"),
+    ),
     "api": Shard(10, "the HTTP API's description asked at random"),
     "fuzzing": Shard(
         round(MINUTES * len(TARGETS)),

@@ -252,9 +252,9 @@ class ConnectionHarness:
         else:
             self.store = Store(self.journal, HASTY, cold=cold)
             self.clock = Clock()
-            self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: NOW)
+            self.decider = decider(self.store) if decider is not None else Decider(self.store, now=lambda: self.now)
             self.search = SlowSearch(self.journal)
-            self.searching = SearchService(self.store, self.decider.world, lambda: NOW, self._open_search)
+            self.searching = SearchService(self.store, self.decider.world, lambda: self.now, self._open_search)
             self.row_budget = RowBudget()
             self.streams = SubscriptionManager(self._open_feed, SubscriptionLimits(), self.clock.now)
             self.following = LiveFeeds(self.store, clock=self.clock.now)
@@ -282,11 +282,11 @@ class ConnectionHarness:
         self.host = host = ScriptHost()
         tracer = tracing.of(self.connection) if tracing is not None else None
         self.readers = [
-            SourceReader(*reply_publishers(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer))
+            SourceReader(*reply_publishers(self.connection, index, self.outbox, meter, lambda: self.now, host, tracer))
             for index in range(len(self.connection.sources))
         ]
         self.targets = [
-            TargetPublisher(self.connection, index, self.outbox, meter, lambda: NOW, host, tracer)
+            TargetPublisher(self.connection, index, self.outbox, meter, lambda: self.now, host, tracer)
             for index in range(len(self.connection.targets))
         ]
         self.dispatcher = self.assembly.dispatcher
@@ -316,7 +316,7 @@ class ConnectionHarness:
         query = signal.query
         if isinstance(query, SessionQuery):
             return cast("Feed | Fault", query.open())
-        return EntityFeeds(self.store, self.decider.world, self.following, lambda: NOW).open(query, subjects)
+        return EntityFeeds(self.store, self.decider.world, self.following, lambda: self.now).open(query, subjects)
 
     async def follow(self) -> Self:
         """Have the events of twins go to the targets of this connection, from now on or from where they were."""

@@ -1,0 +1,100 @@
+"""Searches of the past without Spark: the events of the journal, folded in this process by what Spark's workers run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from connectivity.subscriptions import as_of_feed
+from mappings.ids import EntityId, EntityType
+from mappings.timestamps import utc_text
+from spark_store.journal.journal import Journal
+from spark_store.lake.tables import Lake
+from spark_store.lake.watermark import Watermark, publish_watermark
+from spark_store.queries.as_of_fold import COLUMNS, FoldRow, fold_batches
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries
+from spark_store.rql.query import ThingQuery
+from tests.support.in_process.service import ConnectionHarness
+
+_INPUT = pa.schema([(name, pa.int64() if name in ("revision", "at", "created") else pa.string()) for name in COLUMNS])
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class FoldQuery(NamedTuple):
+    """What is asked of the past, instead of a query for Spark."""
+
+    question: ThingQuery
+    before: datetime
+
+
+class FoldedQueries(SparkQueries):
+    """Answers searches of the past from a journal."""
+
+    def __init__(self, lake: Lake, journal: Journal) -> None:
+        super().__init__(lake, lambda: "")
+        self._journal = journal
+
+    def run(  # type: ignore[override]
+        self, query: Any, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
+    ) -> FoldAnswer:
+        asked: FoldQuery = query
+        names = asked.question.namespaces
+        things = [it for it in _things(self._journal) if not names or it.namespace in names]
+        rows = [row for it in things for row in _rows(self._journal, it, utc_text(asked.before))]
+        batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_INPUT)
+        return FoldAnswer(fold_batches(asked.question.predicate)(iter([batch])))
+
+
+class FoldAnswer:
+    """The batches of an answer."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> FoldAnswer:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _things(journal: Journal) -> list[EntityId]:
+    found = journal.read_in_worker(
+        lambda it: it.execute("SELECT id FROM entities WHERE type = 'thing' ORDER BY id").fetchall()
+    )
+    return [EntityId(EntityType.THING, *id.split(":", 1)) for (id,) in found]
+
+
+def _rows(journal: Journal, entity: EntityId, before: str) -> list[FoldRow]:
+    def row(event: Any) -> FoldRow:
+        value = None if event.value is None else event.value.decode()
+        at = (datetime.fromisoformat(event.timestamp) - _EPOCH) // (datetime.resolution)
+        return FoldRow(
+            str(entity), event.revision, event.action, event.path, value, event.headers.decode(), at, None, None
+        )
+
+    return [row(event) for event in journal.events(entity, 1, 2**62, 1000, 1 << 30) if event.timestamp < before]
+
+
+def fold_past_searches(patch: pytest.MonkeyPatch) -> None:
+    """Have searches of the past ask `FoldedQueries`."""
+    patch.setattr(as_of_feed, "query", lambda _lake, question, before: FoldQuery(question, before))
+
+
+def open_past_searches(harness: ConnectionHarness, now: Callable[[], datetime]) -> as_of_feed.AsOfSearches:
+    """Return searches of the past for a harness whose journal is in a folder of its own."""
+    lake = Lake(Path(harness.journal.path).parent)
+    lake.pipeline.mkdir(parents=True)
+    publish_watermark(lake.watermark, Watermark(10**6))
+    queries = FoldedQueries(lake, harness.journal)
+    searches = as_of_feed.AsOfSearches(harness.store, harness.decider.world, queries, now)
+    harness.searching.as_of = searches.open
+    return searches

@@ -1,0 +1,246 @@
+"""What subjects learn in a world: their answers and the signals sent to them, word by word, over every protocol.
+
+    learned = await observe(world, inquiry)
+    learned["3 retrieve …"]
+
+The world runs in this process: real dispatcher, journal, search index and session handlers, over a link that confirms.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from connectivity.subscriptions.search_feed import SearchOptions
+from connectivity.subscriptions.search_requests import SearchRequests
+from connectivity.transports.base import OutboundMessage
+from mappings.ids import EntityType
+from mappings.reactive_streams_io.frames import SubscribeFrame, encode
+from mappings.streamr.auth_keys import fingerprint
+from tests.support.in_process.service import ConnectionHarness, pause, source, until
+from tests.support.non_interference.folded_past import open_past_searches
+from tests.support.non_interference.worlds import MESSAGE, ROOT, SUBJECTS, Step, World
+from tests.support.temporary_journal import TemporaryJournal
+
+DITTO, STREAMR, RSIO = range(3)
+"""The sources of the subjects."""
+ANSWERS = "answers"
+"""Where answers in the Ditto protocol go."""
+_WRITERS = {name: number for number, name in enumerate((ROOT, *SUBJECTS))}
+_SUBSCRIPTION = re.compile(r'"subscriptionId":"([^"]+)"')
+_ASKED = {"address": "{{ header:reply-to }}"}
+KEY = "K"
+"""The key of a Streamr client, whose own subject no policy names."""
+
+Learned = dict[str, list[str]]
+"""What was learned by each question, and by watching."""
+
+
+class Question(Protocol):
+    """One thing to ask. Its `repr` is what a failure prints."""
+
+    async def put(self, observer: Observer) -> None:
+        """Ask, and wait for the whole answer."""
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """The topics of targets and the live subscriptions with which subjects watch, and their questions afterward."""
+
+    topics: Sequence[Sequence[str]] = ()
+    streamr: Sequence[str] = ()
+    rsio: Sequence[str] = ()
+    questions: Sequence[Question] = field(default_factory=list)
+
+
+class Message(NamedTuple):
+    """A message as its receiver gets it."""
+
+    address: str
+    headers: Mapping[str, str]
+    payload: bytes
+
+    @classmethod
+    def of(cls, sent: OutboundMessage) -> Message:
+        return cls(sent.address, sent.envelope.headers, sent.envelope.payload)
+
+
+class Observer(ConnectionHarness):
+    """A service with the subjects' sources, a connection of those who write, and one with the subjects' targets."""
+
+    def __init__(self, subjects: Sequence[str]) -> None:
+        streamr = {"streams": {}, "authKeys": {"watcher": fingerprint(KEY)}}
+        super().__init__(
+            source("ditto", *subjects, replyTarget={"address": ANSWERS}),
+            source("streamr", *subjects, payloadMapping=["streamr"], replyTarget=_ASKED),
+            source("rsio", *subjects, payloadMapping=["rsio"], replyTarget=_ASKED),
+            mappingDefinitions={
+                "streamr": {"mappingEngine": "Streamr", "options": streamr},
+                "rsio": {"mappingEngine": "ReactiveStreamsIO", "options": {}},
+            },
+            journal=TemporaryJournal(),
+        )
+        self.subjects = tuple(subjects)
+        # Events do not go back to the connection that has caused them.
+        self.writers = ConnectionHarness(*(source(name, name) for name in _WRITERS), beside=self, id="writers")
+        self.watchers: ConnectionHarness | None = None
+        self._written_steps = 0
+        self.requests = SearchRequests(
+            self.searching, lambda: self.now, page_bytes=1 << 20, count_timeout=60.0, note=_note
+        )
+        # A page that takes long on a busy machine is none of the differences.
+        self.searching.options = SearchOptions(budget=60.0)
+        self.past = open_past_searches(self, lambda: self.now)
+        self.learned: Learned = {}
+        self._sent = 0
+        self._numbers = 0
+        self._seen: set[int] = set()
+        self._remembered: list[str] = []
+
+    def next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    async def end(self) -> None:
+        """Stop everything."""
+        self.past.close()
+        for connection in (self.writers, self.watchers):
+            if connection is not None:
+                await connection.host.close()
+                ConnectionHarness.made.remove(connection)
+        await self.close()
+        ConnectionHarness.made.remove(self)
+
+    # in
+
+    def say(self, payload: bytes, source: int, reply_to: str) -> None:
+        """One message, whose answers go to `reply_to`."""
+        self._sent += 1
+        self.deliver(payload, source=source, reply_to=reply_to, correlation_id=reply_to)
+
+    async def settle(self) -> None:
+        """Wait until every delivery so far is settled."""
+        await until(lambda: len(self.outcomes) == self._sent)
+        await until(lambda: len(self.writers.outcomes) == self._written_steps)
+
+    async def carry_out(self, step: Step) -> None:
+        self.now = step.at
+        self._written_steps += 1
+        self.writers.deliver(payload_of(step), source=_WRITERS[step.by])
+
+    async def watch(self, inquiry: Inquiry) -> None:
+        """Begin to watch."""
+        await self.settle()
+        if inquiry.topics:
+            self.watchers = ConnectionHarness(beside=self, id="watchers", targets=self._targets(inquiry.topics))
+            await self.watchers.follow()
+        for name in inquiry.streamr:
+            request = {"type": "subscribe", "stream": name, "authKey": KEY}
+            self.say(json.dumps(request).encode(), STREAMR, f"watched/streamr/{name}")
+        for number, name in enumerate(inquiry.rsio):
+            self.say(rsio_subscription(name), RSIO, f"watched/rsio/{number}")
+        await self.settle()
+        await self.calm()
+
+    def _targets(self, topics: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        return [
+            {"address": f"target-{number}", "topics": list(each), "authorizationContext": list(self.subjects)}
+            for number, each in enumerate(topics)
+        ]
+
+    async def calm(self) -> None:
+        """Wait until everything that has happened is sent to those who watch."""
+        await self.settle()
+        newest = self.journal.newest_seq()
+        await until(lambda: all(it.judged == newest for it in self.event_publisher.of("watchers")))
+        await until(lambda: self.following._seq == newest or not self.following._lines)
+        feeds = [feed for buffer in self.following._lines.values() for feed in buffer.feeds]
+        await until(lambda: not self.following._woken and all(it.newest <= it.position for it in feeds))
+        await pause(12)
+
+    # out
+
+    def messages(self, address: str) -> list[Message]:
+        return [Message.of(it) for it in self.link.published if it.address == address]
+
+    async def answered(self, address: str, is_over: Callable[[Message], bool]) -> Message:
+        """Wait for the message that ends an answer."""
+        await until(lambda: any(map(is_over, self.messages(address))))
+        return next(filter(is_over, self.messages(address)))
+
+    def remember(self, found: Sequence[str]) -> None:
+        """Note what was not sent as messages."""
+        self._remembered += found
+
+    def note(self, name: str) -> None:
+        """Keep everything that was sent since the last note under a name, address by address."""
+        published = [*self.link.published, *(self.watchers.link.published if self.watchers is not None else ())]
+        new = [Message.of(it) for it in published if id(it) not in self._seen]
+        self._seen.update(map(id, published))
+        new.sort(key=lambda it: it.address)
+        self.learned[name] = [*map(self._written, new), *self._remembered]
+        self._remembered = []
+
+    def _written(self, message: Message) -> str:
+        payload = message.payload.decode() if message.payload[:1] in b"{[" else message.payload.hex(" ")
+        text = f"{message.address} {json.dumps(dict(sorted(message.headers.items())))} {payload}"
+        for number, id in enumerate(self._subscriptions()):
+            text = text.replace(id, f"subscription-{number}")
+        return text
+
+    def _subscriptions(self) -> list[str]:
+        found = (
+            _SUBSCRIPTION.search(it.envelope.payload.decode())
+            for it in self.link.published
+            if b"subscriptionId" in it.envelope.payload
+        )
+        return list(dict.fromkeys(match[1] for match in found if match is not None))
+
+
+async def _note(_: Any) -> None:
+    """Nothing is kept of searches on behalf of others."""
+
+
+def payload_of(step: Step) -> bytes:
+    """Return a step as a message of the Ditto protocol."""
+    entity, headers = step.entity, {"correlation-id": "w", **step.headers}
+    kind = "things/live/messages" if step.action == MESSAGE else "things/twin/commands"
+    action = step.path.rpartition("/")[2] if step.action == MESSAGE else step.action
+    if step.action == MESSAGE:
+        headers["response-required"] = False
+    if step.action == "merge":
+        headers["content-type"] = "application/merge-patch+json"
+    if entity.type is EntityType.POLICY:
+        kind = "policies/commands"
+    message = {"topic": f"{entity.namespace}/{entity.name}/{kind}/{action}", "headers": headers, "path": step.path}
+    return json.dumps(message if step.value is ... else {**message, "value": step.value}).encode()
+
+
+def rsio_subscription(publisher: str, demand: int = 10_000) -> bytes:
+    """Return a client's hello with its only subscription."""
+    return bytes.fromhex("01 00 00") + encode(SubscribeFrame(publisher, 1, demand))
+
+
+async def observe(world: World, inquiry: Inquiry) -> Learned:
+    """Let a world happen, watch, ask, and return what was learned."""
+    observer = Observer(world.subjects)
+    try:
+        for step in world.steps[: world.watched]:
+            await observer.carry_out(step)
+        await observer.watch(inquiry)
+        observer.note("watching")
+        for step in world.steps[world.watched :]:
+            await observer.carry_out(step)
+            await observer.calm()
+        observer.note("watched")
+        observer.now = world.asked
+        for number, question in enumerate(inquiry.questions):
+            await question.put(observer)
+            await observer.calm()
+            observer.note(f"{number} {question!r}")
+        return observer.learned
+    finally:
+        await observer.end()

@@ -1,0 +1,481 @@
+"""What subjects may not read of a world, and the same world with something else there.
+
+A value is secret if none of the subjects may read it, or anything below it, at any time from its writing on at which they
+look: while they watch, and when they ask. `other_world` replaces secret values, removes and adds them, and leaves out
+entities on which the subjects have no right at all. It keeps what is visible by design, and nothing else (`KEPT`).
+
+Permissions are worked out by `tests.support.oracles.permissions`, not by the service's own enforcer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from connectivity.authorization.enforcer import DROP
+from mappings.ids import EntityId, EntityType
+from mappings.model.metadata import METADATA
+from mappings.timestamps import utc_text
+from tests.support.non_interference import switches
+from tests.support.non_interference.worlds import (
+    FEATURES,
+    LABELS,
+    MESSAGE,
+    NAMES,
+    SUBJECTS,
+    Course,
+    Moment,
+    Step,
+    World,
+    an_entry,
+    course_of,
+    value_at,
+)
+from tests.support.oracles.permissions import (
+    Policy,
+    flattened,
+    obvious_has,
+    obvious_partial,
+    obvious_unrestricted,
+    obvious_view,
+    rows,
+)
+
+KEPT: Final = {
+    "changes": "number and times of all its changes",
+    "names in use": "that an ID is in use, even if the entity is unreadable",
+    "existence by writing": "whether that part exists",
+    "quotas": "the use of a namespace whose [quota](#quotas) refuses a change",
+    "size": "that the whole thing would become too large, unreadable parts included",
+    "objects on the way": "whether there is an object above it",
+}
+"""What stays equal although it depends on something that the subjects may not read, as the security page has it."""
+
+Path = tuple[str, ...]
+MISSING: Final[Any] = object()
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Sight:
+    """What subjects may read and write of an entity at some moments: its policies then, each worked out and flat."""
+
+    def __init__(self, policies: Sequence[Policy], subjects: Sequence[str]) -> None:
+        about = [_about(policy, subjects) for policy in policies]
+        self._policies = list({_encode(policy): policy for policy in about}.values())
+        self._subjects = subjects
+        self._known: dict[tuple[str, str, Path], bool] = {}
+
+    def _any(self, rule: Any, permission: str, path: Path) -> bool:
+        key = (rule.__name__, permission, path)
+        if key not in self._known:
+            self._known[key] = any(rule(policy, self._subjects, permission, path) for policy in self._policies)
+        return self._known[key]
+
+    def reads(self, path: Path) -> bool:
+        """Whether the place itself is readable at some moment."""
+        return self._any(obvious_has, "READ", path)
+
+    def reads_all(self, path: Path) -> bool:
+        """Whether everything at the place is readable at some moment."""
+        return self._any(obvious_unrestricted, "READ", path)
+
+    def reads_part(self, path: Path) -> bool:
+        """Whether the place, or one below, is readable at some moment."""
+        return self._any(obvious_partial, "READ", path)
+
+    def writes_part(self, path: Path) -> bool:
+        """Whether the place, or one below, can be written at some moment."""
+        return self._any(obvious_partial, "WRITE", path)
+
+    def is_secret(self, path: Path) -> bool:
+        return not self.reads_part(path) and not self.writes_part(path)
+
+    @cached_property
+    def granted(self) -> frozenset[str]:
+        """The types of resources on which anything is granted at some moment."""
+        return frozenset(
+            path[0]
+            for policy in self._policies
+            for subject, _, path, grants in rows(policy)
+            if grants and subject in self._subjects
+        )
+
+
+def _about(policy: Policy, subjects: Sequence[str]) -> Policy:
+    """Return the entries of a policy that concern the subjects: the others give them nothing, and take nothing."""
+    entries = policy["entries"].items()
+    return {"entries": {label: it for label, it in entries if not it["subjects"].keys().isdisjoint(subjects)}}
+
+
+def flat_policy(entity: EntityId, moment: Moment) -> Policy | None:
+    """Return the policy of an entity at a moment, with everything that applies to it then; None without one."""
+    snapshot = moment.states.get(entity)
+    policies = moment.policies()
+    if snapshot is None:
+        return None
+    id = entity.id if entity.type is EntityType.POLICY else snapshot.policy
+    if id is None or id not in policies:
+        return None
+    return flattened(id, policies, utc_text(moment.at), entity.namespace)
+
+
+class Look(NamedTuple):
+    """When subjects look: the numbers of the moments with the states, and with the time."""
+
+    states: int
+    time: int
+
+
+def looks_at(world: World, entity: EntityId, step: int) -> list[Look]:
+    """Return when subjects can see what step `step` has written to an entity.
+
+    Moment n is that after step n; the last one is that of the questions. What a deletion has ended is shown to those whom
+    the last policy before it let read, at whatever time they ask.
+    """
+    last = len(world.steps)
+    first = min(max(step, _first_look(world)), last)
+    ends = (number for number in range(step, last) if _is_deletion(world.steps[number], entity))
+    end = next(ends, None) if switches.CREATED_AGAIN else None
+    if end is None:
+        return [Look(number, number) for number in range(first, last + 1)]
+    return [
+        *(Look(number, number) for number in range(first, end + 1)),
+        *(Look(end - 1, at) for at in (end - 1, end, last)),
+    ]
+
+
+def _is_deletion(step: Step, entity: EntityId) -> bool:
+    return (step.entity, step.action, step.path) == (entity, "delete", "/")
+
+
+class Secrets:
+    """What is secret in a world."""
+
+    def __init__(self, world: World, course: Course) -> None:
+        self.world = world
+        self.moments = [*course.moments, course.moments[-1]._replace(at=world.asked)]
+        self._flat: dict[tuple[EntityId, Look], Policy | None] = {}
+        self._sights: dict[tuple[EntityId, tuple[Look, ...]], Sight] = {}
+        self._bound = set(_bound_labels(world))
+
+    def sight(self, entity: EntityId, step: int) -> Sight:
+        """Return what is readable from step `step` on, of what is written there."""
+        looks = tuple(looks_at(self.world, entity, step))
+        if (entity, looks) not in self._sights:
+            found = (self._flat_at(entity, look) for look in looks)
+            self._sights[entity, looks] = Sight([it for it in found if it is not None], self.world.subjects)
+        return self._sights[entity, looks]
+
+    def last_sight(self, entity: EntityId) -> Sight:
+        """Return what is readable when the subjects ask."""
+        return self.sight(entity, len(self.world.steps))
+
+    def _flat_at(self, entity: EntityId, look: Look) -> Policy | None:
+        if (entity, look) not in self._flat:
+            moment = self.moments[look.states]
+            self._flat[entity, look] = flat_policy(entity, moment._replace(at=self.moments[look.time].at))
+        return self._flat[entity, look]
+
+    @cached_property
+    def absent(self) -> frozenset[EntityId]:
+        """The entities on which the subjects have no right, and which give them none."""
+        entities = {step.entity for step in self.world.steps}
+        things = {it for it in entities if it.type is EntityType.THING and not self._has_rights(it)}
+        policies = {it for it in entities if it.type is EntityType.POLICY and not self._has_rights(it)}
+        used = set()
+        for moment in self.moments:
+            used |= {
+                snapshot.policy for entity, snapshot in moment.states.items() if entity not in {*things, *policies}
+            }
+        while True:
+            kept = {it for it in policies if it.id in used or self._importers(it) - policies}
+            if not kept:
+                return frozenset(things | policies)
+            policies -= kept
+
+    def _has_rights(self, entity: EntityId) -> bool:
+        steps = [number for number, step in enumerate(self.world.steps) if step.entity == entity]
+        granted = frozenset[str]().union(*(self.sight(entity, number).granted for number in steps))
+        return "policy" in granted if entity.type is EntityType.POLICY else not granted.isdisjoint(("thing", "message"))
+
+    def _importers(self, policy: EntityId) -> set[EntityId]:
+        return {
+            entity
+            for moment in self.moments
+            for entity, snapshot in moment.states.items()
+            if entity.type is EntityType.POLICY and policy.id in (snapshot.state or {}).get("imports", {})
+        }
+
+    def is_free_entry(self, policy: EntityId, label: str, step: int) -> bool:
+        """Whether an entry of a policy is secret, and gives the subjects nothing whatever it says of others."""
+        is_bound = label == "ROOT" or (policy.id, label) in self._bound
+        return not is_bound and self.sight(policy, step).is_secret(("policy", "entries", label))
+
+
+def _bound_labels(world: World) -> Iterator[tuple[str, str]]:
+    """Yield policies and labels of the entries that concern the subjects, or that others refer to."""
+    for step in world.steps:
+        if step.entity.type is not EntityType.POLICY or step.value is ...:
+            continue
+        for label, entry in _entries(step):
+            named = entry.get("subjects", {})
+            if any(subject in named or step.path.endswith(f"/{subject}") for subject in world.subjects):
+                yield step.entity.id, label
+            for reference in entry.get("references", ()):
+                yield step.entity.id, label
+                yield reference.get("import", step.entity.id), reference["entry"]
+
+
+def _entries(step: Step) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    match step.path.split("/")[1:]:
+        case [""]:
+            yield from step.value["entries"].items()
+        case ["entries", label]:
+            yield label, step.value
+        case ["entries", label, *_]:
+            yield label, {}
+
+
+class Pair(NamedTuple):
+    """A step, and what happens in the other world instead; None for nothing."""
+
+    one: Step
+    other: Step | None
+
+
+def pairs(world: World, dice: random.Random) -> list[Pair] | None:
+    """Return the steps of a world beside those of one with other secrets; None if no such steps succeed."""
+    course = course_of(world.steps)
+    assert course is not None, "a step of the world fails"
+    secrets = Secrets(world, course)
+    is_absent = dice.random() < 0.5
+    other, found = Course(), []
+    for number, step in enumerate(world.steps):
+        if is_absent and step.entity in secrets.absent:
+            found.append(Pair(step, None))
+            continue
+        for wildness in (1.0, 0.4, 0.0):
+            changed = _Change(secrets, number, dice, wildness).step(step)
+            if changed is None or other.take(changed):
+                break
+        else:
+            return None
+        found.append(Pair(step, changed))
+    return found
+
+
+def worlds_of(world: World, pairs: Sequence[Pair]) -> tuple[World, World]:
+    """Return the world with these steps, and the other one."""
+    others = [pair.other for pair in pairs if pair.other is not None]
+    before = sum(pair.other is not None for pair in pairs[: world.watched])
+    return world._replace(steps=[pair.one for pair in pairs]), world._replace(steps=others, watched=before)
+
+
+class _Change:
+    """Another value for what one step writes. `wildness`: how much of what is secret changes; 0 for nothing."""
+
+    def __init__(self, secrets: Secrets, number: int, dice: random.Random, wildness: float) -> None:
+        self._secrets = secrets
+        self._number = number
+        self._dice = dice
+        self._wildness = wildness
+
+    def step(self, step: Step) -> Step | None:
+        """Return the step as it is in the other world; None if it does not happen there."""
+        if not self._is_struck():
+            return step
+        if step.entity.type is EntityType.POLICY:
+            return self._policy_step(step)
+        sight = self._secrets.sight(step.entity, self._number)
+        path = ("thing", *(name for name in step.path.split("/") if name))
+        if step.action == MESSAGE:
+            return self._message(step, sight, ("message", *path[1:]))
+        if len(path) > 1 and path[1] != "policyId" and sight.is_secret(path):
+            return self._secret_step(step)
+        if step.value is ...:
+            return step
+        return step._replace(value=self._value(step.value, path, sight), headers=self._headers(step, path, sight))
+
+    def _headers(self, step: Step, path: Path, sight: Sight) -> Mapping[str, Any]:
+        """Return the headers with other metadata of a part that is secret."""
+        puts = step.headers.get("put-metadata", ())
+        if not any(sight.is_secret((*path, *put["key"].split("/")[:-1])) for put in puts if "*" not in put["key"]):
+            return step.headers
+        return {} if self._dice.random() < 0.3 else {"put-metadata": [{**put, "value": "other"} for put in puts]}
+
+    def _is_struck(self) -> bool:
+        return self._dice.random() < self._wildness
+
+    def _message(self, step: Step, sight: Sight, path: Path) -> Step | None:
+        if sight.reads(path):
+            return step
+        return None if self._dice.random() < 0.5 else step._replace(value=self._other_text())
+
+    def _secret_step(self, step: Step) -> Step:
+        """Return another change of a part that is secret as a whole."""
+        headers = {} if self._dice.random() < 0.5 else {"put-metadata": [{"key": "unit", "value": self._other_text()}]}
+        action = self._dice.choice(("modify", "merge", "delete"))
+        if action == "delete":
+            return step._replace(action=action, value=..., headers={})
+        return step._replace(action=action, value=self._other(step.path), headers=headers)
+
+    def _value(self, value: Any, path: Path, sight: Sight) -> Any:
+        """Return a value that shows the same to the subjects."""
+        if path[1:2] == ("policyId",):
+            return value
+        if not sight.reads_part(path) and len(path) > 1:
+            return self._same_form(value) if sight.writes_part(path) else self._other("/" + "/".join(path[1:]))
+        if isinstance(value, Mapping):
+            return self._members(value, path, sight)
+        if isinstance(value, list):
+            return [self._value(element, path, sight) for element in value]
+        return value if sight.reads(path) else self._same_form(value)
+
+    def _members(self, value: Mapping[str, Any], path: Path, sight: Sight) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, member in value.items():
+            is_secret = (len(path) > 1 or name != "policyId") and sight.is_secret((*path, name))
+            if is_secret and self._dice.random() < 0.3:
+                continue
+            found[name] = self._value(member, (*path, name), sight)
+        for name in self._further_names(path):
+            if name not in value and sight.is_secret((*path, name)) and self._dice.random() < 0.4:
+                found[name] = self._other("/" + "/".join((*path[1:], name)))
+        # Where only something below is readable, an empty object stays one.
+        is_alike = len(path) == 1 or sight.reads(path) or bool(found) == bool(value)
+        return found if is_alike else dict(value)
+
+    def _further_names(self, path: Path) -> Sequence[str]:
+        match path[1:]:
+            case ():
+                return ("attributes", "features", "definition")
+            case ("features",):
+                return (*FEATURES, "h")
+            case ("features", _):
+                return ("properties", "definition")
+            case _:
+                return (*NAMES, "w")
+
+    def _same_form(self, value: Any) -> Any:
+        """Another value with the same members."""
+        if isinstance(value, Mapping):
+            return {name: self._same_form(member) for name, member in value.items()}
+        if isinstance(value, list):
+            return [self._same_form(element) for element in value]
+        return None if value is None else self._other_text()
+
+    def _other(self, place: str) -> Any:
+        found = value_at(self._dice, place)
+        return self._other_text() if not isinstance(found, Mapping | list) and place != "/definition" else found
+
+    def _other_text(self) -> Any:
+        return self._dice.choice((self._dice.randint(5, 10**9), "other" * self._dice.randint(1, 30), "red", 1))
+
+    # policies
+
+    def _policy_step(self, step: Step) -> Step:
+        match step.path.split("/")[1:]:
+            case [""] if step.value is not ...:
+                return step._replace(value={**step.value, "entries": self._other_entries(step)})
+            case ["entries", label, *_] if self._secrets.is_free_entry(step.entity, label, self._number):
+                return step._replace(action="modify", path=f"/entries/{label}", value=self._entry())
+        return step
+
+    def _other_entries(self, step: Step) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for label, entry in step.value["entries"].items():
+            if not self._secrets.is_free_entry(step.entity, label, self._number):
+                found[label] = entry
+            elif self._dice.random() < 0.6:
+                found[label] = self._entry()
+        for label in sorted({*LABELS, "W"} - step.value["entries"].keys()):
+            if self._secrets.is_free_entry(step.entity, label, self._number) and self._dice.random() < 0.3:
+                found[label] = self._entry()
+        return found
+
+    def _entry(self) -> Policy:
+        others = [subject for subject in (*SUBJECTS, "edge:other") if subject not in self._secrets.world.subjects]
+        entry = an_entry(self._dice, LABELS, (), others)
+        entry.pop("references", None)
+        entry["subjects"] = {subject: {"type": "t"} for subject in self._dice.sample(others, 1)}
+        return entry
+
+
+def _first_look(world: World) -> int:
+    """Return the step after which subjects look for the first time: watching, they may begin with the past."""
+    return max(0, world.watched - 1)
+
+
+def looks_alike(world: World, pairs: Sequence[Pair]) -> bool:
+    """Whether two worlds show the same to the subjects, worked out the obvious way; False if a step fails."""
+    world, beside = worlds_of(world, pairs)
+    courses = course_of(world.steps), course_of(beside.steps)
+    if courses[0] is None or courses[1] is None:
+        return False
+    one = _observed(world, courses[0], pairs, [True] * len(pairs))
+    other = _observed(world, courses[1], pairs, [pair.other is not None for pair in pairs])
+    first = _first_look(world)
+    if any(_shown(world, a) != _shown(world, b) for a, b in zip(one[first:], other[first:], strict=True)):
+        return False
+    return all(
+        _told(world, pair.one, one[look.states], one[look.time])
+        == _told(world, pair.other, other[look.states], one[look.time])
+        for number, pair in enumerate(pairs)
+        for look in looks_at(world, pair.one.entity, number)
+    )
+
+
+def _observed(world: World, course: Course, pairs: Sequence[Pair], happens: Sequence[bool]) -> list[Moment]:
+    """Return the moments after each step, also after those that do not happen, and the one of the questions."""
+    moments, at = [Moment(world.asked, {})], iter(course.moments)
+    for pair, is_step in zip(pairs, happens, strict=True):
+        moments.append(next(at) if is_step else moments[-1]._replace(at=pair.one.at))
+    return [*moments[1:], moments[-1]._replace(at=world.asked)]
+
+
+def _told(world: World, step: Step | None, moment: Moment, time: Moment) -> Any:
+    """Return what a step shows to the subjects under the permissions of a moment; None for nothing."""
+    policy = flat_policy(step.entity, moment._replace(at=time.at)) if step is not None else None
+    if step is None or policy is None:
+        return None
+    kind = "message" if step.action == MESSAGE else step.entity.type.value
+    path = (kind, *(name for name in step.path.split("/") if name))
+    if not obvious_partial(policy, world.subjects, "READ", path):
+        return None
+    if step.value is ...:
+        return step.action, step.path
+    seen = obvious_view(policy, world.subjects, step.value, path)
+    return step.action, step.path, None if seen is DROP else seen
+
+
+def _leaves(said: Any, path: Path = ()) -> list[Any]:
+    """Return the leaves of metadata with their paths."""
+    if isinstance(said, Mapping):
+        return [leaf for name, member in said.items() for leaf in _leaves(member, (*path, name))]
+    return [] if said is DROP else [path, said]
+
+
+def _shown(world: World, moment: Moment) -> list[Any]:
+    """Return what the subjects may see and do at a moment."""
+    found: list[Any] = []
+    for entity, snapshot in sorted(moment.states.items(), key=lambda it: (it[0].type.value, it[0].id)):
+        policy = flat_policy(entity, moment)
+        if policy is None or snapshot.state is None:
+            continue
+        kinds = ("policy",) if entity.type is EntityType.POLICY else ("thing", "message")
+        granted = {row[1:] for row in rows(policy) if row[0] in world.subjects and row[2][0] in kinds}
+        if not any(grants for *_, grants in granted):
+            continue
+        found.append([str(entity), sorted(map(repr, granted))])
+        if not obvious_partial(policy, world.subjects, "READ", (entity.type.value,)):
+            continue
+        document = {name: value for name, value in snapshot.state.items() if name != METADATA}
+        said = obvious_view(policy, world.subjects, snapshot.state.get(METADATA, {}), (entity.type.value,))
+        seen = obvious_view(policy, world.subjects, document, (entity.type.value,))
+        found.append([snapshot.revision, {} if seen is DROP else seen, _leaves(said)])
+    return found

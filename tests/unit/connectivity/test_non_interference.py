@@ -1,0 +1,107 @@
+"""Subjects learn the same in a world and in the same world with other secrets, by whatever they ask.
+
+A failure prints the smallest world that it finds, and the question. `SEED=…` draws the same worlds again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import structlog
+
+from connectivity.targets import signal_context
+from connectivity.twins import retrieval
+from connectivity.twins.access import ThingAccess
+from mappings.ids import EntityType, parse_entity_id
+from tests.support.dice import SEED, dice
+from tests.support.non_interference.folded_past import fold_past_searches
+from tests.support.non_interference.secrets import KEPT
+from tests.support.non_interference.trial import a_trial
+from tests.support.paths import ROOT
+
+BATCH = 10
+"""Worlds of one test."""
+LONG_BATCH = 200
+LEAST = 0.7
+"""The part of the worlds that have another one, at least."""
+
+
+@pytest.fixture(autouse=True)
+def _folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold_past_searches(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Refused commands are logged, and here are thousands of them."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    yield
+    structlog.configure(**before)
+
+
+async def assert_alike(numbers: Sequence[int]) -> None:
+    tried = 0
+    for number in numbers:
+        trial = a_trial(dice("non-interference", number))
+        if trial is None:
+            continue
+        tried += 1
+        if found := await trial.differences():
+            assert trial.is_fair(), f"world {number} of SEED={SEED}: the other world shows something else by the rules"
+            smallest = await trial.smallest()
+            # One that does not differ again has differed by chance; then the first difference is printed.
+            text = smallest.describe(await smallest.differences() or found)
+            pytest.fail(f"world {number} of SEED={SEED}\n{text}", pytrace=False)
+    assert tried >= LEAST * len(numbers)
+
+
+@pytest.mark.parametrize("batch", range(20))
+async def test_subjects_learn_nothing_of_what_they_may_not_read(batch: int) -> None:
+    await assert_alike(range(batch * BATCH, (batch + 1) * BATCH))
+
+
+@pytest.mark.soak(shard="permissions")
+@pytest.mark.parametrize("batch", range(50))
+async def test_subjects_learn_nothing_of_what_they_may_not_read_in_thousands_of_worlds(batch: int) -> None:
+    await assert_alike(range(1_000 + batch * LONG_BATCH, 1_000 + (batch + 1) * LONG_BATCH))
+
+
+def test_the_other_world_shows_the_same_by_the_rules() -> None:
+    trials = [a_trial(dice("fair", number), questions=0) for number in range(BATCH)]
+    assert all(trial.is_fair() for trial in trials if trial is not None)
+    assert any(pair.one != pair.other for trial in trials if trial is not None for pair in trial.pairs)
+
+
+def _leak_events(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(signal_context, "readable", lambda _enforcer, _subjects, _path, value: value)
+
+
+def _leak_filters(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ThingAccess, "may", lambda _self, _path: True)
+
+
+def _leak_policies(patch: pytest.MonkeyPatch) -> None:
+    def whole(snapshot: Any, _subjects: Any, world: Any) -> Any:
+        entity = parse_entity_id(EntityType.POLICY, snapshot.policy)
+        assert entity is not None
+        return (found := world.snapshot(entity)) and found.state
+
+    patch.setattr(retrieval, "_readable_policy", whole)
+
+
+@pytest.mark.parametrize("leak", [_leak_events, _leak_filters, _leak_policies])
+async def test_a_planted_leak_is_found(leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    leak(monkeypatch)
+    for number in range(200):
+        trial = a_trial(dice("leak", number))
+        if trial is not None and await trial.differences():
+            return
+    pytest.fail("found the same in all worlds, expected the leak to show")
+
+
+def test_the_security_page_names_everything_that_is_visible_by_design() -> None:
+    page = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    assert [words for words in KEPT.values() if words not in page] == []
