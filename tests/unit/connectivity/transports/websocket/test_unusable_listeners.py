@@ -11,6 +11,11 @@ from tests.support.brokers import free_port
 from tests.support.in_process.websocket_listener import door, key_of, own
 
 
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
 @pytest.mark.parametrize(
     ("uri", "kind", "detail"),
     [
