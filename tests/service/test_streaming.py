@@ -199,8 +199,8 @@ def test_case_22_23_44_deletions_and_merges_in_a_history(writer: MqttClient, rea
 
 
 def test_case_24_41_the_history_of_a_policy(writer: MqttClient, reader: MqttClient) -> None:
-    """Policies have no channel in their topics; READ on any part of one is enough."""
-    policy = policy_for(WRITER, acme_reader={"policy:/entries/OWNER": READ})
+    """Policies have no channel in their topics; READ on all of one is needed."""
+    policy = policy_for(WRITER, acme_reader={"policy:/": READ})
     answer = writer.ask_for(
         topic("pol-7", "commands/create", "policies"), value={"policyId": "acme.site:pol-7", **policy}
     )

@@ -21,7 +21,6 @@ from mappings.model.field_selector import parse_fields
 from mappings.reactive_streams_io.decoder import Decoder
 from mappings.reactive_streams_io.frames import CORE, Goodbye, OnComplete, OnError
 from mappings.reactive_streams_io.limits import EndpointLimits
-from tests.support.non_interference import switches
 from tests.support.non_interference.observer import (
     ANSWERS,
     DITTO,
@@ -279,13 +278,10 @@ class Asker:
             if self._dice.random() < 0.3:
                 headers["policy-view"] = "resolved"
             fields = self._dice.choice((None, None, "policyId,entries", "_revision,_modified,entries/X"))
-            place = self._policy_place() if self._is_open_to_commands(entity, "policy") else "/"
-            return Ask(_topic(entity, "retrieve"), place, fields=fields, headers=_pairs(headers))
+            return Ask(_topic(entity, "retrieve"), self._policy_place(), fields=fields, headers=_pairs(headers))
         if self._dice.random() < 0.2:
             headers["get-metadata"] = self._dice.choice(("*/unit", "unit", "x/unit"))
         place = self._dice.choice(("/", "/", a_place(self._dice), "/policyId", "/definition", "/attributes/w"))
-        if not self._is_open_to_commands(entity, "thing"):
-            place = "/"
         fields = self._fields() if place == "/" and self._dice.random() < 0.5 else None
         return Ask(_topic(entity, "retrieve"), place, fields=fields, headers=_pairs(headers))
 
@@ -309,16 +305,12 @@ class Asker:
         entity = self._entity()
         headers = dict(self._conditions(entity, is_read=False))
         if entity.type is EntityType.POLICY:
-            if not self._is_open_to_commands(entity, "policy"):
-                return self._retrieve()
             place = self._dice.choice(
                 ("/entries/X", "/entries/never", "/entries/Y/subjects/edge:c", "/imports/acme:never")
             )
             if not self._may_only_fail(entity, ("policy", *place.split("/")[1:])):
                 return self._retrieve()
             return Ask(_topic(entity, "delete"), place, headers=_pairs(headers))
-        if not self._is_open_to_commands(entity, "thing"):
-            return self._retrieve()
         place = a_place(self._dice)
         action = self._dice.choice(("modify", "merge", "delete"))
         if action == "delete":
@@ -349,15 +341,13 @@ class Asker:
 
     def _message(self) -> Tell:
         entity = self._entity(THINGS)
-        if not self._is_open_to_commands(entity, "message"):
-            return Tell(f"{entity.namespace}/never/things/live/messages/ask", "/inbox/messages/ask", "x")
         kind = self._dice.choice(("messages/ask", "commands/retrieve", "commands/modify", "events/modified"))
         path = "/inbox/messages/ask" if kind == "messages/ask" else a_place(self._dice)
         value = ... if kind == "commands/retrieve" else 1
         return Tell(f"{entity.namespace}/{entity.name}/things/live/{kind}", path, value)
 
     def _history(self) -> Subscription:
-        entity = self._streamed()
+        entity = self._entity()
         value: dict[str, Any] = {}
         match self._dice.randint(0, 3):
             case 0:
@@ -404,7 +394,7 @@ class Asker:
         return Subscription("_/_/things/twin/search/subscribe", value=value)
 
     def _resend(self) -> StreamrResend:
-        request: dict[str, Any] = {"type": "resend", "stream": _stream(self._streamed()), "authKey": KEY, "sub": "s"}
+        request: dict[str, Any] = {"type": "resend", "stream": _stream(self._entity()), "authKey": KEY, "sub": "s"}
         match self._dice.randint(0, 3):
             case 0:
                 request["resend_all"] = True
@@ -431,7 +421,7 @@ class Asker:
                 parameters.append(f"fields={quote(self._fields())}")
             parameters.append(f"options={quote(f'sort(-{self._dice.choice(self._sortable())})')}")
             return RsioSubscription(f"things/search?{'&'.join(parameters)}")
-        name = f"{_stream(self._streamed())}/history"
+        name = f"{_stream(self._entity())}/history"
         return RsioSubscription(name + self._dice.choice(("", "?from=1", "?from=-2", "?from=2&to=4", "?enc=cbor")))
 
     def _over_http(self) -> OverHttp:
@@ -450,25 +440,9 @@ class Asker:
     def _entity(self, among: Sequence[EntityId] = (*THINGS, *THINGS, *POLICIES)) -> EntityId:
         return self._dice.choice((*among, NEVER[0]))
 
-    def _streamed(self) -> EntityId:
-        """An entity whose history is asked for."""
-        entity = self._entity()
-        if entity.type is EntityType.POLICY and not switches.POLICY_HISTORY_IN_PARTS:
-            sight = self._secrets.last_sight(entity)
-            if sight.reads_part(("policy",)) and not sight.reads_all(("policy",)):
-                return NEVER[1]
-        return entity
-
-    def _is_open_to_commands(self, entity: EntityId, kind: str) -> bool:
-        """Whether commands on an entity are among the questions."""
-        if switches.COMMANDS_WITHOUT_RIGHTS or entity in NEVER:
-            return True
-        return kind in self._secrets.last_sight(entity).granted
-
     def _may_be_written_whole(self, entity: EntityId) -> bool:
         """Whether a command at the root of a thing is among the questions: it creates one that does not exist."""
-        is_alive = entity in self._states or switches.CREATED_AGAIN
-        return entity in NEVER or (is_alive and entity not in self._absent)
+        return entity not in self._absent
 
     def _may_only_fail(self, entity: EntityId, path: tuple[str, ...]) -> bool:
         """Whether a command on a policy is refused: others would change who may read what."""
@@ -476,8 +450,6 @@ class Asker:
 
     def _conditions(self, entity: EntityId, *, is_read: bool) -> Mapping[str, Any]:
         headers: dict[str, Any] = {}
-        if not switches.GUESSES and not self._reads_all(entity):
-            return headers
         if self._dice.random() < 0.15:
             headers["condition"] = self._filter()
         if self._dice.random() < 0.2:
@@ -486,9 +458,6 @@ class Asker:
         if not is_read and self._dice.random() < 0.2:
             headers["if-equal"] = self._dice.choice(("skip", "skip-minimizing-merge"))
         return headers
-
-    def _reads_all(self, entity: EntityId) -> bool:
-        return self._secrets.last_sight(entity).reads_all((entity.type.value,))
 
     def _guess(self) -> Any:
         return self._dice.choice(self._values) if self._values and self._dice.random() < 0.8 else 1
@@ -548,8 +517,6 @@ class Asker:
         guess = self._guess()
         if isinstance(guess, dict | list):
             guess = 1
-        if isinstance(guess, str) and not guess.isascii() and not switches.NAMES_BEYOND_ASCII:
-            guess = "red"
         return json.dumps(guess, ensure_ascii=False)
 
 

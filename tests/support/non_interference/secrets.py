@@ -20,7 +20,6 @@ from connectivity.authorization.enforcer import DROP
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
 from mappings.timestamps import utc_text
-from tests.support.non_interference import switches
 from tests.support.non_interference.worlds import (
     FEATURES,
     LABELS,
@@ -49,6 +48,7 @@ KEPT: Final = {
     "changes": "number and times of all its changes",
     "names in use": "that an ID is in use, even if the entity is unreadable",
     "existence by writing": "whether that part exists",
+    "references": "the numbers of things and policies that refer to it",
     "quotas": "the use of a namespace whose [quota](#quotas) refuses a change",
     "size": "that the whole thing would become too large, unreadable parts included",
     "objects on the way": "whether there is an object above it",
@@ -140,7 +140,7 @@ def looks_at(world: World, entity: EntityId, step: int) -> list[Look]:
     last = len(world.steps)
     first = min(max(step, _first_look(world)), last)
     ends = (number for number in range(step, last) if _is_deletion(world.steps[number], entity))
-    end = next(ends, None) if switches.CREATED_AGAIN else None
+    end = next(ends, None)
     if end is None:
         return [Look(number, number) for number in range(first, last + 1)]
     return [

@@ -17,8 +17,7 @@ from connectivity.errors import TwinError
 from mappings.ids import EntityId, EntityType
 from mappings.timestamps import utc_text
 from spark_store.records import Snapshot
-from tests.support.non_interference import switches
-from tests.support.oracles.permissions import Policy, flattened, rows
+from tests.support.oracles.permissions import Policy
 from tests.support.twin_world import TwinWorld, policy, thing
 
 ROOT = "acme:root"
@@ -117,12 +116,6 @@ class Course:
         self.moments.append(Moment(step.at, dict(world.snapshots)))
         return True
 
-    def take_back(self, before: Mapping[EntityId, Snapshot]) -> None:
-        """Undo the last step, before which these were the states."""
-        self.moments.pop()
-        self._world.snapshots.clear()
-        self._world.snapshots.update(before)
-
     @property
     def states(self) -> Mapping[EntityId, Snapshot]:
         return self.moments[-1].states if self.moments else {}
@@ -148,30 +141,12 @@ def a_world(dice: random.Random) -> World:
     while len(steps) < number and tries < 10 * number:
         tries += 1
         at += timedelta(seconds=dice.choice((1, 1, 1, 60, 1800)))
-        before = dict(course.states)
         step = _a_step(dice, course, at, subjects)
         if step is None or not course.take(step):
-            continue
-        if not switches.GRANT_AND_REVOKE_AT_ONE_PATH and _contradicts(course.moments[-1], subjects):
-            course.take_back(before)
             continue
         steps.append(step)
     watched = dice.choice((0, len(steps) // 2, len(steps) // 2, len(steps)))
     return World(steps, subjects, watched, at + timedelta(seconds=dice.choice((1, 3600))))
-
-
-def _contradicts(moment: Moment, subjects: Sequence[str]) -> bool:
-    """Whether a policy both grants and revokes a permission at one path for the subjects."""
-    policies = moment.policies()
-    for id in policies:
-        for namespace in ("acme", "acme.plant"):
-            about: dict[tuple[str, tuple[str, ...]], set[bool]] = {}
-            for subject, permission, path, grants in rows(flattened(id, policies, utc_text(moment.at), namespace)):
-                if subject in subjects:
-                    about.setdefault((permission, path), set()).add(grants)
-            if any(len(found) > 1 for found in about.values()):
-                return True
-    return False
 
 
 def _a_step(dice: random.Random, course: Course, at: datetime, subjects: Sequence[str]) -> Step | None:
@@ -180,7 +155,7 @@ def _a_step(dice: random.Random, course: Course, at: datetime, subjects: Sequenc
     if not policies or dice.random() < 0.15:
         return _a_new_policy(dice, course, at, subjects)
     is_gone = any(found.is_deleted for found in course.states.values())
-    if not things or dice.random() < (0.35 if is_gone and switches.CREATED_AGAIN else 0.2):
+    if not things or dice.random() < (0.35 if is_gone else 0.2):
         return _a_new_thing(dice, course, at, policies)
     if dice.random() < 0.1:
         path = dice.choice(("/inbox/messages/ask", "/features/f/inbox/messages/ask"))
@@ -197,7 +172,7 @@ def _is_alive(course: Course, entity: EntityId) -> bool:
 
 def _may_come(course: Course, entity: EntityId) -> bool:
     found = course.states.get(entity)
-    return found is None or (found.is_deleted and switches.CREATED_AGAIN)
+    return found is None or found.is_deleted
 
 
 def _a_new_policy(dice: random.Random, course: Course, at: datetime, subjects: Sequence[str]) -> Step | None:
@@ -296,7 +271,7 @@ def _a_new_thing(dice: random.Random, course: Course, at: datetime, policies: Se
     if not free:
         return None
     entity, value = dice.choice(free), a_thing(dice, dice.choice(policies).id)
-    if switches.CREATED_AGAIN and dice.random() < 0.3:
+    if dice.random() < 0.3:
         # Under a policy of its own, of which only its creator has rights.
         del value["policyId"]
         return Step(at, entity, "create", value=value, by=dice.choice(SUBJECTS))
@@ -362,7 +337,7 @@ def _a_thing_change(dice: random.Random, at: datetime, entity: EntityId, policie
             return Step(at, entity, "merge", value=patch, headers=headers)
         case 4:
             return Step(at, entity, "delete", place)
-        case 5 if dice.random() < (0.9 if switches.CREATED_AGAIN else 0.4):
+        case 5 if dice.random() < 0.9:
             return Step(at, entity, "delete")
         case 6:
             return Step(at, entity, "merge", place, value_at(dice, place), headers)
