@@ -178,7 +178,7 @@ class StreamrHandler(SessionHandler):
             return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
         name = named.name
         if name is None or not named.may_be_repeated or not self._source.is_known(name, is_chosen=named.is_chosen):
-            self._check_quota(request, context)
+            self._check_quota(request, permission.subjects)
             self._source.append(
                 request.stream,
                 request.content,
@@ -193,11 +193,14 @@ class StreamrHandler(SessionHandler):
             context.received_signal.route.meter.inbound("answered_again")
         return partial(_report_publish, request, context.channel)
 
-    def _check_quota(self, request: Publish, context: _Request) -> None:
+    def _check_quota(self, request: Publish, subjects: Sequence[str]) -> None:
         """Count a message that is to be stored. Raises RequestRejected if it exceeds a quota."""
-        stream, subjects = partition_id(request.stream, 0), context.arrival.received.subjects
-        growth = growth_by_event(stream.namespace, subjects[0], len(request.content))
-        if (exceeded := self._services.quotas.take(growth, utc_text(self._services.now())[:10])) is not None:
+        quotas = self._services.quotas
+        if quotas.is_empty:
+            return
+        namespace = partition_id(request.stream, 0).namespace
+        growth = growth_by_event(namespace, subjects[0], len(request.content.encode()))
+        if (exceeded := quotas.take(growth, utc_text(self._services.now())[:10])) is not None:
             raise RequestRejected(errors.limit_exceeded(str(exceeded)), error_subject(request))
 
     def _subscribe(
