@@ -185,7 +185,7 @@ class Service:
                 self.store, self.subscriptions, self.decider, time.monotonic, now, rows, retention_times, quotas
             )
         )
-        self.quota_check = QuotaCheck(self.store, quotas, settings.limits.low_space)
+        self.quota_check = QuotaCheck(self.store, quotas, settings.limits.low_space, now)
         self.dispatch = assemble(self.store, self.subscriptions, self.decider, handlers, quota_check=self.quota_check)
         self.monitor.watch_figures(self.quota_check.figures)
         cursors = self.dispatch.event_publisher

@@ -209,6 +209,7 @@ class Change(msgspec.Struct, frozen=True):
     """The effect of one command, stored completely or not at all: events, states, answer.
 
     `cause` is stored with each of the events, for targets. `permissions`: see `Incarnation`, if an entity is deleted.
+    `creator` is the subject that creates things or policies, if quotas need it.
     """
 
     events: tuple[Event, ...]
@@ -216,6 +217,7 @@ class Change(msgspec.Struct, frozen=True):
     answer: StoredAnswer | None = None
     cause: EventCause | None = None
     permissions: bytes | None = None
+    creator: str | None = None
 
 
 class StoredRevision(NamedTuple):

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
-from fnmatch import fnmatchcase
 from typing import NamedTuple, TypeAlias
 
 from connectivity.config.quotas import QuotaRule
+from connectivity.security.creation import NamePatterns
 
 
 class QuotaHolder(str, Enum):
@@ -72,7 +72,15 @@ class Quotas:
     """The quotas of the settings, and their use."""
 
     def __init__(self, rules: Sequence[QuotaRule]) -> None:
-        self._rules = rules
+        self._rules = [
+            (holder, NamePatterns(patterns), rule)
+            for rule in rules
+            for holder, patterns in (
+                (QuotaHolder.NAMESPACE, rule.namespaces),
+                (QuotaHolder.SUBJECT, rule.subjects),
+            )
+            if patterns
+        ]
         self._used: Counter[QuotaKey] = Counter()
         self._since: Counter[QuotaKey] = Counter()
         """Taken since the last count of what is stored began."""
@@ -96,34 +104,35 @@ class Quotas:
         try:
             return self._found[holder, name]
         except KeyError:
-            is_named = (
-                rule
-                for rule in self._rules
-                if any(
-                    fnmatchcase(name, pattern)
-                    for pattern in (rule.namespaces if holder is QuotaHolder.NAMESPACE else rule.subjects)
-                )
-            )
-            found = self._found[holder, name] = next(is_named, None)
+            named = (rule for kind, names, rule in self._rules if kind is holder and names.match_any([name]))
+            found = self._found[holder, name] = next(named, None)
             return found
 
-    def take(self, growth: Mapping[QuotaKey, int], day: str | None = None) -> QuotaExceeded | None:
-        """Add a growth to the use. If it exceeds a quota, add nothing and return that.
+    def take(
+        self, growth: Mapping[QuotaKey, int], day: str | None = None, *, is_forced: bool = False
+    ) -> QuotaExceeded | None:
+        """Add a growth to the use. If it exceeds a quota, add nothing and return that, unless it is forced.
 
-        `day` is the date, needed for quantities of a day.
+        `day` is the date of the service's clock, needed for quantities of a day.
         """
         if day is not None and day != self._day:
             self._day = day
             for counted in (self._used, self._since):
                 for key in [key for key in counted if key[2].is_per_day]:
                     del counted[key]
-        for key, added in growth.items():
-            allowed = self.allowed(key) if added > 0 else None
-            if allowed is not None and self._used[key] + added > allowed:
+        # Names come from clients: only those with a quota are kept.
+        bounded = {key: (added, allowed) for key, added in growth.items() if (allowed := self.allowed(key)) is not None}
+        for key, (added, allowed) in bounded.items():
+            if added > 0 and not is_forced and self._used[key] + added > allowed:
                 return QuotaExceeded(key, self._used[key], allowed)
-        self._used.update(growth)
-        self._since.update(growth)
+        for key, (added, _) in bounded.items():
+            self._used[key] += added
+            self._since[key] += added
         return None
+
+    def give_back(self, growth: Mapping[QuotaKey, int]) -> None:
+        """Subtract a growth that was not stored."""
+        self.take({key: -added for key, added in growth.items()})
 
     def begin_count(self) -> None:
         """Note that a count of the stored data begins."""
@@ -134,9 +143,8 @@ class Quotas:
         others = {key: used for key, used in self._used.items() if not key[2].is_stored}
         meanwhile = {key: used for key, used in self._since.items() if key[2].is_stored}
         self._used = Counter(others)
-        self._used.update(stored)
+        self._used.update({key: used for key, used in stored.items() if self.allowed(key) is not None})
         self._used.update(meanwhile)
-        # Names come from clients: those without use are not kept.
         self._used = +self._used
         self._found.clear()
 

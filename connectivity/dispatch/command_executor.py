@@ -98,11 +98,12 @@ class CommandExecutor:
             arrival.route.meter.inbound("answered_again")
             return decode_response(stored, command)
         answer: StoredAnswer | None = None
+        undo: Callable[[], None] | None = None
         try:
             decision = self._decider.decide(command, subjects)
             if decision.events:
                 if self._quota_check.bounds_changes or decision.events[0].action == "created":
-                    self._quota_check.admit(command, decision, subjects[0])
+                    undo = self._quota_check.admit(command, decision, subjects[0])
                 if name is not None:
                     answer = StoredAnswer(name, encode_response(decision.response, command))
         except TwinError as refused:
@@ -120,8 +121,11 @@ class CommandExecutor:
             cause = (
                 cause_of(command.headers, sender.labels, arrival.route.connection_id, subjects) if needs_cause else None
             )
-            change = Change(decision.events, decision.snapshots, answer, cause, decision.permissions)
+            creator = subjects[0] if undo is not None else None
+            change = Change(decision.events, decision.snapshots, answer, cause, decision.permissions, creator)
             self._store.stage(change)
             batch.changes.append(change)
+            if undo is not None:
+                batch.undo.append(undo)
             batch.announcements += decision.announcements
         return decision.response

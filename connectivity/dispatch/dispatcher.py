@@ -142,6 +142,9 @@ class Dispatcher:
         effects = batch.effects
         retries: Sequence[InboundDelivery] = ()
         error = StoreUnavailable("cancelled") if stored.cancelled() else stored.exception()
+        if error is not None:
+            for undo in batch.undo:
+                undo()
         if error is None:
             for step in effects:
                 self._responder.carry_out(step)

@@ -67,14 +67,18 @@ Effect: TypeAlias = RespondEffect | ForwardEffect | SessionEffect
 
 
 class Batch:
-    """The results of one batch so far: staged changes, effects, announcements of policies."""
+    """The results of one batch so far: staged changes, effects, announcements of policies.
 
-    __slots__ = ("announcements", "changes", "effects")
+    `undo` is called if the changes cannot be stored.
+    """
+
+    __slots__ = ("announcements", "changes", "effects", "undo")
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
         self.effects: list[Effect] = []
         self.announcements: list[PolicyAnnouncement] = []
+        self.undo: list[Callable[[], None]] = []
 
 
 class SignalHandler(Protocol):

@@ -1,7 +1,7 @@
 """Refuses changes that exceed a quota, and creations while the disk is almost full.
 
 The stored data are counted in the journal at the start and every minute. Between these counts each decision is added at
-once; one that cannot be stored makes the use appear larger until the next count.
+once, and taken back if it cannot be stored.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from connectivity.authorization.quotas import (
@@ -27,6 +29,7 @@ from connectivity.twins import errors
 from connectivity.twins.context import Decision, encode
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, Event
+from mappings.timestamps import utc_text
 from spark_store.records import event_size
 
 RECOUNT_SECONDS = 60.0
@@ -48,8 +51,16 @@ def free_space(folder: Path) -> int:
 class QuotaCheck:
     """Checks the decisions of all commands."""
 
-    def __init__(self, store: Store, quotas: Quotas, low_space: int, free: Callable[[Path], int] = free_space) -> None:
+    def __init__(
+        self,
+        store: Store,
+        quotas: Quotas,
+        low_space: int,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        free: Callable[[Path], int] = free_space,
+    ) -> None:
         """`low_space`: bytes that must be free on the disk for creations."""
+        self._now = now
         self._store = store
         self._quotas = quotas
         self._repository = QuotaRepository(store)
@@ -59,8 +70,8 @@ class QuotaCheck:
         self.bounds_changes = not quotas.is_empty
         """Whether more than creations has to be checked."""
 
-    def admit(self, command: Command, decision: Decision, subject: str) -> None:
-        """Count a decision for `subject` before it is staged.
+    def admit(self, command: Command, decision: Decision, subject: str) -> Callable[[], None] | None:
+        """Count a decision for `subject` before it is staged; return what undoes that if it cannot be stored.
 
         Raises TwinError if it is refused, StoreUnavailable.
         """
@@ -69,20 +80,20 @@ class QuotaCheck:
             detail = f"found {free} bytes free on the disk, expected at least {self._low_space}"
             raise _refusal(command, "storage.low", detail)
         if not self.bounds_changes:
-            return
+            return None
         growth = self._growth(decision, subject)
-        if (exceeded := self._quotas.take(growth, decision.events[0].timestamp[:10])) is not None:
+        is_deletion = all(_is_of_whole(event, "deleted") for event in decision.events)
+        if (exceeded := self._quotas.take(growth, utc_text(self._now())[:10], is_forced=is_deletion)) is not None:
             code = "dailyquota.exceeded" if exceeded.key[2].is_per_day else "quota.exceeded"
             raise _refusal(command, code, str(exceeded))
-        for entity in created:
-            self._repository.note_creator(entity, subject)
+        return partial(self._quotas.give_back, growth)
 
     async def recount(self) -> None:
         """Count the stored data, if there are quotas. Raises StoreUnavailable."""
         if not self.bounds_changes:
             return
-        self._quotas.begin_count()
         await self._store.barrier()
+        self._quotas.begin_count()
         self._quotas.end_count(await self._repository.used())
 
     def nearly_used(self) -> list[str]:

@@ -5,26 +5,20 @@ Both are asked when something is deleted or created again, and when a history is
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from connectivity.store.commit import UncommittedState
 from mappings.ids import EntityId, EntityType
 from spark_store.journal import incarnations
 from spark_store.journal.journal import Journal
-from spark_store.records import Incarnation, PolicyReferences, Snapshot
+from spark_store.records import Incarnation, PolicyReferences
 from spark_store.search.index import imports
 
 
 class IncarnationRepository:
     """The incarnations of one store. Every method raises StoreUnavailable."""
 
-    def __init__(
-        self, journal: Journal, decided: UncommittedState, committed: Callable[[EntityId], Snapshot | None]
-    ) -> None:
-        """`committed` returns the newest durable state."""
+    def __init__(self, journal: Journal, decided: UncommittedState) -> None:
         self._journal = journal
         self._decided = decided
-        self._committed = committed
 
     def ended(self, entity: EntityId) -> list[Incarnation]:
         """Return the incarnations of an entity that have ended, the newest first."""
@@ -42,22 +36,13 @@ class IncarnationRepository:
 
     def references(self, policy: EntityId) -> PolicyReferences:
         """Return how many living things name a policy, and how many policies import it."""
-        things, policies = self._journal.read(lambda it: incarnations.references(it, policy.id))
-        for entity, decided in self._decided.snapshots.items():
-            if entity.type is EntityType.STREAM:
-                continue
-            change = _refers(decided, policy) - _refers(self._committed(entity), policy)
-            if entity.type is EntityType.THING:
-                things += change
-            else:
-                policies += change
-        return PolicyReferences(things, policies)
-
-
-def _refers(snapshot: Snapshot | None, policy: EntityId) -> int:
-    """Return 1 for a living thing that names the policy, and for a living policy that imports it."""
-    if snapshot is None or snapshot.state is None:
-        return 0
-    if snapshot.entity.type is EntityType.THING:
-        return int(snapshot.policy == policy.id)
-    return int(policy.id in imports(snapshot.state))
+        decided = self._decided.snapshots.values()
+        things = [it for it in decided if it.entity.type is EntityType.THING]
+        policies = [it for it in decided if it.entity.type is EntityType.POLICY]
+        # Some of them may be committed already: their committed states are left out.
+        apart = [it.entity.id for it in things], [it.entity.id for it in policies]
+        committed = self._journal.read(lambda it: incarnations.references(it, policy.id, *apart))
+        return PolicyReferences(
+            committed.things + sum(it.state is not None and it.policy == policy.id for it in things),
+            committed.policies + sum(it.state is not None and policy.id in imports(it.state) for it in policies),
+        )

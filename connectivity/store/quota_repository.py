@@ -22,12 +22,8 @@ class QuotaRepository:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def note_creator(self, entity: EntityId, subject: str) -> None:
-        """Store who created an entity, with the changes around it."""
-        self._store.execute(lambda it: creators.note_creator(it, entity, subject))
-
     def creator(self, entity: EntityId) -> str | None:
-        """Return who created an entity; None if that is not known."""
+        """Return who created an entity; None if that is not known, or not durable yet."""
         return self._store.read(lambda it: creators.creator(it, entity))
 
     async def used(self) -> dict[QuotaKey, int]:

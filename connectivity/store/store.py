@@ -100,7 +100,7 @@ class Store:
         """The newest durable events, for readers that need all of them."""
         self.retained_history = RetainedHistory(journal, self.ask_lake)
         """Where histories begin."""
-        self.lives = IncarnationRepository(journal, self._decided, self._durable_snapshot)
+        self.lives = IncarnationRepository(journal, self._decided)
         """The deleted lives of entities, and who refers to a policy."""
         self.policy_changes = PolicyChangeNotifier()
         """Notifies of policies that have changed."""
@@ -152,9 +152,6 @@ class Store:
         Raises StoreUnavailable.
         """
         return self._decided.snapshots.get(entity) or self._cache.get(entity) or self._read_snapshot(entity)
-
-    def _durable_snapshot(self, entity: EntityId) -> Snapshot | None:
-        return self._cache.get(entity) or self._read_snapshot(entity)
 
     def _read_snapshot(self, entity: EntityId) -> Snapshot | None:
         if (found := self._journal.snapshot(entity)) is not None:

@@ -229,6 +229,11 @@ class SubscriptionManager(ConnectionComponent):
 
     def subscribe(self, signal: Subscribe, subscriber: Subscriber) -> None:
         """Open a subscription and send `created`; a fault of its query is sent at the first request."""
+        key = signal.key or new_subscription_id()
+        scope = subscriber.scope, signal.kind
+        if scope in self._scopes and (previous := self._scopes[scope].get(key)) and not previous.is_closed:
+            # First, so that a replacement needs no further place.
+            self._cancel(previous)
         shares = self.shares(subscriber.reply.connection_id)
         share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
         entity = signal.query.entity
@@ -240,14 +245,8 @@ class SubscriptionManager(ConnectionComponent):
             group = entity.type.group if entity is not None else "things"
             subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
-        key = signal.key or new_subscription_id()
-        previous = self._scopes[subscriber.scope, signal.kind].get(key)
-        if previous is not None and not previous.is_closed:
-            self._cancel(previous)
         # Only now: cancelling the last one of a scope may end the scope.
-        subscription = self._scopes[subscriber.scope, signal.kind][key] = ActiveSubscription(
-            signal, key, subscriber, share, self._second
-        )
+        subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, self._second)
         share.take()
         self._reply_to(subscription, subscriber)
         if not subscriber.has_session:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from mappings.ids import EntityId, EntityType
+from spark_store.records import Change
 
 _NOTE = """
     INSERT INTO creators (type, id, subject) VALUES (?, ?, ?)
     ON CONFLICT (type, id) DO UPDATE SET subject = excluded.subject
 """
+_FORGET = "DELETE FROM creators WHERE type = ? AND id = ?"
 _CREATOR = "SELECT subject FROM creators WHERE type = ? AND id = ?"
 _SUMS = f"""
     sum(entities.type = '{EntityType.THING.value}'), sum(entities.type = '{EntityType.POLICY.value}'),
@@ -32,9 +35,16 @@ class StoredUse(NamedTuple):
     bytes: int
 
 
-def note_creator(connection: sqlite3.Connection, entity: EntityId, subject: str) -> None:
-    """Store who created an entity, in the place of an earlier creator."""
-    connection.execute(_NOTE, (entity.type.value, entity.id, subject))
+def store(connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
+    """Store the creators in a batch, and forget those of deleted entities."""
+    for change in changes:
+        for event in change.events:
+            if event.path != "/" or event.entity.type is EntityType.STREAM:
+                continue
+            if event.is_deletion:
+                connection.execute(_FORGET, (event.entity.type.value, event.entity.id))
+            elif event.action == "created" and change.creator is not None:
+                connection.execute(_NOTE, (event.entity.type.value, event.entity.id, change.creator))
 
 
 def creator(connection: sqlite3.Connection, entity: EntityId) -> str | None:

@@ -55,10 +55,14 @@ _DELETE_SOURCES = "DELETE FROM permission_sources WHERE permissions = ?"
 _IS_USED = "SELECT 1 FROM incarnations WHERE permissions = ? LIMIT 1"
 # Policies that the search index does not have yet are read: one too many is better than one too few.
 _REFERENCES = f"""
-    SELECT (SELECT count(*) FROM named_policies WHERE policy = ?1),
-           (SELECT count(*) FROM search_imports WHERE imported = ?1)
+    SELECT (SELECT count(*) FROM named_policies WHERE policy = ?1 AND thing NOT IN
+            (SELECT entities.key FROM json_each(?3) AS other
+             JOIN entities ON entities.type = 'thing' AND entities.id = other.value)),
+           (SELECT count(*) FROM search_imports
+            WHERE imported = ?1 AND importer NOT IN (SELECT value FROM json_each(?4)))
            + (SELECT count(*) FROM search_progress JOIN entities ON key > indexed
-              WHERE indexed < {COMPLETE} AND type = 'policy' AND id != ?1 AND instr(state, ?2) > 0)
+              WHERE indexed < {COMPLETE} AND type = 'policy' AND id != ?1 AND instr(state, ?2) > 0
+              AND id NOT IN (SELECT value FROM json_each(?4)))
 """
 _NAME_ALL = (
     "DELETE FROM named_policies",
@@ -161,7 +165,13 @@ def ended(connection: sqlite3.Connection, type: str, id: str) -> list[Incarnatio
     return [Incarnation._make(row) for row in connection.execute(_ENDED, (type, id))]
 
 
-def references(connection: sqlite3.Connection, policy: str) -> PolicyReferences:
-    """Return how many committed things name a policy, and how many policies import it."""
-    quoted = msgspec.json.encode(policy)
-    return PolicyReferences._make(connection.execute(_REFERENCES, (policy, quoted)).fetchone())
+def references(
+    connection: sqlite3.Connection, policy: str, other_things: Sequence[str] = (), other_policies: Sequence[str] = ()
+) -> PolicyReferences:
+    """Return how many committed things name a policy, and how many policies import it.
+
+    The other things and policies are left out. It is one statement, so that no commit comes between.
+    """
+    quoted, things, policies = map(msgspec.json.encode, (policy, other_things, other_policies))
+    row = connection.execute(_REFERENCES, (policy, quoted, things.decode(), policies.decode())).fetchone()
+    return PolicyReferences._make(row)

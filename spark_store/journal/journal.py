@@ -32,7 +32,7 @@ from spark_store.errors import (
     Unstorable,
     translate_sqlite_error,
 )
-from spark_store.journal import incarnations, schema, statements
+from spark_store.journal import creators, incarnations, schema, statements
 from spark_store.journal.batch import PlannedState, plan
 from spark_store.records import Change, DeliveryName, HistoryStart, NumberedEvent, OldestEvent, Snapshot, entity_of
 from spark_store.search import index
@@ -378,6 +378,7 @@ class Journal:
             self._writer.executemany(_UPDATE_ENTITY, known)
             yield
         incarnations.store(self._writer, changes, states, keys)
+        creators.store(self._writer, changes)
         if events:
             for rows in batched([*enumerate(zip(events, causes, strict=True), seq + 1)]):
                 self._writer.executemany(

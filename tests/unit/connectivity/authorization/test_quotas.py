@@ -67,6 +67,30 @@ def test_a_count_corrects_what_is_stored_and_keeps_the_day_and_what_came_meanwhi
     assert set(quotas) == {(THINGS, 3, 10), (EVENTS, 5, 10)}
 
 
+def test_names_without_a_quota_are_not_kept() -> None:
+    quotas = Quotas([rule(namespaces=["acme.*"], things=10)])
+    for number in range(100):
+        quotas.take({(QuotaHolder.NAMESPACE, f"n{number}", Quantity.THINGS): 1, EVENTS: 1}, DAY)
+    quotas.begin_count()
+    quotas.end_count({(QuotaHolder.NAMESPACE, "other", Quantity.THINGS): 1})
+    assert list(quotas) == []
+    assert not quotas._used
+
+
+def test_square_brackets_are_parts_of_names() -> None:
+    quotas = Quotas([rule(subjects=["ip:[2001:db8::?]"], things=1)])
+    assert quotas.allowed((QuotaHolder.SUBJECT, "ip:[2001:db8::1]", Quantity.THINGS)) == 1
+    assert quotas.allowed((QuotaHolder.SUBJECT, "ip:2", Quantity.THINGS)) is None
+
+
+def test_what_was_not_stored_is_given_back() -> None:
+    quotas = Quotas([rule(namespaces=["acme.*"], things=1), rule(subjects=["*"], events_per_day=1)])
+    assert quotas.take({THINGS: 1, EVENTS: 1}, DAY) is None
+    quotas.give_back({THINGS: 1, EVENTS: 1})
+    assert quotas.take({THINGS: 1, EVENTS: 1}, DAY) is None
+    assert quotas.take({THINGS: 1}, DAY) is not None
+
+
 def test_names_without_use_are_forgotten_with_the_next_count() -> None:
     quotas = Quotas([rule(namespaces=["*"], things=10)])
     for number in range(100):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,19 @@ from connectivity.authorization.quotas import Quotas
 from connectivity.config.quotas import QuotaRule
 from connectivity.dispatch.quota_check import QuotaCheck
 from connectivity.store.store import Store
-from tests.support.in_process.service import OWNER, ConnectionHarness, command, creation, document, policy, turn
+from spark_store.journal.journal import Journal
+from tests.support.in_process.service import (
+    NOW,
+    OWNER,
+    ConnectionHarness,
+    Disk,
+    command,
+    creation,
+    document,
+    policy,
+    turn,
+    until,
+)
 from tests.support.temporary_journal import TemporaryJournal
 
 pytestmark = pytest.mark.usefixtures("harnesses")
@@ -26,14 +39,21 @@ def policy_creation(name: str) -> bytes:
 class Bounded:
     """A service with quotas."""
 
-    def __init__(self, *rules: dict[str, Any], low_space: int = 0, free: Callable[[Path], int] = lambda _: 0) -> None:
+    def __init__(
+        self,
+        *rules: dict[str, Any],
+        low_space: int = 0,
+        free: Callable[[Path], int] = lambda _: 0,
+        journal: Journal | None = None,
+    ) -> None:
+        self.now = NOW
         self.quotas = quotas = Quotas([QuotaRule.model_validate(rule) for rule in rules])
 
         def check(store: Store) -> QuotaCheck:
-            self.check = QuotaCheck(store, quotas, low_space, free)
+            self.check = QuotaCheck(store, quotas, low_space, lambda: self.now, free)
             return self.check
 
-        self.harness = ConnectionHarness(journal=TemporaryJournal(), quota_check=check)
+        self.harness = ConnectionHarness(journal=journal or TemporaryJournal(), quota_check=check)
         self.ask = self.harness.ask
 
     async def status(self, payload: bytes) -> int:
@@ -81,6 +101,50 @@ async def test_events_per_day_are_refused_with_429() -> None:
     assert [await bounded.status(turn(number)) for number in range(2)] == [201, 204]
     refused = await bounded.ask(turn(2))
     assert (refused["status"], refused["value"]["error"]) == (429, "things:dailyquota.exceeded")
+
+
+async def test_a_quota_per_day_ends_with_the_day_of_the_service_whatever_the_events_say() -> None:
+    bounded = Bounded({"subjects": ["*"], "events_per_day": 4})
+    bounded.harness.now = NOW + timedelta(days=30)
+    assert await bounded.status(creation("from-the-future")) == 201
+    bounded.harness.now = NOW
+    assert await bounded.status(creation()) == 201
+    assert await bounded.status(command("modify", "/attributes/on", 1, name="from-the-future")) == 429
+    bounded.now = NOW + timedelta(days=1)
+    assert await bounded.status(command("modify", "/attributes/on", 1, name="from-the-future")) == 201
+
+
+async def test_a_deletion_is_possible_whatever_was_changed_today() -> None:
+    bounded = Bounded({"subjects": ["*"], "events_per_day": 2})
+    assert await bounded.status(creation()) == 201
+    assert await bounded.status(turn(1)) == 429
+    assert await bounded.status(command("delete")) == 204
+
+
+async def test_a_change_that_cannot_be_stored_is_not_counted() -> None:
+    disk = Disk()
+    bounded = Bounded({"namespaces": ["*"], "things": 1}, {"subjects": ["*"], "events_per_day": 2}, journal=disk)
+    disk.full = True
+    bounded.harness.deliver(creation())
+    await until(lambda: bool(bounded.harness.postponed))
+    assert [used for _, used, _ in bounded.quotas] == [0, 0]
+    disk.full = False
+    await until(lambda: bounded.harness.store.is_available)
+    assert await bounded.status(creation()) == 201
+
+
+async def test_creators_are_stored_with_their_creations_and_forgotten_with_deletions() -> None:
+    disk = Disk()
+    bounded = Bounded({"subjects": ["*"], "things": 50}, journal=disk)
+    before = disk.commits
+    bounded.harness.deliver(*(creation(f"lamp-{number}") for number in range(20)))
+    await bounded.harness.settled(20)
+    assert disk.commits == before + 1
+    await bounded.ask(command("delete", name="lamp-1"))
+    named = bounded.harness.store.read(
+        lambda it: it.execute("SELECT count(*) FROM creators WHERE type = 'thing'").fetchone()
+    )
+    assert named == (19,)
 
 
 async def test_a_refused_change_leaves_no_trace() -> None:

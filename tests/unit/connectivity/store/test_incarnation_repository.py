@@ -72,6 +72,15 @@ async def test_a_deletion_that_cannot_be_stored_is_forgotten(store: Store, disk:
     await store.close()
 
 
+async def test_references_are_counted_once_between_a_commit_and_its_report(store: Store, disk: Disk) -> None:
+    await store.submit([change(store, LAMP, "created", NAMING), change(store, FAN, "created", NAMING)])
+    deleting = change(store, LAMP, "deleted")
+    store.stage(deleting)
+    disk.append([deleting])
+    assert store.lives.references(POLICY) == (1, 0)
+    await store.close()
+
+
 async def test_references_include_what_is_not_durable_yet(store: Store, disk: Disk) -> None:
     await store.submit([change(store, LAMP, "created", NAMING), change(store, OTHER, "created", {"entries": {}})])
     disk.hold()

@@ -7,7 +7,7 @@ import pytest
 from connectivity.config.quotas import QuotaRule
 from connectivity.subscriptions.manager import Subscriber
 from connectivity.transports.base import ReaderStatus
-from mappings.model.signals import ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
+from mappings.model.signals import Created, ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
 from tests.support.in_process.fakes import KeepingReply
 from tests.support.in_process.subscription_setup import LAMP, READER, Bench
 
@@ -76,3 +76,11 @@ async def test_subscriptions_beyond_a_quota_are_refused_until_one_ends(rule: Quo
     assert expected in refused.fault.message
     bench.cancel(first)
     bench.subscribe()
+
+
+async def test_a_subscription_that_replaces_one_needs_no_further_place() -> None:
+    bench = Bench(quotas=[QuotaRule(subjects=("*",), subscriptions=1)], max_per_user=1)
+    for _ in range(3):
+        signal = Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}, key="own")
+        bench.streams.subscribe(signal, bench.peer)
+        assert isinstance(bench.reply.signals[-1], Created)
