@@ -56,8 +56,8 @@ def growth_by_event(namespace: str, subject: str, size: int) -> Counter[QuotaKey
     return growth
 
 
-class QuotaExceeded(NamedTuple):
-    """A quota that a change would exceed."""
+class QuotaUse(NamedTuple):
+    """The use of a quota."""
 
     key: QuotaKey
     used: int
@@ -110,7 +110,7 @@ class Quotas:
 
     def take(
         self, growth: Mapping[QuotaKey, int], day: str | None = None, *, is_forced: bool = False
-    ) -> QuotaExceeded | None:
+    ) -> QuotaUse | None:
         """Add a growth to the use. If it exceeds a quota, add nothing and return that, unless it is forced.
 
         `day` is the date of the service's clock, needed for quantities of a day.
@@ -124,7 +124,7 @@ class Quotas:
         bounded = {key: (added, allowed) for key, added in growth.items() if (allowed := self.allowed(key)) is not None}
         for key, (added, allowed) in bounded.items():
             if added > 0 and not is_forced and self._used[key] + added > allowed:
-                return QuotaExceeded(key, self._used[key], allowed)
+                return QuotaUse(key, self._used[key], allowed)
         for key, (added, _) in bounded.items():
             self._used[key] += added
             self._since[key] += added
@@ -148,8 +148,8 @@ class Quotas:
         self._used = +self._used
         self._found.clear()
 
-    def __iter__(self) -> Iterator[tuple[QuotaKey, int, int]]:
-        """Iterate over what is used and bounded: key, use, quota."""
+    def __iter__(self) -> Iterator[QuotaUse]:
+        """Iterate over the quotas that are used."""
         for key, used in self._used.items():
             if (allowed := self.allowed(key)) is not None:
-                yield key, used, allowed
+                yield QuotaUse(key, used, allowed)

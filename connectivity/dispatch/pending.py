@@ -46,8 +46,8 @@ class PendingRequest:
 
     `ended` finishes its delivery; None where the delivery does not wait. Until `is_done` (a command is durable, a live
     signal is sent) neither acknowledgements nor the timeout end it. `fallback` is the response to a live signal at its
-    timeout, if its sender asked for one. `may_answer(connection, subjects)` decides who may answer a live signal: nobody
-    before it is sent.
+    timeout, if its sender asked for one. `may_answer(connection, subjects)` decides whether a response to a live signal is
+    accepted: none is before the signal is sent.
     """
 
     __slots__ = (

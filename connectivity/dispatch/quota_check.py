@@ -6,6 +6,7 @@ once, and taken back if it cannot be stored.
 
 from __future__ import annotations
 
+import heapq
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -15,10 +16,10 @@ from pathlib import Path
 
 from connectivity.authorization.quotas import (
     Quantity,
-    QuotaExceeded,
     QuotaHolder,
     QuotaKey,
     Quotas,
+    QuotaUse,
     growth_by_event,
 )
 from connectivity.errors import TwinError
@@ -28,7 +29,7 @@ from connectivity.store.store import Store
 from connectivity.twins import errors
 from connectivity.twins.context import Decision, encode
 from mappings.ids import EntityId, EntityType
-from mappings.model.signals import Command, Event
+from mappings.model.signals import Command
 from mappings.timestamps import utc_text
 from spark_store.records import event_size
 
@@ -75,14 +76,14 @@ class QuotaCheck:
 
         Raises TwinError if it is refused, StoreUnavailable.
         """
-        created = [event.entity for event in decision.events if _is_of_whole(event, "created")]
-        if created and (free := self._free(self._folder)) < self._low_space:
+        is_creation = any(event.is_creation for event in decision.events)
+        if is_creation and (free := self._free(self._folder)) < self._low_space:
             detail = f"found {free} bytes free on the disk, expected at least {self._low_space}"
             raise _refusal(command, "storage.low", detail)
         if not self.bounds_changes:
             return None
         growth = self._growth(decision, subject)
-        is_deletion = all(_is_of_whole(event, "deleted") for event in decision.events)
+        is_deletion = all(event.is_deletion for event in decision.events)
         if (exceeded := self._quotas.take(growth, utc_text(self._now())[:10], is_forced=is_deletion)) is not None:
             code = "dailyquota.exceeded" if exceeded.key[2].is_per_day else "quota.exceeded"
             raise _refusal(command, code, str(exceeded))
@@ -98,8 +99,8 @@ class QuotaCheck:
 
     def nearly_used(self) -> list[str]:
         """Describe the fullest quotas of which nine tenths are used."""
-        nearly = sorted(self._quotas, key=lambda it: it[1] / it[2], reverse=True)[:_MOST_SHOWN]
-        return [str(QuotaExceeded(*it)) for it in nearly if it[1] >= it[2] * _NEARLY]
+        nearly = (use for use in self._quotas if use.used >= use.allowed * _NEARLY)
+        return [str(use) for use in heapq.nlargest(_MOST_SHOWN, nearly, key=lambda use: use.used / use.allowed)]
 
     def figures(self) -> Iterator[GaugeReading]:
         """Yield gauges of the use of the quotas."""
@@ -109,8 +110,7 @@ class QuotaCheck:
         growth: Counter[QuotaKey] = Counter()
         for event in decision.events:
             growth.update(growth_by_event(event.entity.namespace, subject, event_size(event)))
-            if _is_of_whole(event, "created", "deleted"):
-                step = 1 if event.action == "created" else -1
+            if step := event.is_creation - event.is_deletion:
                 owner = subject if step > 0 else self._repository.creator(event.entity)
                 quantity = _EXISTING[event.entity.type]
                 growth[QuotaHolder.NAMESPACE, event.entity.namespace, quantity] += step
@@ -131,16 +131,11 @@ def _size(state: object) -> int:
     return 0 if state is None else len(encode(state))
 
 
-def _is_of_whole(event: Event, *actions: str) -> bool:
-    """Whether an event creates or deletes a whole thing or policy."""
-    return event.action in actions and event.path == "/"
-
-
 def _refusal(command: Command, code: str, detail: str) -> TwinError:
     return errors.refusal(f"{command.entity.type.group}:{code}", command.entity, "/", detail)
 
 
-def quota_figures(uses: Iterable[tuple[QuotaKey, int, int]]) -> Iterator[GaugeReading]:
+def quota_figures(uses: Iterable[QuotaUse]) -> Iterator[GaugeReading]:
     """Yield the fullest quota of each quantity, and the number of those that are nearly full.
 
     They have no names, which may be as many as there are devices.

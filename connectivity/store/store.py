@@ -151,10 +151,8 @@ class Store:
 
         Raises StoreUnavailable.
         """
-        return self._decided.snapshots.get(entity) or self._cache.get(entity) or self._read_snapshot(entity)
-
-    def _read_snapshot(self, entity: EntityId) -> Snapshot | None:
-        if (found := self._journal.snapshot(entity)) is not None:
+        found = self._decided.snapshots.get(entity) or self._cache.get(entity)
+        if found is None and (found := self._journal.snapshot(entity)) is not None:
             self._cache.put(found)
         return found
 

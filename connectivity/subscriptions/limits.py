@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connectivity.authorization.quotas import Quantity, QuotaExceeded, QuotaHolder, QuotaKey
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, QuotaUse
 from connectivity.fair_share import FairShare, PeerShare
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -41,7 +41,7 @@ def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> 
     )
 
 
-def quota_fault(kind: SubscriptionKind, exceeded: QuotaExceeded) -> Fault:
+def quota_fault(kind: SubscriptionKind, exceeded: QuotaUse) -> Fault:
     """Return the fault of a subscribe beyond a quota."""
     return Fault(
         429, _code(kind), f"There are too many subscriptions: {exceeded}.", "Cancel subscriptions, or ask the operator."

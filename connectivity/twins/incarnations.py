@@ -2,7 +2,7 @@
 
 A re-creation begins a new incarnation. The present policy decides about the present one alone; an incarnation that has ended
 is judged by its last policy, imports included, as it was at the deletion. The journal keeps these permissions
-(`spark_store.journal.incarnations`); without them, nobody may read. Unreadable revisions look as if they had never existed.
+(`spark_store.journal.incarnations`); without them, no client may read. Unreadable revisions look as if they never existed.
 """
 
 from __future__ import annotations

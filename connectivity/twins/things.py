@@ -380,7 +380,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
 
 
 def _guard(case: CommandContext, snapshot: Snapshot) -> Enforcer:
-    """Return the permissions on the thing. Nobody has any without a policy."""
+    """Return the permissions on the thing; without a policy there are none."""
     policy = snapshot.policy
     enforcer = case.world.enforcer(policy, snapshot.entity.namespace) if policy is not None else None
     return _NO_PERMISSIONS if enforcer is None else enforcer

@@ -39,12 +39,15 @@ def store(connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
     """Store the creators in a batch, and forget those of deleted entities."""
     for change in changes:
         for event in change.events:
-            if event.path != "/" or event.entity.type is EntityType.STREAM:
-                continue
             if event.is_deletion:
-                connection.execute(_FORGET, (event.entity.type.value, event.entity.id))
-            elif event.action == "created" and change.creator is not None:
+                forget(connection, event.entity.type.value, event.entity.id)
+            elif event.is_creation and change.creator is not None:
                 connection.execute(_NOTE, (event.entity.type.value, event.entity.id, change.creator))
+
+
+def forget(connection: sqlite3.Connection, type: str, id: str) -> None:
+    """Forget the creator of an entity."""
+    connection.execute(_FORGET, (type, id))
 
 
 def creator(connection: sqlite3.Connection, entity: EntityId) -> str | None:

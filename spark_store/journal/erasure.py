@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from spark_store.journal import incarnations
+from spark_store.journal import creators, incarnations
 from spark_store.search import index
 from spark_store.sql import literal
 
@@ -48,7 +48,6 @@ _ENTOMB = """
     UPDATE entities SET state = NULL, policy = NULL, created = ?, modified = ?, newest_seq = 0, erased = revision
     WHERE type = ? AND id = ?
 """
-_FORGET_CREATOR = "DELETE FROM creators WHERE type = ? AND id = ?"
 _KEY = "SELECT key FROM entities WHERE type = ? AND id = ?"
 _CHUNK = """
     SELECT revision, seq, coalesce(length(value), 0) + length(headers) FROM entries
@@ -125,7 +124,7 @@ def begin(
     index.forget(connection, entity_type, entity)
     incarnations.forget(connection, entity_type, entity)
     connection.execute(_ENTOMB, (at, at, entity_type, entity))
-    connection.execute(_FORGET_CREATOR, (entity_type, entity))
+    creators.forget(connection, entity_type, entity)
     return records(connection, number - 1)[0]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Message
+from confluent_kafka import Message
 
 from connectivity.errors import ConnectionRefused, PublishFailed
 from connectivity.transports.kafka.handshake import _check_login, read_login
@@ -24,47 +24,22 @@ from connectivity.transports.kafka.records import (
 )
 from tests.fuzzing.byte_reader import ByteReader
 from tests.fuzzing.target import target
+from tests.support.kafka_record import Record
 
 _NAMES = ("correlation-id", "creation-time", "ttl", "kafka.topic", "kafka.key", "content-type", "a", "", "ä")
 
 
-class _Record:
-    """A record as the library hands it over."""
-
-    def __init__(self, reader: ByteReader) -> None:
-        self._time = reader.byte()
-        self._key = reader.take() if reader.flag() else None
-        self._headers = [
-            (reader.text(_NAMES), reader.take() if reader.byte() < 240 else None) for _ in range(reader.below(8))
-        ]
-        self._value = reader.rest() or None
-
-    def headers(self) -> list[tuple[str, bytes | None]]:
-        if any("\ufffd" in name for name, _ in self._headers):
-            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-        return self._headers
-
-    def topic(self) -> str:
-        return "in"
-
-    def partition(self) -> int:
-        return 3
-
-    def offset(self) -> int:
-        return 12
-
-    def timestamp(self) -> tuple[int, int]:
-        return (TIMESTAMP_CREATE_TIME if self._time else TIMESTAMP_NOT_AVAILABLE), self._time
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
+def _record(reader: ByteReader) -> Record:
+    time = reader.byte()
+    key = reader.take() if reader.flag() else None
+    headers = [(reader.text(_NAMES), reader.take() if reader.byte() < 240 else None) for _ in range(reader.below(8))]
+    is_invalid = any("\ufffd" in name for name, _ in headers)
+    error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+    return Record(error if is_invalid else headers, value=reader.rest() or None, key=key, time=time)
 
 
 def read_record(data: bytes) -> None:
-    record: Any = _Record(ByteReader(data))
+    record: Any = _record(ByteReader(data))
     envelope = envelope_of(cast(Message, record), "in")
     assert envelope.headers[TOPIC] == "in"
     assert envelope.headers[CORRELATION_ID] is not None

@@ -80,7 +80,7 @@ async def call(work: Coroutine[Any, Any, T], patience: float | None, end: asynci
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Take the error of a call, which the event loop would log if nobody waits for it any more."""
+    """Retrieve the error of a call that is no longer awaited, since the event loop would log it."""
     if not task.cancelled():
         task.exception()
 

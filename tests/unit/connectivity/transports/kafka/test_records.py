@@ -5,42 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 from structlog.testing import capture_logs
 
 from connectivity.transports.kafka.records import envelope_of, is_expired
 from mappings.model.envelope import Envelope
+from tests.support.kafka_record import Record
 from tests.support.table import each_row
-
-
-class Record:
-    """A message as the library hands it over."""
-
-    def __init__(self, headers: Any, *, value: bytes | None = b"{}", key: bytes | None = None, time: int = 7) -> None:
-        self._headers, self._value, self._key, self._time = headers, value, key, time
-
-    def headers(self) -> Any:
-        if isinstance(self._headers, BaseException):
-            raise self._headers
-        return self._headers
-
-    def topic(self) -> str:
-        return "in"
-
-    def partition(self) -> int:
-        return 3
-
-    def offset(self) -> int:
-        return 12
-
-    def timestamp(self) -> tuple[int, int]:
-        return (TIMESTAMP_CREATE_TIME if self._time else TIMESTAMP_NOT_AVAILABLE), self._time
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
 
 
 def read(headers: Any, **more: Any) -> Envelope:
