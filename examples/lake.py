@@ -19,10 +19,11 @@ from deltalake import DeltaTable
 
 from examples.conversation import NotAsPromised
 from examples.party import NoAnswer
-from examples.programs import HERE, SEARCHED
+from examples.programs import SEARCHED
 from examples.service import Serving
+from spark_store.pipeline.delta_jars import default_folder, jar_names
 
-JARS = HERE.parent / ".run" / "spark"
+JARS = default_folder()
 FILLED_WITHIN = 240.0
 TOLD_EVERY = 5.0
 
@@ -50,7 +51,7 @@ class Replayed:
 
 def brought_by() -> str | None:
     """What brings the Java and the jars that fill a lake, where one of them is missing."""
-    is_there = shutil.which("java", path=SEARCHED) is not None and any(JARS.glob("delta-spark_*.jar"))
+    is_there = shutil.which("java", path=SEARCHED) is not None and all((JARS / name).exists() for name in jar_names())
     return None if is_there else "sudo apt-get install default-jre-headless && tools/spark"
 
 

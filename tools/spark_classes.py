@@ -1,4 +1,4 @@
-"""Prepares Java's classes for Spark, once for a Java and a pyspark: `.run/spark/classes-….jsa`, which each start takes.
+"""Prepares Java's classes for Spark, once for a Java and a pyspark: `classes-….jsa` beside Delta's jars, for each start.
 
 A Java process that begins reads, checks and links thousands of classes of Spark and Delta, which is a third of the time
 until a pipeline follows. Java can write down what it has loaded when it ends (a class-data archive, JEP 350), and map
@@ -26,10 +26,13 @@ from mappings.model.signals import Event
 from spark_store.errors import StoreError
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
-from spark_store.pipeline.session import JARS, find_jars, find_java, prepared_classes
+from spark_store.pipeline.delta_jars import default_folder, find_jars
+from spark_store.pipeline.java import find_java
+from spark_store.pipeline.session import prepared_classes
 from spark_store.queries.spark_query import QueryLimits, SparkQueries, Sql, finder
 from spark_store.records import Change, Snapshot
 
+JARS = default_folder()
 EVENTS = 40
 BATCH = 20
 SECONDS = 600.0

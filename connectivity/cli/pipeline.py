@@ -34,6 +34,16 @@ def run(settings: SettingsFile = None) -> None:
 
 
 @app.command()
+def install(settings: SettingsFile = None, as_json: AsJson = False) -> None:
+    """Fetch Delta's jars, which Spark needs to write the lake, and compare them with their checksums."""
+    found = _run_action(settings, "install")
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(f"{found['folder']}: {'fetched' if found['fetched'] else 'complete before'}")
+
+
+@app.command()
 def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     """Compact small files of the lake, and remove unused ones."""
     found = _run_action(settings, "optimize")

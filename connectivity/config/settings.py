@@ -388,7 +388,12 @@ class SparkSettings(Section):
         "`sc://spark.example:15002`. It needs access to `data_dir`, and Delta Lake.",
     )
     jars: Path | None = Field(
-        default=None, description="Folder of Delta's jars; by default where `make install` puts them."
+        default=None,
+        description="Folder of Delta's jars, where `connectivity pipeline install` puts them. By default a folder in the "
+        "user's cache (`$XDG_CACHE_HOME`, else `~/.cache`).",
+    )
+    mirror: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = Field(
+        default=None, description="Address of the Maven repository that has Delta's jars, instead of the central one."
     )
     memory: Annotated[str, BeforeValidator(read_memory)] = Field(
         default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."

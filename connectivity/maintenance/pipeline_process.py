@@ -51,7 +51,7 @@ _WARNING_EVENTS = {"maintenance failed", "erasure failed", "watermark lost", "cl
 
 _MAINTENANCE = {"maintenance", "maintenance failed"}
 
-_ANSWERS = {"preview", "optimized", "expired", "verified"}
+_ANSWERS = {"installed", "preview", "optimized", "expired", "verified"}
 """The last event of a process that answers a question."""
 
 _FOLLOWING = {"following", "batch"}
@@ -91,6 +91,8 @@ def command(settings: Settings, action: str, *options: str) -> list[str]:
         found.append("--shared-data-dir")
     if spark.jars is not None:
         found += ["--jars", str(spark.jars)]
+    if spark.mirror is not None:
+        found += ["--mirror", spark.mirror]
     if retention := _retention(settings):
         found += ["--retention", json.dumps(retention)]
     if spark.remote is not None:

@@ -124,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--master", default="local[*]", help="Spark's master")
     parser.add_argument("--shared-data-dir", action="store_true", help="every worker of a cluster sees --data-dir")
     parser.add_argument("--jars", type=Path, help="folder of Delta's jars")
+    parser.add_argument("--mirror", help="with `install`: address of a Maven repository instead of the central one")
     parser.add_argument("--memory", default="1g", help="memory of the Java process")
     parser.add_argument(
         "--retention",
@@ -303,7 +304,18 @@ def _verify(given: argparse.Namespace) -> int:
     return EXIT_FAILED if decision.count else 0
 
 
+def _install(given: argparse.Namespace) -> int:
+    from spark_store.pipeline.delta_jars import are_intact, fetch_jars
+
+    folder = _jars(given)
+    if are_new := not are_intact(folder):
+        fetch_jars(folder, given.mirror)
+    say("installed", folder=str(folder), fetched=are_new)
+    return 0
+
+
 _ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "install": _install,
     "run": _run,
     "optimize": _optimize,
     "retention": _forget,
@@ -326,7 +338,6 @@ def _target(
     from pyspark.errors import PySparkException
 
     from spark_store.pipeline.session import (
-        JARS,
         SessionOptions,
         lake_lock,
         scratch_folder,
@@ -350,7 +361,7 @@ def _target(
     with scratch_folder(lake) as scratch:
         options = SessionOptions(
             master=given.master,
-            jars=given.jars or JARS,
+            jars=_jars(given),
             memory=given.memory,
             connect=connect,
             scratch=scratch,
@@ -376,6 +387,12 @@ def _target(
             # A Java process that was killed cannot be asked to stop.
             with contextlib.suppress(Exception):
                 spark.stop()
+
+
+def _jars(given: argparse.Namespace) -> Path:
+    from spark_store.pipeline.delta_jars import default_folder
+
+    return given.jars or default_folder()
 
 
 def _retention(given: argparse.Namespace) -> RetentionRules:

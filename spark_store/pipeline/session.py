@@ -1,8 +1,8 @@
 """Builds a Spark session that can write the lake; the only module that configures Spark.
 
-Spark runs in this process and in a Java process that ends with it. All jars are local: those of pyspark, and Delta's from a
-folder (`tools/spark` downloads them). Python workers use this interpreter. Times are UTC. Only errors are logged. Java's
-classes are preloaded if `tools/spark_classes.py` has prepared them: that halves the start.
+Spark runs in this process and in a Java process that ends with it. All jars are local: those of pyspark, and Delta's
+(`spark_store.pipeline.delta_jars`). Python workers use this interpreter. Times are UTC. Only errors are logged.
+Java's classes are preloaded if `tools/spark_classes.py` has prepared them: that halves the start.
 
 With `connect`, Spark queries of other processes are answered (Spark Connect, on loopback, with a token). They have a lower
 priority: Spark's fair scheduler serves the pool `FIRST` before them, there are more slots than one query uses, and results
@@ -12,7 +12,6 @@ are bounded, since they wait in the memory of the Java process.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import gc
 import os
@@ -20,7 +19,6 @@ import re
 import secrets
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
@@ -28,29 +26,20 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import pyspark
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_store.errors import LakeBusy, SparkMissing, StoreUnavailable
+from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.lake.tables import Lake
-
-OLDEST_JAVA = 17
-JARS = Path(__file__).parents[2] / ".run" / "spark"
-"""Where `make install` puts Delta's jars."""
+from spark_store.pipeline.delta_jars import default_folder, find_jars
+from spark_store.pipeline.java import JavaProgram, find_java
 
 STDERR = 2
 
 _LOOK_SECONDS = 0.2
-_JAVA_SECONDS = 60.0
-_NO_PROGRAM = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
-"""Errors of the system for files that are no programs. Other errors may pass, such as lack of memory."""
-
-_BUILD = re.compile(r"\(build ([\w.+-]+)")
-_WANTED_JARS = ("delta-spark_*.jar", "delta-storage-*.jar")
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 _POOLS = Path(__file__).with_name("pools.xml")
 FIRST = "pipeline"
@@ -139,7 +128,7 @@ class SessionOptions:
     """
 
     master: str = "local[*]"
-    jars: Path = JARS
+    jars: Path = field(default_factory=default_folder)
     memory: str = "1g"
     connect: ConnectOptions | None = None
     scratch: Path | None = None
@@ -148,49 +137,6 @@ class SessionOptions:
     @property
     def is_local(self) -> bool:
         return self.master.startswith("local")
-
-
-def find_jars(folder: Path) -> list[Path]:
-    """Delta's jars. Raises SparkMissing where they are not there."""
-    found = [jar for pattern in _WANTED_JARS for jar in sorted(folder.glob(pattern))]
-    if len(found) != len(_WANTED_JARS):
-        raise SparkMissing(
-            f"{folder}: expected the jars {' and '.join(_WANTED_JARS)}, found "
-            f"{', '.join(jar.name for jar in found) or 'none'}; `make install` or tools/spark fetches them"
-        )
-    return found
-
-
-class JavaProgram(NamedTuple):
-    """A program, and its version: the first words of its second line, such as `17.0.15+6-Debian-1deb12u1`."""
-
-    program: str
-    build: str
-
-
-def find_java() -> JavaProgram:
-    """Return the Java that Spark will run.
-
-    Raises SparkMissing if there is none that is new enough, StoreUnavailable if it does not answer now.
-    """
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    expected = f"expected Java {OLDEST_JAVA} or later"
-    if java is None:
-        raise SparkMissing(f"{expected}, found none; install one (on Debian: default-jre-headless)")
-    try:
-        said = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=_JAVA_SECONDS, check=True
-        ).stderr
-    except (OSError, subprocess.SubprocessError) as error:
-        if isinstance(error, OSError) and error.errno in _NO_PROGRAM:
-            raise SparkMissing(f"{expected}, found {java}, which does not start: {error}") from error
-        raise StoreUnavailable(f"{expected}, found {java}, which does not answer: {error}") from error
-    version = re.search(r'version "(\d+)', said)
-    if version is None or int(version[1]) < OLDEST_JAVA:
-        raise SparkMissing(f"{expected}, found {java}, which says {said.splitlines()[:1]}")
-    build = _BUILD.search(said)
-    return JavaProgram(java, build[1] if build is not None else version[1])
 
 
 def prepared_classes(jars: Path, java: JavaProgram) -> Path:

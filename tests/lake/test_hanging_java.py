@@ -8,7 +8,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_store.pipeline.session import find_java
+from spark_store.pipeline.java import find_java
 from tests.support.watchdog import java_stacks_of
 
 

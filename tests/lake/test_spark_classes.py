@@ -10,7 +10,9 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_store.pipeline.session import JARS, JavaProgram, find_java, java_pid, prepared_classes
+from spark_store.pipeline.delta_jars import default_folder
+from spark_store.pipeline.java import JavaProgram, find_java
+from spark_store.pipeline.session import java_pid, prepared_classes
 from tools.spark_classes import is_fresh, main, run
 
 
@@ -18,7 +20,7 @@ from tools.spark_classes import is_fresh, main, run
 def test_a_java_that_starts_takes_the_prepared_classes(spark: SparkSession) -> None:
     """It maps them, and says nothing where it does not."""
     mapped = Path(f"/proc/{java_pid(spark)}/maps").read_text(encoding="utf-8")
-    assert str(prepared_classes(JARS, find_java())) in mapped
+    assert str(prepared_classes(default_folder(), find_java())) in mapped
 
 
 def test_the_class_archive_is_outdated_after_the_jars_are_installed_again(

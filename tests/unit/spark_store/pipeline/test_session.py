@@ -16,98 +16,26 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from spark_store.errors import SparkMissing, StoreError, StoreUnavailable
+from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
 from spark_store.pipeline.__main__ import EXIT_FAILED
+from spark_store.pipeline.delta_jars import jar_names
+from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
     _TOKEN_VARIABLE,
     FIRST,
     ConnectOptions,
-    JavaProgram,
     SessionOptions,
     _in_environment,
     _master,
     _settings,
     drop_shuffles,
-    find_jars,
-    find_java,
     pass_on,
     prepared_classes,
     start_session,
 )
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.terminal import at_terminal
-
-
-def java(folder: Path, version: str) -> Path:
-    """A Java home whose Java says this."""
-    program = folder / "bin" / "java"
-    program.parent.mkdir(parents=True)
-    program.write_text(f"#!/bin/sh\necho '{version}' >&2\n")
-    program.chmod(0o755)
-    return folder
-
-
-def test_a_java_that_is_new_enough_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, 'openjdk version "21.0.1" 2023-10-17')))
-    assert find_java() == (str(tmp_path / "bin" / "java"), "21")
-
-
-def test_a_java_is_known_by_its_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = 'openjdk version "17.0.15" 2025-04-15\nOpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)'
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
-    found = find_java()
-    assert found.build == "17.0.15+6-Debian-1deb12u1"
-    assert prepared_classes(tmp_path, found).name == f"classes-{found.build}-{pyspark.__version__}.jsa"
-
-
-@pytest.mark.parametrize("said", ['openjdk version "11.0.20"', 'java version "1.8.0_202"', "what?"])
-def test_an_old_java_is_refused_with_its_version_output(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, said)))
-    with pytest.raises(SparkMissing, match=r"expected Java 17 or later, found .*java, which says"):
-        find_java()
-
-
-def test_a_missing_java_raises_an_error_with_the_installation_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SparkMissing, match="found none; install one"):
-        find_java()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    with pytest.raises(SparkMissing, match="does not start"):
-        find_java()
-
-
-@pytest.mark.parametrize("script", ["exec sleep 9", "kill -KILL $$", "echo no memory >&2; exit 1"])
-def test_a_java_that_does_not_answer_this_time_is_not_missing(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = java(tmp_path, "") / "bin" / "java"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(session, "_JAVA_SECONDS", 0.5)
-    with pytest.raises(StoreUnavailable, match=r"expected Java 17 or later, found .*java, which does not answer"):
-        find_java()
-
-
-@pytest.mark.parametrize(
-    ("number", "expected"),
-    [(errno.EAGAIN, StoreUnavailable), (errno.ENOMEM, StoreUnavailable), (errno.ENOEXEC, SparkMissing)],
-)
-def test_a_java_that_cannot_be_started_is_missing_only_where_it_is_no_program(
-    number: int, expected: type[StoreError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuses(*_: object, **__: object) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setenv("JAVA_HOME", str(java(tmp_path, "")))
-    monkeypatch.setattr(subprocess, "run", refuses)
-    with pytest.raises(expected):
-        find_java()
 
 
 @pytest.mark.parametrize(
@@ -146,14 +74,6 @@ def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pyt
     with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
         start_session(SessionOptions())
     assert "org.apache" not in str(caught.value)
-
-
-def test_missing_jars_raise_an_error_with_the_command_that_fetches_them(tmp_path: Path) -> None:
-    (tmp_path / "delta-storage-4.4.0.jar").touch()
-    with pytest.raises(SparkMissing, match=r"found delta-storage-4\.4\.0\.jar; `make install`"):
-        find_jars(tmp_path)
-    (tmp_path / "delta-spark_4.2_2.13-4.4.0.jar").touch()
-    assert len(find_jars(tmp_path)) == 2
 
 
 def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> None:
@@ -267,7 +187,7 @@ def test_at_a_terminal_the_pipeline_shows_java_output_without_its_startup_lines(
     program.chmod(0o755)
     jars = tmp_path / "jars"
     jars.mkdir()
-    for name in ("delta-storage-1.jar", "delta-spark_2-1.jar"):
+    for name in jar_names():
         (jars / name).touch()
     folder = DataFolder(tmp_path / "data").folder
     process = subprocess.run(
@@ -325,3 +245,8 @@ def test_shuffle_files_are_removed_after_a_java_garbage_collection(aside: Path) 
 def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(aside: Path) -> None:
     spark: Any = Collected(aside, needed="shuffle_1_4_0.data")
     assert drop_shuffles(spark, looks=3) == 1
+
+
+def test_prepared_classes_are_named_by_the_builds_of_java_and_spark(tmp_path: Path) -> None:
+    found = prepared_classes(tmp_path, JavaProgram("java", "17.0.15+6"))
+    assert found == tmp_path / f"classes-17.0.15+6-{pyspark.__version__}.jsa"

@@ -1,0 +1,70 @@
+"""`connectivity pipeline install` fetches Delta's jars from a Maven repository, and keeps only those it expects."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_store.errors import SparkMissing, StoreUnavailable
+from spark_store.pipeline.delta_jars import VERSION, are_intact, default_folder, fetch_jars, find_jars
+
+pytestmark = pytest.mark.spark
+
+POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>io.delta</groupId><artifactId>{}</artifactId><version>{}</version></project>"""
+
+
+@pytest.fixture
+def mirror(tmp_path: Path) -> Path:
+    """A folder laid out as a Maven repository, with Delta's jars."""
+    for jar in find_jars(default_folder()):
+        artifact = jar.name.removesuffix(f"-{VERSION}.jar")
+        folder = tmp_path / "mirror" / "io" / "delta" / artifact / VERSION
+        folder.mkdir(parents=True)
+        shutil.copy(jar, folder)
+        folder.joinpath(f"{artifact}-{VERSION}.pom").write_text(POM.format(artifact, VERSION), encoding="utf-8")
+    return tmp_path / "mirror"
+
+
+def install(tmp_path: Path, **spark: str) -> subprocess.CompletedProcess[str]:
+    settings = tmp_path / "settings.json"
+    settings.write_text(json.dumps({"data_dir": str(tmp_path / "data"), "spark": spark}), encoding="utf-8")
+    command = [sys.executable, "-m", "connectivity", "pipeline", "install", "--settings", str(settings)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_the_jars_are_fetched_once_from_the_mirror_of_the_settings(tmp_path: Path, mirror: Path) -> None:
+    jars = tmp_path / "cache" / "jars"
+    fetched = install(tmp_path, jars=str(jars), mirror=mirror.as_uri())
+    assert (fetched.returncode, fetched.stdout) == (0, f"{jars}: fetched\n"), fetched.stderr
+    assert are_intact(jars)
+    assert list(jars.parent.iterdir()) == [jars]
+    again = install(tmp_path, jars=str(jars), mirror="file:///nowhere")
+    assert (again.returncode, again.stdout) == (0, f"{jars}: complete before\n"), again.stderr
+
+
+def test_a_changed_jar_is_refused_and_the_earlier_ones_stay(tmp_path: Path, mirror: Path) -> None:
+    jars = tmp_path / "jars"
+    jars.mkdir()
+    (jars / "earlier").touch()
+    next(mirror.rglob("delta-storage-*.jar")).write_bytes(b"changed")
+    with pytest.raises(SparkMissing, match=r"delta-storage-4\.4\.0\.jar: expected SHA-256 c467\w+, found \w+;"):
+        fetch_jars(jars, mirror.as_uri())
+    assert [it.name for it in jars.iterdir()] == ["earlier"]
+
+
+def test_a_mirror_without_the_jars_is_named_with_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(StoreUnavailable, match=r"cannot be fetched: .*; check the network, or set spark\.mirror"):
+        fetch_jars(tmp_path / "jars", (tmp_path / "nothing").as_uri())
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    ended = install(tmp_path, jars=str(tmp_path / "file" / "jars"))
+    assert ended.returncode == 1
+    assert "file/jars: Delta's jars cannot be written there" in ended.stderr
