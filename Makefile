@@ -1,6 +1,6 @@
 # `make help` lists what there is. A fresh Debian or Ubuntu with git, make and Python 3.11 needs nothing else.
 .DEFAULT_GOAL := help
-.PHONY: demo test test-busy install unit check audit soak coverage bench docs serve clean help constraints format sbom
+.PHONY: demo test test-busy install unit core lowest check audit soak coverage wheel bench docs serve clean help constraints format sbom
 
 RUN := .venv/bin
 # Two workers more than there are cores; a module stays on one worker, and so does all of Spark.
@@ -30,6 +30,11 @@ install: $(READY) ## the environment, and everything that the tests and the demo
 unit: $(READY) ## the tests that need neither broker nor Spark nor Node
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract
 
+core lowest: $(READY)
+	@tools/unit-with $@
+core: ## `make unit` in an environment without any extra
+lowest: ## `make unit` with the lowest versions that pyproject.toml allows
+
 check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
@@ -52,6 +57,10 @@ coverage: install ## which lines and branches `make test` executes, also in the 
 	@$(RUN)/coverage combine -q
 	@$(RUN)/coverage json -q -o .run/coverage.json
 	@$(RUN)/python tools/coverage.py .run/coverage.json
+
+wheel: $(READY) ## the package, as dist/broker_connectivity-….whl
+	@$(RUN)/uv build -q --wheel --no-build-isolation --out-dir dist
+	@ls dist/*.whl
 
 bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench

@@ -27,6 +27,7 @@ import uvloop
 from connectivity.api.app import application
 from connectivity.api.server import server_of
 from connectivity.authorization.quotas import Quotas
+from connectivity.config.extras import missing_extras
 from connectivity.config.settings import Settings, SparkMode, TracingSettings
 from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import ReferenceRules
@@ -120,7 +121,12 @@ class Service:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         settings_file: Path | None = None,
     ) -> None:
-        """`settings_file`: the file of the settings, which no reference of a document may read."""
+        """`settings_file`: the file of the settings, which no reference of a document may read.
+
+        Raises SettingsError for settings that need an extra which is not installed.
+        """
+        if missing := list(missing_extras(settings)):
+            raise SettingsError("\n".join(missing))
         self.settings = settings
         self.tracing = _tracing(settings.tracing)
         self.monitor = PrometheusRegistry()
@@ -376,19 +382,11 @@ def _cold(lake: Lake, erased: Mapping[EntityId, int]) -> Callable[[], LakeHistor
 
 
 def _tracing(settings: TracingSettings) -> Tracing | None:
-    """Return the tracing that the settings ask for.
-
-    Raises SettingsError if its libraries are not installed.
-    """
+    """Return the tracing that the settings ask for. It imports its libraries only then."""
     if settings.endpoint is None:
         return None
-    try:
-        from connectivity.monitoring.tracing import Tracing
-    except ImportError as error:
-        raise SettingsError(
-            f"tracing.endpoint: found {settings.endpoint}, but the module {error.name} is missing; expected "
-            "the extra 'tracing'; install it with: pip install 'broker-connectivity[tracing]'"
-        ) from error
+    from connectivity.monitoring.tracing import Tracing
+
     return Tracing.open(settings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -13,6 +14,7 @@ import hypothesis
 import pytest
 from xdist.workermanage import WorkerController
 
+from connectivity.config.extras import Extra, extra_of
 from tests.support.brokers import BrokerFailed
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
@@ -97,10 +99,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep a module on one worker, all of Spark too, and each private broker; begin with what takes longest."""
+    items[:] = [item for item in items if all(Extra(it.args[0]).is_installed for it in item.iter_markers("extra"))]
     for item in items:
         if item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(_group(item)))
     items.sort(key=_rank)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Leave out the tests of an extra that this environment does not have."""
+    report = yield
+    missing = re.search(r"ModuleNotFoundError: No module named '([\w.]+)'", str(report.longrepr))
+    if missing is not None and extra_of(missing[1]) is not None:
+        report.outcome, report.longrepr, report.result = "passed", None, []
+    return report
 
 
 def _group(item: pytest.Item) -> str:

@@ -38,3 +38,13 @@ install_packages() {
   rm -f "$log"
   return "$status"
 }
+
+# uv does not read pip's configuration: an index or authority that was set up for pip is handed on.
+configure_uv() {
+  local index authority
+  index=${PIP_INDEX_URL:-$(pip_setting "$1" index-url)}
+  authority=${PIP_CERT:-$(pip_setting "$1" cert)}
+  if [ -n "$index" ] && [ -z "${UV_INDEX_URL:-}${UV_DEFAULT_INDEX:-}" ]; then export UV_DEFAULT_INDEX=$index; fi
+  if [ -n "$authority" ] && [ -z "${SSL_CERT_FILE:-}" ]; then export SSL_CERT_FILE=$authority; fi
+}
+pip_setting() { "$1" -m pip config get "global.$2" 2>/dev/null || true; }

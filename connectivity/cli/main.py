@@ -20,6 +20,7 @@ from connectivity.cli.operations import audit
 from connectivity.cli.options import EXITS, AsJson, Paths, load_files, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_json, print_notes, print_problems
 from connectivity.cli.search import search
+from connectivity.config.extras import extra_of
 
 app = typer.Typer(
     name="connectivity",
@@ -96,4 +97,10 @@ def main() -> None:
         # Texts of a file may contain characters that the terminal cannot print.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    app()
+    try:
+        app()
+    except ModuleNotFoundError as error:
+        if (extra := extra_of(error.name or "")) is None:
+            raise
+        print_error(f"this command needs {extra.expected}")
+        sys.exit(2)

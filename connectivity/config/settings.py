@@ -29,6 +29,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from connectivity.config.api_settings import ApiSettings
+from connectivity.config.extras import Extra
 from connectivity.config.quantities import (
     FOREVER,
     Duration,
@@ -377,9 +378,9 @@ class SparkSettings(Section):
     """Where Spark runs, if at all."""
 
     mode: Annotated[SparkMode, BeforeValidator(read_off_as_text)] = Field(
-        default=SparkMode.EMBEDDED,
+        default_factory=lambda: SparkMode.EMBEDDED if Extra.SPARK.is_installed else SparkMode.OFF,
         description="`embedded`: the service runs the pipeline; `external`: another process runs it; `off`: no lake, the "
-        "journal keeps everything.",
+        "journal keeps everything. Default: `embedded` if the extra `spark` is installed, else `off`.",
     )
     master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
     remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pydantic import ValidationError
 
+from connectivity.config.extras import Extra
 from connectivity.config.problems import did_you_mean, json_path, show
 from connectivity.connections.model import (
     Connection,
@@ -338,6 +339,9 @@ def _check_definition(path: str, definition: MappingDefinition) -> Iterator[Prob
                 found = f"{found}: {problem.reason}"
             hint = f"did you mean {problem.nearest}?" if problem.nearest else None
             yield Problem(place, found, problem.expected, hint, problem.code)
+        return
+    if scripts is not None and not Extra.JAVASCRIPT.is_installed:
+        yield Problem(f"{path}.mappingEngine", show(definition.mapping_engine), Extra.JAVASCRIPT.expected, code=FAILED)
         return
     for option, wrong in script_problems(scripts) if scripts is not None else ():
         yield Problem(f"{path}.options.{option}", wrong, "a script that can be loaded", code=FAILED)

@@ -29,8 +29,6 @@ from spark_store.errors import (
 from spark_store.files import write_atomically
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.durability import sync
-from spark_store.lake.reader import files, position
-from spark_store.lake.rows import version
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
 from spark_store.records import now_text
 
@@ -162,6 +160,9 @@ class _Copying:
                 self._file(source / _LOG, target / _LOG, earlier and earlier / _LOG, name)
             except FileNotFoundError as error:
                 raise _FileDisappeared(f"{error.filename} is gone") from error
+        from spark_store.lake.reader import files
+        from spark_store.lake.rows import version
+
         for name, size in files(self._target, table).items():
             found = target / name
             if not found.is_file() or found.stat().st_size != size:
@@ -231,7 +232,11 @@ def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> 
     for name in ("-wal", "-shm"):
         copy.journal.with_name(f"{copy.journal.name}{name}").unlink(missing_ok=True)
     trimmed = newest if oldest is None else oldest - 1
-    reached = position(copy).seq if EVENTS.name in tables else None
+    reached = None
+    if EVENTS.name in tables:
+        from spark_store.lake.reader import position
+
+        reached = position(copy).seq
     if reached is not None and reached > newest:
         raise LakeUnfit(f"the lake has event {reached}, the journal ends at {newest}: they are not of the same service")
     if trimmed > (reached or 0):

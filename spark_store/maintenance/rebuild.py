@@ -22,8 +22,6 @@ from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_te
 from spark_store.journal import incarnations
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, expect_journal
-from spark_store.lake import reader
-from spark_store.lake import rows as lake_rows
 from spark_store.lake.tables import APP, EVENTS, LATEST, Lake
 from spark_store.records import Snapshot, entity_of
 from spark_store.search import index_builder
@@ -89,7 +87,7 @@ def rebuild_journal(
     # Brings an older file to the newest schema.
     with contextlib.closing(Journal.open(place.journal)) as journal:
         newest = journal.newest_seq()
-    if place.has(EVENTS) and (held := reader.last_transaction(place, EVENTS, APP)) > newest:
+    if (held := _last_in_lake(place)) > newest:
         raise LakeUnfit(
             f"{place.journal}: expected a journal that reaches to event {held}, which the lake holds, found one that ends "
             f"at {newest}; restore the newer journal first"
@@ -105,6 +103,15 @@ def rebuild_journal(
         _do(connection, incarnations.name_all)
         _index(connection)
         return run.end()
+
+
+def _last_in_lake(place: Lake) -> int:
+    """Return the number of the last event in the lake. Its libraries are only needed if there is one."""
+    if not place.has(EVENTS):
+        return 0
+    from spark_store.lake.reader import last_transaction
+
+    return last_transaction(place, EVENTS, APP)
 
 
 def rebuild_index(place: Lake, *, factory: type[sqlite3.Connection] = sqlite3.Connection) -> int:
@@ -176,15 +183,21 @@ class _Run:
     def add_unknown(self) -> None:
         """Add entities and deletions that only the lake knows."""
         with self._transaction():
-            for state in lake_rows.latest_states(self._place) if self._has_latest else ():
-                if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
-                    self._connection.execute(_INSERT, state)
-                    self._note("added", state)
-            for deletion in lake_rows.deletions(self._place):
-                incarnations.add_deletion(self._connection, *deletion)
+            if self._place.has(EVENTS):
+                self._add_from_lake()
             # After an interruption, added entities are not processed again.
             (self._key,) = self._connection.execute(_LAST).fetchone()
             self._set_count("key", self._key)
+
+    def _add_from_lake(self) -> None:
+        from spark_store.lake import rows
+
+        for state in rows.latest_states(self._place) if self._has_latest else ():
+            if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
+                self._connection.execute(_INSERT, state)
+                self._note("added", state)
+        for deletion in rows.deletions(self._place):
+            incarnations.add_deletion(self._connection, *deletion)
 
     def end(self) -> RebuildReport:
         """Forget how far this came."""
@@ -198,7 +211,9 @@ class _Run:
     def _known_entities(self, states: Sequence[EntityState]) -> dict[tuple[str, str], EntityState]:
         if not states or not self._has_latest:
             return {}
-        found = lake_rows.latest_states(self._place, sorted({state.entity for state in states}))
+        from spark_store.lake import rows
+
+        found = rows.latest_states(self._place, sorted({state.entity for state in states}))
         return {(state.entity_type, state.entity): state for state in found}
 
     def _rebuild(self, row: _Row, known: EntityState | None) -> None:

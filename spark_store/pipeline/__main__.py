@@ -32,7 +32,6 @@ from mappings.timestamps import utc_text
 from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, translate_system_error
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
-from spark_store.lake.status import read_status
 from spark_store.lake.tables import EVENTS, TABLES, Lake
 from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
 from spark_store.records import now_text
@@ -89,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _ACTIONS[given.action](given)
     except ImportError as error:
         say(
-            "failed", reason=f"expected pyspark and its dependencies, found: {error}; install them", kind="SparkMissing"
+            "failed",
+            reason=f"expected the extra 'spark', found {error}; install it with: pip install 'broker-connectivity[spark]'",
+            kind="SparkMissing",
         )
         return EXIT_MISSING
     except (StoreError, OSError) as error:
@@ -164,6 +165,8 @@ def _seconds(text: str) -> timedelta:
 
 
 def _status(given: argparse.Namespace) -> int:
+    from spark_store.lake.status import read_status
+
     say("status", **read_status(Lake(given.data_dir), datetime.now(UTC)))
     return 0
 
@@ -305,12 +308,10 @@ def _verify(given: argparse.Namespace) -> int:
 
 
 def _install(given: argparse.Namespace) -> int:
-    from spark_store.pipeline.delta_jars import are_intact, fetch_jars
+    from spark_store.pipeline.delta_jars import install_jars
 
     folder = _jars(given)
-    if are_new := not are_intact(folder):
-        fetch_jars(folder, given.mirror)
-    say("installed", folder=str(folder), fetched=are_new)
+    say("installed", fetched=install_jars(folder, given.mirror), folder=str(folder))
     return 0
 
 

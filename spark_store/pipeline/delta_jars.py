@@ -51,18 +51,16 @@ def find_jars(folder: Path) -> list[Path]:
     return jars
 
 
-def are_intact(folder: Path) -> bool:
-    """Return whether the folder has the jars, and their checksums are right."""
-    return not _wrong(folder)
-
-
-def fetch_jars(folder: Path, mirror: str | None = None) -> None:
+def install_jars(folder: Path, mirror: str | None = None) -> bool:
     """Fetch the jars into the folder, which is replaced at once when all are there and right.
 
-    `mirror`: the address of a Maven repository instead of the central one. Raises SparkMissing if `pyspark` or Java is
-    missing, or a jar is not what is expected; StoreUnavailable if the repository or the folder cannot be used now.
+    Return False if the folder had them already. `mirror`: the address of a Maven repository instead of the central one.
+    Raises SparkMissing if `pyspark` or Java is missing, or a jar is not what is expected; StoreUnavailable if the repository
+    or the folder cannot be used now.
     """
     ivy, java = _find_ivy(), find_java()
+    if not _wrong(folder):
+        return False
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
@@ -76,6 +74,7 @@ def fetch_jars(folder: Path, mirror: str | None = None) -> None:
             jars.rename(folder)
     except OSError as error:
         raise translate_system_error(folder, error, "Delta's jars cannot be written there") from error
+    return True
 
 
 def _find_ivy() -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import SparkMissing, StoreUnavailable
-from spark_store.pipeline.delta_jars import VERSION, are_intact, default_folder, fetch_jars, find_jars
+from spark_store.pipeline.delta_jars import VERSION, default_folder, find_jars, install_jars
 
 pytestmark = pytest.mark.spark
 
@@ -42,7 +42,9 @@ def test_the_jars_are_fetched_once_from_the_mirror_of_the_settings(tmp_path: Pat
     jars = tmp_path / "cache" / "jars"
     fetched = install(tmp_path, jars=str(jars), mirror=mirror.as_uri())
     assert (fetched.returncode, fetched.stdout) == (0, f"{jars}: fetched\n"), fetched.stderr
-    assert are_intact(jars)
+    assert {jar.name: jar.read_bytes() for jar in find_jars(jars)} == {
+        jar.name: jar.read_bytes() for jar in find_jars(default_folder())
+    }
     assert list(jars.parent.iterdir()) == [jars]
     again = install(tmp_path, jars=str(jars), mirror="file:///nowhere")
     assert (again.returncode, again.stdout) == (0, f"{jars}: complete before\n"), again.stderr
@@ -54,13 +56,13 @@ def test_a_changed_jar_is_refused_and_the_earlier_ones_stay(tmp_path: Path, mirr
     (jars / "earlier").touch()
     next(mirror.rglob("delta-storage-*.jar")).write_bytes(b"changed")
     with pytest.raises(SparkMissing, match=r"delta-storage-4\.4\.0\.jar: expected SHA-256 c467\w+, found \w+;"):
-        fetch_jars(jars, mirror.as_uri())
+        install_jars(jars, mirror.as_uri())
     assert [it.name for it in jars.iterdir()] == ["earlier"]
 
 
 def test_a_mirror_without_the_jars_is_named_with_the_setting(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match=r"cannot be fetched: .*; check the network, or set spark\.mirror"):
-        fetch_jars(tmp_path / "jars", (tmp_path / "nothing").as_uri())
+        install_jars(tmp_path / "jars", (tmp_path / "nothing").as_uri())
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def _table(prefix: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
 
 def _default_of(field: FieldInfo) -> str:
     """The default as one would write it; a dash where there is none."""
-    match value := field.default:
+    match value := field.get_default(call_default_factory=True):
         case RetentionSettings():
             return f"`{_duration_text(value.default.days)}`"
         case timedelta():

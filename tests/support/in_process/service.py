@@ -50,7 +50,6 @@ from mappings.model.envelope import Envelope
 from mappings.model.signals import Event, Message, SearchQuery, SessionQuery, Subscribe
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
-from spark_store.lake.history_reader import LakeHistory
 from spark_store.records import Change, DeliveryName, Snapshot
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support import memory_transport as _memory_transport  # noqa: F401 (registers the type of the connections here)
@@ -63,6 +62,7 @@ from tests.support.wait import wait_until
 
 if TYPE_CHECKING:
     from connectivity.monitoring.tracing import Tracing
+    from spark_store.lake.history_reader import LakeHistory
 
 NOW = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
 LAMP = EntityId(EntityType.THING, "acme.site", "lamp-7")

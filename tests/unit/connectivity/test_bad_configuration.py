@@ -164,6 +164,7 @@ function mapToDittoProtocolMsg(headers, textPayload) {
 """
 
 
+@pytest.mark.extra("javascript")
 async def test_7_8_a_mapper_that_throws_costs_its_message_alone(runs: None) -> None:
     running = await Running.opened(
         source(),

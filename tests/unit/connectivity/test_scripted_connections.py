@@ -12,6 +12,8 @@ from tests.support.in_process.running_connection import Running
 from tests.support.in_process.service import command, source, streaming, turn
 from tests.support.wait import wait_until
 
+pytestmark = pytest.mark.extra("javascript")
+
 DEVICE = """
 function mapToDittoProtocolMsg(headers, textPayload) {
     const [kind, ...values] = textPayload.split(' ');

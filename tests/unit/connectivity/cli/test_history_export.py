@@ -58,6 +58,7 @@ def test_a_file_without_events_is_reported(settings: Path, monkeypatch: pytest.M
     assert run("--out", "it.parquet", "--settings", settings).stdout == ("it.parquet: no events, 900 bytes\n")
 
 
+@pytest.mark.extra("lake")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -94,6 +95,7 @@ def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -
     assert (result.exit_code, "'--timeout'" in result.stderr) == (2, True)
 
 
+@pytest.mark.extra("lake")
 def test_an_export_without_a_pipeline_ends_with_4_and_explains_the_fix(settings: Path, tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     result = run("--out", out, "--settings", settings)

@@ -29,6 +29,7 @@ def settings(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.extra("lake")
 def test_the_status_is_shown_to_people_and_to_machines(settings: Path) -> None:
     journal = Journal.open(settings.parent / "journal.db")
     journal.append(history(LAMP, 3))
@@ -40,6 +41,7 @@ def test_the_status_is_shown_to_people_and_to_machines(settings: Path) -> None:
     assert json.loads(run("status", "--settings", settings, "--json").stdout)["lag_events"] == 3
 
 
+@pytest.mark.extra("lake")
 def test_a_status_that_cannot_be_read_ends_with_1(settings: Path) -> None:
     result = run("status", "--settings", settings)
     assert (result.exit_code, result.stdout) == (1, "")

@@ -37,6 +37,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
+@pytest.mark.extra("spark")
 def test_design_7_and_8_the_defaults() -> None:
     found = load_settings()
     assert (found.connections_dir, found.data_dir) == (Path("connections"), Path("data"))
@@ -276,7 +277,7 @@ def test_reconnecting_waits_at_least_min_and_at_most_max(tmp_path: Path) -> None
 
 
 def test_design_8_26_a_cluster_with_a_journal_beside_the_service_is_refused(tmp_path: Path) -> None:
-    text = "spark: {master: 'spark://h:7077'}\n"
+    text = "spark: {mode: embedded, master: 'spark://h:7077'}\n"
     assert "spark.shared_data_dir" in problems(written(tmp_path, text))[0]
     shared = text.replace("}", ", shared_data_dir: true}")
     assert load_settings(written(tmp_path, shared)).spark.master == "spark://h:7077"

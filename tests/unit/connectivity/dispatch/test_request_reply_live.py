@@ -377,6 +377,7 @@ SILENT = {
 }
 
 
+@pytest.mark.extra("javascript")
 @pytest.mark.parametrize("label", ["live-response", "other:sent"])
 @pytest.mark.parametrize("is_device_there", [True, False])
 async def test_case_37_a_target_with_a_script_that_drops_the_signal_acknowledges_weakly(

@@ -42,7 +42,7 @@ def say(event, **more):
 
 
 def settings(folder: Path, **more: Any) -> Settings:
-    return Settings(data_dir=folder, **more)
+    return Settings(data_dir=folder, **{"spark": {"mode": "embedded"}, **more})
 
 
 def script(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
@@ -409,11 +409,13 @@ def test_an_answer_may_be_no_while_each_line_is_received(tmp_path: Path, monkeyp
     assert [it["event"] for it in heard] == ["difference", "verified"]
 
 
+@pytest.mark.extra("lake")
 def test_the_status_of_a_folder_without_a_journal_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(NotReadable, match="found no journal"):
         status(settings(tmp_path))
 
 
+@pytest.mark.extra("lake")
 def test_without_a_pipeline_the_status_reports_of_no_lag(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     journal.append(history(LAMP, 5))

@@ -16,6 +16,8 @@ from connectivity.validation.validator import parse
 from tests.support.table import each_row
 from tests.support.validation import validate
 
+pytestmark = pytest.mark.extra("javascript")
+
 
 @each_row(
     ("source", "direction", "problem"),

@@ -27,6 +27,8 @@ TAKEN_OVER = f"""
 import os, sys
 sys.path.append({str(ROOT)!r})
 from connectivity.mapping import sandbox, worker
+
+pytestmark = pytest.mark.extra("javascript")
 run = sandbox.Sandbox.run
 
 def attack(self, sources, libraries, direction, argument):

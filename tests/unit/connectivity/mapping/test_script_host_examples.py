@@ -17,6 +17,8 @@ from mappings.mappers.scripts import Scripts
 from mappings.model.envelope import Envelope
 from mappings.model.signals import Command, Response, TwinEvent
 
+pytestmark = pytest.mark.extra("javascript")
+
 PUMP = EntityId(EntityType.THING, "org.acme", "pump-7")
 
 WEATHER = """

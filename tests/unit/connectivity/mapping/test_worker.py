@@ -16,6 +16,8 @@ from connectivity.mapping.script_protocol import ScriptLimits
 from connectivity.mapping.worker import NOBODY
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.extra("javascript")
+
 
 @pytest.fixture
 async def process(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Path]:

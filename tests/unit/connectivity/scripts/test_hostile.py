@@ -21,6 +21,8 @@ from mappings.model.envelope import Envelope
 from tests.support.table import Table
 from tests.support.wait import PATIENCE
 
+pytestmark = pytest.mark.extra("javascript")
+
 LIMITS = ScriptLimits(seconds=0.15, memory=16 << 20, output=256 << 10)
 ENDS = 30.0
 """Seconds in which a script with a limit of 0.15 has ended on the busiest machine."""

@@ -231,6 +231,7 @@ async def prepared(host: ScriptHost, payload: bytes, headers: dict[str, str], **
     return by.receive(delivery, preparation)
 
 
+@pytest.mark.extra("javascript")
 async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_order(host: ScriptHost) -> None:
     received = await prepared(host, b"21", device(kind="reading"))
     assert received.error is None
@@ -241,6 +242,7 @@ async def test_scripts_stand_anywhere_in_the_list_and_the_results_come_in_its_or
     ]
 
 
+@pytest.mark.extra("javascript")
 @pytest.mark.parametrize("headers", [device(kind="other"), {**device(kind="reading"), "content-type": "image/png"}])
 async def test_the_script_of_a_skipped_mapper_does_not_run(host: ScriptHost, headers: dict[str, str]) -> None:
     received = await prepared(host, b"21", headers)
@@ -259,6 +261,7 @@ async def test_a_failing_script_keeps_signals_of_others_and_ditto_answers(
     assert received.route.mapper.name == "Ditto"
 
 
+@pytest.mark.extra("javascript")
 async def test_a_scripted_signal_that_is_not_allowed_is_answered_by_its_mapper(host: ScriptHost) -> None:
     received = await prepared(host, b"21", device(OTHER), **ENFORCED)
     assert received.error is not None

@@ -223,6 +223,7 @@ async def scripted() -> AsyncIterator[Way]:
     await made.host.close()
 
 
+@pytest.mark.extra("javascript")
 async def test_scripts_make_messages_in_the_order_of_the_list_and_of_the_signals(scripted: Way) -> None:
     for value in (b"1", b"3"):
         assert scripted.route.post(replace(BLINK, value=value), scripted.ended.append) is not None
@@ -233,6 +234,7 @@ async def test_scripts_make_messages_in_the_order_of_the_list_and_of_the_signals
     assert (scripted.ended, scripted.count("published")) == ([None, None], 6)
 
 
+@pytest.mark.extra("javascript")
 @pytest.mark.parametrize(
     ("value", "mapping", "outcome"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from spark_store.errors import SparkMissing
 from spark_store.pipeline import delta_jars
-from spark_store.pipeline.delta_jars import are_intact, default_folder, fetch_jars, find_jars, jar_names
+from spark_store.pipeline.delta_jars import default_folder, find_jars, install_jars, jar_names
 
 
 def test_the_jars_are_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,14 +28,7 @@ def test_missing_jars_raise_an_error_with_the_command_that_fetches_them(tmp_path
     assert [jar.name for jar in find_jars(tmp_path)] == jar_names()
 
 
-def test_jars_with_another_checksum_are_not_intact(tmp_path: Path) -> None:
-    assert not are_intact(tmp_path)
-    for name in jar_names():
-        (tmp_path / name).write_bytes(b"something else")
-    assert not are_intact(tmp_path)
-
-
 def test_without_pyspark_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_jars, "find_spec", lambda _: None)
     with pytest.raises(SparkMissing, match=r"pip install 'broker-connectivity\[spark\]'"):
-        fetch_jars(tmp_path / "jars")
+        install_jars(tmp_path / "jars")

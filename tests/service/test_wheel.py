@@ -1,0 +1,94 @@
+"""The package as users install it: from the wheel, in an empty environment, without the repository."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.connection_documents import Reader, added, client, connection, policy_for, source, topic
+from tests.support.paths import ROOT
+from tests.support.service_process import ServiceProcess
+
+OWNER = "acme:owner"
+MOST_MEGABYTES, MOST_RESIDENT = 100, 90
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that has the core alone."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([ROOT / "tools" / "try-wheel", folder], check=True)
+    return folder / "venv" / "bin"
+
+
+def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(installed / "connectivity"), *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_core_takes_at_most_100_megabytes(installed: Path) -> None:
+    packages = next(installed.parent.glob("lib/python3*/site-packages"))
+    taken = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
+    assert taken <= MOST_MEGABYTES * 1_000_000, f"{taken / 1e6:.0f} MB"
+
+
+def test_examples_without_scripts_are_valid_and_the_others_name_the_extra(installed: Path, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "examples" / "connections", tmp_path / "connections")
+    checked = run(installed, tmp_path, "validate", "--json", "connections")
+    assert checked.returncode == 1
+    assert {problem["expected"] for problem in json.loads(checked.stdout)} == {
+        "the extra 'javascript'; install it with: pip install 'broker-connectivity[javascript]'"
+    }
+
+
+def test_a_command_on_the_lake_names_the_extra(installed: Path, tmp_path: Path) -> None:
+    for action in ("run", "install"):
+        ended = run(installed, tmp_path, "pipeline", action)
+        assert ended.returncode == 4, ended
+        assert "pip install 'broker-connectivity[spark]'" in ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def service(installed: Path, tmp_path: Path) -> Iterator[ServiceProcess]:
+    class Installed(ServiceProcess):
+        program = (str(installed / "connectivity"),)
+
+    with Installed.start(tmp_path, [], spark={}) as started:
+        yield started
+
+
+def test_the_service_takes_at_most_90_megabytes_at_rest(service: ServiceProcess) -> None:
+    assert service.process is not None
+    status = Path(f"/proc/{service.process.pid}/status").read_text(encoding="utf-8")
+    resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+    assert resident <= MOST_RESIDENT * 1000, f"{resident / 1000:.0f} MB"
+
+
+@pytest.mark.broker("mosquitto")
+def test_the_service_replays_a_past_over_mqtt(service: ServiceProcess, mosquitto: Mosquitto) -> None:
+    with added(service, connection(mosquitto, source("wheel", OWNER))), client(mosquitto, "wheel") as asker:
+        value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+        assert asker.ask_for(topic("lamp", "commands/create"), value=value)["status"] == 201
+        changed = asker.ask_for(topic("lamp", "commands/modify"), path="/attributes/n", value=1)
+        assert changed["status"] == 204
+        assert [event["revision"] for event in Reader(asker, "lamp").all()] == [1, 2]
+
+
+def test_settings_that_need_an_extra_name_it_at_the_start(installed: Path, tmp_path: Path) -> None:
+    settings = {"data_dir": "data", "spark": {"mode": "embedded"}, "tracing": {"endpoint": "http://127.0.0.1:4318"}}
+    (tmp_path / "settings.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    ended = run(installed, tmp_path, "serve", "--settings", "settings.yaml")
+    assert ended.returncode == 2
+    assert "spark.mode: found embedded, expected off, or the extra 'spark'" in ended.stderr
+    assert "tracing.endpoint: found http://127.0.0.1:4318, expected none, or the extra 'tracing'" in ended.stderr
+    (tmp_path / "data" / "lake").mkdir(parents=True)
+    (tmp_path / "settings.yaml").write_text(json.dumps({"data_dir": "data"}), encoding="utf-8")
+    ended = run(installed, tmp_path, "serve", "--settings", "settings.yaml")
+    assert ended.returncode == 2
+    assert "data_dir: found a lake in data/lake, expected the extra 'spark'" in ended.stderr
