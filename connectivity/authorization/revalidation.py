@@ -1,15 +1,18 @@
 """Checks permissions again that were granted once (Streamr protocol, permissions; rsio, names).
 
 A subscription may last for years. When policies change, the affected sessions are checked again before they receive what was
-committed with the change. Subjects can also expire without an event, so every session is checked about once a minute, some
-in each second. While the store cannot be read, checks are postponed. Each protocol defines the check and its consequences.
+committed with the change; when a subject has expired, before they receive anything newer. Every session is also checked
+about once a minute, some in each second. While the store cannot be read, checks are postponed. Each protocol defines the
+check and its consequences.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from typing import Final, Generic, TypeAlias, TypeVar
+from heapq import heappop, heappush
+from itertools import count
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import structlog
 
@@ -23,7 +26,8 @@ log = structlog.get_logger(__name__)
 _NAMING_A_POLICY: Final = frozenset({"/", "/policyId"})
 """The path at which a change gives a thing another policy."""
 
-ChangeListener: TypeAlias = Callable[[Collection[EntityId]], object]
+ChangeListener: TypeAlias = Callable[[Collection[EntityId], str], object]
+"""Receives the changed entities, and the time of the newest event of the commit."""
 
 
 def changed_entities(changes: Iterable[Change]) -> set[EntityId]:
@@ -38,13 +42,13 @@ def changed_entities(changes: Iterable[Change]) -> set[EntityId]:
 
 
 class PolicyChangeNotifier:
-    """Notifies of policies that have changed."""
+    """Notifies of policies that have changed, and of the time of what was committed."""
 
     def __init__(self) -> None:
         self._listeners: dict[ChangeListener, None] = {}
 
     def watch(self, listener: ChangeListener) -> None:
-        """Call `listener` with the changed entities after each commit that has changed some."""
+        """Call `listener` after each commit, before anyone receives its events."""
         self._listeners[listener] = None
 
     def leave(self, listener: ChangeListener) -> None:
@@ -53,11 +57,14 @@ class PolicyChangeNotifier:
 
     def notify(self, changes: Iterable[Change], erased: Sequence[EntityId] = ()) -> None:
         """Notify of durable changes. An error of one receiver affects no other."""
-        if not self._listeners or not (found := changed_entities(changes) | set(erased)):
+        if not self._listeners:
             return
+        changes = tuple(changes)
+        found = changed_entities(changes) | set(erased)
+        newest = max((event.timestamp for change in changes for event in change.events), default="")
         for listener in list(self._listeners):
             try:
-                listener(found)
+                listener(found, newest)
             except Exception:
                 log.exception("policy change not processed")
 
@@ -68,6 +75,13 @@ ROUND = 60
 Judged = TypeVar("Judged", bound=Hashable)
 
 
+class AccessDependencies(NamedTuple):
+    """What a check depends on: entities, and the time at which the first subject expires (as in `Event.timestamp`)."""
+
+    entities: frozenset[EntityId] = frozenset()
+    expires: str | None = None
+
+
 class AccessRevalidation(ABC, Generic[Judged]):
     """Repeats permission checks, while there is anyone to check."""
 
@@ -76,6 +90,10 @@ class AccessRevalidation(ABC, Generic[Judged]):
         self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
         """Those whose check was postponed."""
+        self._expires: dict[Judged, str] = {}
+        self._expiring: list[tuple[str, int, Judged]] = []
+        """A heap by time; the number keeps two from being compared. Entries that differ from `_expires` are outdated."""
+        self._numbers = count()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._all!r}>"
@@ -84,8 +102,8 @@ class AccessRevalidation(ABC, Generic[Judged]):
         return judged in self._all
 
     @abstractmethod
-    def concerning(self, judged: Judged) -> frozenset[EntityId]:
-        """Returns the entities on which a check depends. Raises StoreUnavailable."""
+    def concerning(self, judged: Judged) -> AccessDependencies:
+        """Returns what a check depends on. Raises StoreUnavailable."""
 
     @abstractmethod
     def recheck(self, found: Collection[Judged]) -> None:
@@ -93,15 +111,20 @@ class AccessRevalidation(ABC, Generic[Judged]):
 
     def note(self, judged: Judged) -> None:
         """Add someone to check, or update the dependencies. Raises StoreUnavailable."""
-        upon = self.concerning(judged)
+        upon, expires = self.concerning(judged)
         if not len(self._all):
             self._notifier.watch(self._changed)
         self._all.note(judged, upon)
+        self._expires.pop(judged, None)
+        if expires is not None:
+            self._expires[judged] = expires
+            heappush(self._expiring, (expires, next(self._numbers), judged))
 
     def forget(self, judged: Judged) -> None:
         """Remove a check."""
         self._all.forget(judged)
         self._owed.pop(judged, None)
+        self._expires.pop(judged, None)
         if not len(self._all):
             self._notifier.leave(self._changed)
 
@@ -114,17 +137,30 @@ class AccessRevalidation(ABC, Generic[Judged]):
         owed, self._owed = self._owed, {}
         self._judge({**owed, **dict.fromkeys(self._all.turn(ROUND))})
 
-    def _changed(self, entities: Collection[EntityId]) -> None:
+    def _changed(self, entities: Collection[EntityId], newest: str) -> None:
+        self._judge(self._affected(entities) | self._expired(newest))
+
+    def _affected(self, entities: Collection[EntityId]) -> dict[Judged, None]:
+        if not entities:
+            return {}
         things = {entity for entity in entities if entity.type is not EntityType.POLICY}
         found = dict.fromkeys(self._all.of(set(entities) - things))
         # A thing that is replaced as a whole, many times in a second perhaps, has the same policy as a rule.
-        found |= dict.fromkeys(judged for judged in self._all.of(things) if self._depends_on_others(judged))
-        self._judge(found)
+        return found | dict.fromkeys(judged for judged in self._all.of(things) if self._depends_on_others(judged))
+
+    def _expired(self, newest: str) -> dict[Judged, None]:
+        """Return those whose check holds no longer at the time of the newest event."""
+        found: dict[Judged, None] = {}
+        while self._expiring and self._expiring[0][0] <= newest:
+            expires, _, judged = heappop(self._expiring)
+            if self._expires.get(judged) == expires:
+                found[judged] = None
+        return found
 
     def _depends_on_others(self, judged: Judged) -> bool:
         """Whether the dependencies have changed since they were noted."""
         try:
-            return self.concerning(judged) != self._all.upon(judged)
+            return self.concerning(judged).entities != self._all.upon(judged)
         except StoreError:
             return True
 

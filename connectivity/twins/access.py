@@ -4,7 +4,7 @@ A configured stream names its policy; the resource `stream:/<id>` decides. The
 parts of an ID between slashes are the segments of that resource, so `stream:/site-4` covers `site-4/pumps`, and `stream:/`
 every stream with this policy. Publishing does not require READ. Events of a thing or policy are sent unfiltered, so a reader
 needs READ at the root with nothing revoked below. A deleted thing is judged by its last policy. `concerning` returns
-the entities on which the permission of a reader depends.
+what the permission of a reader depends on.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any, Final
 
 from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
+from connectivity.authorization.revalidation import AccessDependencies
 from connectivity.errors import TwinError
 from connectivity.twins import paths
 from connectivity.twins.context import CommandContext, StateLookup
@@ -40,13 +41,19 @@ def may_read_stream(
     return definition is not None and may_use_stream(stream.id, definition, READ, subjects, world)
 
 
-def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: StateLookup) -> frozenset[EntityId]:
-    """Return the policies, and the thing, whose changes may change who may read a stream."""
+def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: StateLookup) -> AccessDependencies:
+    """Return the policies, and the thing, whose changes may change who may read a stream, and the first expiry."""
     found = parse_stream_id(stream)
     if isinstance(found, ThingStream | PolicyStream):
-        return frozenset({found.entity}) | _policies_of(enforcer_of(found.entity, world))
+        return _dependencies(found.entity, enforcer_of(found.entity, world))
     own = streams.get(stream)
-    return frozenset() if own is None else frozenset({own.policy}) | _policies_of(world.enforcer(str(own.policy)))
+    return AccessDependencies() if own is None else _dependencies(own.policy, world.enforcer(str(own.policy)))
+
+
+def _dependencies(entity: EntityId, enforcer: Enforcer | None) -> AccessDependencies:
+    if enforcer is None:
+        return AccessDependencies(frozenset({entity}))
+    return AccessDependencies(enforcer.policies | {entity}, enforcer.expires)
 
 
 _TYPES: Final[Mapping[EntityType, tuple[str, ...]]] = {
@@ -65,10 +72,6 @@ def forbidden(case: CommandContext, enforcer: Enforcer | None, code: str) -> Twi
     """Return the refusal for a missing permission; without any, it is that of a missing entity."""
     is_known = has_any_permission(case.entity, enforcer, case.subjects)
     return case.refuse(code if is_known else not_found(case.entity))
-
-
-def _policies_of(enforcer: Enforcer | None) -> frozenset[EntityId]:
-    return enforcer.policies if enforcer is not None else frozenset()
 
 
 def may_use_stream(

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol, TypeAlias
 
 from connectivity.authorization.enforcer import READ
-from connectivity.authorization.revalidation import AccessRevalidation
+from connectivity.authorization.revalidation import AccessDependencies, AccessRevalidation
 from connectivity.store.store import Store
 from connectivity.twins.access import concerning, may_stream, may_use_stream
 from connectivity.twins.context import StateLookup
@@ -54,10 +54,10 @@ class ReaderRevalidation(AccessRevalidation[tuple[SessionReader, int]]):
         super().__init__(store.policy_changes)
         self._world = world
 
-    def concerning(self, judged: tuple[SessionReader, int]) -> frozenset[EntityId]:
+    def concerning(self, judged: tuple[SessionReader, int]) -> AccessDependencies:
         reader, stream = judged
         if (entity := reader.entity(stream)) is None:
-            return frozenset()
+            return AccessDependencies()
         name = _stream_of_partition(entity) if entity.type is EntityType.STREAM else stream_id_of(entity)
         return concerning(name, reader.streams_there, self._world)
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection
 
-from connectivity.authorization.revalidation import AccessRevalidation
+from connectivity.authorization.revalidation import AccessDependencies, AccessRevalidation
 from connectivity.sessions.streamr.permissions import may_follow
 from connectivity.sessions.streamr.sessions import StreamrSessions
 from connectivity.store.store import Store
 from connectivity.twins.access import concerning
 from connectivity.twins.context import StateLookup
-from mappings.ids import EntityId
 from mappings.streamr.sessions import SendFrame
 
 
@@ -36,7 +35,7 @@ class StreamRevalidation(AccessRevalidation[tuple[StreamrSessions, str]]):
         for followed in self.select(lambda followed: followed[0] is registry):
             self.forget(followed)
 
-    def concerning(self, judged: tuple[StreamrSessions, str]) -> frozenset[EntityId]:
+    def concerning(self, judged: tuple[StreamrSessions, str]) -> AccessDependencies:
         registry, stream = judged
         return concerning(stream, registry.options.streams, self._world)
 

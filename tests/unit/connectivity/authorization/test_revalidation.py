@@ -7,13 +7,20 @@ from collections.abc import Collection
 import pytest
 from structlog.testing import capture_logs
 
-from connectivity.authorization.revalidation import ROUND, AccessRevalidation, PolicyChangeNotifier
+from connectivity.authorization.revalidation import ROUND, AccessDependencies, AccessRevalidation, PolicyChangeNotifier
 from mappings.ids import EntityId
+from mappings.model.signals import Event
 from spark_store.errors import StateDamaged, StoreUnavailable
+from spark_store.records import Change
 from tests.support.twin_world import policy, thing
 
 A, B = policy("acme:a"), policy("acme:b")
 LAMP = thing("acme:lamp")
+NOON = "2030-01-15T12:00:00.000000Z"
+
+
+def change(time: str) -> Change:
+    return Change((Event(LAMP, 2, time, "modified", "/attributes", b"{}", b"{}"),), ())
 
 
 class BanRegistry(AccessRevalidation[str]):
@@ -22,15 +29,16 @@ class BanRegistry(AccessRevalidation[str]):
     def __init__(self, authorities: PolicyChangeNotifier) -> None:
         super().__init__(authorities)
         self.upon: dict[str, frozenset[EntityId]] = {}
+        self.expires: dict[str, str] = {}
         self.banned: set[str] = set()
         self.judged: list[str] = []
         self.is_unreadable = False
         self.damaged: set[str] = set()
 
-    def concerning(self, judged: str) -> frozenset[EntityId]:
+    def concerning(self, judged: str) -> AccessDependencies:
         if self.is_unreadable:
             raise StoreUnavailable("a page cannot be read")
-        return self.upon[judged]
+        return AccessDependencies(self.upon[judged], self.expires.get(judged))
 
     def recheck(self, found: Collection[str]) -> None:
         for judged in found:
@@ -94,6 +102,23 @@ def test_a_thing_concerns_those_alone_for_whom_it_names_another_policy_now(
     assert court.judged == ["ada"]
 
 
+def test_who_expires_is_judged_before_anything_newer_is_sent(
+    authorities: PolicyChangeNotifier, court: BanRegistry
+) -> None:
+    court.expires = {"ada": NOON, "eve": "2030-01-15T13:00:00.000000Z"}
+    for who in ("ada", "bob", "eve"):
+        court.come(who, A)
+    authorities.notify([change("2030-01-15T11:59:59.999999Z")])
+    assert court.judged == []
+    del court.expires["ada"]
+    authorities.notify([change(NOON)])
+    assert court.judged == ["ada"]
+    court.forget("eve")
+    court.come("bob", A)
+    authorities.notify([change("2030-01-15T14:00:00.000000Z")])
+    assert court.judged == ["ada"], "nobody else expires"
+
+
 def test_everybody_is_judged_in_a_round(court: BanRegistry) -> None:
     for number in range(90):
         court.come(str(number), A)
@@ -124,6 +149,6 @@ def test_b10_a_damaged_state_delays_the_checks_of_no_other(
         court.come(name, A)
     court.damaged, court.banned = {"bob"}, {"ada", "eve"}
     with capture_logs() as lines:
-        court._changed({A})
+        court._changed({A}, NOON)
     assert ("ada" in court, "bob" in court, "eve" in court) == (False, True, False)
     assert [(line["event"], line["count"]) for line in lines] == [("permission checks postponed", 1)]

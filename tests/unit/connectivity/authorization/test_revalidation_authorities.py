@@ -13,8 +13,8 @@ from tests.support.twin_world import NOW, policy, thing
 A, LAMP = policy("acme:a"), thing("acme:lamp")
 
 
-def change(entity: EntityId, action: str = "modified", path: str = "/") -> Change:
-    return Change((Event(entity, 2, NOW, action, path, b"{}", b"{}"),), ())
+def change(entity: EntityId, action: str = "modified", path: str = "/", time: str = NOW) -> Change:
+    return Change((Event(entity, 2, time, action, path, b"{}", b"{}"),), ())
 
 
 @pytest.mark.parametrize(
@@ -37,28 +37,32 @@ def test_changes_to_policies_or_policy_references_are_found_among_changes(
 
 
 def test_a_watcher_is_notified_until_it_leaves() -> None:
-    told: list[object] = []
+    told: list[tuple[object, str]] = []
+
+    def tell(found: object, newest: str) -> None:
+        told.append((found, newest))
+
     watched = PolicyChangeNotifier()
     watched.notify([change(A)])
-    watched.watch(told.append)
-    watched.notify([change(A), change(LAMP)])
-    watched.notify([change(LAMP, path="/attributes")])
+    watched.watch(tell)
+    watched.notify([change(A, time="2030"), change(LAMP, time="2031")])
+    watched.notify([change(LAMP, path="/attributes", time="2032")])
     watched.notify([], [LAMP])
-    assert told == [{A, LAMP}, {LAMP}]
-    watched.leave(told.append)
-    watched.leave(told.append)
+    assert told == [({A, LAMP}, "2031"), (set(), "2032"), ({LAMP}, "")]
+    watched.leave(tell)
+    watched.leave(tell)
     watched.notify([change(A)])
-    assert len(told) == 2
+    assert len(told) == 3
     assert len(watched._listeners) == 0
 
 
 def test_an_error_in_one_watcher_does_not_affect_the_others() -> None:
-    def fail(_: object) -> None:
+    def fail(_: object, __: str) -> None:
         raise ValueError("a mistake")
 
     told: list[object] = []
     watched = PolicyChangeNotifier()
     watched.watch(fail)
-    watched.watch(told.append)
+    watched.watch(lambda found, _: told.append(found))
     watched.notify([change(A)])
     assert told == [{A}]

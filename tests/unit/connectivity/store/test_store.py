@@ -122,7 +122,11 @@ async def test_subscribers_are_woken_after_the_waiters_of_the_commit(store: Stor
 
 async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribers(store: Store, gate: Gate) -> None:
     told: list[object] = []
-    store.policy_changes.watch(told.append)
+
+    def tell(found: object, _: str) -> None:
+        told.append(found)
+
+    store.policy_changes.watch(tell)
     store.tail.follow(lambda: told.append("followers"))
     store.submit([change(LAMP, 1), change(POLICY, 1)]).add_done_callback(lambda _: told.append("durable"))
     await store.barrier()
@@ -137,7 +141,7 @@ async def test_policy_watchers_are_notified_before_the_waiters_and_the_subscribe
     assert {POLICY} not in told, "what is not durable has not happened"
     await store.execute(lambda _: None, forgets=LAMP)
     assert {LAMP} in told, "what is erased is nobody's to read"
-    store.policy_changes.leave(told.append)
+    store.policy_changes.leave(tell)
     await store.submit([change(POLICY, 2)])
     assert {POLICY} not in told
 

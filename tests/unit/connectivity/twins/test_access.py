@@ -159,21 +159,21 @@ def test_a_thing_under_another_policy_is_judged_by_that_one() -> None:
 
 def test_read_access_to_a_stream_depends_on_its_policy_and_on_imported_policies() -> None:
     world = a_stream_world()
-    assert concerning("tank", STREAMS, world.world) == {P}
-    assert concerning("lost", STREAMS, world.world) == {policy(OTHER)}, "it may be made at any time"
+    assert concerning("tank", STREAMS, world.world).entities == {P}
+    assert concerning("lost", STREAMS, world.world).entities == {policy(OTHER)}, "it may be made at any time"
     world.write_policy({}, to=OTHER)
     world.send("modify", f"/imports/{OTHER}", {}, to=P)
     for _ in ("there", "deleted, and it may be made anew"):
-        assert concerning("tank", STREAMS, world.world) == {P, policy(OTHER)}
+        assert concerning("tank", STREAMS, world.world).entities == {P, policy(OTHER)}
         world.snapshots.pop(policy(OTHER), None)
-    assert concerning("none", STREAMS, world.world) == set()
+    assert concerning("none", STREAMS, world.world).entities == set()
 
 
 def test_read_access_to_events_depends_on_the_thing_and_on_its_current_policy() -> None:
     world = a_world()
-    assert concerning(f"things/{THING}", {}, world.world) == {T, P}
+    assert concerning(f"things/{THING}", {}, world.world).entities == {T, P}
     world.write_policy({}, to=OTHER)
     world.send("modify", "/policyId", OTHER)
-    assert concerning(f"things/{THING}", {}, world.world) == {T, policy(OTHER)}
-    assert concerning(f"policies/{POLICY}", {}, world.world) == {P}
-    assert concerning("things/acme.plant:none", {}, world.world) == {thing("acme.plant:none")}
+    assert concerning(f"things/{THING}", {}, world.world).entities == {T, policy(OTHER)}
+    assert concerning(f"policies/{POLICY}", {}, world.world).entities == {P}
+    assert concerning("things/acme.plant:none", {}, world.world).entities == {thing("acme.plant:none")}
