@@ -76,7 +76,7 @@ Judged = TypeVar("Judged", bound=Hashable)
 
 
 class AccessDependencies(NamedTuple):
-    """What a check depends on: entities, and the time at which the first subject expires (as in `Event.timestamp`)."""
+    """The entities on which a check depends, and when the first subject expires, as in `Event.timestamp`."""
 
     entities: frozenset[EntityId] = frozenset()
     expires: str | None = None
@@ -92,7 +92,10 @@ class AccessRevalidation(ABC, Generic[Judged]):
         """Those whose check was postponed."""
         self._expires: dict[Judged, str] = {}
         self._expiring: list[tuple[str, int, Judged]] = []
-        """A heap by time; the number keeps two from being compared. Entries that differ from `_expires` are outdated."""
+        """A heap by time; numbers keep two from being compared.
+
+        Entries that differ from `_expires` are outdated.
+        """
         self._numbers = count()
 
     def __repr__(self) -> str:

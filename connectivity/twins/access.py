@@ -42,7 +42,7 @@ def may_read_stream(
 
 
 def concerning(stream: str, streams: Mapping[str, StreamDefinition], world: StateLookup) -> AccessDependencies:
-    """Return the policies, and the thing, whose changes may change who may read a stream, and the first expiry."""
+    """Return the policies and the thing that decide who may read a stream, and the first expiry."""
     found = parse_stream_id(stream)
     if isinstance(found, ThingStream | PolicyStream):
         return _dependencies(found.entity, enforcer_of(found.entity, world))
