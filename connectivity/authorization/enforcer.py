@@ -1,14 +1,16 @@
 """A compiled policy: permissions of subjects on the parts of an entity.
 
-A policy grants and revokes permissions on resources `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. Its entries form
-one tree with a node for each segment; the nearest explicit statement above a path wins, and a revoke wins over a grant at
-the same node (Ditto protocol, effective permission). An enforcer is immutable: compiled once per revision, used many times.
+A policy grants and revokes permissions on resources `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. The nearest
+explicit statement at or above a path wins, and a revoke wins over a grant at the same path (Ditto protocol, effective
+permission). An enforcer only indexes the policy's subjects when it is made; the statements about subjects are collected
+when they ask, so that a policy with thousands of permissions holds up nobody. Its answers never change.
 Subjects whose `expiry` has passed are left out; the enforcer is valid until `expires`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -30,74 +32,106 @@ ALWAYS_VISIBLE: Final[Mapping[str, frozenset[str]]] = {
 }
 """The members of an entity that are shown to every reader of any part."""
 
-_NOBODY: Final[frozenset[str]] = frozenset()
-
-_Statements: TypeAlias = dict[str, Set[str]]
-"""Permissions, and the subjects that have or lose each."""
-
-_PERMISSIONS: Final = (READ, WRITE)
-"""The permissions with a meaning; others are never asked for."""
+_NONE: Final[frozenset[str]] = frozenset()
 
 _KNOWN: Final = 128
 """How many answers an enforcer keeps."""
 
+_KEPT_BY_WEIGHT: Final = 4
+"""How many statements an enforcer keeps for those that ask, as a multiple of its weight."""
+
 _ESCAPED: Final[Mapping[str, int]] = {"policy": 3, "stream": 0}
 """For how many segments all spellings with `~0` are tried."""
 
+_Resources: TypeAlias = Mapping[str, Mapping[str, Sequence[str]]]
+"""The resources of a policy entry, each with its granted and revoked permissions."""
 
-class _Node:
-    """One segment of a resource: grants and revokes here, and here or below."""
 
-    __slots__ = ("children", "granted", "granted_below", "parent", "revoked", "revoked_below")
+class _Statements:
+    """The statements about one permission of some subjects together, by canonical path."""
 
-    def __init__(self, parent: _Node | None) -> None:
-        self.parent = parent
-        self.children: dict[str, _Node] = _NO_CHILDREN
-        self.granted = self.revoked = self.granted_below = self.revoked_below = _NO_STATEMENTS
+    __slots__ = ("_above_granted", "_above_revoked", "by_path")
 
-    def has(self, subjects: Sequence[str], permission: str) -> bool:
-        """Whether several subjects together have a permission: the deepest statement decides, a tie denies."""
-        node: _Node | None = self
-        while node is not None:
-            if not node.revoked.get(permission, _NOBODY).isdisjoint(subjects):
-                return False
-            if not node.granted.get(permission, _NOBODY).isdisjoint(subjects):
-                return True
-            node = node.parent
+    def __init__(self, permission: str, resources: Iterable[_Resources]) -> None:
+        self.by_path: dict[str, bool] = {}
+        """Whether the permission is granted at a path, for paths with a statement."""
+        self._above_granted: Collection[str] | None = None
+        self._above_revoked: Collection[str] | None = None
+        stated = self.by_path
+        for each in resources:
+            for resource, permissions in each.items():
+                if permission in permissions["revoke"]:
+                    stated[resource] = False
+                elif permission in permissions["grant"] and resource not in stated:
+                    stated[resource] = True
+        for written in [each for each in stated if each[-1:] == "/" or "~" in each or "//" in each]:
+            path = _lineage(written)[0]
+            is_granted = stated.pop(written)
+            stated[path] = stated.get(path, True) and is_granted
+
+    def has(self, path: str) -> bool:
+        """Whether the permission is granted at a path: the nearest statement decides."""
+        for each in _lineage(path):
+            if (is_granted := self.by_path.get(each)) is not None:
+                return is_granted
         return False
 
-    def has_below(self, subjects: Sequence[str], permission: str) -> bool:
-        """Whether several subjects together have a permission at any node below."""
-        nodes, asking = [self], frozenset(subjects)
-        while nodes:
-            for below in nodes.pop().children.values():
-                if below.granted_below.get(permission, _NOBODY).isdisjoint(asking):
-                    continue
-                # A grant at the node itself is the deepest statement there, unless one of them is revoked.
-                is_granted = not below.granted.get(permission, _NOBODY).isdisjoint(asking)
-                if is_granted and below.revoked.get(permission, _NOBODY).isdisjoint(asking):
-                    return True
-                nodes.append(below)
-        return False
+    @property
+    def above_granted(self) -> Collection[str]:
+        """The paths with a grant below."""
+        if self._above_granted is None:
+            self._above_granted = self._above(is_granted=True)
+        return self._above_granted
 
+    @property
+    def above_revoked(self) -> Collection[str]:
+        """The paths with a revoke below."""
+        if self._above_revoked is None:
+            self._above_revoked = self._above(is_granted=False)
+        return self._above_revoked
 
-def _join(statements: _Statements, permission: str, subjects: frozenset[str]) -> _Statements:
-    """Add the subjects of an entry. Its resources share them, until those of another entry are added."""
-    if statements is _NO_STATEMENTS:
-        return {permission: subjects}
-    known = statements.get(permission)
-    if known is None:
-        statements[permission] = subjects
-    elif known is not subjects:
-        if isinstance(known, frozenset):
-            known = statements[permission] = set(known)
-        known |= subjects
-    return statements
+    def _above(self, *, is_granted: bool) -> Collection[str]:
+        found: set[str] = set()
+        for path, granted in self.by_path.items():
+            if granted is is_granted:
+                above, slash, _ = path.rpartition("/")
+                while slash and above not in found:
+                    found.add(above)
+                    above, slash, _ = above.rpartition("/")
+        return found or _NONE
 
+    def view(self, value: Any, path: str, *, is_granted: bool) -> Any:
+        """Return the part of a value at a canonical path that the permission is on; DROP for nothing.
 
-_NO_CHILDREN: Final[dict[str, _Node]] = {}
-_NO_STATEMENTS: Final[_Statements] = {}
-"""Shared by all nodes without any, and never changed."""
+        The elements of an array are seen by the array's own path, so that keys of objects inside arrays obey and indices
+        do not matter. An empty object or array remains only where the permission is granted at its path.
+        """
+        if path not in (self.above_revoked if is_granted else self.above_granted):
+            return value if is_granted else DROP
+        if isinstance(value, Mapping):
+            members = {}
+            for key, member in value.items():
+                below, is_granted_below = self._member(path, key, is_granted)
+                seen = self.view(member, below, is_granted=is_granted_below)
+                if seen is not DROP:
+                    members[key] = seen
+            return members if members or is_granted else DROP
+        if isinstance(value, list):
+            elements = [
+                seen for element in value if (seen := self.view(element, path, is_granted=is_granted)) is not DROP
+            ]
+            return elements if elements or is_granted else DROP
+        return value if is_granted else DROP
+
+    def _member(self, path: str, key: str, is_granted: bool) -> tuple[str, bool]:
+        """Return the path of a member, and whether the permission is granted there.
+
+        Keys of a policy's resources have slashes in them.
+        """
+        for segment in filter(None, key.split("/")) if "/" in key else (key,):
+            path = f"{path}/{segment}"
+            is_granted = self.by_path.get(path, is_granted)
+        return path, is_granted
 
 
 class Enforcer:
@@ -105,11 +139,11 @@ class Enforcer:
 
     Paths are resources as text: `thing:/attributes/site`. `now` is the time as in `Event.timestamp`; expired subjects are
     left out. `expires` is the next expiry, or None. Entries for other namespaces than `namespace` are left out; without one
-    all apply. `policies` are those it depends on, imports included, missing ones too. `weight` is the number of its segments
-    and subjects, some 500 bytes each.
+    all apply. `policies` are those it depends on, imports included, missing ones too. `weight` is the number of its subjects
+    and resources; with what is kept for those that ask, they take some 500 bytes each.
     """
 
-    __slots__ = ("_known", "_root", "expires", "policies", "weight")
+    __slots__ = ("_kept", "_known", "_of", "_stated", "expires", "policies", "weight")
 
     def __init__(
         self,
@@ -119,63 +153,56 @@ class Enforcer:
         policies: frozenset[EntityId] = frozenset(),
     ) -> None:
         self._known: dict[tuple[tuple[str, ...], str, str], bool] = {}
+        self._stated: dict[tuple[tuple[str, ...], str], _Statements] = {}
+        self._kept = 0
+        """The number of statements in `_stated`."""
+        self._of: dict[str, list[_Resources]] = {}
+        """The resources of the entries of each subject."""
         self.policies = policies
         self.expires: str | None = None
-        self._root = _Node(None)
         self.weight = 1
+        of = self._of
         for entry in policy.get("entries", {}).values():
             if namespace is not None and not holds_in(entry, namespace):
                 continue
-            subjects = frozenset(self._effective(entry["subjects"], now))
-            if subjects:
-                self.weight += len(subjects)
-                for resource, permissions in entry["resources"].items():
-                    self._add(resource, subjects, permissions)
-
-    def _add(self, resource: str, subjects: frozenset[str], permissions: Mapping[str, Sequence[str]]) -> None:
-        node = self._root
-        path = [node]
-        for segment in _segments(resource):
-            below = node.children.get(segment)
-            if below is None:
-                if node.children is _NO_CHILDREN:
-                    node.children = {}
-                below = node.children[segment] = _Node(node)
-                self.weight += 1
-            node = below
-            path.append(node)
-        for permission in _PERMISSIONS:
-            if permission in permissions["grant"]:
-                node.granted = _join(node.granted, permission, subjects)
-                for above in path:
-                    above.granted_below = _join(above.granted_below, permission, subjects)
-            if permission in permissions["revoke"]:
-                node.revoked = _join(node.revoked, permission, subjects)
-                for above in path:
-                    above.revoked_below = _join(above.revoked_below, permission, subjects)
-
-    def _effective(self, subjects: Mapping[str, Any], now: str) -> Iterator[str]:
-        for subject, about in subjects.items():
-            if (expiry := about.get("expiry")) is not None:
-                instant = six_digits(expiry)
-                if instant <= now:
+            resources = entry["resources"]
+            if not resources:
+                continue
+            self.weight += len(entry["subjects"]) + len(resources)
+            for subject, about in entry["subjects"].items():
+                if "expiry" in about and not self._is_valid(about["expiry"], now):
                     continue
-                self.expires = min(instant, self.expires or instant)
-            yield subject
+                if subject in of:
+                    of[subject].append(resources)
+                else:
+                    of[subject] = [resources]
 
-    def _find(self, path: str) -> tuple[_Node, bool]:
-        """The node of `path`, or the nearest one above it; and whether it is the node itself."""
-        node = self._root
-        for segment in _segments(path):
-            below = node.children.get(segment)
-            if below is None:
-                return node, False
-            node = below
-        return node, True
+    def _is_valid(self, expiry: str, now: str) -> bool:
+        instant = six_digits(expiry)
+        if instant <= now:
+            return False
+        if self.expires is None or instant < self.expires:
+            self.expires = instant
+        return True
+
+    def _statements(self, subjects: Sequence[str], permission: str) -> _Statements:
+        """Return the statements about some subjects, as far as the policy names them."""
+        named = tuple([subject for subject in subjects if subject in self._of])
+        found = self._stated.get((named, permission))
+        if found is None:
+            # An entry may name several of them.
+            resources = {id(each): each for subject in named for each in self._of[subject]}
+            found = _Statements(permission, resources.values())
+            self._kept += len(found.by_path) + 1
+            if self._kept > _KEPT_BY_WEIGHT * self.weight:
+                self._stated.clear()
+                self._kept = len(found.by_path) + 1
+            self._stated[named, permission] = found
+        return found
 
     def has(self, subjects: Sequence[str], permission: str, path: str) -> bool:
         """Whether the subjects have the permission at the path itself."""
-        return self._find(path)[0].has(subjects, permission)
+        return self._statements(subjects, permission).has(path)
 
     def unrestricted(self, subjects: Sequence[str], permission: str, path: str) -> bool:
         """Whether they have it at the path with nothing revoked below, not even if granted again.
@@ -185,33 +212,28 @@ class Enforcer:
         asked = (tuple(subjects), permission, path)
         found = self._known.get(asked)
         if found is None:
-            found = self._is_unrestricted(subjects, permission, path)
+            statements = self._statements(subjects, permission)
+            found = statements.has(path) and _lineage(path)[0] not in statements.above_revoked
             if len(path) <= MAX_CACHED_LENGTH:
                 if len(self._known) >= _KNOWN:
                     self._known.clear()
                 self._known[asked] = found
         return found
 
-    def _is_unrestricted(self, subjects: Sequence[str], permission: str, path: str) -> bool:
-        node, is_exact = self._find(path)
-        if not node.has(subjects, permission):
-            return False
-        revoked = node.revoked_below.get(permission) if is_exact else None
-        return revoked is None or revoked.isdisjoint(subjects)
-
     def partial(self, subjects: Sequence[str], permission: str, path: str) -> bool:
         """Whether they have it at the path or at a place below."""
-        node, is_exact = self._find(path)
-        return node.has(subjects, permission) or (is_exact and node.has_below(subjects, permission))
+        statements = self._statements(subjects, permission)
+        return statements.has(path) or _lineage(path)[0] in statements.above_granted
 
     def is_known_to(self, subjects: Sequence[str], *types: str) -> bool:
         """Whether they have any permission on anything of these types."""
         return any(self.partial(subjects, permission, f"{type}:/") for type in types for permission in (READ, WRITE))
 
-    def named_below(self, path: str) -> Sequence[str]:
-        """Return the segments directly below the path that the policy names."""
-        node, is_exact = self._find(path)
-        return list(node.children) if is_exact else []
+    def named_below(self, subjects: Sequence[str], permission: str, path: str) -> Collection[str]:
+        """Return the segments directly below the path that statements about the subjects name."""
+        above = f"{_lineage(path)[0]}/"
+        stated = self._statements(subjects, permission).by_path
+        return {each[len(above) :].partition("/")[0] for each in stated if each.startswith(above)}
 
     def view(self, value: Any, path: str, subjects: Sequence[str]) -> Any:
         """Return the readable part of the JSON value at the path; DROP for nothing.
@@ -220,12 +242,12 @@ class Enforcer:
         """
         if self.unrestricted(subjects, READ, path):
             return value
-        node, is_exact = self._find(path)
-        seen = _view(node, value, subjects) if is_exact else (value if node.has(subjects, READ) else DROP)
+        statements = self._statements(subjects, READ)
+        seen = statements.view(value, _lineage(path)[0], is_granted=statements.has(path))
         type, _, pointer = path.partition(":")
         if seen is DROP or pointer.strip("/") or not isinstance(value, Mapping):
             return seen
-        always = ALWAYS_VISIBLE.get(type, _NOBODY)
+        always = ALWAYS_VISIBLE.get(type, _NONE)
         found = {key: seen[key] if key in seen else value[key] for key in value if key in seen or key in always}
         if METADATA in value:
             # Metadata of a part is readable by the readers of the part.
@@ -242,28 +264,6 @@ class Enforcer:
         return _without_emptied(seen, metadata)
 
 
-def _view(node: _Node, value: Any, subjects: Sequence[str]) -> Any:
-    """The readable part of a value at a node of the tree.
-
-    The elements of an array are seen by the array's own node, so that keys of objects inside arrays obey and indices
-    do not matter. An empty object or array remains only where reading is granted at the node.
-    """
-    if not node.children:
-        return value if node.has(subjects, READ) else DROP
-    if isinstance(value, Mapping):
-        members = {}
-        for key, member in value.items():
-            below, is_exact = _below(node, key)
-            seen = _view(below, member, subjects) if is_exact else (member if below.has(subjects, READ) else DROP)
-            if seen is not DROP:
-                members[key] = seen
-        return members if members or node.has(subjects, READ) else DROP
-    if isinstance(value, list):
-        elements = [seen for element in value if (seen := _view(node, element, subjects)) is not DROP]
-        return elements if elements or node.has(subjects, READ) else DROP
-    return value if node.has(subjects, READ) else DROP
-
-
 def _without_emptied(seen: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object without objects that had members and have none left."""
     found: dict[str, Any] = {}
@@ -276,35 +276,31 @@ def _without_emptied(seen: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[
     return found
 
 
-def _below(node: _Node, key: str) -> tuple[_Node, bool]:
-    """The node of a member, or the nearest one above it.
-
-    Keys of a policy's resources have slashes in them.
-    """
-    if "/" not in key:
-        below = node.children.get(key)
-        return (node, False) if below is None else (below, True)
-    for segment in filter(None, key.split("/")):
-        below = node.children.get(segment)
-        if below is None:
-            return node, False
-        node = below
-    return node, True
-
-
 @lru_cache(maxsize=8192)
-def _segments(path: str) -> tuple[str, ...]:
-    """`thing:/attributes/site` → `("thing", "attributes", "site")`.
+def _lineage(path: str) -> tuple[str, ...]:
+    """Return the canonical path and those above it, the nearest first.
 
-    The subjects and resources of a policy's entry are written there as they are, tildes included, and so are ids of streams.
+    `thing:/features/a/` → `("thing:/features/a", "thing:/features", "thing:")`. The subjects and
+    resources of a policy's entry are written there as they are, tildes included, and so are ids of streams.
     """
     type, _, pointer = path.partition(":")
     parts = [part for part in pointer.split("/") if part]
     escaped = _ESCAPED.get(type, len(parts))
-    return (type, *(part.replace("~0", "~") for part in parts[:escaped]), *parts[escaped:])
+    parts[:escaped] = [part.replace("~0", "~") for part in parts[:escaped]]
+    return tuple("/".join((f"{type}:", *parts[:depth])) for depth in range(len(parts), -1, -1))
+
+
+_IN_SECONDS: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ").fullmatch
+
+
+def six_digits(instant: str) -> str:
+    """Return an ISO 8601 instant as text that sorts by time."""
+    # Policies have whole seconds in UTC, and may have thousands of them.
+    if _IN_SECONDS(instant):
+        return f"{instant[:-1]}.000000Z"
+    return _six_digits(instant)
 
 
 @lru_cache(maxsize=1024)
-def six_digits(instant: str) -> str:
-    """Return an ISO 8601 instant as text that sorts by time."""
+def _six_digits(instant: str) -> str:
     return utc_text(datetime.fromisoformat(instant))

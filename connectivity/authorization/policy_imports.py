@@ -24,8 +24,11 @@ MOST_POLICIES: Final = 20
 MOST_PERMISSIONS: Final = 5_000
 """How many permissions may apply: subjects times the segments of resources, over all policy entries.
 
-An entry without any adds one, so that the bound is one of the time that it takes to compile a policy.
+It bounds the time that it takes to compile a policy.
 """
+
+_LEAST_BY_ENTRY: Final = 3
+"""How many permissions an entry adds at least: it takes as long to compile."""
 
 
 class ImportedEntry(NamedTuple):
@@ -53,11 +56,14 @@ class PolicySize:
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Count the permissions of an entry, or its namespaces if there are more."""
-        resources = entry["resources"]
-        segments = self._segments.get(id(resources))
-        if segments is None:
-            segments = self._segments[id(resources)] = sum(resource.count("/") for resource in resources)
-        self.permissions += max(1, len(entry["subjects"]) * segments, len(entry.get("namespaces", ())))
+        found = 0
+        if subjects := entry["subjects"]:
+            resources = entry["resources"]
+            segments = self._segments.get(id(resources))
+            if segments is None:
+                segments = self._segments[id(resources)] = "".join(resources).count("/")
+            found = len(subjects) * segments
+        self.permissions += max(_LEAST_BY_ENTRY, found, len(entry.get("namespaces", ())))
 
 
 def imported_entries(policy: Policy, lookup: Lookup, size: PolicySize | None = None) -> Iterator[ImportedEntry]:

@@ -222,5 +222,5 @@ def _is_readable(case: CommandContext, enforcer: Enforcer, path: Segments) -> bo
     # Every feature: those that the policy names, and any other.
     return enforcer.has(case.subjects, READ, "thing:/features") and all(
         enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(('features', feature, *path[2:]))}")
-        for feature in (*enforcer.named_below("thing:/features"), "*")
+        for feature in (*enforcer.named_below(case.subjects, READ, "thing:/features"), "*")
     )

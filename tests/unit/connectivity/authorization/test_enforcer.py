@@ -189,6 +189,15 @@ def test_an_answer_that_is_kept_is_that_of_its_subjects_permission_and_path() ->
         assert enforcer.unrestricted(subjects, permission, path) is is_allowed
 
 
+def test_one_path_is_one_path_however_a_policy_writes_it() -> None:
+    rules: Any = [([A], "thing:/attributes/", ["READ"], []), ([A], "thing://attributes", [], ["READ"])]
+    enforcer = Enforcer(a_policy(*rules, ([B], "thing:/attributes//x/", ["READ"], [])))
+    assert not enforcer.has([A], "READ", "thing:/attributes")
+    assert enforcer.unrestricted([B], "READ", "thing:/attributes/x")
+    assert enforcer.named_below([A, B], "READ", "thing:/attributes/") == {"x"}
+    assert enforcer.named_below([A], "READ", "thing:/attributes") == set()
+
+
 def test_the_number_of_kept_answers_is_bounded() -> None:
     enforcer = Enforcer(a_policy(([A], "thing:/", ["READ"], [])))
     for number in range(1_000):
