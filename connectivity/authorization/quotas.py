@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
 from connectivity.config.quotas import QuotaRule
 from connectivity.security.creation import NamePatterns
+
+NEARLY = 90
+"""The percentage of a quota from which on it is nearly used."""
 
 
 class QuotaHolder(str, Enum):
@@ -46,6 +50,8 @@ class Quantity(str, Enum):
 QuotaKey: TypeAlias = tuple[QuotaHolder, str, Quantity]
 """One counted quantity: its holder, the holder's name, and the quantity."""
 
+QuotaKind: TypeAlias = tuple[QuotaHolder, Quantity]
+
 
 def growth_by_event(namespace: str, subject: str, size: int) -> Counter[QuotaKey]:
     """Return the growth by one event of so many bytes, apart from the stored data."""
@@ -68,6 +74,64 @@ class QuotaUse(NamedTuple):
         return f"the {holder.value} '{name}' uses {self.used} of its quota {quantity.value} of {self.allowed}"
 
 
+class QuotaLevels(NamedTuple):
+    """The used percentage of the fullest quota of a kind, at most 100, and how many are nearly used."""
+
+    highest: int
+    nearly: int
+
+
+class QuotaCounts:
+    """The use of some quantities, and how full their quotas are.
+
+    A report of that takes no longer for many quotas than for one.
+    """
+
+    __slots__ = ("_levels", "nearly", "used")
+
+    def __init__(self) -> None:
+        self.used: dict[QuotaKey, int] = {}
+        """The use, without zeros."""
+        self.nearly: dict[QuotaKey, None] = {}
+        """The quotas that are nearly used."""
+        self._levels: Counter[tuple[QuotaKind, int]] = Counter()
+        """The number of quotas by kind and used percentage."""
+
+    def add(self, key: QuotaKey, added: int, allowed: int) -> None:
+        """Add to the use of a quota."""
+        before = self.used.get(key, 0)
+        after = max(0, before + added)
+        kind = key[0], key[2]
+        if before:
+            level = kind, _percentage(before, allowed)
+            self._levels[level] -= 1
+            if not self._levels[level]:
+                del self._levels[level]
+        if not after:
+            self.used.pop(key, None)
+            self.nearly.pop(key, None)
+            return
+        self.used[key] = after
+        percentage = _percentage(after, allowed)
+        self._levels[kind, percentage] += 1
+        if percentage >= NEARLY:
+            self.nearly[key] = None
+        else:
+            self.nearly.pop(key, None)
+
+    def levels(self) -> Iterator[tuple[QuotaKind, QuotaLevels]]:
+        """Yield how full the quotas of each kind are."""
+        found: dict[QuotaKind, QuotaLevels] = {}
+        for (kind, percentage), number in self._levels.items():
+            highest, nearly = found.get(kind, (0, 0))
+            found[kind] = QuotaLevels(max(highest, percentage), nearly + number * (percentage >= NEARLY))
+        yield from found.items()
+
+
+def _percentage(used: int, allowed: int) -> int:
+    return min(100, used * 100 // allowed)
+
+
 class Quotas:
     """The quotas of the settings, and their use."""
 
@@ -81,11 +145,17 @@ class Quotas:
             )
             if patterns
         ]
-        self._used: Counter[QuotaKey] = Counter()
-        self._since: Counter[QuotaKey] = Counter()
-        """Taken since the last count of what is stored began."""
         self._found: dict[tuple[QuotaHolder, str], QuotaRule | None] = {}
+        self._stored = QuotaCounts()
+        self._daily = QuotaCounts()
+        self._open = QuotaCounts()
         self._day = ""
+        self._meanwhile: list[Mapping[QuotaKey, int]] | None = None
+        """The growth since the running count of the stored data began."""
+        self.begun = 0
+        """How many counts of the stored data have begun."""
+        self._replaced_by = 0
+        """The number of the count that the use of stored data comes from."""
 
     @property
     def is_empty(self) -> bool:
@@ -94,19 +164,18 @@ class Quotas:
 
     def allowed(self, key: QuotaKey) -> int | None:
         """Return the quota; None: unbounded."""
-        holder, name, quantity = key
-        rule = self.rule(holder, name)
-        allowed: int | None = None if rule is None else getattr(rule, quantity.value)
-        return allowed
+        return _bound(self.rule(*key[:2]), key[2])
 
     def rule(self, holder: QuotaHolder, name: str) -> QuotaRule | None:
         """Return the first rule that names a namespace or a subject."""
         try:
             return self._found[holder, name]
         except KeyError:
-            named = (rule for kind, names, rule in self._rules if kind is holder and names.match_any([name]))
-            found = self._found[holder, name] = next(named, None)
+            found = self._found[holder, name] = self._find(holder, name)
             return found
+
+    def _find(self, holder: QuotaHolder, name: str) -> QuotaRule | None:
+        return next((rule for kind, names, rule in self._rules if kind is holder and names.match_any([name])), None)
 
     def take(
         self, growth: Mapping[QuotaKey, int], day: str | None = None, *, is_forced: bool = False
@@ -116,40 +185,83 @@ class Quotas:
         `day` is the date of the service's clock, needed for quantities of a day.
         """
         if day is not None and day != self._day:
-            self._day = day
-            for counted in (self._used, self._since):
-                for key in [key for key in counted if key[2].is_per_day]:
-                    del counted[key]
-        # Names come from clients: only those with a quota are kept.
-        bounded = {key: (added, allowed) for key, added in growth.items() if (allowed := self.allowed(key)) is not None}
-        for key, (added, allowed) in bounded.items():
-            if added > 0 and not is_forced and self._used[key] + added > allowed:
-                return QuotaUse(key, self._used[key], allowed)
-        for key, (added, _) in bounded.items():
-            self._used[key] += added
-            self._since[key] += added
+            self._day, self._daily = day, QuotaCounts()
+        if not is_forced:
+            for key, added in growth.items():
+                if added > 0 and (allowed := self.allowed(key)) is not None:
+                    used = self._counts(key[2]).used.get(key, 0)
+                    if used + added > allowed:
+                        return QuotaUse(key, used, allowed)
+        self._add(growth)
+        if self._meanwhile is not None:
+            self._meanwhile.append(growth)
         return None
 
-    def give_back(self, growth: Mapping[QuotaKey, int]) -> None:
-        """Subtract a growth that was not stored."""
-        self.take({key: -added for key, added in growth.items()})
+    def give_back(self, growth: Mapping[QuotaKey, int], begun: int | None = None) -> None:
+        """Subtract a growth that ended or was not stored.
+
+        `begun`: the value of `begun` when stored data were taken. A count that began later has not found them.
+        """
+        is_replaced = begun is not None and begun < self._replaced_by
+        less = {key: -added for key, added in growth.items() if not (is_replaced and key[2].is_stored)}
+        self._add(less)
+        if self._meanwhile is not None and begun == self.begun:
+            self._meanwhile.append(less)
+
+    def _add(self, growth: Mapping[QuotaKey, int]) -> None:
+        for key, added in growth.items():
+            # Names come from clients: only those with a quota are kept.
+            if (allowed := self.allowed(key)) is not None:
+                self._counts(key[2]).add(key, added, allowed)
 
     def begin_count(self) -> None:
-        """Note that a count of the stored data begins."""
-        self._since.clear()
+        """Note that a count of the stored data begins, which finds exactly what was taken before."""
+        self.begun += 1
+        self._meanwhile = []
 
-    def end_count(self, stored: Mapping[QuotaKey, int]) -> None:
-        """Replace the use of stored data by the count and what was taken meanwhile. Other use stays."""
-        others = {key: used for key, used in self._used.items() if not key[2].is_stored}
-        meanwhile = {key: used for key, used in self._since.items() if key[2].is_stored}
-        self._used = Counter(others)
-        self._used.update({key: used for key, used in stored.items() if self.allowed(key) is not None})
-        self._used.update(meanwhile)
-        self._used = +self._used
+    def counted(self, stored: Mapping[QuotaKey, int]) -> QuotaCounts:
+        """Return the use of the quotas, given that of all names. May run in any thread."""
+        counts = QuotaCounts()
+        for key, used in stored.items():
+            if (allowed := _bound(self._find(*key[:2]), key[2])) is not None:
+                counts.add(key, used, allowed)
+        return counts
+
+    def end_count(self, counts: QuotaCounts | None) -> None:
+        """Replace the use of stored data by the count and what was taken meanwhile.
+
+        `counts`: None if the count has failed.
+        """
+        meanwhile, self._meanwhile = self._meanwhile, None
+        if counts is None:
+            return
+        self._stored = counts
+        self._replaced_by = self.begun
         self._found.clear()
+        for growth in meanwhile or ():
+            self._add({key: added for key, added in growth.items() if key[2].is_stored})
 
-    def __iter__(self) -> Iterator[QuotaUse]:
-        """Iterate over the quotas that are used."""
-        for key, used in self._used.items():
-            if (allowed := self.allowed(key)) is not None:
-                yield QuotaUse(key, used, allowed)
+    def levels(self) -> Iterator[tuple[QuotaKind, QuotaLevels]]:
+        """Yield how full the quotas of each kind are, with work that does not depend on their number."""
+        return chain.from_iterable(counts.levels() for counts in self._all)
+
+    def nearly_used(self, most: int) -> Iterator[QuotaUse]:
+        """Yield at most so many of the quotas that are nearly used."""
+        for key in islice(chain.from_iterable(counts.nearly for counts in self._all), most):
+            allowed = self.allowed(key)
+            assert allowed is not None, "only quotas are kept"
+            yield QuotaUse(key, self._counts(key[2]).used[key], allowed)
+
+    @property
+    def _all(self) -> tuple[QuotaCounts, QuotaCounts, QuotaCounts]:
+        return self._stored, self._daily, self._open
+
+    def _counts(self, quantity: Quantity) -> QuotaCounts:
+        if quantity.is_stored:
+            return self._stored
+        return self._daily if quantity.is_per_day else self._open
+
+
+def _bound(rule: QuotaRule | None, quantity: Quantity) -> int | None:
+    allowed: int | None = None if rule is None else getattr(rule, quantity.value)
+    return allowed

@@ -1,12 +1,11 @@
 """Refuses changes that exceed a quota, and creations while the disk is almost full.
 
 The stored data are counted in the journal at the start and every minute. Between these counts each decision is added at
-once, and taken back if it cannot be stored.
+once, and taken back if it cannot be stored. Reports do the same work for any number of namespaces and subjects.
 """
 
 from __future__ import annotations
 
-import heapq
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -16,10 +15,12 @@ from pathlib import Path
 
 from connectivity.authorization.quotas import (
     Quantity,
+    QuotaCounts,
     QuotaHolder,
     QuotaKey,
+    QuotaKind,
+    QuotaLevels,
     Quotas,
-    QuotaUse,
     growth_by_event,
 )
 from connectivity.errors import TwinError
@@ -35,11 +36,8 @@ from spark_store.records import event_size
 
 RECOUNT_SECONDS = 60.0
 
-_NEARLY = 0.9
-"""The part of a quota from which on readiness shows it."""
-
 _MOST_SHOWN = 20
-"""The number of quotas that readiness shows."""
+"""The most quotas that readiness shows."""
 
 _EXISTING = {EntityType.THING: Quantity.THINGS, EntityType.POLICY: Quantity.POLICIES}
 
@@ -87,24 +85,27 @@ class QuotaCheck:
         if (exceeded := self._quotas.take(growth, utc_text(self._now())[:10], is_forced=is_deletion)) is not None:
             code = "dailyquota.exceeded" if exceeded.key[2].is_per_day else "quota.exceeded"
             raise _refusal(command, code, str(exceeded))
-        return partial(self._quotas.give_back, growth)
+        return partial(self._quotas.give_back, growth, self._quotas.begun)
 
     async def recount(self) -> None:
         """Count the stored data, if there are quotas. Raises StoreUnavailable."""
         if not self.bounds_changes:
             return
-        await self._store.barrier()
+        # In one turn of the event loop, so that the count has what was taken before, and only that.
         self._quotas.begin_count()
-        self._quotas.end_count(await self._repository.used())
+        counts: QuotaCounts | None = None
+        try:
+            counts = await self._repository.count(self._quotas.counted)
+        finally:
+            self._quotas.end_count(counts)
 
     def nearly_used(self) -> list[str]:
-        """Describe the fullest quotas of which nine tenths are used."""
-        nearly = (use for use in self._quotas if use.used >= use.allowed * _NEARLY)
-        return [str(use) for use in heapq.nlargest(_MOST_SHOWN, nearly, key=lambda use: use.used / use.allowed)]
+        """Describe some of the quotas that are nearly used."""
+        return [str(use) for use in self._quotas.nearly_used(_MOST_SHOWN)]
 
     def figures(self) -> Iterator[GaugeReading]:
         """Yield gauges of the use of the quotas."""
-        return quota_figures(self._quotas)
+        return quota_figures(self._quotas.levels())
 
     def _growth(self, decision: Decision, subject: str) -> Counter[QuotaKey]:
         growth: Counter[QuotaKey] = Counter()
@@ -135,17 +136,18 @@ def _refusal(command: Command, code: str, detail: str) -> TwinError:
     return errors.refusal(f"{command.entity.type.group}:{code}", command.entity, "/", detail)
 
 
-def quota_figures(uses: Iterable[QuotaUse]) -> Iterator[GaugeReading]:
+def quota_figures(levels: Iterable[tuple[QuotaKind, QuotaLevels]]) -> Iterator[GaugeReading]:
     """Yield the fullest quota of each quantity, and the number of those that are nearly full.
 
     They have no names, which may be as many as there are devices.
     """
-    fullest: dict[tuple[str, ...], float] = {}
+    highest: dict[tuple[str, ...], float] = {}
     nearly: dict[tuple[str, ...], float] = {}
-    for (holder, _, quantity), used, allowed in uses:
+    for (holder, quantity), level in levels:
         key = (holder.value, quantity.value)
-        fullest[key] = max(fullest.get(key, 0.0), used / allowed)
-        nearly[key] = nearly.get(key, 0.0) + (used >= allowed * _NEARLY)
+        highest[key] = level.highest / 100
+        nearly[key] = level.nearly
     labels = ("holder", "quantity")
-    yield GaugeReading("connectivity_quota_highest_use", "The used part of the fullest quota.", fullest, labels)
+    text = "The used part of the fullest quota, in hundredths, at most 1."
+    yield GaugeReading("connectivity_quota_highest_use", text, highest, labels)
     yield GaugeReading("connectivity_quotas_nearly_used", "Quotas of which nine tenths are used.", nearly, labels)

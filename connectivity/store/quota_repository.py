@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey
 from connectivity.store.store import Store
 from mappings.ids import EntityId
 from spark_store.journal import creators
+
+T = TypeVar("T")
 
 _COUNTS: tuple[tuple[QuotaHolder, Callable[[Any], list[creators.StoredUse]]], ...] = (
     (QuotaHolder.NAMESPACE, creators.used_by_namespace),
@@ -26,9 +28,12 @@ class QuotaRepository:
         """Return who created an entity; None if that is not known, or not durable yet."""
         return self._store.read(lambda it: creators.creator(it, entity))
 
-    async def used(self) -> dict[QuotaKey, int]:
-        """Count what is stored, in a worker thread."""
-        return await self._store.read_in_worker(_used)
+    async def count(self, use: Callable[[Mapping[QuotaKey, int]], T]) -> T:
+        """Count everything that was submitted until this call, in a worker thread.
+
+        Returns what `use` makes of it there.
+        """
+        return await self._store.read_submitted(lambda it: use(_used(it)))
 
 
 def _used(connection: Any) -> dict[QuotaKey, int]:

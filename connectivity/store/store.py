@@ -315,6 +315,11 @@ class Store:
         """Return what a long query finds in the committed tables, in a worker thread. Raises StoreUnavailable."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._journal.read_in_worker, query)
 
+    async def read_submitted(self, query: Callable[[Any], T]) -> T:
+        """As `read_in_worker`, of the tables with everything submitted until this call, and nothing later."""
+        reading = partial(self._journal.read_snapshot, await self._run_in_worker(self._journal.open_snapshot), query)
+        return await asyncio.get_running_loop().run_in_executor(self._readers, reading)
+
     def newest_revision(self, entity: EntityId) -> int:
         """Return the newest decided revision of an entity; 0 for none. Raises StoreUnavailable."""
         snapshot = self.snapshot(entity)

@@ -530,9 +530,24 @@ class Journal:
 
         Raises StoreUnavailable.
         """
+        return self.read_snapshot(self.open_snapshot(), query)
+
+    def open_snapshot(self) -> sqlite3.Connection:
+        """Return a connection to the tables as they are now, for `read_snapshot`. Raises StoreUnavailable."""
         try:
-            with contextlib.closing(_connect(self.path, sqlite3.Connection)) as connection:
-                return query(connection)
+            connection = _connect(self.path, sqlite3.Connection)
+            connection.execute("BEGIN")
+            # Only a query fixes what the transaction reads.
+            connection.execute("SELECT 1 FROM entities LIMIT 1").fetchone()
+        except sqlite3.Error as error:
+            raise translate_sqlite_error(self.path, error) from error
+        return connection
+
+    def read_snapshot(self, snapshot: sqlite3.Connection, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return what a long query finds, in any thread, and close the connection. Raises StoreUnavailable."""
+        try:
+            with contextlib.closing(snapshot):
+                return query(snapshot)
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import NamedTuple
 
-from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaUse
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaLevels
 from connectivity.dispatch.quota_check import quota_figures
 from connectivity.maintenance.pipeline_process import pipeline_figures
 from connectivity.monitoring.prometheus import PrometheusRegistry, store_figures
@@ -58,9 +58,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_subscriptions(lambda: [SimpleNamespace(connection_id=_CONNECTION, demand=5)])
     monitor.watch_lake(lambda: (0, 0.0))
     monitor.watch_figures(lambda: store_figures(True))
-    monitor.watch_figures(
-        lambda: quota_figures([QuotaUse((QuotaHolder.NAMESPACE, "org.acme", Quantity.THINGS), 9, 10)])
-    )
+    monitor.watch_figures(lambda: quota_figures([((QuotaHolder.NAMESPACE, Quantity.THINGS), QuotaLevels(90, 1))]))
     monitor.watch_figures(lambda: settlement_metrics({(_CONNECTION, "0"): 0.5}))
     monitor.watch_figures(lambda: target_metrics({(_CONNECTION, "0"): (3, 0.5)}, {(_CONNECTION, "0"): 1}))
     monitor.watch_figures(lambda: live_metrics(FollowerStats(2, 5, 0)))

@@ -7,10 +7,15 @@ from pydantic import ValidationError
 
 from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
 from connectivity.config.quotas import QuotaRule
+from tests.support.cpu_budget import at_most
 
 DAY = "2030-01-15"
 THINGS: QuotaKey = (QuotaHolder.NAMESPACE, "acme.site", Quantity.THINGS)
 EVENTS: QuotaKey = (QuotaHolder.SUBJECT, "device:7", Quantity.EVENTS_PER_DAY)
+
+
+def uses(quotas: Quotas) -> set[tuple[QuotaKey, int]]:
+    return {each for counts in quotas._all for each in counts.used.items()}
 
 
 def rule(**values: object) -> QuotaRule:
@@ -45,9 +50,9 @@ def test_a_growth_beyond_a_quota_is_refused_and_adds_nothing() -> None:
 
 def test_less_use_is_always_taken() -> None:
     quotas = Quotas([rule(namespaces=["acme.*"], things=1)])
-    quotas.end_count({THINGS: 5})
+    quotas.end_count(quotas.counted({THINGS: 5}))
     assert quotas.take({THINGS: -1}, DAY) is None
-    assert list(quotas) == [(THINGS, 4, 1)]
+    assert uses(quotas) == {(THINGS, 4)}
 
 
 def test_a_quota_per_day_begins_again_with_the_day() -> None:
@@ -63,8 +68,37 @@ def test_a_count_corrects_what_is_stored_and_keeps_the_day_and_what_came_meanwhi
     quotas.take({THINGS: 4, EVENTS: 4}, DAY)
     quotas.begin_count()
     quotas.take({THINGS: 1, EVENTS: 1}, DAY)
-    quotas.end_count({THINGS: 2})
-    assert set(quotas) == {(THINGS, 3, 10), (EVENTS, 5, 10)}
+    quotas.end_count(quotas.counted({THINGS: 2}))
+    assert uses(quotas) == {(THINGS, 3), (EVENTS, 5)}
+
+
+def test_a_count_that_fails_changes_nothing() -> None:
+    quotas = Quotas([rule(namespaces=["*"], things=10)])
+    quotas.take({THINGS: 4}, DAY)
+    quotas.begin_count()
+    quotas.take({THINGS: 1}, DAY)
+    quotas.end_count(None)
+    assert uses(quotas) == {(THINGS, 5)}
+
+
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_what_was_not_stored_is_not_subtracted_from_a_count_that_has_not_found_it(*, is_ended: bool) -> None:
+    quotas = Quotas([rule(namespaces=["*"], things=10), rule(subjects=["*"], events_per_day=10)])
+    quotas.take({THINGS: 4, EVENTS: 4}, DAY)
+    before = quotas.begun
+    quotas.take({THINGS: 1, EVENTS: 1}, DAY)
+    quotas.begin_count()
+    during = quotas.begun
+    quotas.take({THINGS: 2, EVENTS: 2}, DAY)
+    quotas.take({THINGS: 3, EVENTS: 3}, DAY)
+    if is_ended:
+        quotas.end_count(quotas.counted({THINGS: 4}))
+    quotas.give_back({THINGS: 1, EVENTS: 1}, before)
+    quotas.give_back({THINGS: 2, EVENTS: 2}, during)
+    if not is_ended:
+        assert uses(quotas) == {(THINGS, 7), (EVENTS, 7)}
+        quotas.end_count(quotas.counted({THINGS: 4}))
+    assert uses(quotas) == {(THINGS, 7), (EVENTS, 7)}
 
 
 def test_names_without_a_quota_are_not_kept() -> None:
@@ -72,9 +106,8 @@ def test_names_without_a_quota_are_not_kept() -> None:
     for number in range(100):
         quotas.take({(QuotaHolder.NAMESPACE, f"n{number}", Quantity.THINGS): 1, EVENTS: 1}, DAY)
     quotas.begin_count()
-    quotas.end_count({(QuotaHolder.NAMESPACE, "other", Quantity.THINGS): 1})
-    assert list(quotas) == []
-    assert not quotas._used
+    quotas.end_count(quotas.counted({(QuotaHolder.NAMESPACE, "other", Quantity.THINGS): 1}))
+    assert uses(quotas) == set()
 
 
 def test_square_brackets_are_parts_of_names() -> None:
@@ -96,8 +129,39 @@ def test_names_without_use_are_forgotten_with_the_next_count() -> None:
     for number in range(100):
         quotas.take({(QuotaHolder.NAMESPACE, f"n{number}", Quantity.THINGS): 1}, DAY)
     quotas.begin_count()
-    quotas.end_count({THINGS: 1})
-    assert list(quotas) == [(THINGS, 1, 10)]
+    quotas.end_count(quotas.counted({THINGS: 1}))
+    assert uses(quotas) == {(THINGS, 1)}
+
+
+def test_the_levels_follow_the_use_in_both_directions() -> None:
+    quotas = Quotas([rule(namespaces=["*"], things=10)])
+    other: QuotaKey = (QuotaHolder.NAMESPACE, "other", Quantity.THINGS)
+    kind = QuotaHolder.NAMESPACE, Quantity.THINGS
+    quotas.take({THINGS: 9, other: 5})
+    assert dict(quotas.levels()) == {kind: (90, 1)}
+    assert [str(use) for use in quotas.nearly_used(5)] == ["the namespace 'acme.site' uses 9 of its quota things of 10"]
+    quotas.give_back({THINGS: 1})
+    assert dict(quotas.levels()) == {kind: (80, 0)}
+    assert list(quotas.nearly_used(5)) == []
+    quotas.give_back({THINGS: 8})
+    assert dict(quotas.levels()) == {kind: (50, 0)}
+    quotas.end_count(quotas.counted({THINGS: 30, other: 10}))
+    assert dict(quotas.levels()) == {kind: (100, 2)}
+    assert len(list(quotas.nearly_used(1))) == 1
+    quotas.end_count(quotas.counted({}))
+    assert dict(quotas.levels()) == {}
+
+
+def test_reports_of_a_hundred_thousand_holders_take_no_longer_than_of_one() -> None:
+    quotas = Quotas([rule(subjects=["*"], things=100, events_per_day=2)])
+    quotas.end_count(
+        quotas.counted({(QuotaHolder.SUBJECT, f"d:{n}", Quantity.THINGS): n % 120 for n in range(100_000)})
+    )
+    with at_most(0.002):
+        levels = dict(quotas.levels())
+        shown = list(quotas.nearly_used(20))
+    assert levels == {(QuotaHolder.SUBJECT, Quantity.THINGS): (100, sum(n % 120 >= 90 for n in range(100_000)))}
+    assert len(shown) == 20
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -9,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from connectivity.authorization.quotas import Quotas
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
 from connectivity.config.quotas import QuotaRule
 from connectivity.dispatch.quota_check import QuotaCheck
+from connectivity.store import quota_repository
 from connectivity.store.store import Store
+from spark_store.journal import creators
 from spark_store.journal.journal import Journal
 from tests.support.in_process.service import (
     NOW,
@@ -22,6 +26,7 @@ from tests.support.in_process.service import (
     command,
     creation,
     document,
+    pause,
     policy,
     turn,
     until,
@@ -55,6 +60,9 @@ class Bounded:
 
         self.harness = ConnectionHarness(journal=journal or TemporaryJournal(), quota_check=check)
         self.ask = self.harness.ask
+
+    def uses(self) -> dict[QuotaKey, int]:
+        return {key: used for counts in self.quotas._all for key, used in counts.used.items()}
 
     async def status(self, payload: bytes) -> int:
         return int((await self.ask(payload))["status"])
@@ -127,7 +135,7 @@ async def test_a_change_that_cannot_be_stored_is_not_counted() -> None:
     disk.full = True
     bounded.harness.deliver(creation())
     await until(lambda: bool(bounded.harness.postponed))
-    assert [used for _, used, _ in bounded.quotas] == [0, 0]
+    assert bounded.uses() == {}
     disk.full = False
     await until(lambda: bounded.harness.store.is_available)
     assert await bounded.status(creation()) == 201
@@ -172,12 +180,42 @@ async def test_a_count_finds_what_the_decisions_have_added_up() -> None:
         await bounded.ask(creation(name))
     await bounded.ask(command("modify", "/attributes/on", {"ü": [1, 2]}, name="a"))
     await bounded.ask(command("delete", name="b"))
-    added = set(bounded.quotas)
+    added = bounded.uses()
     await bounded.check.recount()
-    assert set(bounded.quotas) == added
-    used = {(holder.value, quantity.value): count for (holder, _, quantity), count, _ in added}
+    assert bounded.uses() == added
+    used = {(holder.value, quantity.value): count for (holder, _, quantity), count in added.items()}
     assert used["namespace", "things"] == used["subject", "things"] == 2
     assert used["namespace", "policies"] == 3
+
+
+async def test_a_count_neither_misses_nor_repeats_what_is_stored_while_it_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thing that is decided before the count is found by it; one that is stored before its queries is added once."""
+    disk = Disk()
+    bounded = Bounded({"namespaces": ["*"], "things": 9}, journal=disk)
+    await bounded.ask(creation("a"))
+    reading, go_on = threading.Event(), threading.Event()
+    count = creators.used_by_namespace
+
+    def wait_and_count(connection: Any) -> list[creators.StoredUse]:
+        reading.set()
+        assert go_on.wait(10)
+        return count(connection)
+
+    monkeypatch.setattr(quota_repository, "_COUNTS", ((QuotaHolder.NAMESPACE, wait_and_count),))
+    disk.hold()
+    bounded.harness.deliver(creation("b"))
+    counting = asyncio.create_task(bounded.check.recount())
+    await pause()
+    bounded.harness.deliver(creation("c"))
+    disk.release()
+    await until(reading.is_set)
+    bounded.harness.deliver(creation("d"))
+    await bounded.harness.settled(4)
+    go_on.set()
+    await counting
+    assert bounded.uses() == {(QuotaHolder.NAMESPACE, "acme.site", Quantity.THINGS): 4}
 
 
 async def test_readiness_shows_quotas_of_which_nine_tenths_are_used() -> None:
