@@ -8,6 +8,7 @@ the journal cannot be opened, 2 invalid settings, 3 another service uses the dat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import gc
 import resource
@@ -32,7 +33,7 @@ from connectivity.config.settings import Settings, SparkMode, TracingSettings
 from connectivity.connections.model import Connection
 from connectivity.connections.secret_references import ReferenceRules
 from connectivity.dispatch.assembly import assemble
-from connectivity.dispatch.quota_check import RECOUNT_SECONDS, QuotaCheck
+from connectivity.dispatch.quota_check import KEEP_SECONDS, RECOUNT_SECONDS, QuotaCheck
 from connectivity.errors import SettingsError
 from connectivity.maintenance.erasure import Eraser
 from connectivity.maintenance.index_builder import LOOK_SECONDS, IndexBuilder
@@ -76,7 +77,7 @@ from connectivity.twins.decider import Decider
 from mappings.errors import Fault
 from mappings.ids import EntityId
 from mappings.model.signals import SearchQuery, SessionQuery, Subscribe, SubscriptionKind
-from spark_store.errors import StoreError
+from spark_store.errors import StoreError, StoreUnavailable
 from spark_store.lake.tables import Lake
 from spark_store.search.sqlite_search import SqliteSearch
 
@@ -245,7 +246,7 @@ class Service:
                 _SWEEP_SECONDS,
             ),
             Job("erase entities", self.eraser.round),
-            *([Job("count the use of quotas", self.quota_check.recount, RECOUNT_SECONDS)] if settings.quotas else []),
+            *(self._quota_jobs() if settings.quotas else []),
             Job("build the search index", IndexBuilder(self.store, settings.search.indexed_paths).round, LOOK_SECONDS),
         ]
         if has_lake and (age := settings.journal.retention) is not None:
@@ -258,6 +259,12 @@ class Service:
                 Job("find retained events", self.store.retained_history.round, ROUND_SECONDS),
             ]
         self.jobs = JobRunner(jobs, self.monitor.count_job_failure)
+
+    def _quota_jobs(self) -> list[Job]:
+        return [
+            Job("count the use of quotas", self.quota_check.recount, RECOUNT_SECONDS),
+            Job("store the use of quotas", self.quota_check.keep, KEEP_SECONDS),
+        ]
 
     async def close(self) -> None:
         """Close all connections at the same time, then the store. The pipeline ends its batch meanwhile."""
@@ -274,6 +281,8 @@ class Service:
         if self.past is not None:
             self.past.close()
         await self.pipeline.close(PIPELINE_SECONDS)
+        with contextlib.suppress(StoreUnavailable):
+            await self.quota_check.keep()
         await self.store.close()
         if self.tracing is not None:
             await self.tracing.close(TRACING_SECONDS)
@@ -412,6 +421,7 @@ async def _serve(settings: Settings, settings_file: Path | None, listening: sock
         token="required" if settings.api.needs_token else "not required: only this machine can connect",
     )
     await service.management.load()
+    await service.quota_check.resume()
     await service.quota_check.recount()
     await service.registry.refresh()
     service.jobs.start()

@@ -7,7 +7,7 @@ its namespace and of the subject that created it; a change to that of its namesp
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
@@ -150,6 +150,8 @@ class Quotas:
         self._daily = QuotaCounts()
         self._open = QuotaCounts()
         self._day = ""
+        self._changed: dict[QuotaKey, None] = {}
+        """The quantities of the day that `changed` has not returned since they changed."""
         self._meanwhile: list[Mapping[QuotaKey, int]] | None = None
         """The growth since the running count of the stored data began."""
         self.begun = 0
@@ -185,7 +187,7 @@ class Quotas:
         `day` is the date of the service's clock, needed for quantities of a day.
         """
         if day is not None and day != self._day:
-            self._day, self._daily = day, QuotaCounts()
+            self._day, self._daily, self._changed = day, QuotaCounts(), {}
         if not is_forced:
             for key, added in growth.items():
                 if added > 0 and (allowed := self.allowed(key)) is not None:
@@ -213,6 +215,26 @@ class Quotas:
             # Names come from clients: only those with a quota are kept.
             if (allowed := self.allowed(key)) is not None:
                 self._counts(key[2]).add(key, added, allowed)
+                if key[2].is_per_day:
+                    self._changed[key] = None
+
+    def resume(self, day: str, used: Mapping[QuotaKey, int]) -> None:
+        """Add the use of this day from before a restart."""
+        self.take(used, day, is_forced=True)
+        self._changed.clear()
+
+    def changed(self, most: int) -> tuple[str, dict[QuotaKey, int]]:
+        """Return the day, and at most so many of the uses in it that have changed since they were returned."""
+        used = self._daily.used
+        found = {key: used.get(key, 0) for key in islice(self._changed, most)}
+        for key in found:
+            del self._changed[key]
+        return self._day, found
+
+    def not_kept(self, day: str, keys: Iterable[QuotaKey]) -> None:
+        """Return these again, since they could not be stored."""
+        if day == self._day:
+            self._changed.update(dict.fromkeys(keys))
 
     def begin_count(self) -> None:
         """Note that a count of the stored data begins, which finds exactly what was taken before."""

@@ -1,7 +1,8 @@
 """Refuses changes that exceed a quota, and creations while the disk is almost full.
 
 The stored data are counted in the journal at the start and every minute. Between these counts each decision is added at
-once, and taken back if it cannot be stored. Reports do the same work for any number of namespaces and subjects.
+once, and taken back if it cannot be stored. The use of quotas per day is stored at intervals and at the stop. Reports do the
+same work for any number of namespaces and subjects.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from connectivity.authorization.quotas import (
 )
 from connectivity.errors import TwinError
 from connectivity.monitoring.prometheus import GaugeReading
-from connectivity.store.quota_repository import QuotaRepository
+from connectivity.store.quota_repository import STEP_ROWS, QuotaRepository
 from connectivity.store.store import Store
 from connectivity.twins import errors
 from connectivity.twins.context import Decision, encode
@@ -35,6 +36,9 @@ from mappings.timestamps import utc_text
 from spark_store.records import event_size
 
 RECOUNT_SECONDS = 60.0
+
+KEEP_SECONDS = 10.0
+"""How often the use of quotas per day is stored. A crash loses at most the use of this time."""
 
 _MOST_SHOWN = 20
 """The most quotas that readiness shows."""
@@ -82,7 +86,7 @@ class QuotaCheck:
             return None
         growth = self._growth(decision, subject)
         is_deletion = all(event.is_deletion for event in decision.events)
-        if (exceeded := self._quotas.take(growth, utc_text(self._now())[:10], is_forced=is_deletion)) is not None:
+        if (exceeded := self._quotas.take(growth, self._day(), is_forced=is_deletion)) is not None:
             code = "dailyquota.exceeded" if exceeded.key[2].is_per_day else "quota.exceeded"
             raise _refusal(command, code, str(exceeded))
         return partial(self._quotas.give_back, growth, self._quotas.begun)
@@ -98,6 +102,29 @@ class QuotaCheck:
             counts = await self._repository.count(self._quotas.counted)
         finally:
             self._quotas.end_count(counts)
+
+    async def resume(self) -> None:
+        """Go on with the use of quotas per day from before a restart. Raises StoreUnavailable."""
+        if self.bounds_changes:
+            day = self._day()
+            self._quotas.resume(day, await self._repository.of_day(day))
+
+    async def keep(self) -> None:
+        """Store the use of quotas per day that has changed. Raises StoreUnavailable."""
+        while True:
+            day, changed = self._quotas.changed(STEP_ROWS)
+            if not changed:
+                return
+            is_kept = False
+            try:
+                await self._repository.keep(day, changed)
+                is_kept = True
+            finally:
+                if not is_kept:
+                    self._quotas.not_kept(day, changed)
+
+    def _day(self) -> str:
+        return utc_text(self._now())[:10]
 
     def nearly_used(self) -> list[str]:
         """Describe some of the quotas that are nearly used."""

@@ -271,6 +271,20 @@ CREATORS: Step = (
     """,
 )
 
+# The use of quotas per day: see `spark_store.journal.quota_days`.
+QUOTA_DAYS: Step = (
+    """
+    CREATE TABLE quota_days (
+        day      TEXT    NOT NULL,
+        holder   TEXT    NOT NULL,
+        name     TEXT    NOT NULL,
+        quantity TEXT    NOT NULL,
+        used     INTEGER NOT NULL,
+        PRIMARY KEY (day, holder, name, quantity)
+    ) WITHOUT ROWID
+    """,
+)
+
 # The lives of deleted entities, and the policies that living things name: see `spark_store.journal.incarnations`. An older
 # file knows no permissions; where the beginning was trimmed, a deletion may have been too, so another life ends there.
 INCARNATIONS: Step = (
@@ -325,6 +339,7 @@ STEPS: Sequence[Step] = (
     PARKED_THINGS,
     CREATORS,
     INCARNATIONS,
+    QUOTA_DAYS,
 )
 
 

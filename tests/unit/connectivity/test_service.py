@@ -20,6 +20,7 @@ from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
 from connectivity import service as module
+from connectivity.authorization.quotas import Quantity, QuotaHolder
 from connectivity.config.settings import Settings
 from connectivity.connections.model import Connection, ConnectionStatus
 from connectivity.errors import Detail, NotConnected, OperationRefused, TwinError
@@ -66,6 +67,19 @@ async def test_the_settings_decide_who_creates_things(tmp_path: Path) -> None:
     await create(made)
     with pytest.raises(TwinError, match=r"creation\.notallowed"):
         made.decider.decide(Command(LAMP, "create", "/", b"{}", {}), ("acme:stranger",))
+    await made.close()
+
+
+async def test_the_use_of_quotas_per_day_is_stored_at_the_stop(tmp_path: Path) -> None:
+    key = QuotaHolder.SUBJECT, "acme:owner", Quantity.EVENTS_PER_DAY
+    settings = Settings(connections_dir=tmp_path, data_dir=tmp_path, quotas=[{"subjects": ["*"], "events_per_day": 5}])
+    made = Service(settings, lambda: NOW)
+    await made.quota_check.resume()
+    made.quota_check._quotas.take({key: 5}, "2030-01-15")
+    await made.close()
+    made = Service(settings, lambda: NOW)
+    await made.quota_check.resume()
+    assert made.readiness()[1]["quotas"] == ["the subject 'acme:owner' uses 5 of its quota events_per_day of 5"]
     await made.close()
 
 

@@ -16,7 +16,8 @@ from connectivity.config.quotas import QuotaRule
 from connectivity.dispatch.quota_check import QuotaCheck
 from connectivity.store import quota_repository
 from connectivity.store.store import Store
-from spark_store.journal import creators
+from spark_store.errors import StoreUnavailable
+from spark_store.journal import creators, quota_days
 from spark_store.journal.journal import Journal
 from tests.support.in_process.service import (
     NOW,
@@ -60,6 +61,10 @@ class Bounded:
 
         self.harness = ConnectionHarness(journal=journal or TemporaryJournal(), quota_check=check)
         self.ask = self.harness.ask
+
+    def restarted(self, *rules: dict[str, Any]) -> Bounded:
+        """Return the quotas of another service on the same journal."""
+        return Bounded(*rules, journal=Journal.open(self.harness.store.path))
 
     def uses(self) -> dict[QuotaKey, int]:
         return {key: used for counts in self.quotas._all for key, used in counts.used.items()}
@@ -216,6 +221,62 @@ async def test_a_count_neither_misses_nor_repeats_what_is_stored_while_it_reads(
     go_on.set()
     await counting
     assert bounded.uses() == {(QuotaHolder.NAMESPACE, "acme.site", Quantity.THINGS): 4}
+
+
+async def test_the_use_of_a_day_survives_a_restart_and_ends_with_the_day() -> None:
+    rule = {"subjects": ["*"], "events_per_day": 3, "bytes_per_day": "1MiB"}
+    bounded = Bounded(rule)
+    assert await bounded.status(creation()) == 201
+    await bounded.check.keep()
+    kept = bounded.uses()
+    assert await bounded.status(turn(1)) == 201
+    later = bounded.restarted(rule)
+    await later.check.resume()
+    assert later.uses() == kept, "a crash loses the use since it was kept last"
+    await bounded.check.keep()
+    later = bounded.restarted(rule)
+    await later.check.resume()
+    assert later.uses() == bounded.uses()
+    later.now += timedelta(days=1)
+    await later.check.resume()
+    assert later.uses() == {}
+
+
+async def test_use_that_cannot_be_stored_is_stored_later_and_that_of_other_days_is_deleted() -> None:
+    disk = Disk()
+    rule = {"subjects": ["*"], "events_per_day": 300, "bytes_per_day": "1MiB"}
+    bounded = Bounded(rule, journal=disk)
+    await bounded.ask(creation())
+    await bounded.check.keep()
+    bounded.now += timedelta(days=1)
+    await bounded.ask(turn(1))
+    disk.full = True
+    with pytest.raises(StoreUnavailable):
+        await bounded.check.keep()
+    disk.full = False
+    await until(lambda: bounded.harness.store.is_available)
+    await bounded.check.keep()
+    rows = bounded.harness.store.read(lambda it: it.execute("SELECT day, quantity, used FROM quota_days").fetchall())
+    size = bounded.uses()[QuotaHolder.SUBJECT, OWNER, Quantity.BYTES_PER_DAY]
+    assert set(rows) == {("2030-01-16", "events_per_day", 1), ("2030-01-16", "bytes_per_day", size)}
+
+
+async def test_the_use_of_many_subjects_is_stored_in_short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    bounded = Bounded({"subjects": ["*"], "events_per_day": 300})
+    for number in range(1_000):
+        bounded.quotas.take({(QuotaHolder.SUBJECT, f"d:{number}", Quantity.EVENTS_PER_DAY): 1}, "2030-01-15")
+    steps: list[int] = []
+    store = quota_days.store
+
+    def note(connection: Any, day: str, uses: list[quota_days.DailyUse], forgotten: int) -> None:
+        steps.append(len(uses))
+        store(connection, day, uses, forgotten)
+
+    monkeypatch.setattr(quota_days, "store", note)
+    await bounded.check.keep()
+    assert steps == [200] * 5
+    await bounded.check.keep()
+    assert len(steps) == 5, "nothing has changed"
 
 
 async def test_readiness_shows_quotas_of_which_nine_tenths_are_used() -> None:

@@ -16,7 +16,7 @@ from mappings.model.signals import Event
 from spark_store.errors import Unstorable
 from spark_store.history.replay import evolve
 from spark_store.journal import erasure, incarnations
-from spark_store.journal.schema import STEPS, migrate
+from spark_store.journal.schema import INCARNATIONS, STEPS, migrate
 from spark_store.records import Change, Incarnation, PolicyReferences, Snapshot
 from tests.support.journal_entries import timestamp
 from tests.support.temporary_journal import TemporaryJournal
@@ -154,7 +154,7 @@ def test_policies_count_for_the_ones_that_they_import(lives: Lives) -> None:
 def test_deletions_in_an_earlier_journal_end_incarnations_that_nobody_can_read(tmp_path: Path) -> None:
     """Where the beginning was trimmed, it may belong to another owner."""
     file = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
-    migrate(file, "journal.db", STEPS[:-1])
+    migrate(file, "journal.db", STEPS[: STEPS.index(INCARNATIONS)])
     entity = (
         "INSERT INTO entities (key, type, id, revision, created, modified, state, policy, erased) "
         "VALUES (?, ?, ?, ?, '', '', ?, 'acme:pol', ?)"
