@@ -146,16 +146,18 @@ class Service:
             historical_headers=tuple(settings.journal.historical_headers), creation=settings.creation.rules
         )
         self.decider = Decider(self.store, now=now, limits=limits)
+        quotas = Quotas(settings.quotas)
         self.searching = SearchService(
             self.store,
             self.decider.world,
             now,
             partial(SqliteSearch, str(self.store.path)),
             SearchOptions(settings.search.budget.total_seconds(), settings.search.workers),
+            quotas,
         )
         self._row_budget = RowBudget()
         subscriptions = settings.subscriptions
-        self.past = self._past(now) if has_lake else None
+        self.past = self._past(now, quotas) if has_lake else None
         if self.past is not None:
             self.searching.as_of = self.past.open
         definitions = ConnectionRepository(self.store)
@@ -168,7 +170,6 @@ class Service:
         )
         self.live_feeds = LiveFeeds(self.store)
         self._entity_feeds = EntityFeeds(self.store, self.decider.world, self.live_feeds, now)
-        quotas = Quotas(settings.quotas)
         self.subscriptions = SubscriptionManager(
             self._open_feed,
             SubscriptionLimits(
@@ -358,11 +359,11 @@ class Service:
             }
         )
 
-    def _past(self, now: Callable[[], datetime]) -> AsOfSearches:
+    def _past(self, now: Callable[[], datetime], quotas: Quotas) -> AsOfSearches:
         options = PastOptions(
             self.settings.subscriptions.open_timeout.total_seconds(), self.settings.search.past_timeout.total_seconds()
         )
-        return AsOfSearches(self.store, self.decider.world, open_spark_queries(self.settings), now, options)
+        return AsOfSearches(self.store, self.decider.world, open_spark_queries(self.settings), now, options, quotas)
 
     def _open_feed(self, subscribe: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a subscribe, or the fault."""

@@ -69,7 +69,9 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "internalerror": ErrorCode(500, "internal error; see the service's log"),
     "json.fieldselector.invalid": ErrorCode(400, "`fields` is invalid"),
     "rql.expression.invalid": ErrorCode(400, "`filter` is not valid RQL, or compares an unknown property"),
-    "thing-search:search.limit": ErrorCode(429, "too many searches of these subjects wait"),
+    "thing-search:search.limit": ErrorCode(
+        429, "too many searches of these subjects wait, or a quota `searches` is used up"
+    ),
     "thing-search:budget.exceeded": ErrorCode(503, "the search exceeded its time limit"),
     "thing-search:search.option.invalid": ErrorCode(400, "`option` is invalid, or has the cursor of another search"),
     "json.invalid": ErrorCode(400, "the body is not valid JSON, repeats a name, or is nested too deep"),

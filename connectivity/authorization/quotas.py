@@ -35,6 +35,7 @@ class Quantity(str, Enum):
     EVENTS_PER_DAY = "events_per_day"
     BYTES_PER_DAY = "bytes_per_day"
     SUBSCRIPTIONS = "subscriptions"
+    SEARCHES = "searches"
 
     @property
     def is_per_day(self) -> bool:

@@ -33,6 +33,10 @@ class QuotaRule(BaseModel):
     subscriptions: Positive | None = Field(
         default=None, description="Open subscriptions to entities of a namespace, or of a subject."
     )
+    searches: Positive | None = Field(
+        default=None,
+        description="Searches that run or wait at once, which name a namespace or are those of a subject.",
+    )
 
     @model_validator(mode="before")
     @classmethod

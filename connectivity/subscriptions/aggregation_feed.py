@@ -106,7 +106,7 @@ class FullScan:
 
         Raises FeedFailed when the time limit is exceeded or too many searches wait, StoreUnavailable, and what `add` raises.
         """
-        async with self._searching.searches.slot(self.subjects):
+        async with self._searching.searches.slot(self.subjects, self._question.namespaces):
             while not self._is_over:
                 await self._slice(add)
 

@@ -21,6 +21,7 @@ from typing import Final
 import msgspec
 import structlog
 
+from connectivity.authorization.quotas import Quotas
 from connectivity.store.spark_queries import AsyncSparkQueries
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
@@ -117,12 +118,13 @@ class AsOfSearches:
         queries: SparkQueries,
         now: Callable[[], datetime],
         options: PastOptions | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """`world` is the current state, for use on the event loop."""
         self.options = options or PastOptions()
         self.lake: Lake = queries.lake
         self.spark = AsyncSparkQueries(queries)
-        self.searches = SearchQueue(SPARK_AT_ONCE, max(1, SPARK_AT_ONCE - 1), MAX_WAITING)
+        self.searches = SearchQueue(SPARK_AT_ONCE, max(1, SPARK_AT_ONCE - 1), MAX_WAITING, quotas)
         self._store = store
         self._world = world
         self._now = now
@@ -263,7 +265,7 @@ class AsOfFeed(Feed):
             spool = Spool(past.lake.folder, question.order, past.options.bound)
             undo.callback(spool.close)
             async with (
-                past.searches.slot(self._request.subjects),
+                past.searches.slot(self._request.subjects, question.namespaces),
                 contextlib.aclosing(past.spark.run(spark_query, QueryLimits(past.options.seconds))) as batches,
             ):
                 async for batch in batches:

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from connectivity.authorization.quotas import Quotas
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page, PageEnd
@@ -174,6 +175,7 @@ class SearchService:
         now: Callable[[], datetime],
         open_connection: Callable[[], SearchConnection],
         options: SearchOptions | None = None,
+        quotas: Quotas | None = None,
     ) -> None:
         """`world` is the current state for the event loop; each worker thread calls `open_connection` once."""
         self.options = options or SearchOptions()
@@ -183,7 +185,7 @@ class SearchService:
         """Opens a search of the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
         self._workers = _Workers(open_connection, now, self.options.workers)
-        self.searches = SearchQueue(sys.maxsize, MAX_RUNNING, MAX_WAITING)
+        self.searches = SearchQueue(sys.maxsize, MAX_RUNNING, MAX_WAITING, quotas)
         """The searches whose page is being filled, and scans of all matches, however many slices they take."""
 
     def open(self, query: SearchQuery, headers: Headers, subjects: tuple[str, ...]) -> Feed | Fault:
@@ -260,7 +262,8 @@ class SearchFeed(Feed):
         """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
         if self._thing_id is not None:
             return await self._fill(position, limit, max_bytes)
-        async with self._service.searches.slot(self._request.subjects):
+        request = self._request
+        async with self._service.searches.slot(request.subjects, request.question.namespaces):
             return await self._fill(position, limit, max_bytes)
 
     async def _fill(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:

@@ -1,7 +1,7 @@
 """A queue for searches in which users take turns, and each has a limited number of places.
 
 A user stands for the clients with the same authorization subjects. However many searches one of them starts, the next slot
-goes to the user who has waited longest for a turn.
+goes to the user who has waited longest for a turn. Quotas can bound the searches of a subject or in a namespace further.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.subscriptions.feed import FeedFailed
 from mappings.errors import Fault
@@ -28,8 +29,9 @@ User = tuple[str, ...]
 class SearchQueue:
     """The slots that searches use: at most `slots` are used at once, `per_user` of them by one user."""
 
-    def __init__(self, slots: int, per_user: int, max_waiting: int) -> None:
+    def __init__(self, slots: int, per_user: int, max_waiting: int, quotas: Quotas | None = None) -> None:
         """`max_waiting`: the most searches of one user that wait."""
+        self._quotas = quotas or Quotas(())
         self._free = slots
         self._per_user, self._max_waiting = per_user, max_waiting
         self.running: Counter[User] = Counter()
@@ -44,13 +46,22 @@ class SearchQueue:
         return sum(map(len, self._waiting.values()))
 
     @contextlib.asynccontextmanager
-    async def slot(self, user: User) -> AsyncIterator[None]:
-        """Wait for a slot, and use it for the block. Raises FeedFailed if too many searches of the user wait."""
-        await self.enter(user)
+    async def slot(self, user: User, namespaces: Collection[str] = ()) -> AsyncIterator[None]:
+        """Wait for a slot, and use it for a search in some namespaces.
+
+        Raises FeedFailed if a quota is exceeded, or too many searches of the user wait.
+        """
+        growth = {} if self._quotas.is_empty else _growth(user, namespaces)
+        if (exceeded := self._quotas.take(growth)) is not None:
+            raise FeedFailed(_limit_fault(f"There are too many searches: {exceeded}."))
         try:
-            yield
+            await self.enter(user)
+            try:
+                yield
+            finally:
+                self.leave(user)
         finally:
-            self.leave(user)
+            self._quotas.give_back(growth)
 
     async def enter(self, user: User) -> None:
         """Wait for a slot, which `leave` gives back. Raises FeedFailed if too many searches of the user wait."""
@@ -115,12 +126,20 @@ class SearchQueue:
                 del self._waiting[user]
 
     def _full(self, user: User) -> Fault:
-        return Fault(
-            429,
-            "thing-search:search.limit",
-            f"{self.running[user]} searches of these subjects are running and {self._max_waiting} wait, which is the limit.",
-            "Wait for the results of earlier searches before you start others.",
-        )
+        running, waiting = self.running[user], self._max_waiting
+        return _limit_fault(f"{running} searches of these subjects are running and {waiting} wait, which is the limit.")
+
+
+def _limit_fault(message: str) -> Fault:
+    advice = "Wait for the results of earlier searches before you start others."
+    return Fault(429, "thing-search:search.limit", message, advice)
+
+
+def _growth(user: User, namespaces: Collection[str]) -> dict[QuotaKey, int]:
+    """Return the growth by a search, of its first subject and of the namespaces that it names."""
+    named = [(QuotaHolder.SUBJECT, subject) for subject in user[:1]]
+    named += [(QuotaHolder.NAMESPACE, namespace) for namespace in namespaces]
+    return {(*holder, Quantity.SEARCHES): 1 for holder in named}
 
 
 def search_metrics(running: int, waiting: int) -> Iterator[GaugeReading]:

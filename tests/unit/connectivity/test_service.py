@@ -28,6 +28,7 @@ from connectivity.management.files import LoadedFolder
 from connectivity.management.supervisor import Supervisor
 from connectivity.service import PortInUse, Service, _listen, main
 from connectivity.store.folder_lock import lock_folder
+from connectivity.subscriptions.feed import FeedFailed
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Command, HistoryQuery, Subscribe, SubscriptionKind
@@ -80,6 +81,17 @@ async def test_the_use_of_quotas_per_day_is_stored_at_the_stop(tmp_path: Path) -
     made = Service(settings, lambda: NOW)
     await made.quota_check.resume()
     assert made.readiness()[1]["quotas"] == ["the subject 'acme:owner' uses 5 of its quota events_per_day of 5"]
+    await made.close()
+
+
+async def test_quotas_bound_the_searches_of_the_service(tmp_path: Path) -> None:
+    quotas = [{"subjects": ["*"], "searches": 1}]
+    made = Service(Settings(connections_dir=tmp_path, data_dir=tmp_path, quotas=quotas), lambda: NOW)
+    assert made.past is not None
+    for queue in (made.searching.searches, made.past.searches):
+        async with queue.slot(OWNER):
+            with pytest.raises(FeedFailed, match="the subject 'acme:owner' uses 1 of its quota searches of 1"):
+                await queue.slot(OWNER).__aenter__()
     await made.close()
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from connectivity.authorization.quotas import Quotas
+from connectivity.config.quotas import QuotaRule
 from connectivity.subscriptions.feed import FeedFailed
 from connectivity.subscriptions.search_queue import SearchQueue, User
 from spark_store.errors import StoreUnavailable
@@ -98,6 +101,42 @@ async def test_searches_that_wait_fail_when_the_queue_is_closed() -> None:
         await waiting
 
 
+def quotas(**rule: Any) -> Quotas:
+    return Quotas([QuotaRule.model_validate(rule)])
+
+
+async def test_searches_beyond_the_quota_of_their_first_subject_are_refused_until_one_ends() -> None:
+    queue = SearchQueue(100, 1, 100, quotas(subjects=["acme:bad"], searches=2))
+    both, other = ("acme:bad", "acme:good"), ("acme:good", "acme:bad")
+    async with contextlib.AsyncExitStack() as running:
+        await running.enter_async_context(queue.slot(both))
+        waiting = asyncio.create_task(running.enter_async_context(queue.slot(both)))
+        await pause()
+        with pytest.raises(FeedFailed) as refused:
+            await queue.slot(BAD).__aenter__()
+        assert (refused.value.fault.status, refused.value.fault.error) == (429, "thing-search:search.limit")
+        assert refused.value.fault.message == (
+            "There are too many searches: the subject 'acme:bad' uses 2 of its quota searches of 2."
+        )
+        await running.enter_async_context(queue.slot(other))
+        waiting.cancel()
+        await pause()
+        await running.enter_async_context(queue.slot(BAD))
+    async with queue.slot(both):
+        assert queue.running.total() == 1
+
+
+async def test_a_search_is_added_to_the_use_of_the_namespaces_that_it_names() -> None:
+    queue = SearchQueue(100, 100, 100, quotas(namespaces=["acme.*"], searches=1))
+    async with queue.slot(BAD, {"acme.site", "other"}):
+        with pytest.raises(FeedFailed, match=r"the namespace 'acme\.site' uses 1 of its quota searches of 1"):
+            await queue.slot(GOOD, {"acme.site"}).__aenter__()
+        async with queue.slot(GOOD, {"other"}), queue.slot(GOOD):
+            pass
+    async with queue.slot(GOOD, {"acme.site"}):
+        pass
+
+
 # Searches.
 
 
@@ -152,6 +191,26 @@ async def test_too_many_searches_of_a_user_are_refused_with_the_limit(
     harness.search.gate.set()
     await until(lambda: good.end(own) == "complete")
     await until(lambda: [bad.end(key) for key in keys[:3]] == ["complete"] * 3)
+
+
+@pytest.mark.parametrize("more", [{}, {"aggregation": {}}], ids=["search", "aggregation"])
+async def test_searches_beyond_a_quota_of_a_namespace_fail_and_name_it(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    await has_things(harness)
+    bounded = SearchQueue(100, 16, 100, quotas(namespaces=["acme.*"], searches=1))
+    monkeypatch.setattr(harness.searching, "searches", bounded)
+    harness.search.gate.clear()
+    searcher = Searcher(harness)
+    keys = [await searcher.subscribe("exists(thingId)", namespaces=["acme.site"], **more) for _ in range(2)]
+    for key in keys:
+        searcher.ask(key)
+    await until(lambda: searcher.end(keys[1]) == "failed")
+    failure = searcher.failure(keys[1])
+    assert (failure["status"], failure["error"]) == (429, "thing-search:search.limit")
+    assert "the namespace 'acme.site' uses 1 of its quota searches of 1" in failure["message"]
+    harness.search.gate.set()
+    await until(lambda: searcher.end(keys[0]) == "complete")
 
 
 async def test_waiting_for_a_turn_is_not_idleness(harness: ConnectionHarness) -> None:
