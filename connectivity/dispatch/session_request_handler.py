@@ -37,7 +37,7 @@ class SessionRequestHandler:
         handler = self._session_handlers[received_signal.route.mapper.protocol]
         replies = [
             self._execute(each, arrival, batch) if isinstance(each, SessionCommand) else each
-            for each in handler.take(signal, received_signal, arrival, batch.changes)
+            for each in handler.take(signal, received_signal, arrival, batch)
         ]
         return [SessionEffect(arrival, reply, signal.headers) for reply in replies]
 

@@ -95,6 +95,15 @@ class SessionServices:
     quotas: Quotas = field(default_factory=lambda: Quotas(()))
 
 
+class SessionBatch(Protocol):
+    """The part of a batch that session handlers add to."""
+
+    changes: list[Change]
+    """The staged changes."""
+    undo: list[Callable[[], None]]
+    """Calls for the case that the changes cannot be stored."""
+
+
 class SessionHandler(ConnectionComponent, ABC):
     """Serves one protocol for all connections."""
 
@@ -107,11 +116,11 @@ class SessionHandler(ConnectionComponent, ABC):
         session_message: SessionMessage,
         received_signal: ReceivedSignal,
         arrival: InboundDelivery,
-        changes: list[Change],
+        batch: SessionBatch,
     ) -> Sequence[SessionReply | SessionCommand]:
         """Process a request.
 
-        Its changes are staged in the store and appended to the changes of its batch. The returned replies and commands are
+        Its changes are staged in the store and appended to those of its batch. The returned replies and commands are
         handled in this order when these are durable; the delivery is settled when all have ended. A retried delivery is
         processed again; what the handler has noted in `arrival.results` is kept. Raises StoreUnavailable if it has to be
         retried.

@@ -14,7 +14,7 @@ from typing import cast
 
 import structlog
 
-from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
+from connectivity.sessions.base import SessionBatch, SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reactive_streams_io.access import ReaderRevalidation
 from connectivity.sessions.reactive_streams_io.commands import CommandResponses, CommandResult, CommandSender, carry_out
 from connectivity.sessions.reactive_streams_io.peer import PeerSession
@@ -42,7 +42,6 @@ from mappings.reactive_streams_io.frames import (
 )
 from mappings.reactive_streams_io.options import RsioOptions
 from spark_store.errors import StoreUnavailable
-from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
 
@@ -70,7 +69,7 @@ class RsioHandler(SessionHandler):
         session_message: SessionMessage,
         received_signal: ReceivedSignal,
         arrival: InboundDelivery,
-        changes: list[Change],  # noqa: ARG002
+        batch: SessionBatch,  # noqa: ARG002
     ) -> Sequence[SessionReply | SessionCommand]:
         """Pass a message to its session.
 

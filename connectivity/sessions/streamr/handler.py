@@ -16,7 +16,7 @@ import structlog
 
 from connectivity.authorization.quotas import growth_by_event
 from connectivity.monitoring.logs import log_context
-from connectivity.sessions.base import SessionCommand, SessionHandler, SessionReply, SessionServices
+from connectivity.sessions.base import SessionBatch, SessionCommand, SessionHandler, SessionReply, SessionServices
 from connectivity.sessions.reply_channel import drop, is_meant, resolved_reply
 from connectivity.sessions.stream_source import StreamSource
 from connectivity.sessions.streamr.access import StreamRevalidation
@@ -55,7 +55,6 @@ from mappings.streamr.sessions import SenderDecision, SessionEnd
 from mappings.streams.stream_id import ConfiguredStream, partition_id
 from mappings.timestamps import utc_text
 from spark_store.errors import RevisionConflict, StoreError, StoreUnavailable
-from spark_store.records import Change
 
 log = structlog.get_logger(__name__)
 
@@ -101,7 +100,7 @@ class StreamrHandler(SessionHandler):
         session_message: SessionMessage,
         received_signal: ReceivedSignal,
         arrival: InboundDelivery,
-        changes: list[Change],
+        batch: SessionBatch,
     ) -> Sequence[SessionReply | SessionCommand]:
         """Process a request. Its reply, a refusal too, is sent after everything before it is durable."""
         request: StreamrRequest = session_message.request
@@ -111,15 +110,15 @@ class StreamrHandler(SessionHandler):
         try:
             if context.is_taken:
                 raise _session_in_use(request)
-            return (self._carry_out(request, context, session_message.headers, changes),)
+            return (self._carry_out(request, context, session_message.headers, batch),)
         except RequestRejected as error:
             return (self._refusal(error, context, session_message.headers),)
 
     def _carry_out(
-        self, request: StreamrRequest, context: _Request, headers: Headers, changes: list[Change]
+        self, request: StreamrRequest, context: _Request, headers: Headers, batch: SessionBatch
     ) -> SessionReply | SessionCommand:
         if isinstance(request, Publish):
-            return self._publish(request, context, headers, changes)
+            return self._publish(request, context, headers, batch)
         channel = context.channel
         assert channel is not None, "a request without a reply address can only publish"
         match request:
@@ -167,7 +166,7 @@ class StreamrHandler(SessionHandler):
         return _Request(registry, channel, owners, received_signal, arrival, is_taken)
 
     def _publish(
-        self, request: Publish, context: _Request, headers: Headers, changes: list[Change]
+        self, request: Publish, context: _Request, headers: Headers, batch: SessionBatch
     ) -> SessionReply | SessionCommand:
         options, arrival = context.registry.options, context.arrival
         permission = self._admit(request, context)
@@ -178,7 +177,7 @@ class StreamrHandler(SessionHandler):
             return twin_command(request, permission.stream.entity, permission, headers, named, context.channel)
         name = named.name
         if name is None or not named.may_be_repeated or not self._source.is_known(name, is_chosen=named.is_chosen):
-            self._check_quota(request, permission.subjects)
+            self._check_quota(request, permission.subjects, batch)
             self._source.append(
                 request.stream,
                 request.content,
@@ -187,13 +186,13 @@ class StreamrHandler(SessionHandler):
                 partitions=permission.partitions,
                 hash=options.hash,
                 name=name,
-                changes=changes,
+                changes=batch.changes,
             )
         else:
             context.received_signal.route.meter.inbound("answered_again")
         return partial(_report_publish, request, context.channel)
 
-    def _check_quota(self, request: Publish, subjects: Sequence[str]) -> None:
+    def _check_quota(self, request: Publish, subjects: Sequence[str], batch: SessionBatch) -> None:
         """Count a message that is to be stored. Raises RequestRejected if it exceeds a quota."""
         quotas = self._services.quotas
         if quotas.is_empty:
@@ -202,6 +201,7 @@ class StreamrHandler(SessionHandler):
         growth = growth_by_event(namespace, subjects[0], len(request.content.encode()))
         if (exceeded := quotas.take(growth, utc_text(self._services.now())[:10])) is not None:
             raise RequestRejected(errors.limit_exceeded(str(exceeded)), error_subject(request))
+        batch.undo.append(partial(quotas.give_back, growth))
 
     def _subscribe(
         self, request: SubscribeRequest, context: _Request, channel: StreamrReplyChannel, client: str | None

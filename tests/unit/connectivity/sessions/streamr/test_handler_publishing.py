@@ -16,7 +16,7 @@ from connectivity.config.quotas import QuotaRule
 from connectivity.sessions.stream_source import CHOSEN_NAME_SECONDS
 from connectivity.transports.base import Outcome
 from mappings.streams.stream_id import partition_id
-from tests.support.in_process.service import NOW, pause, until
+from tests.support.in_process.service import NOW, Disk, pause, until
 from tests.support.in_process.streamr import (
     KEY,
     OTHER,
@@ -76,6 +76,36 @@ async def test_a_message_beyond_the_quota_of_its_publisher_is_refused_and_not_st
     assert said["error"].startswith("Limit exceeded: the subject '")
     assert said["error"].endswith("uses 2 of its quota events_per_day of 2")
     assert streamr_harness.stored() == ["1", "2"]
+
+
+def use(quotas: Quotas) -> list[int]:
+    return list(quotas._daily.used.values())
+
+
+async def test_a_message_that_is_stored_at_the_second_attempt_is_added_to_the_use_once() -> None:
+    disk = Disk()
+    quotas = Quotas([QuotaRule(subjects=("*",), events_per_day=9)])
+    streamr_harness = await StreamrHarness.filled(quotas=quotas, journal=disk)
+    disk.full = True
+    streamr_harness.send("a", publish("1"), publish("2"))
+    await until(lambda: bool(streamr_harness.postponed))
+    assert use(quotas) == []
+    disk.full = False
+    await until(lambda: streamr_harness.store.is_available)
+    streamr_harness.dispatcher.handle(streamr_harness.postponed, lambda _: None)
+    await until(lambda: streamr_harness.stored() == ["1", "2"])
+    assert use(quotas) == [2]
+
+
+async def test_a_message_that_comes_again_is_not_added_to_the_use() -> None:
+    quotas = Quotas([QuotaRule(subjects=("*",), events_per_day=1)])
+    streamr_harness = await StreamrHarness.filled(quotas=quotas)
+    for _ in range(2):
+        streamr_harness.send("a", publish("1"), correlation_id="one")
+        await pause()
+    assert streamr_harness.stored() == ["1"]
+    assert use(quotas) == [1]
+    assert streamr_harness.received("a") == []
 
 
 async def test_case_p04_a_definition_may_take_any_text() -> None:
