@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import Field
 
 from connectivity.config.problems import json_path, show
-from connectivity.config.quantities import PositiveDuration
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders
 from connectivity.errors import Problem
@@ -20,44 +17,19 @@ from connectivity.mapping.mapper import codecs_of
 from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions, ProbeReport
 from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO
+from connectivity.transports.listener.options import ListenerOptions
 from connectivity.transports.listener.server import check_listener, probe_port, serve, tls_context
 from connectivity.transports.tcp.link import TcpLink
 
 
-class Options(BaseModel):
+class Options(ListenerOptions):
     """The options in `specificConfig`."""
 
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
-
-    max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10_000,
-        description="Maximum number of connected peers; further connections are closed.",
-        examples=["500"],
-    )
-    max_peers_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        default=0,
-        description="Maximum number of connections of one IP address, or of one IPv6 network; further ones are closed. `0`: "
-        "only `maxPeers` applies, since many peers may be behind a proxy.",
-        examples=["50"],
-    )
-    max_accepts_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        default=1000,
-        description="Maximum number of connections of one address that are accepted in a second; further ones are closed. "
-        "`0`: no limit.",
-        examples=["20"],
-    )
     max_unsettled: Annotated[int, Field(ge=1, le=1000)] = Field(
         default=16,
         description="Maximum number of unsettled pieces, of up to 64 KiB each, of one peer's stream; at the limit the "
         "service stops reading from the peer.",
         examples=["4"],
-    )
-    output_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=30),
-        description="A peer that reads none of its waiting output for this long is disconnected.",
-        examples=["10s"],
     )
 
 

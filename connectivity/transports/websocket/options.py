@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field
-from pydantic.alias_generators import to_camel
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from connectivity.config.quantities import Duration, PositiveDuration
+from connectivity.transports.listener.options import ListenerOptions
 from mappings.texts import lower_text
 
 _TOKEN = re.compile(r"(?P<name>[A-Za-z0-9._:@-]{1,100})=(?P<hash>[0-9a-fA-F]{64})", re.ASCII)
@@ -53,12 +53,8 @@ def _readable_origins(text: str) -> str:
     return text
 
 
-class Options(BaseModel):
+class Options(ListenerOptions):
     """The options in `specificConfig`."""
-
-    model_config = ConfigDict(
-        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
-    )
 
     tokens: Annotated[str, AfterValidator(_readable_tokens)] = Field(
         default="",
@@ -73,21 +69,6 @@ class Options(BaseModel):
         description="Origins of web pages that may connect, separated by commas; `*`: all. Empty: no web page, so that no "
         "page can use a listener on its visitor's machine. Clients other than browsers send no origin.",
         examples=["https://console.acme.example"],
-    )
-    max_peers: Annotated[int, Field(ge=1, le=100_000)] = Field(
-        default=10_000, description="Maximum number of connected peers; further ones get HTTP 503.", examples=["500"]
-    )
-    max_peers_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        default=0,
-        description="Maximum number of sockets of one IP address, or of one IPv6 network; further ones are closed. `0`: "
-        "only `maxPeers` applies, since many peers may be behind a proxy.",
-        examples=["50"],
-    )
-    max_accepts_per_address: Annotated[int, Field(ge=0, le=100_000)] = Field(
-        default=1000,
-        description="Maximum number of sockets of one address that are accepted in a second; further ones are closed. `0`: "
-        "no limit.",
-        examples=["20"],
     )
     max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(2 << 20),
@@ -105,11 +86,6 @@ class Options(BaseModel):
         description="Maximum size of the output waiting for a slow peer. Responses and subscriptions wait beyond that; for "
         "a message of a target the peer's socket is closed with 1013.",
         examples=["4MiB"],
-    )
-    output_timeout: PositiveDuration = Field(
-        default=timedelta(seconds=30),
-        description="A peer that reads none of its waiting output for this long is disconnected.",
-        examples=["10s"],
     )
     ping_interval: PositiveDuration = Field(
         default=timedelta(seconds=20),
