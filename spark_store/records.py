@@ -209,7 +209,8 @@ class Change(msgspec.Struct, frozen=True):
     """The effect of one command, stored completely or not at all: events, states, answer.
 
     `cause` is stored with each of the events, for targets. `permissions`: see `Incarnation`, if an entity is deleted.
-    `creator` is the subject that creates things or policies, if quotas need it.
+    `creator` is the subject that creates things or policies, if quotas need it. `is_reference`: whether the thing keeps the
+    policy that it names from being deleted; None as before, or always for a new thing.
     """
 
     events: tuple[Event, ...]
@@ -218,6 +219,7 @@ class Change(msgspec.Struct, frozen=True):
     cause: EventCause | None = None
     permissions: bytes | None = None
     creator: str | None = None
+    is_reference: bool | None = None
 
 
 class StoredRevision(NamedTuple):

@@ -122,7 +122,8 @@ class CommandExecutor:
                 cause_of(command.headers, sender.labels, arrival.route.connection_id, subjects) if needs_cause else None
             )
             creator = subjects[0] if undo is not None else None
-            change = Change(decision.events, decision.snapshots, answer, cause, decision.permissions, creator)
+            permissions, is_reference = decision.permissions, decision.is_reference
+            change = Change(decision.events, decision.snapshots, answer, cause, permissions, creator, is_reference)
             self._store.stage(change)
             batch.changes.append(change)
             if undo is not None:

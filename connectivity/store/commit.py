@@ -108,7 +108,7 @@ class ReportQueue:
 class UncommittedState:
     """States, answers and deletions that are decided and not durable yet."""
 
-    __slots__ = ("answers", "deletions", "snapshots")
+    __slots__ = ("_naming", "answers", "deletions", "snapshots")
 
     def __init__(self) -> None:
         self.snapshots: dict[EntityId, Snapshot] = {}
@@ -116,8 +116,16 @@ class UncommittedState:
         """The permissions at each deletion of an entity, by its revision."""
         self.answers: dict[tuple[str, int, str], StoredAnswer] = {}
         """By `DeliveryName.place`, here as a slice: this runs for every change."""
+        self._naming: dict[EntityId, Change] = {}
+        """The changes that decide whether entities refer to the policy that they name."""
+
+    def is_reference(self, thing: EntityId) -> bool | None:
+        """Whether a thing refers to the policy that it names; None as its committed state does."""
+        return None if (change := self._naming.get(thing)) is None else change.is_reference
 
     def add(self, change: Change) -> None:
+        if change.is_reference is not None:
+            self._naming.update((snapshot.entity, change) for snapshot in change.snapshots)
         for snapshot in change.snapshots:
             self.snapshots[snapshot.entity] = snapshot
             if snapshot.state is None:
@@ -128,6 +136,8 @@ class UncommittedState:
     def remove_durable(self, changes: Sequence[Change]) -> None:
         """Remove changes that are durable. Later decisions stay."""
         for change in changes:
+            if change.is_reference is not None:
+                self._forget_naming(change)
             for snapshot in change.snapshots:
                 if self.snapshots.get(snapshot.entity) is snapshot:
                     del self.snapshots[snapshot.entity]
@@ -142,6 +152,11 @@ class UncommittedState:
         if not found:
             self.deletions.pop(snapshot.entity, None)
 
+    def _forget_naming(self, change: Change) -> None:
+        for snapshot in change.snapshots:
+            if self._naming.get(snapshot.entity) is change:
+                del self._naming[snapshot.entity]
+
     def drop(self, snapshot: Snapshot) -> None:
         """Remove the state of an erased entity. A later one stays."""
         if self.snapshots.get(snapshot.entity) is snapshot:
@@ -150,6 +165,7 @@ class UncommittedState:
     def undo(self, changes: Sequence[Change]) -> None:
         """Remove changes that cannot be stored, and later states of their entities."""
         for change in changes:
+            self._forget_naming(change)
             for snapshot in change.snapshots:
                 self.snapshots.pop(snapshot.entity, None)
                 if snapshot.state is None:
@@ -161,3 +177,4 @@ class UncommittedState:
         self.snapshots.clear()
         self.deletions.clear()
         self.answers.clear()
+        self._naming.clear()

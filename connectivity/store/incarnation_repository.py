@@ -35,14 +35,19 @@ class IncarnationRepository:
         return found
 
     def references(self, policy: EntityId) -> PolicyReferences:
-        """Return how many living things name a policy, and how many policies import it."""
+        """Return how many living things refer to a policy, and how many policies import it."""
         decided = self._decided.snapshots.values()
         things = [it for it in decided if it.entity.type is EntityType.THING]
         policies = [it for it in decided if it.entity.type is EntityType.POLICY]
-        # Some of them may be committed already: their committed states are left out.
-        apart = [it.entity.id for it in things], [it.entity.id for it in policies]
+        naming = [it for it in things if it.state is not None and it.policy == policy.id]
+        decided_references = {it.entity: self._decided.is_reference(it.entity) for it in naming}
+        # Some of them may be committed already: their committed states are left out, unless they decide.
+        apart = (
+            [it.entity.id for it in things if decided_references.get(it.entity, False) is not None],
+            [it.entity.id for it in policies],
+        )
         committed = self._journal.read(lambda it: incarnations.references(it, policy.id, *apart))
         return PolicyReferences(
-            committed.things + sum(it.state is not None and it.policy == policy.id for it in things),
+            committed.things + sum(bool(it) for it in decided_references.values()),
             committed.policies + sum(it.state is not None and policy.id in imports(it.state) for it in policies),
         )

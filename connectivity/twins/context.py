@@ -85,7 +85,7 @@ class Decision(msgspec.Struct, frozen=True):
 
     A query has neither events nor snapshots. There is always a response; others decide whether it is sent. `is_for_device`:
     a query that must be sent to the device, because the twin satisfies its live condition; then the response is the twin's.
-    `announcements` are sent when the events are durable.
+    `announcements` are sent when the events are durable. `is_reference`: see `Change`.
     """
 
     events: tuple[Event, ...]
@@ -94,6 +94,7 @@ class Decision(msgspec.Struct, frozen=True):
     is_for_device: bool = False
     announcements: tuple[PolicyAnnouncement, ...] = ()
     permissions: bytes | None = None
+    is_reference: bool | None = None
 
 
 class EventStep(msgspec.Struct, frozen=True):
@@ -239,9 +240,10 @@ def decision(
     *,
     is_for_device: bool = False,
     permissions: bytes | None = None,
+    is_reference: bool | None = None,
 ) -> Decision:
     events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
-    return Decision(events, snapshots, response, is_for_device, tuple(announcements), permissions)
+    return Decision(events, snapshots, response, is_for_device, tuple(announcements), permissions, is_reference)
 
 
 def revision_tag(snapshot: Snapshot) -> str:

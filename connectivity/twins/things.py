@@ -84,7 +84,7 @@ def create(case: CommandContext, value: CheckedValue, asked: Preconditions) -> D
     response = case.respond(
         201, thing.raw, revision=step.snapshot.revision, tag=revision_tag(step.snapshot), action="create"
     )
-    return decision([step] if guard.step is None else [guard.step, step], response)
+    return decision([step] if guard.step is None else [guard.step, step], response, is_reference=True)
 
 
 def _check_unused(case: CommandContext, guard: _Guard, present: Snapshot | None) -> None:
@@ -116,11 +116,28 @@ def _requested_policy(case: CommandContext, given: Mapping[str, Any], policy_id:
 
 
 def _existing(case: CommandContext, policy_id: str) -> _Guard:
-    readable = case.world.enforcer(policy_id)
     enforcer = case.world.enforcer(policy_id, case.entity.namespace)
-    if readable is None or enforcer is None or not readable.partial(case.subjects, READ, "policy:/"):
+    if enforcer is None or not _may_refer_to(case, policy_id):
         raise case.refuse("policies:policy.notfound", about=policy_id)
     return _Guard(policy_id, enforcer)
+
+
+def _may_refer_to(case: CommandContext, policy_id: str) -> bool:
+    """Whether the policy exists and the subjects can read a part of it."""
+    enforcer = case.world.enforcer(policy_id)
+    return enforcer is not None and enforcer.partial(case.subjects, READ, "policy:/")
+
+
+def _is_reference(case: CommandContext, before: Snapshot, after: Snapshot) -> bool | None:
+    """Whether a change makes the thing refer to the policy that it names; None as before.
+
+    A thing may name any policy, as in Eclipse Ditto, also one that does not exist. But to keep a policy from being deleted,
+    its writer has to be able to read it.
+    """
+    is_other = after.policy != before.policy
+    if after.policy is None or not (is_other or case.address.resource.name == "policyId"):
+        return None
+    return _may_refer_to(case, after.policy) or (False if is_other else None)
 
 
 def _default(case: CommandContext) -> _Guard:
@@ -308,7 +325,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     response = case.respond(
         201 if is_new else 204, value.raw if is_new else None, revision=step.snapshot.revision, tag=tag
     )
-    return Decision((step.event,), (step.snapshot,), response)
+    return decision([step], response, is_reference=_is_reference(case, before, step.snapshot))
 
 
 def _merge(case: CommandContext, asked: Preconditions) -> Decision:
@@ -347,7 +364,8 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
         raise case.refuse("things:merge.invalid", str(error)) from error
     after = get(state_of(step.snapshot), case.address.segments)
     tag = None if after is MISSING else part_tag(case, enforcer, step.snapshot, after)
-    return decision([step], case.respond(204, None, revision=step.snapshot.revision, tag=tag))
+    response = case.respond(204, None, revision=step.snapshot.revision, tag=tag)
+    return decision([step], response, is_reference=_is_reference(case, before, step.snapshot))
 
 
 def _create_by_merge(case: CommandContext, patch: CheckedValue, asked: Preconditions) -> Decision:

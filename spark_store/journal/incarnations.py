@@ -3,7 +3,7 @@
 A deletion ends an incarnation: a row of `incarnations` has its revisions and the permissions of the policy at that moment,
 imports included, so that nobody who takes the id over later decides who reads the past. Equal permissions are stored once
 (`permissions`); `permission_sources` has the policies that they came from, for erasures. `named_policies` has the policy of
-each living thing. Everything is written in the transaction of the events.
+each living thing that keeps it from being deleted. Everything is written in the transaction of the events.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _NAME = """
     INSERT INTO named_policies (thing, policy) VALUES (?, ?)
     ON CONFLICT (thing) DO UPDATE SET policy = excluded.policy WHERE policy != excluded.policy
 """
+_NAME_OTHER = "UPDATE named_policies SET policy = ?2 WHERE thing = ?1 AND policy != ?2"
 _NAME_NONE = "DELETE FROM named_policies WHERE thing = ?"
 _KEY = "SELECT key FROM entities WHERE type = ? AND id = ?"
 _UNKNOWN_DELETION = """
@@ -87,21 +88,23 @@ def store(
     keys: Mapping[EntityId, int],
 ) -> None:
     """Store the ends of incarnations in a batch, and the policies that its things name afterwards."""
-    naming = [
-        (event, change.permissions) for change in changes for event in change.events if event.path in _NAMING_PATHS
-    ]
-    things: dict[EntityId, None] = {}
-    for event, permissions in naming:
+    naming = [(event, change) for change in changes for event in change.events if event.path in _NAMING_PATHS]
+    things: dict[EntityId, bool | None] = {}
+    """Whether each refers to its policy; None as before."""
+    for event, change in naming:
         if event.is_deletion:
-            end(connection, keys[event.entity], event.revision, permissions)
+            end(connection, keys[event.entity], event.revision, change.permissions)
         if event.entity.type is EntityType.THING:
-            things[event.entity] = None
-    for thing in things:
+            is_new = event.is_creation or event.path != "/"
+            things[event.entity] = (
+                (is_new or things.get(event.entity)) if change.is_reference is None else change.is_reference
+            )
+    for thing, is_reference in things.items():
         snapshot = states[thing].snapshot
-        if snapshot.state is None or snapshot.policy is None:
+        if snapshot.state is None or snapshot.policy is None or is_reference is False:
             connection.execute(_NAME_NONE, (keys[thing],))
         else:
-            connection.execute(_NAME, (keys[thing], snapshot.policy))
+            connection.execute(_NAME if is_reference else _NAME_OTHER, (keys[thing], snapshot.policy))
 
 
 def end(connection: sqlite3.Connection, key: int, last: int, permissions: bytes | None) -> None:
@@ -135,7 +138,10 @@ def _delete_permissions(connection: sqlite3.Connection, permissions: int) -> Non
 
 
 def name_all(connection: sqlite3.Connection) -> None:
-    """Write down again which policies all things name, after their states were written without `store`."""
+    """Write down again which policies all things name, after their states were written without `store`.
+
+    Which of them are no references is not known any more.
+    """
     for statement in _NAME_ALL:
         connection.execute(statement)
 
@@ -168,7 +174,7 @@ def ended(connection: sqlite3.Connection, type: str, id: str) -> list[Incarnatio
 def references(
     connection: sqlite3.Connection, policy: str, other_things: Sequence[str] = (), other_policies: Sequence[str] = ()
 ) -> PolicyReferences:
-    """Return how many committed things name a policy, and how many policies import it.
+    """Return how many committed things refer to a policy, and how many policies import it.
 
     The other things and policies are left out. It is one statement, so that no commit comes between.
     """

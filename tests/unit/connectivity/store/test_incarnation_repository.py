@@ -37,7 +37,13 @@ def change(store: Store, entity: EntityId, action: str, value: Any = None, path:
     revision = 1 if before is None else before.revision + 1
     raw = None if action == "deleted" else json.dumps(value).encode()
     event = Event(entity, revision, timestamp(revision), action, path, raw, b"{}")
-    return Change((event,), (evolve(before, event),), permissions=THEN if action == "deleted" else None)
+    is_naming = entity.type is EntityType.THING and (action == "created" or path == "/policyId")
+    return Change(
+        (event,),
+        (evolve(before, event),),
+        permissions=THEN if action == "deleted" else None,
+        is_reference=is_naming or None,
+    )
 
 
 async def test_a_deletion_is_known_before_and_after_it_is_durable(store: Store, disk: Disk) -> None:
