@@ -354,7 +354,7 @@ class CreationSettings(Section):
 
     grant: tuple[CreationRuleSettings, ...] = Field(
         default=(CreationRuleSettings(),),
-        description="Rules that allow creations. Default: everybody may create everything.",
+        description="Rules that allow creations. Default: any client can create things and policies.",
     )
     revoke: tuple[CreationRuleSettings, ...] = Field(
         default=(), description="Rules that refuse creations which `grant` allows."

@@ -74,7 +74,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
         Option(
             "allowPolicyLockout",
             flag,
-            "Whether the thing's policy may leave nobody with the permission to change it.",
+            "Whether the thing's policy may leave no subject with the permission to change it.",
             False,
             True,
         ),

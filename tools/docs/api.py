@@ -43,7 +43,7 @@ $ curl -X POST -H 'content-type: text/plain' -d connectivity.commands:closeConne
 
 ## Authorization
 
-Without a token in the settings, the service listens only on its own machine, and everybody there can do everything, except
+Without a token in the settings, the service listens only on its own machine, and every user there can do everything, except
 pages in a browser: the `Host` must be a loopback name or address, or `api.host`, and requests that change something must
 have no other `Origin` than that `Host`. As soon as `api.token` or `api.tokens` is set, everything except probes needs a
 token, as `authorization: Bearer …`. A host that is not loopback requires a token.
@@ -62,7 +62,7 @@ api:
 | `write` | also create, change, test, delete, open and close connections, reset metrics and logs, end subscriptions |
 | `admin` | also erase entities, read the audit log, and search with any subjects, which the audit log records |
 
-- `api.token` is an admin without a name. The audit log has the `name` of one of `api.tokens`, and `api` for everybody else.
+- `api.token` is an admin without a name. The audit log has the `name` of one of `api.tokens`, and `api` for other users.
 - `subjects` are the authorization subjects that searches with the token have.
 - A token in the query (`?token=`, `?access_token=`, `?api_key=` and the like) is answered with 400 and not logged, even
   if it is the right one: queries end up in logs of proxies. Replace the token then.
