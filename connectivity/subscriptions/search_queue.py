@@ -65,7 +65,8 @@ class SearchQueue:
 
     async def enter(self, user: User) -> None:
         """Wait for a slot, which `leave` gives back. Raises FeedFailed if too many searches of the user wait."""
-        if user not in self._waiting and self._has_slot(user):
+        # Nothing of the user waits then: each slot that becomes free is granted at once.
+        if self._has_slot(user):
             self._take(user)
             return
         if len(self._waiting.get(user, ())) >= self._max_waiting:

@@ -19,7 +19,7 @@ from connectivity.api.authentication import (
 from connectivity.config.api_settings import ApiSettings, TokenRole
 from tests.support.api.fake_management import DOCUMENT, FakeManagement, app_of, ask, client_of, furnished, shared_app
 from tests.support.table import each_row
-from tests.support.wait import wait_until
+from tests.support.wait import PATIENCE, wait_until
 
 TOKENS = [
     {"name": "reader", "token": "r" * 16, "role": "read", "subjects": ["acme:r"]},
@@ -250,7 +250,7 @@ WRONG = {"authorization": "Bearer wrong"}
 
 
 class Sleeper:
-    """Wakes nobody until it is told to."""
+    """A sleep that ends when the test says so; a request that waits against expectation fails."""
 
     def __init__(self) -> None:
         self.requests: list[float] = []
@@ -258,7 +258,7 @@ class Sleeper:
 
     async def __call__(self, seconds: float) -> None:
         self.requests.append(seconds)
-        await self._wakes.wait()
+        await asyncio.wait_for(self._wakes.wait(), PATIENCE)
 
     def wake(self) -> None:
         self._wakes.set()

@@ -277,6 +277,25 @@ async def test_messages_of_all_peers_together_are_bounded_and_shared(monkeypatch
         assert way.link._shares.used == 0
 
 
+async def test_a_peer_without_room_is_read_from_as_soon_as_another_peer_has_fewer_unsettled_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link_module, "MAX_HELD", 60)
+    monkeypatch.setattr(link_module, "CHECK_INTERVAL", 3600.0)
+    async with opened() as way:
+        first, second = await way.client(), await way.client()
+        for _ in range(10):
+            await first.send("x")
+        held = await way.take(10)
+        for _ in range(60):
+            await second.send("y")
+        await wait_until(lambda: sum(each.times.is_reading for each in peers_of(way)) == 1)
+        assert len(way.taker.deliveries) == 14
+        for delivery in held:
+            delivery.settle()
+        await wait_until(lambda: len(way.taker.deliveries) == 20)
+
+
 async def test_a_user_is_served_beside_another_whose_peers_settle_nothing() -> None:
     """Fifty sockets with a hundred unsettled messages each use up half of the places at most."""
     tokens = ",".join(token_entry(name, name) for name in ("bad", "good"))
