@@ -230,6 +230,7 @@ async def observe(world: World, inquiry: Inquiry) -> Learned:
     try:
         for step in world.steps[: world.watched]:
             await observer.carry_out(step)
+        observer.now = world.begins or observer.now
         await observer.watch(inquiry)
         observer.note("watching")
         for step in world.steps[world.watched :]:

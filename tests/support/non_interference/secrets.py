@@ -270,10 +270,12 @@ def pairs(world: World, dice: random.Random) -> list[Pair] | None:
 
 
 def worlds_of(world: World, pairs: Sequence[Pair]) -> tuple[World, World]:
-    """Return the world with these steps, and the other one."""
+    """Return the world with these steps, and the other one. Where a step does not happen, its time passes all the same."""
     others = [pair.other for pair in pairs if pair.other is not None]
     before = sum(pair.other is not None for pair in pairs[: world.watched])
-    return world._replace(steps=[pair.one for pair in pairs]), world._replace(steps=others, watched=before)
+    begins = pairs[world.watched - 1].one.at if world.watched else None
+    one = world._replace(steps=[pair.one for pair in pairs], begins=begins)
+    return one, one._replace(steps=others, watched=before)
 
 
 class _Change:

@@ -86,12 +86,16 @@ class Moment(NamedTuple):
 
 
 class World(NamedTuple):
-    """A history, and the subjects that ask together. They watch what happens from step `watched` on, and ask at `asked`."""
+    """A history, and the subjects that ask together. They watch what happens from step `watched` on, and ask at `asked`.
+
+    `begins`: when they begin to watch, if some steps were before.
+    """
 
     steps: Sequence[Step]
     subjects: tuple[str, ...]
     watched: int
     asked: datetime
+    begins: datetime | None = None
 
 
 class Course:
