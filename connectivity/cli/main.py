@@ -14,11 +14,11 @@ from typing import Annotated
 
 import typer
 
-from connectivity.cli import connections, history, operations, pipeline, secrets
+from connectivity.cli import connections, history, operations, pipeline, schema, secrets
 from connectivity.cli.backup import backup
 from connectivity.cli.operations import audit
 from connectivity.cli.options import EXITS, AsJson, Paths, load_files, loaded_settings
-from connectivity.cli.output import pluralize, print_error, print_json, print_notes, print_problems
+from connectivity.cli.output import pluralize, print_error, print_notes, print_problems
 from connectivity.cli.search import search
 from connectivity.config.extras import extra_of
 
@@ -41,6 +41,7 @@ app.command(
     "5 journal and lake do not match."
 )(backup)
 app.add_typer(secrets.app, name="secrets")
+app.add_typer(schema.app, name="schema")
 
 
 @app.command(epilog="Exit codes: 0 no problems; 1 problems, or no files; 2 a path that does not exist.")
@@ -58,15 +59,6 @@ def validate(paths: Paths, as_json: AsJson = False) -> None:
     if not as_json:
         connections = pluralize(len(loaded.connections), "connection")
         typer.echo(f"{connections} in {pluralize(loaded.read, 'file')}, no problems")
-
-
-@app.command()
-def schema() -> None:
-    """Print the JSON Schema of a connection."""
-    # Imported on use: commands that call the service start several times as fast.
-    from connectivity.validation.validator import json_schema
-
-    print_json(json_schema())
 
 
 @app.command(

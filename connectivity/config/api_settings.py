@@ -11,7 +11,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import NoDecode
 
-from connectivity.config.quantities import Positive, PositiveDuration, read_list
+from connectivity.config.quantities import Listed, Positive, PositiveDuration
 from connectivity.config.section import Section
 from mappings.texts import lower_text
 
@@ -123,7 +123,7 @@ class ApiSettings(Section):
     port: Annotated[int, Field(ge=0, le=65_535)] = Field(
         default=8080, description="Port to listen on; 0 selects a free port and logs it."
     )
-    hosts: Annotated[tuple[HostName, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    hosts: Annotated[tuple[HostName, ...], NoDecode, Listed] = Field(
         default=(),
         description="Names that the header `Host` of a request may have, such as that of a proxy; `*.acme.example` is every "
         "name below. Loopback names, `api.host` and, with a token, IP addresses are always allowed.",

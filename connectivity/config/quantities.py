@@ -17,6 +17,7 @@ from mappings.texts import lower_text
 FOREVER = "forever"
 
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_DURATION_FORM = r"\s*[0-9]{1,12}(?:\.[0-9]{1,6})?\s*(?:ms|[smhdw]|)\s*"
 _DURATION = re.compile(r"\s*(?P<number>\d{1,12}(?:\.\d{1,6})?)\s*(?P<unit>ms|[smhdw]|)\s*", re.ASCII)
 
 
@@ -85,9 +86,35 @@ def read_off_as_text(value: object) -> object:
     return "off" if value is False else lower_text(value)
 
 
-Duration = Annotated[timedelta, BeforeValidator(read_duration)]
+def duration_text(value: timedelta | None) -> str:
+    """Return a duration in the largest unit that makes it a whole number."""
+    if value is None:
+        return FOREVER
+    if not value:
+        return "0s"
+    milliseconds = value // timedelta(milliseconds=1)
+    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
+    number, unit = next(((milliseconds // size, unit) for unit, size in units if milliseconds % size == 0), (0, "ms"))
+    return f"{number or milliseconds}{unit}"
+
+
+Number = Annotated[float, Field(ge=0)]
+DurationForm = Annotated[str, Field(pattern=rf"^{_DURATION_FORM}$")] | Number
+"""How a duration is written; a number is seconds."""
+
+Listed = BeforeValidator(read_list, json_schema_input_type=list[str] | str)
+"""The reader of names, written as a list or separated by commas."""
+
+DurationOrForeverForm = (
+    Annotated[str, Field(pattern=rf"^(?:{_DURATION_FORM}|\s*[fF][oO][rR][eE][vV][eE][rR]\s*)$")] | Number | None
+)
+Duration = Annotated[timedelta, BeforeValidator(read_duration, json_schema_input_type=DurationForm)]
 PositiveDuration = Annotated[Duration, AfterValidator(_above_zero)]
-DurationOrForever = Annotated[timedelta | None, BeforeValidator(read_duration_or_forever)]
+DurationOrForever = Annotated[
+    timedelta | None, BeforeValidator(read_duration_or_forever, json_schema_input_type=DurationOrForeverForm)
+]
 """A duration; None is forever."""
 
+DaysForm = Annotated[float, Field(gt=0)] | str | None
+MemoryForm = Annotated[str, Field(pattern="^[1-9][0-9]{0,5}[kmg]$")]
 Positive = Annotated[int, Field(ge=1)]

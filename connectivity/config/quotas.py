@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
-from connectivity.config.quantities import Positive, read_list
+from connectivity.config.quantities import Listed, Positive
 
-_Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(read_list)]
+_Patterns = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Listed]
 _Size = Annotated[ByteSize, Field(ge=1)]
 
 

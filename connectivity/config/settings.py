@@ -32,13 +32,16 @@ from connectivity.config.api_settings import ApiSettings
 from connectivity.config.extras import Extra
 from connectivity.config.quantities import (
     FOREVER,
+    DaysForm,
     Duration,
     DurationOrForever,
+    DurationOrForeverForm,
+    Listed,
+    MemoryForm,
     Positive,
     PositiveDuration,
     read_days,
     read_duration_or_forever,
-    read_list,
     read_memory,
     read_off_as_text,
 )
@@ -64,7 +67,7 @@ class JournalSettings(Section):
         description="How long deliveries are remembered, so that a redelivery is not processed twice; those of Kafka at "
         "least until their offset is committed.",
     )
-    historical_headers: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    historical_headers: Annotated[tuple[str, ...], NoDecode, Listed] = Field(
         default=(), description="Headers of a command that are stored with its event and shown in its history."
     )
 
@@ -72,7 +75,7 @@ class JournalSettings(Section):
 class RetentionSetting(Section):
     """Which events are kept: by age, and the newest of each entity; without either, all."""
 
-    days: Annotated[timedelta | None, BeforeValidator(read_days)] = Field(
+    days: Annotated[timedelta | None, BeforeValidator(read_days, json_schema_input_type=DaysForm)] = Field(
         default=None, description="Events up to this age in days are kept, regardless of their number."
     )
     revisions: Positive | None = Field(
@@ -95,7 +98,10 @@ def _read_retention_rule(value: object) -> object:
 
 _EXPECTED_RETENTION_RULE = f"a duration such as 30d, {FOREVER}, or an object with days, revisions or both"
 
-Keeping = Annotated[RetentionSetting, BeforeValidator(_read_retention_rule)]
+Keeping = Annotated[
+    RetentionSetting,
+    BeforeValidator(_read_retention_rule, json_schema_input_type=RetentionSetting | DurationOrForeverForm),
+]
 
 
 def _read_retention(value: object) -> object:
@@ -126,7 +132,11 @@ class RetentionSettings(Section):
 class LakeSettings(Section):
     """The retention and maintenance of the lake."""
 
-    retention: Annotated[RetentionSettings, NoDecode, BeforeValidator(_read_retention)] = Field(
+    retention: Annotated[
+        RetentionSettings,
+        NoDecode,
+        BeforeValidator(_read_retention, json_schema_input_type=Keeping | RetentionSettings),
+    ] = Field(
         default=RetentionSettings(),
         description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (either of them keeps an "
         "event; one may be left out), or an object of namespaces and `default` with such values.",
@@ -207,9 +217,7 @@ class SearchSettings(Section):
     past_timeout: PositiveDuration = Field(
         default=timedelta(seconds=60), description="How long a Spark search of past states may take."
     )
-    indexed_paths: Annotated[
-        tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, BeforeValidator(read_list)
-    ] = Field(
+    indexed_paths: Annotated[tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, Listed] = Field(
         default=(),
         max_length=MAX_INDEXED_PATHS,
         description="Paths at which many things share a value, such as `attributes/room`: each gets its own index, "
@@ -279,15 +287,15 @@ class SecretSettings(Section):
         default=None,
         description="A file of keys, one a line, the newest first, that only its owner and group may read.",
     )
-    old_keys: Annotated[tuple[SecretKey, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    old_keys: Annotated[tuple[SecretKey, ...], NoDecode, Listed] = Field(
         default=(), description="Former keys, which still decrypt the secrets they encrypted."
     )
-    folders: Annotated[tuple[Path, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    folders: Annotated[tuple[Path, ...], NoDecode, Listed] = Field(
         default=(),
         description="Folders that `${file:PATH}` may read from. Default: none for documents sent to the API; for connection "
         "files all, except the service's own files.",
     )
-    variables: Annotated[tuple[str, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    variables: Annotated[tuple[str, ...], NoDecode, Listed] = Field(
         default=(),
         description="Environment variables that `${env:NAME}` may read in documents sent to the API: names, or patterns "
         "such as `BROKER_*`. Default: none. Connection files may read all except the service's own.",
@@ -312,10 +320,10 @@ class HostSettings(Section):
         default="allow",
         description="`refuse`: only public addresses; no loopback, private or other non-routed networks.",
     )
-    blocked: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    blocked: Annotated[tuple[HostEntry, ...], NoDecode, Listed] = Field(
         default=(), description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) that are refused."
     )
-    allowed: Annotated[tuple[HostEntry, ...], NoDecode, BeforeValidator(read_list)] = Field(
+    allowed: Annotated[tuple[HostEntry, ...], NoDecode, Listed] = Field(
         default=(),
         description="Addresses, networks and names that are always allowed; overrides the other two settings.",
     )
@@ -326,14 +334,14 @@ class HostSettings(Section):
         return egress.EgressRules(self.private == "allow", self.blocked, self.allowed)
 
 
-NameList = Annotated[tuple[str, ...], BeforeValidator(read_list)]
+NameList = Annotated[tuple[str, ...], Listed]
 """Names as a list, or separated by commas."""
 
 
 class CreationRuleSettings(Section):
     """A rule about creations: it applies if each list is empty or has an entry that matches."""
 
-    types: Annotated[tuple[Literal["thing", "policy"], ...], BeforeValidator(read_list)] = Field(
+    types: Annotated[tuple[Literal["thing", "policy"], ...], Listed] = Field(
         default=(), description="`thing`, `policy`."
     )
     namespaces: NameList = Field(default=(), description="Namespaces; `*` is any text, `?` one character.")
@@ -377,10 +385,12 @@ class SparkMode(str, Enum):
 class SparkSettings(Section):
     """Where Spark runs, if at all."""
 
-    mode: Annotated[SparkMode, BeforeValidator(read_off_as_text)] = Field(
-        default_factory=lambda: SparkMode.EMBEDDED if Extra.SPARK.is_installed else SparkMode.OFF,
-        description="`embedded`: the service runs the pipeline; `external`: another process runs it; `off`: no lake, the "
-        "journal keeps everything. Default: `embedded` if the extra `spark` is installed, else `off`.",
+    mode: Annotated[SparkMode, BeforeValidator(read_off_as_text, json_schema_input_type=SparkMode | Literal[False])] = (
+        Field(
+            default_factory=lambda: SparkMode.EMBEDDED if Extra.SPARK.is_installed else SparkMode.OFF,
+            description="`embedded`: the service runs the pipeline; `external`: another process runs it; `off`: no lake, "
+            "the journal keeps everything. Default: `embedded` if the extra `spark` is installed, else `off`.",
+        )
     )
     master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
     remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
@@ -396,7 +406,7 @@ class SparkSettings(Section):
     mirror: Annotated[str, Field(pattern=r"^(https?|file)://")] | None = Field(
         default=None, description="Address of the Maven repository that has Delta's jars, instead of the central one."
     )
-    memory: Annotated[str, BeforeValidator(read_memory)] = Field(
+    memory: Annotated[str, BeforeValidator(read_memory, json_schema_input_type=MemoryForm)] = Field(
         default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
     )
     shared_data_dir: bool = Field(

@@ -63,17 +63,13 @@ _SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id",
 _WITHOUT_HEADERS = frozenset({"mqtt"})
 _MOST_COUNTED = 64
 """The most clients of a connection, and consumers of each: more would only burden the broker."""
-_READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
+READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
+"""The fields that the service sets; in a written document they are ignored."""
 _LEGACY_MAPPING = "javascript"
 
-DIVERSION_OPTIONS = frozenset(
-    {
-        "is-diversion-source",
-        "is-diversion-target",
-        "preserve-normal-response-via-source",
-        "authorized-connections-as-sources",
-    }
-)
+DIVERSION_SWITCHES = ("is-diversion-source", "is-diversion-target", "preserve-normal-response-via-source")
+AUTHORIZED_CONNECTIONS = "authorized-connections-as-sources"
+DIVERSION_OPTIONS = frozenset({*DIVERSION_SWITCHES, AUTHORIZED_CONNECTIONS})
 """The options in `specificConfig` that every connection type accepts, to define connection groups."""
 
 
@@ -90,6 +86,7 @@ def _as_text(value: object) -> object:
 
 Text = Annotated[StrictStr, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], AfterValidator(_without_repeats)]
+SomeTexts = Annotated[tuple[Text, ...], Field(min_length=1), AfterValidator(_without_repeats)]
 Templates = Mapping[StrictStr, StrictStr]
 
 
@@ -201,7 +198,7 @@ class ReplyTarget(DocumentModel):
 class Source(DocumentModel):
     """Addresses to consume commands from, and how their signals are read, allowed and answered."""
 
-    addresses: Annotated[Texts, Field(min_length=1)] = Field(
+    addresses: SomeTexts = Field(
         description="Addresses to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket listener. "
         "Without placeholders.",
         examples=[["fleet/+/cmd"], ["cmd.in"]],
@@ -214,7 +211,7 @@ class Source(DocumentModel):
         description="Quality of service: required for MQTT (0, 1, 2), optional for Kafka (1: at least once).",
         examples=[1],
     )
-    authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
+    authorization_context: SomeTexts = Field(
         description="Subjects whose permissions the source's commands have. Placeholders are resolved for each delivery.",
         examples=[["integration:fleet-commands"], ["device:{{ header:device_id }}"]],
     )
@@ -281,7 +278,7 @@ class Target(DocumentModel):
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
         default=None, description="Quality of service: required for MQTT (0, 1, 2).", examples=[1]
     )
-    authorization_context: Annotated[Texts, Field(min_length=1)] = Field(
+    authorization_context: SomeTexts = Field(
         description="Subjects that need permission to read the published signals. Without placeholders.",
         examples=[["integration:fleet-events"]],
     )
@@ -484,7 +481,7 @@ class Connection(DocumentModel):
     def _without_read_only_and_legacy_fields(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        kept = {name: value for name, value in data.items() if name not in _READ_ONLY}
+        kept = {name: value for name, value in data.items() if name not in READ_ONLY}
         return migrate_mapping_context(kept)
 
     @field_validator("ca", mode="after")

@@ -11,11 +11,11 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from pydantic import BaseModel
@@ -253,6 +253,8 @@ class ConnectionType:
     """Whether the service listens at the `uri` and peers connect to it, without a broker."""
     is_stream: bool = False
     """Whether deliveries are pieces of byte streams, one stream from each peer, instead of messages."""
+    schema: Mapping[str, Any] = field(default_factory=dict)
+    """The requirements of `check` that JSON Schema can express."""
 
 
 RESOLVED_PER_MESSAGE = "its placeholders are filled for each message"

@@ -15,6 +15,8 @@ from pydantic import ValidationError
 from connectivity.config.extras import Extra
 from connectivity.config.problems import did_you_mean, json_path, show
 from connectivity.connections.model import (
+    AUTHORIZED_CONNECTIONS,
+    DIVERSION_SWITCHES,
     Connection,
     MappingDefinition,
     PublicKeyCredentials,
@@ -69,11 +71,12 @@ MAPPER_INVALID = "connectivity:message.mapper.config.invalid"
 _PROPERTY = "a property such as attributes/load, or one of the signal such as topic:action or resource:path"
 
 _CONNECTION_ID = re.compile(r"[a-zA-Z0-9\-_:]{1,100}")
-_FINGERPRINT = re.compile(r"(?:MD5|SHA1|SHA224|SHA256|SHA384|SHA512):\S+", re.IGNORECASE)
+FINGERPRINT_ALGORITHMS = ("MD5", "SHA1", "SHA224", "SHA256", "SHA384", "SHA512")
+_FINGERPRINT = re.compile(rf"(?:{'|'.join(FINGERPRINT_ALGORITHMS)}):\S+", re.IGNORECASE)
 
 _NAMED_BY_MESSAGE = re.compile(r"\{\{\s*header:reply-to\s*\}\}")
 
-_FOREIGN_WILDCARD = re.compile(r"[+#]|\{\{")
+FOREIGN_WILDCARD = re.compile(r"[+#]|\{\{")
 """Wildcards of MQTT and placeholders, which no address has."""
 
 _LONGEST_NAME, _MOST_NAMES = 60, 20
@@ -205,7 +208,7 @@ def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
         except InvalidPattern as error:
             yield Problem(path, f"{show(reply.address_pattern)}: {error}", f"an address pattern {expected}")
             continue
-        if (foreign := _FOREIGN_WILDCARD.search(reply.address_pattern)) is not None:
+        if (foreign := FOREIGN_WILDCARD.search(reply.address_pattern)) is not None:
             found = f"{show(foreign[0])} in {show(reply.address_pattern)}"
             yield Problem(path, found, f"* for one part of an address, ** as the last part for the rest, {expected}")
         elif "{{" not in reply.address and not pattern.allows(reply.address):
@@ -458,7 +461,7 @@ def check_tunnel(connection: Connection) -> Iterator[Problem]:
 
 def check_diversion(connection: Connection) -> Iterator[Problem]:
     options = connection.specific_config
-    for name in ("is-diversion-source", "is-diversion-target", "preserve-normal-response-via-source"):
+    for name in DIVERSION_SWITCHES:
         if options.get(name, "true").lower() not in ("true", "false"):
             yield Problem(json_path("specificConfig", name), show(options[name]), "true or false")
     if options.get("is-diversion-target", "").lower() == "true":
@@ -466,10 +469,10 @@ def check_diversion(connection: Connection) -> Iterator[Problem]:
             if target.topics:
                 found = f"{len(target.topics)} topics"
                 yield Problem(f"targets[{index}].topics", found, "an empty list, since is-diversion-target is true")
-    if "authorized-connections-as-sources" in options:
-        for name in options["authorized-connections-as-sources"].split(","):
+    if AUTHORIZED_CONNECTIONS in options:
+        for name in options[AUTHORIZED_CONNECTIONS].split(","):
             if not _CONNECTION_ID.fullmatch(name.strip()):
-                path = json_path("specificConfig", "authorized-connections-as-sources")
+                path = json_path("specificConfig", AUTHORIZED_CONNECTIONS)
                 yield Problem(path, show(name), "ids of connections, separated by commas")
     for index, source in enumerate(connection.sources):
         yield from _check_diverting_headers(json_path("sources", index, "headerMapping"), source, connection.id)

@@ -15,6 +15,7 @@ from typing import Any
 
 from connectivity.config.documents import MAX_DEPTH, MAX_VALUES, find_surrogates, is_within_limits
 from connectivity.config.problems import ROOT, json_path
+from connectivity.config.written_schema import SCHEMA_DIALECT
 from connectivity.connections.model import Connection, migrate_mapping_context
 from connectivity.connections.secret_references import UNLIMITED, ReferenceRules, ResolvedDocument, resolve
 from connectivity.errors import DefinitionError, Problem
@@ -26,9 +27,6 @@ from connectivity.validation.shape import is_within, read_shape
 
 _LEGACY_PATH = "mappingDefinitions.javascript"
 _SHORTEST_SECRET = 3
-
-
-SCHEMA_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def parse(
@@ -104,7 +102,7 @@ def _without_secrets(problem: Problem, secrets: Iterable[str], options: Iterable
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema of a connection document, for editors and other checkers."""
+    """Return the JSON Schema of the model; that of files is in `connectivity.validation.file_schema`."""
     schema = Connection.model_json_schema(by_alias=True)
     schema["properties"]["connectionType"]["enum"] = list(connection_types())
     return {"$schema": SCHEMA_DIALECT, **schema}

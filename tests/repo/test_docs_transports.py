@@ -13,6 +13,7 @@ from connectivity.config.documents import read_document
 from connectivity.transports import load_connection_type
 from connectivity.validation.limitations import notes
 from connectivity.validation.validator import json_schema, parse
+from tests.support.file_schema import complaints
 from tests.support.in_process.websocket_listener import key_of
 from tests.support.paths import ROOT
 from tests.support.validation import validate
@@ -74,4 +75,5 @@ def test_the_examples_of_the_page_are_valid(name: str, full: bool, tmp_path: Pat
     (tmp_path / "door.key").write_text(key_of(own))
     document = example(load_connection_type(name), manuals()[name], full=full)
     assert validate(document, environ={"BROKER_PASSWORD": "x"}, base=tmp_path) == []
+    assert complaints(document) == []
     assert list(notes(parse(document, environ={"BROKER_PASSWORD": "x"}, base=tmp_path))) == []

@@ -17,6 +17,7 @@ from tools.docs.connections import reference_page
 from tools.docs.mappers import mappings_page
 from tools.docs.metrics import metrics_page
 from tools.docs.placeholders import placeholders_page
+from tools.docs.schemas import schema_files
 from tools.docs.settings import settings_page
 from tools.docs.transports import broker_pages
 
@@ -24,14 +25,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Page(NamedTuple):
-    """A file under `docs`, where it comes from in words, and its Markdown."""
+    """A file under `docs`, where it comes from in words, and its content."""
 
     path: str
     source: str
-    markdown: str
+    content: str
 
     def text(self) -> str:
-        return self.markdown.rstrip("\n") + "\n"
+        return self.content.rstrip("\n") + "\n"
 
 
 PAGES = (
@@ -43,6 +44,7 @@ PAGES = (
     Page("docs/placeholders.md", "tools.docs.placeholders.placeholders_page", placeholders_page()),
     Page("docs/mappings.md", "tools.docs.mappers.mappings_page", mappings_page()),
     *(Page(f"docs/{file}", "tools.docs.transports", text) for file, text in broker_pages().items()),
+    *(Page(f"docs/{file}", "tools.docs.schemas", text) for file, text in schema_files().items()),
 )
 
 
@@ -63,6 +65,7 @@ def main() -> int:
             print("\n".join(old), "\n\nGenerated pages are older than their source: run `make docs`.", file=sys.stderr)
         return 1 if old else 0
     for page in PAGES:
+        (ROOT / page.path).parent.mkdir(exist_ok=True)
         (ROOT / page.path).write_text(page.text(), encoding="utf-8")
         print(page.path)
     return 0

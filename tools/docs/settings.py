@@ -10,7 +10,7 @@ from inspect import cleandoc
 from pydantic import ByteSize
 from pydantic.fields import FieldInfo
 
-from connectivity.config.quantities import FOREVER
+from connectivity.config.quantities import duration_text
 from connectivity.config.section import Section
 from connectivity.config.settings import CreationRuleSettings, RetentionSettings, Settings, model_of
 
@@ -48,9 +48,9 @@ def _default_of(field: FieldInfo) -> str:
     """The default as one would write it; a dash where there is none."""
     match value := field.get_default(call_default_factory=True):
         case RetentionSettings():
-            return f"`{_duration_text(value.default.days)}`"
+            return f"`{duration_text(value.default.days)}`"
         case timedelta():
-            return f"`{_duration_text(value)}`"
+            return f"`{duration_text(value)}`"
         case bool():
             return f"`{str(value).lower()}`"
         case ByteSize():
@@ -61,13 +61,3 @@ def _default_of(field: FieldInfo) -> str:
             return "–"
         case _:
             return f"`{value}`"
-
-
-def _duration_text(value: timedelta | None) -> str:
-    """A duration in the largest unit that makes it a whole number."""
-    if value is None:
-        return FOREVER
-    milliseconds = value // timedelta(milliseconds=1)
-    units = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000))
-    number, unit = next(((milliseconds // size, unit) for unit, size in units if milliseconds % size == 0), (0, "ms"))
-    return f"{number or milliseconds}{unit}"

@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from connectivity.config.written_schema import WrittenSchema
 from connectivity.transports import ConnectionType, load_connection_type
 from tools.docs.manual import Manual, manuals
 from tools.docs.markdown import cell, code, table
@@ -118,7 +119,9 @@ def _type_part(broker: ConnectionType, manual: Manual) -> Iterator[str]:
     for note in manual.notes:
         yield f"### {note.title}\n\n{note.text.strip()}\n"
     yield f"### Options in `specificConfig` of `{broker.name}`\n"
-    yield from table(broker.options.model_json_schema(by_alias=True))
+    yield from table(
+        broker.options.model_json_schema(by_alias=True, mode="serialization", schema_generator=WrittenSchema)
+    )
     yield f"### Examples of `{broker.name}`\n"
     yield f"In use: [`{manual.example}`](../{manual.example}). The required fields:\n"
     yield _block(example(broker, manual, full=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from connectivity.config.problems import show
+from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import (
     URI_INVALID,
@@ -52,6 +53,23 @@ async def _connect(
     return await connect(connection, consume)
 
 
+_SCHEMA = {
+    "properties": {
+        "uri": {"pattern": f"{patterns.REFERENCE}|://[^/]*(?:/[^/]*)?$"},
+        "sources": {
+            "items": {
+                "properties": {
+                    "addresses": {"items": {"pattern": f"^{patterns.WITHOUT_PLACEHOLDERS}"}},
+                    "enforcement": {
+                        "properties": {"input": {"pattern": patterns.template(Scope.ENFORCEMENT_INPUT_HEADER)}}
+                    },
+                }
+            }
+        },
+        "targets": {"items": {"properties": {"address": {"pattern": "^[^/]*/[^/]+/*$"}}}},
+    }
+}
+
 CONNECTION_TYPE = ConnectionType(
     name="amqp-091",
     schemes=("amqp", "amqps"),
@@ -61,4 +79,5 @@ CONNECTION_TYPE = ConnectionType(
     has_headers=True,
     connect=_connect,
     examine=examine,
+    schema=_SCHEMA,
 )

@@ -6,7 +6,7 @@ Values are texts; times are milliseconds unless described otherwise.
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import unquote
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -28,9 +28,10 @@ def _read_switch(value: object) -> object:
     return value
 
 
-Milliseconds = Annotated[int, Field(ge=0), BeforeValidator(_read_digits)]
-Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits)]
-Switch = Annotated[bool, BeforeValidator(_read_switch)]
+Digits = Annotated[str, Field(pattern="^[0-9]{1,18}$")]
+Milliseconds = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
+Count = Annotated[int, Field(ge=0), BeforeValidator(_read_digits, json_schema_input_type=Digits)]
+Switch = Annotated[bool, BeforeValidator(_read_switch, json_schema_input_type=Literal["true", "false"])]
 
 
 class Options(BaseModel):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from connectivity.config.problems import did_you_mean, show
+from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import (
     check_enforcement_inputs,
@@ -101,6 +102,35 @@ async def _connect(connection: Connection, client: int = 0, consume: ConsumeOpti
     return await connect(connection, client, consume)
 
 
+def _published(scope: Scope) -> dict[str, str]:
+    name, key, digit = (patterns.part(scope, literal) for literal in ("[a-zA-Z0-9._-]", r"[\s\S]", "[0-9]"))
+    return {"pattern": rf"^{name}+(?:/{key}+|#{digit}+)?$"}
+
+
+_HAS_PASSWORD = {"properties": {"uri": {"pattern": r"^[^$]+://[^\s/@]*:[^\s/@]*@"}}, "required": ["uri"]}
+_MECHANISM = {"pattern": f"^(?:{'|'.join(map(patterns.any_case, MECHANISMS))})$|{patterns.REFERENCE}"}
+
+_SCHEMA = {
+    "properties": {
+        "sshTunnel": {"type": "null"},
+        "sources": {
+            "items": {
+                "properties": {
+                    "addresses": {"items": {"pattern": r"^(?!\.\.?$)[a-zA-Z0-9._-]{1,249}$"}},
+                    "qos": {"enum": [None, 0, 1]},
+                    "replyTarget": {"properties": {"address": _published(Scope.SOURCE)}},
+                    "enforcement": {
+                        "properties": {"input": {"pattern": patterns.template(Scope.ENFORCEMENT_INPUT_HEADER)}}
+                    },
+                }
+            }
+        },
+        "targets": {"items": {"properties": {"address": _published(Scope.COMMON)}}},
+    },
+    "if": _HAS_PASSWORD,
+    "then": {"properties": {"specificConfig": {"properties": {"saslMechanism": _MECHANISM}}}},
+}
+
 CONNECTION_TYPE = ConnectionType(
     name="kafka",
     schemes=("tcp", "ssl"),
@@ -112,4 +142,5 @@ CONNECTION_TYPE = ConnectionType(
     examine=examine,
     confirmed_status=204,
     keeps_key_order=True,
+    schema=_SCHEMA,
 )

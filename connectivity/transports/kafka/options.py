@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
+from connectivity.connections import schema_patterns as patterns
 from mappings.texts import lower_text
 
 SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
+_SERVER = r"\s*(?:[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\s*"
+_SERVERS = {"type": "string", "pattern": f"^{_SERVER}(?:,{_SERVER})*$"}
 
 
 def _check_servers(text: str) -> str:
@@ -28,7 +31,7 @@ class Options(BaseModel):
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid", hide_input_in_errors=True
     )
 
-    bootstrap_servers: Annotated[str, AfterValidator(_check_servers)] = Field(
+    bootstrap_servers: Annotated[str, AfterValidator(_check_servers), WithJsonSchema(_SERVERS)] = Field(
         description="Bootstrap brokers as `host:port`, separated by commas; the broker of the `uri` is added.",
         examples=["kafka-1.acme.example:9092,kafka-2.acme.example:9092"],
     )
@@ -37,7 +40,7 @@ class Options(BaseModel):
         description="SASL mechanism for the login of the `uri`: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`.",
         examples=["SCRAM-SHA-512"],
     )
-    group_id: str | None = Field(
+    group_id: Annotated[str, WithJsonSchema({"type": "string", "pattern": patterns.GROUP_ID})] | None = Field(
         default=None,
         description="Consumer group: letters, digits, `.`, `_`, `-`; may contain `{{ connection:id }}`. Absent: the "
         "connection's ID.",

@@ -15,10 +15,12 @@ import ssl
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, LinkError, NotConnected, Problem
 from connectivity.security.tls import load_client_certificate
+from connectivity.security.uri import SECURE_SCHEMES
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ProbeReport
 from connectivity.transports.listener.acceptor import bind
 from connectivity.transports.listener.link import ListenerLink
@@ -132,3 +134,33 @@ def _check_certificate(connection: Connection) -> Iterator[Problem]:
             yield Problem("credentials.cert", "nothing", expected)
         if own.key is None:
             yield Problem("credentials.key", "nothing", "the key of the certificate that the listener presents")
+
+
+_SECURE = patterns.scheme(sorted(SECURE_SCHEMES))
+_IS_SECURE = {"properties": {"uri": {"pattern": _SECURE}}, "required": ["uri"]}
+_IS_PLAIN = {"properties": {"uri": {"not": {"pattern": rf"{_SECURE}|{patterns.REFERENCE}"}}}, "required": ["uri"]}
+_PRESENT = {"not": {"type": "null"}}
+
+LISTENER_SCHEMA = {
+    "properties": {
+        "uri": {"pattern": f"{patterns.REFERENCE}|://(?:[^/@:]*@)?[^/@]*/?$"},
+        "clientCount": {"enum": [None, 1]},
+        "sources": {
+            "items": {"properties": {"addresses": {"items": {"pattern": f"^{patterns.WITHOUT_PLACEHOLDERS}"}}}}
+        },
+    },
+    "allOf": [
+        {
+            "if": _IS_SECURE,
+            "then": {
+                "properties": {
+                    "credentials": {"properties": {"cert": _PRESENT, "key": _PRESENT}, "required": ["cert", "key"]}
+                    | _PRESENT
+                },
+                "required": ["credentials"],
+            },
+        },
+        {"if": _IS_PLAIN, "then": {"properties": {"credentials": {"type": "null"}}}},
+    ],
+}
+"""The requirements of all listeners as JSON Schema."""

@@ -24,7 +24,7 @@ from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from connectivity.transports.mqtt.topics import CACHED_TOPICS, matches, topic_fault
-from connectivity.transports.mqtt.validation import check_mqtt
+from connectivity.transports.mqtt.validation import MQTT_SCHEMA, check_mqtt
 
 TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
 
@@ -101,4 +101,5 @@ CONNECTION_TYPE = ConnectionType(
     connect=_connect,
     examine=_examine,
     matches=matches,
+    schema=MQTT_SCHEMA,
 )

@@ -26,7 +26,7 @@ from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
 from connectivity.transports.mqtt.topics import matches
-from connectivity.transports.mqtt.validation import check_mqtt_5
+from connectivity.transports.mqtt.validation import MQTT_5_SCHEMA, check_mqtt_5
 
 EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
     "mqtt.message-expiry-interval",
@@ -146,4 +146,5 @@ CONNECTION_TYPE = ConnectionType(
     connect=_connect,
     examine=_examine,
     matches=matches,
+    schema=MQTT_5_SCHEMA,
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
@@ -31,6 +31,7 @@ LONG_NAMES = {"nano": "ns", "micro": "us", "milli": "ms", "second": "s", "minute
 SHORTEST_REDELIVERY_DELAY = timedelta(seconds=1)
 LONGEST_KEEP_ALIVE = timedelta(seconds=65535, microseconds=999_999)
 
+_UNITS = (*MICROSECONDS, *(f"{name}(?:s|seconds?)?" for name in LONG_NAMES))
 _DURATION = re.compile(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([a-zA-Z]*)\s*", re.ASCII)
 
 
@@ -96,8 +97,13 @@ def _check_size(value: str) -> str:
     return value
 
 
-Switch = Annotated[bool, BeforeValidator(_read_bool)]
-Duration = Annotated[timedelta, BeforeValidator(read_duration)]
+Switch = Annotated[
+    bool, BeforeValidator(_read_bool, json_schema_input_type=Literal["true", "false", "yes", "no", "on", "off"])
+]
+DurationForm = Annotated[str, Field(pattern=rf"^\s*[0-9]{{1,15}}(?:\.[0-9]{{1,9}})?\s*(?:{'|'.join(_UNITS)})?\s*$")]
+"""How a duration is written."""
+
+Duration = Annotated[timedelta, BeforeValidator(read_duration, json_schema_input_type=DurationForm)]
 ClientId = Annotated[str, AfterValidator(_check_text)]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import ValidationError
 
 from connectivity.config.problems import did_you_mean, json_path, show
+from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import (
     check_enforcement_inputs,
@@ -133,3 +134,50 @@ def _check_client_id(connection: Connection) -> Iterator[Problem]:
             "an empty client ID",
             "a client ID, or cleanSession true: a session is kept by client ID",
         )
+
+
+_FILTER = rf"^{patterns.WITHOUT_PLACEHOLDERS}(?:\$share/[^/+#]+/)?(?:(?:[^+#/]*|\+)/)*(?:[^+#/]*|\+|#)$"
+
+
+def _topic(scope: Scope) -> dict[str, str]:
+    return {"pattern": f"^{patterns.part(scope, '[^+#]')}+$"}
+
+
+_QOS = {"enum": [0, 1, 2]}
+_HEADERS = {"headerMapping": {"propertyNames": {"enum": list(PACKET_HEADERS)}}}
+
+MQTT_5_SCHEMA = {
+    "properties": {
+        "sources": {
+            "items": {"properties": {"qos": _QOS, "addresses": {"items": {"pattern": _FILTER}}}, "required": ["qos"]}
+        },
+        "targets": {"items": {"properties": {"qos": _QOS, "address": _topic(Scope.COMMON)}, "required": ["qos"]}},
+    }
+}
+"""The requirements of `check_mqtt_5` as JSON Schema."""
+
+_REPLY_TARGET = {
+    "properties": _HEADERS,
+    "if": {"properties": {"enabled": {"const": False}}, "required": ["enabled"]},
+    "else": {"properties": {"address": _topic(Scope.SOURCE)}},
+}
+
+_ENFORCEMENT = {"properties": {"input": {"pattern": patterns.template(Scope.ENFORCEMENT_INPUT_ADDRESS)}}}
+
+MQTT_SCHEMA = {
+    "allOf": [MQTT_5_SCHEMA],
+    "properties": {
+        "clientCount": {"enum": [None, 1]},
+        "sources": {
+            "items": {
+                "properties": {
+                    "consumerCount": {"enum": [None, 1]},
+                    "replyTarget": _REPLY_TARGET,
+                    "enforcement": _ENFORCEMENT,
+                }
+            }
+        },
+        "targets": {"items": {"properties": _HEADERS}},
+    },
+}
+"""The requirements of `check_mqtt` as JSON Schema."""

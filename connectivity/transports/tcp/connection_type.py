@@ -18,7 +18,7 @@ from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, Consu
 from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO
 from connectivity.transports.listener.options import ListenerOptions
-from connectivity.transports.listener.server import check_listener, probe_port, serve, tls_context
+from connectivity.transports.listener.server import LISTENER_SCHEMA, check_listener, probe_port, serve, tls_context
 from connectivity.transports.tcp.link import TcpLink
 
 
@@ -109,6 +109,31 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
         )
 
 
+_REPLY_TARGET = {
+    "if": {"properties": {"enabled": {"const": False}}, "required": ["enabled"]},
+    "else": {"properties": {"address": {"pattern": rf"^(?:{_REPLY_TO_PEER.pattern})$"}}},
+}
+
+_SCHEMA = {
+    "allOf": [LISTENER_SCHEMA],
+    "properties": {
+        "sources": {
+            "minItems": 1,
+            "maxItems": 1,
+            "items": {
+                "properties": {
+                    "addresses": {"maxItems": 1},
+                    "payloadMapping": {"minItems": 1, "maxItems": 1},
+                    "replyTarget": _REPLY_TARGET,
+                },
+                "required": ["payloadMapping"],
+            },
+        },
+        "targets": {"maxItems": 0},
+    },
+    "required": ["sources"],
+}
+
 CONNECTION_TYPE = ConnectionType(
     name="tcp",
     schemes=("tcp",),
@@ -120,4 +145,5 @@ CONNECTION_TYPE = ConnectionType(
     examine=examine,
     is_listener=True,
     is_stream=True,
+    schema=_SCHEMA,
 )

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from connectivity.config.problems import json_path, show
+from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders, has_expression, with_dummies
 from connectivity.errors import Problem
 from connectivity.transports.base import ConnectionType
-from connectivity.transports.listener.server import check_listener
+from connectivity.transports.listener.server import LISTENER_SCHEMA, check_listener
 from connectivity.transports.websocket.options import Options
 from connectivity.transports.websocket.server import examine, listen
+from mappings.placeholders.template import Scope
 
 
 def check(connection: Connection) -> Sequence[Problem]:
@@ -47,6 +49,14 @@ def _check_path(path: str, address: str) -> Iterator[Problem]:
         yield Problem(path, show(address), "a path such as /twins, without a query")
 
 
+_SCHEMA = {
+    "allOf": [LISTENER_SCHEMA],
+    "properties": {
+        "sources": {"items": {"properties": {"addresses": {"items": {"pattern": "^/[^?# ]*$"}}}}},
+        "targets": {"items": {"properties": {"address": {"pattern": rf"^/{patterns.part(Scope.COMMON, '[^?# ]')}*$"}}}},
+    },
+}
+
 CONNECTION_TYPE = ConnectionType(
     name="websocket",
     schemes=("ws", "wss"),
@@ -57,4 +67,5 @@ CONNECTION_TYPE = ConnectionType(
     connect=listen,
     examine=examine,
     is_listener=True,
+    schema=_SCHEMA,
 )

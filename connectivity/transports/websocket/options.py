@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from connectivity.config.quantities import Duration, PositiveDuration
+from connectivity.connections.schema_patterns import any_case
 from connectivity.transports.listener.options import ListenerOptions
 from mappings.texts import lower_text
 
@@ -51,6 +52,11 @@ def _readable_tokens(text: str) -> str:
 def _readable_origins(text: str) -> str:
     read_origins(text)
     return text
+
+
+Compression = (
+    Literal["none", "deflate"] | Annotated[str, Field(pattern=f"^(?:{any_case('none')}|{any_case('deflate')})$")]
+)
 
 
 class Options(ListenerOptions):
@@ -102,7 +108,9 @@ class Options(ListenerOptions):
         description="A peer that sends no message for this long is closed with 1000. `0s`: never.",
         examples=["1h"],
     )
-    compression: Annotated[Literal["none", "deflate"], BeforeValidator(lower_text)] = Field(
+    compression: Annotated[
+        Literal["none", "deflate"], BeforeValidator(lower_text, json_schema_input_type=Compression)
+    ] = Field(
         default="none",
         description="`deflate`: compress messages if the peer offers it (permessage-deflate), which costs processor time "
         "and about 100 KiB for each peer.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,8 @@ from typer.testing import CliRunner, Result
 
 from connectivity.cli.main import app
 from connectivity.config.settings import Settings
-from connectivity.validation.validator import json_schema
+from connectivity.config.settings_schema import settings_schema
+from connectivity.validation.file_schema import file_schema
 from tests.support.vectors.connections import base_document
 
 SECRET = "s3cr3t-word"
@@ -135,9 +137,10 @@ def test_validate_shows_no_secret(tmp_path: Path) -> None:
         assert SECRET not in result.output
 
 
-def test_schema_prints_the_json_schema() -> None:
-    result = run("schema")
-    assert (result.exit_code, json.loads(result.stdout)) == (0, json_schema())
+@pytest.mark.parametrize(("of", "schema"), [("connection", file_schema), ("settings", settings_schema)])
+def test_schema_prints_a_json_schema(of: str, schema: Callable[[], dict[str, Any]]) -> None:
+    result = run("schema", of)
+    assert (result.exit_code, json.loads(result.stdout)) == (0, schema())
 
 
 def test_odd_characters_can_be_printed_anywhere(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from connectivity.connections.model import Connection
 from connectivity.transports import load_connection_type
+from tests.support.file_schema import complaints
 
 SOURCE: dict[str, Any] = {"addresses": ["lab/+/in"], "qos": 1, "authorizationContext": ["lab:all"]}
 TARGET: dict[str, Any] = {
@@ -34,6 +35,7 @@ def wrong(
         **members,
     }
     problems = load_connection_type(kind).check(Connection.model_validate(document))
+    assert problems or complaints(document) == []
     assert all(problem.found and problem.expected for problem in problems)
     return [problem.path for problem in problems]
 

@@ -1,0 +1,21 @@
+"""Prints the JSON Schemas of connection files and settings, to which the examples refer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from connectivity.config.settings_schema import settings_schema
+from connectivity.validation.file_schema import file_schema
+
+
+def schema_files() -> dict[str, str]:
+    """The path of each schema under `docs`, and its JSON."""
+    return {
+        "reference/connection.schema.json": json_text(file_schema()),
+        "reference/settings.schema.json": json_text(settings_schema()),
+    }
+
+
+def json_text(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
