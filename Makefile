@@ -26,6 +26,7 @@ install: $(READY) ## the environment, and everything that the tests and the demo
 	@$(RUN)/python -m tests.support.brokers.kafka
 	@$(RUN)/python -m tools.spark_classes
 	@tools/streamr_client
+	@tools/asyncapi/install
 
 unit: $(READY) ## the tests that need neither broker nor Spark nor Node
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract

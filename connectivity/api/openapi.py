@@ -1,7 +1,7 @@
 """OpenAPI descriptions of operations: parameters, responses, examples, error codes.
 
-`openapi_document` creates the OpenAPI document of an application; the connection in it is the JSON Schema that `connectivity
-schema` prints. Errors of every request (tokens, unknown parameters, large bodies) are added here.
+`openapi_document` creates the OpenAPI document of an application; the connection in it is the JSON Schema of
+the model. Errors of every request (tokens, unknown parameters, large bodies) are added here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from connectivity import __version__
 from connectivity.api.errors import CODES
 from connectivity.api.schemas import ref, schemas
 
@@ -113,7 +114,7 @@ def openapi_document(app: FastAPI, needs_token: bool) -> dict[str, Any]:
     """The OpenAPI document of the application."""
     document = get_openapi(
         title="Connectivity",
-        version="2",
+        version=__version__,
         description="Management of connections to brokers, search of things, and operator requests.",
         routes=app.routes,
     )

@@ -1,12 +1,19 @@
-"""The commands `schema …`: JSON Schemas of the files that people write."""
+"""The commands `schema …`: JSON Schemas of files, and AsyncAPI documents of connections."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from connectivity.cli.output import print_json
+from connectivity.cli.options import load_files
+from connectivity.cli.output import print_error, print_json, print_problems
 
-app = typer.Typer(help="Print JSON Schemas of connection files and settings for editors.", no_args_is_help=True)
+app = typer.Typer(
+    help="Print the JSON Schemas of connection files and settings, or the messages of a connection as AsyncAPI.",
+    no_args_is_help=True,
+)
 
 
 @app.command()
@@ -24,3 +31,18 @@ def settings() -> None:
     from connectivity.config.settings_schema import settings_schema
 
     print_json(settings_schema())
+
+
+@app.command(epilog="Exit codes: 0 done; 1 the file has problems, or no connection; 2 a path that does not exist.")
+def asyncapi(file: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")]) -> None:
+    """Print the messages of the connections of a file as an AsyncAPI 3 document, for their clients."""
+    loaded = load_files([file])
+    if loaded.problems:
+        print_problems(loaded.problems, as_json=False)
+        raise typer.Exit(1)
+    if not loaded.connections:
+        print_error(f"{file}: found no connection, expected at least one")
+        raise typer.Exit(1)
+    from connectivity.management.asyncapi import asyncapi_document
+
+    print_json(asyncapi_document(loaded.connections.values()))

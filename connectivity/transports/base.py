@@ -228,6 +228,21 @@ class Probe(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class AsyncApiNames:
+    """How AsyncAPI documents name a protocol: without and with TLS, and its version.
+
+    `wildcards` are the characters of a source's address that stand for other text, and their meaning; `bindings` are those
+    of an operation with this quality of service.
+    """
+
+    protocol: str
+    secure_protocol: str
+    version: str | None = None
+    wildcards: Mapping[str, str] = field(default_factory=dict)
+    bindings: Callable[[int | None], Mapping[str, Any]] = lambda _qos: {}
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionType:
     """A connection type: the options of its documents, and how to connect.
 
@@ -241,6 +256,7 @@ class ConnectionType:
     check: Callable[[Connection], Sequence[Problem]]
     has_headers: bool
     connect: Connector | None
+    asyncapi: AsyncApiNames
     examine: Probe | None = None
     """Checks addresses for a connection test; None if `connect` is None."""
     confirmed_status: int = 200

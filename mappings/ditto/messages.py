@@ -8,9 +8,10 @@ left; its value and stored headers are JSON already. All envelopes of a batch sh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 
 from mappings.errors import EncodeError, Fault
 from mappings.ids import EntityId
@@ -52,15 +53,27 @@ def transport_headers(headers: Headers) -> Mapping[str, str]:
 class WrittenMessage(msgspec.Struct, omit_defaults=True):
     """The members of a message in the usual order; those without a value are left out."""
 
-    topic: str
-    headers: Headers
-    path: str
-    value: object = None
-    extra: msgspec.Raw | None = None
-    status: int | None = None
-    revision: int | None = None
-    timestamp: str | None = None
-    fields: str | None = None
+    topic: Annotated[str, Meta(description="Namespace and name of the entity, group, channel, criterion and action.")]
+    headers: Annotated[Headers, Meta(description="Headers of the signal, such as `correlation-id`.")]
+    path: Annotated[str, Meta(description="JSON pointer of the part that the message is about; `/`: the whole entity.")]
+    value: Annotated[object, Meta(description="The value of a command or an event, or the result of a response.")] = (
+        None
+    )
+    extra: Annotated[msgspec.Raw | None, Meta(description="Selected fields of the thing that an event is about.")] = (
+        None
+    )
+    status: Annotated[int | None, Meta(description="The status of a response, as of HTTP.")] = None
+    revision: Annotated[int | None, Meta(description="The revision of the entity.")] = None
+    timestamp: Annotated[str | None, Meta(description="The time of a change, in ISO 8601.")] = None
+    fields: Annotated[str | None, Meta(description="Selector of the fields to retrieve.")] = None
+
+
+def written_message_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a message; requests may leave out the headers."""
+    schema: dict[str, Any] = msgspec.json.schema(WrittenMessage, schema_hook=lambda _kind: {})["$defs"][
+        "WrittenMessage"
+    ]
+    return schema | {"title": "A message of the Ditto protocol", "required": ["topic", "path"]}
 
 
 CONTENT_TYPES: dict[str, str | None] = {"created": JSON, "modified": JSON, "merged": MERGE_PATCH, "deleted": None}

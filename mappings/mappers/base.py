@@ -66,6 +66,9 @@ class Codec(ABC):
     Clients cannot set it.
     """
 
+    content_type: ClassVar[str | None] = None
+    """The content type of its messages, if they all have the same."""
+
     answers: ClassVar[Answers] = Answers.ALL
 
     max_results: ClassVar[int | None] = None
@@ -104,6 +107,10 @@ class Codec(ABC):
         """Return the mapper with these options. Raises InvalidMapperOptions."""
         read_options(self.options, options)
         return self
+
+    def message_schema(self) -> Mapping[str, Any] | None:
+        """Return the JSON Schema of its messages; None if they are not JSON of one form."""
+        return None
 
     def negotiate(self, query: Mapping[str, str]) -> str | None:  # noqa: ARG002
         """Return the value of the header `negotiated` for the query of an opening request; None for none.

@@ -10,12 +10,13 @@ unknown.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mappings.ditto import errors
 from mappings.ditto.document import DittoMessage, compact, parse_value, read_message, read_topic, reject_nul
 from mappings.ditto.live import read_acknowledgements, read_live, status_of
+from mappings.ditto.messages import MESSAGE, written_message_schema
 from mappings.ditto.paths import resource
 from mappings.ditto.subscriptions import HISTORY_COMMANDS, SEARCH_COMMANDS
 from mappings.ditto.writer import WRITERS
@@ -37,6 +38,10 @@ class DittoCodec(PayloadMapper):
 
     options = (blocklist(*HONO_NOTIFICATIONS),)
     owns_content_type = False
+    content_type = MESSAGE
+
+    def message_schema(self) -> Mapping[str, Any]:
+        return written_message_schema()
 
     def decode(self, envelope: Envelope, session: Any) -> Sequence[Inbound]:  # noqa: ARG002
         """Return the signal of a message. Raises DecodeError with the parts that address the response."""

@@ -16,7 +16,7 @@ from mappings.mappers.base import Codec
 from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
 from mappings.reactive_streams_io import errors
-from mappings.reactive_streams_io.frames import ALPN, SUBPROTOCOL, Goodbye, encode, envelope
+from mappings.reactive_streams_io.frames import ALPN, CONTENT_TYPE, SUBPROTOCOL, Goodbye, encode, envelope
 from mappings.reactive_streams_io.options import OPTIONS, RsioOptions, read_rsio
 
 
@@ -29,6 +29,7 @@ class ReactiveStreamsIoCodec(Codec):
     """
 
     terminal_needs_request = False
+    content_type = CONTENT_TYPE
     options = OPTIONS
     reads_empty = True
     reads_streams = True

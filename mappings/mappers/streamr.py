@@ -18,6 +18,7 @@ from mappings.model.envelope import Envelope
 from mappings.model.signals import ErrorResponse, Inbound, Outbound, SessionMessage
 from mappings.streamr.errors import RequestRejected
 from mappings.streamr.frames import (
+    CONTENT_TYPE,
     CONTROL,
     HEADER,
     MESSAGE,
@@ -44,6 +45,7 @@ class StreamrCodec(Codec):
     """
 
     terminal_needs_request = False
+    content_type = CONTENT_TYPE
     options = OPTIONS
     reads_empty = True
     has_sessions = True

@@ -32,6 +32,7 @@ from connectivity.transports.base import (
     MAX_BATCH,
     RESOLVED_PER_MESSAGE,
     AddressCheck,
+    AsyncApiNames,
     ConnectionType,
     ConsumeOptions,
     Delivery,
@@ -271,6 +272,7 @@ CONNECTION_TYPE = ConnectionType(
     check=_check,
     has_headers=True,
     connect=_connect,
+    asyncapi=AsyncApiNames("memory", "memory"),
     examine=_examine,
 )
 

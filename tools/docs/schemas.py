@@ -1,4 +1,4 @@
-"""Prints the JSON Schemas of connection files and settings, to which the examples refer."""
+"""Prints the JSON Schemas of connection files and settings, to which the examples refer, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 from connectivity.config.settings_schema import settings_schema
 from connectivity.validation.file_schema import file_schema
+from tools.docs.api import description
 
 
 def schema_files() -> dict[str, str]:
-    """The path of each schema under `docs`, and its JSON."""
+    """The path of each file under `docs`, and its JSON."""
     return {
+        "reference/openapi.json": json_text(description(needs_token=True)),
         "reference/connection.schema.json": json_text(file_schema()),
         "reference/settings.schema.json": json_text(settings_schema()),
     }

@@ -16,7 +16,7 @@ from connectivity.errors import Problem
 from connectivity.transports.amqp.connector import connect, examine
 from connectivity.transports.amqp.link import AmqpLink
 from connectivity.transports.amqp.options import Options, split_address, virtual_host
-from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions
+from connectivity.transports.base import CONSUME_DEFAULTS, AsyncApiNames, ConnectionType, ConsumeOptions
 from mappings.placeholders.template import Scope
 
 
@@ -78,6 +78,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check,
     has_headers=True,
     connect=_connect,
+    asyncapi=AsyncApiNames("amqp", "amqps", "0.9.1"),
     examine=examine,
     schema=_SCHEMA,
 )

@@ -17,7 +17,7 @@ from connectivity.connections.templates import (
 )
 from connectivity.errors import Problem
 from connectivity.security.egress import refusal
-from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions
+from connectivity.transports.base import CONSUME_DEFAULTS, AsyncApiNames, ConnectionType, ConsumeOptions
 from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import SERVER, Options
@@ -139,6 +139,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check,
     has_headers=True,
     connect=_connect,
+    asyncapi=AsyncApiNames("kafka", "kafka-secure"),
     examine=examine,
     confirmed_status=204,
     keeps_key_order=True,

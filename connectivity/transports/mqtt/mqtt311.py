@@ -22,7 +22,7 @@ from connectivity.transports.mqtt.connector import connect
 from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
-from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
+from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
 from connectivity.transports.mqtt.topics import CACHED_TOPICS, matches, topic_fault
 from connectivity.transports.mqtt.validation import MQTT_SCHEMA, check_mqtt
 
@@ -99,6 +99,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check_mqtt,
     has_headers=False,
     connect=_connect,
+    asyncapi=asyncapi_names("3.1.1"),
     examine=_examine,
     matches=matches,
     schema=MQTT_SCHEMA,

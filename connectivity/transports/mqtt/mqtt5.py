@@ -24,7 +24,7 @@ from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC, Mqtt311, encode_topic, read_qos, read_retain
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
-from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish
+from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
 from connectivity.transports.mqtt.topics import matches
 from connectivity.transports.mqtt.validation import MQTT_5_SCHEMA, check_mqtt_5
 
@@ -144,6 +144,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check_mqtt_5,
     has_headers=True,
     connect=_connect,
+    asyncapi=asyncapi_names("5.0"),
     examine=_examine,
     matches=matches,
     schema=MQTT_5_SCHEMA,

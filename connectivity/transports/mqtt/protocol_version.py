@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from paho.mqtt.enums import MQTTProtocolVersion
 from paho.mqtt.properties import Properties
 
-from connectivity.transports.base import OutboundMessage, ReaderStatus
+from connectivity.transports.base import AsyncApiNames, OutboundMessage, ReaderStatus
 
 
 class ReceivedPublish(NamedTuple):
@@ -54,3 +54,14 @@ class ProtocolVersion(Protocol):
 
     def subscribe_properties(self, number: int) -> Properties | None:
         """Return the properties that make the broker add this identifier to the subscription's messages."""
+
+
+def asyncapi_names(version: str) -> AsyncApiNames:
+    """Return how AsyncAPI names this version of MQTT."""
+    return AsyncApiNames(
+        "mqtt",
+        "secure-mqtt",
+        version,
+        {"+": "One level of the topic.", "#": "The remaining levels of the topic."},
+        lambda qos: {"mqtt": {"qos": qos, "bindingVersion": "0.2.0"}},
+    )

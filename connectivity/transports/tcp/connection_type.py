@@ -14,7 +14,7 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders
 from connectivity.errors import Problem
 from connectivity.mapping.mapper import codecs_of
-from connectivity.transports.base import CONSUME_DEFAULTS, ConnectionType, ConsumeOptions, ProbeReport
+from connectivity.transports.base import CONSUME_DEFAULTS, AsyncApiNames, ConnectionType, ConsumeOptions, ProbeReport
 from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.listener.link import REPLY_TO
 from connectivity.transports.listener.options import ListenerOptions
@@ -142,6 +142,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check,
     has_headers=True,
     connect=listen,
+    asyncapi=AsyncApiNames("tcp", "tls"),
     examine=examine,
     is_listener=True,
     is_stream=True,

@@ -9,7 +9,7 @@ from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders, has_expression, with_dummies
 from connectivity.errors import Problem
-from connectivity.transports.base import ConnectionType
+from connectivity.transports.base import AsyncApiNames, ConnectionType
 from connectivity.transports.listener.server import LISTENER_SCHEMA, check_listener
 from connectivity.transports.websocket.options import Options
 from connectivity.transports.websocket.server import examine, listen
@@ -65,6 +65,7 @@ CONNECTION_TYPE = ConnectionType(
     check=check,
     has_headers=True,
     connect=listen,
+    asyncapi=AsyncApiNames("ws", "wss"),
     examine=examine,
     is_listener=True,
     schema=_SCHEMA,

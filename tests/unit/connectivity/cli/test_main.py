@@ -143,6 +143,24 @@ def test_schema_prints_a_json_schema(of: str, schema: Callable[[], dict[str, Any
     assert (result.exit_code, json.loads(result.stdout)) == (0, schema())
 
 
+def test_schema_asyncapi_prints_the_messages_of_a_file(tmp_path: Path) -> None:
+    result = run("schema", "asyncapi", written(tmp_path))
+    document = json.loads(result.stdout)
+    assert (result.exit_code, list(document["servers"])) == (0, ["depot-7-rabbit"])
+    assert SECRET not in result.stdout
+
+
+def test_schema_asyncapi_reports_the_problems_of_a_file(tmp_path: Path) -> None:
+    result = run("schema", "asyncapi", written(tmp_path, clientCount=0))
+    assert result.exit_code == 1
+    assert "clientCount: found 0" in result.stdout
+    assert run("schema", "asyncapi", tmp_path / "nope.yaml").exit_code == 2
+    empty = tmp_path / "empty.json"
+    empty.write_text("[]")
+    result = CliRunner().invoke(app, ["schema", "asyncapi", str(empty)])
+    assert (result.exit_code, "found no connection" in result.stderr) == (1, True)
+
+
 def test_odd_characters_can_be_printed_anywhere(tmp_path: Path) -> None:
     odd: dict[str, Any] = {"na\ud800me": 1, "nämé": 2}
     written(tmp_path, **odd)

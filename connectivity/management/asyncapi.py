@@ -1,0 +1,255 @@
+"""The message interface of connections as an AsyncAPI 3 document, for people who write the clients.
+
+Each connection is a server. Addresses of sources and targets are channels, whose placeholders and wildcards become
+parameters; the service receives at sources and sends to targets and reply targets. Payloads are those of the wire protocol
+that the connection maps them with. Nothing in the document is a secret.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from connectivity import __version__
+from connectivity.connections.model import Connection, ResponseType, Source, Target
+from connectivity.connections.target_topics import parse_target_topic
+from connectivity.mapping.mapper import DEFAULT_MAPPER
+from connectivity.transports import ConnectionType, load_connection_type
+from mappings.errors import PlaceholderError
+from mappings.mappers import load_codec
+from mappings.placeholders.template import Expression, Scope, parse
+
+Document = dict[str, Any]
+
+ASYNCAPI = "3.0.0"
+
+_REPLY_TO = re.compile(r"\{\{\s*header:(?P<name>[^\s|}]+)\s*\}\}")
+_ANSWERS = {
+    ResponseType.RESPONSE: "The response to a command.",
+    ResponseType.ERROR: "The error response to a command.",
+    ResponseType.NACK: "The negative acknowledgements of a command.",
+}
+_EVENT = "An event of a subscription."
+
+
+def asyncapi_document(connections: Iterable[Connection]) -> Document:
+    """Return the AsyncAPI document of valid connections."""
+    parts = [_Part(connection) for connection in connections]
+    for part in parts:
+        part.describe()
+    names = ", ".join(part.connection.name or part.connection.id for part in parts)
+    return {
+        "asyncapi": ASYNCAPI,
+        "info": {
+            "title": f"Messages of {names}",
+            "version": __version__,
+            "description": "What the connectivity service receives and sends, from the documents of its connections.",
+        },
+        "servers": {part.key: _server(part.connection, part.broker) for part in parts},
+        "channels": {key: channel for part in parts for key, channel in part.channels.items()},
+        "operations": {key: operation for part in parts for key, operation in part.operations.items()},
+        **_components(parts),
+    }
+
+
+@dataclass
+class _Part:
+    """One connection, its channels and its operations."""
+
+    connection: Connection
+    channels: dict[str, Document] = field(default_factory=dict)
+    operations: dict[str, Document] = field(default_factory=dict)
+    schemas: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.broker = load_connection_type(self.connection.connection_type)
+        self.key = _slug(self.connection.id)
+
+    def describe(self) -> None:
+        for index, source in enumerate(self.connection.sources):
+            self._add_source(f"{self.key}-source-{index}", source)
+        for index, target in enumerate(self.connection.targets):
+            self._add_target(f"{self.key}-target-{index}", target)
+
+    def _add_source(self, name: str, source: Source) -> None:
+        commands = {_slug(mapper): self._message(mapper, _headers_read(source)) for mapper in _mappers(source)}
+        replies = self._replies(source)
+        if replies and not self.broker.is_listener:
+            address, parameters = _address(source.reply_target.address, {})
+            is_named = _REPLY_TO.fullmatch(source.reply_target.address) is not None
+            self._add_channel(f"{name}-reply", None if is_named else address, {} if is_named else parameters, replies)
+        for position, text in enumerate(source.addresses):
+            key = f"{name}-address-{position}"
+            address, parameters = _address(text, self.broker.asyncapi.wildcards)
+            # The peers of a listener are answered where they have asked.
+            self._add_channel(key, address, parameters, commands | replies if self.broker.is_listener else commands)
+            operation = self._operation("receive", key, commands, source.qos)
+            if replies:
+                operation["reply"] = self._reply(source, key if self.broker.is_listener else f"{name}-reply", replies)
+            self.operations[f"{key}-receive"] = operation
+
+    def _add_target(self, name: str, target: Target) -> None:
+        address, parameters = _address(target.address, {})
+        headers = _described(target.header_mapping)
+        messages = {
+            _slug(f"{topic}-{mapper}"): self._published(topic, mapper, headers)
+            for topic in target.topics
+            for mapper in _mappers(target)
+        }
+        self._add_channel(name, address, parameters, messages)
+        self.operations[f"{name}-send"] = self._operation("send", name, messages, target.qos)
+
+    def _add_channel(
+        self, key: str, address: str | None, parameters: Document, messages: Mapping[str, Document]
+    ) -> None:
+        self.channels[key] = {
+            "address": address,
+            "servers": [{"$ref": f"#/servers/{self.key}"}],
+            "messages": dict(messages),
+            **({"parameters": parameters} if parameters else {}),
+        }
+
+    def _operation(self, action: str, key: str, messages: Iterable[str], qos: int | None) -> Document:
+        bindings = self.broker.asyncapi.bindings(qos)
+        return {
+            "action": action,
+            "channel": {"$ref": f"#/channels/{key}"},
+            "messages": _references(key, messages),
+            **({"bindings": bindings} if bindings else {}),
+        }
+
+    def _reply(self, source: Source, key: str, messages: Iterable[str]) -> Document:
+        reply: Document = {"channel": {"$ref": f"#/channels/{key}"}, "messages": _references(key, messages)}
+        named = _REPLY_TO.fullmatch(source.reply_target.address)
+        if named is not None and not self.broker.is_listener:
+            place = "$message.header#/" if self.broker.has_headers else "$message.payload#/headers/"
+            reply["address"] = {"location": f"{place}{named['name']}"}
+        return reply
+
+    def _replies(self, source: Source) -> dict[str, Document]:
+        reply = source.reply_target
+        if not reply.enabled:
+            return {}
+        headers = _described(reply.header_mapping)
+        meanings = {kind.value: _ANSWERS[kind] for kind in reply.expected_response_types} | {"event": _EVENT}
+        return {
+            _slug(f"{mapper}-{kind}"): self._message(mapper, headers) | {"summary": meaning}
+            for mapper in _mappers(source)
+            for kind, meaning in meanings.items()
+        }
+
+    def _published(self, topic: str, mapper: str, headers: Document) -> Document:
+        """The signals of one topic of a target."""
+        message = self._message(mapper, headers) | {"summary": f"Signals of the topic `{topic}`."}
+        if "payload" in message:
+            group = parse_target_topic(topic).topic.removeprefix("_/_/")
+            pattern = {
+                "type": "object",
+                "properties": {"topic": {"type": "string", "pattern": f"^[^/]+/[^/]+/{group}"}},
+            }
+            message["payload"] = {"allOf": [message["payload"], pattern]}
+        return message
+
+    def _message(self, mapper: str, headers: Document) -> Document:
+        definition = self.connection.mapping_definitions.get(mapper)
+        codec = load_codec(definition.mapping_engine if definition is not None else mapper)
+        about = inspect.cleandoc(type(codec).__doc__ or "")
+        message: Document = {"name": mapper, "title": mapper, "description": about}
+        if codec.content_type is not None:
+            message["contentType"] = codec.content_type
+        if (schema := codec.message_schema()) is not None:
+            name = type(codec).__name__.removesuffix("Codec")
+            self.schemas[name] = schema
+            message["payload"] = {"$ref": f"#/components/schemas/{name}"}
+        if self.broker.has_headers and headers:
+            message["headers"] = {"type": "object", "properties": headers}
+            if "correlation-id" in headers:
+                message["correlationId"] = {"location": "$message.header#/correlation-id"}
+        return message
+
+
+def _components(parts: Iterable[_Part]) -> Document:
+    schemas = {name: schema for part in parts for name, schema in part.schemas.items()}
+    return {"components": {"schemas": schemas}} if schemas else {}
+
+
+def _server(connection: Connection, broker: ConnectionType) -> Document:
+    uri = connection.broker_uri
+    names = broker.asyncapi
+    host = f"[{uri.host}]" if ":" in uri.host else uri.host
+    server: Document = {
+        "host": f"{host}:{uri.port}",
+        "protocol": names.secure_protocol if uri.is_secure else names.protocol,
+        "description": connection.name or connection.id,
+    }
+    if names.version is not None:
+        server["protocolVersion"] = names.version
+    if uri.path:
+        server["pathname"] = uri.path
+    security = [{"type": "userPassword"}] if uri.username is not None else []
+    if connection.credentials is not None and not broker.is_listener:
+        security.append({"type": "X509"})
+    if security:
+        server["security"] = security
+    if connection.tags:
+        server["tags"] = [{"name": tag} for tag in connection.tags]
+    return server
+
+
+def _mappers(part: Source | Target) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.payload_mapping)) or (DEFAULT_MAPPER,)
+
+
+def _references(channel: str, messages: Iterable[str]) -> list[Document]:
+    return [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in messages]
+
+
+def _address(text: str, wildcards: Mapping[str, str]) -> tuple[str, Document]:
+    """Return an address with parameters in place of expressions and wildcards, and the parameters."""
+    parameters: Document = {}
+
+    def parameter(name: str, meaning: str) -> str:
+        while parameters.get(name, {"description": meaning})["description"] != meaning:
+            name = f"{name}-{len(parameters) + 1}"
+        parameters[name] = {"description": meaning}
+        return f"{{{name}}}"
+
+    def without_wildcards(text: str) -> str:
+        return "".join(
+            parameter(f"level-{len(parameters) + 1}", wildcards[it]) if it in wildcards else it for it in text
+        )
+
+    parts = [
+        parameter(_slug(part.text.partition("|")[0]), f"The value of `{{{{ {part.text} }}}}`.")
+        if isinstance(part, Expression)
+        else without_wildcards(part)
+        for part in parse(text, Scope.SOURCE).parts
+    ]
+    return "".join(parts), parameters
+
+
+def _headers_read(source: Source) -> Document:
+    """The transport headers that the templates of a source read."""
+    enforcement = [source.enforcement.input] if source.enforcement is not None else []
+    templates = [*source.header_mapping.values(), *source.authorization_context, *enforcement]
+    names = sorted({name for text in templates for name in _headers_of(text)})
+    return {name: {"type": "string"} for name in names}
+
+
+def _headers_of(text: str) -> Iterator[str]:
+    try:
+        names = parse(text, Scope.SOURCE).names
+    except PlaceholderError:
+        return
+    yield from (name.removeprefix("header:") for name in sorted(names) if name.startswith("header:"))
+
+
+def _described(mapping: Mapping[str, str]) -> Document:
+    return {name: {"type": "string", "description": f"`{template}`"} for name, template in mapping.items()}
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-") or "value"

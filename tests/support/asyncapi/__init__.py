@@ -1,0 +1,30 @@
+"""The official parser of AsyncAPI, asked about documents; `tools/asyncapi/install` fetches it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.support.paths import ROOT
+
+_INSTALLED = ROOT / ".run" / "asyncapi" / "node_modules"
+
+
+class ParserMissing(RuntimeError):
+    """Node or the installed parser are not there; the message names the command that brings them."""
+
+
+def errors_of(files: Iterable[Path]) -> Mapping[str, list[str]]:
+    """Return what the parser says against each file. Raises ParserMissing."""
+    node = shutil.which("node")
+    if node is None or not _INSTALLED.is_dir():
+        raise ParserMissing("no Node, or no parser of AsyncAPI; `make install` brings them")
+    script = Path(__file__).with_name("parse.js")
+    environment = {**os.environ, "NODE_PATH": str(_INSTALLED)}
+    ended = subprocess.run([node, script, *files], env=environment, capture_output=True, check=True, text=True)
+    found: Mapping[str, list[str]] = json.loads(ended.stdout)
+    return found
