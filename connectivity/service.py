@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import platform
 import resource
 import signal
 import socket
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 import uvloop
 
+from connectivity import __version__
 from connectivity.api.app import application
 from connectivity.api.server import server_of
 from connectivity.authorization.quotas import Quotas
@@ -482,6 +484,7 @@ def main(settings: Settings, settings_file: Path | None = None) -> int:
     sys.setswitchinterval(_SWITCH_SECONDS)
     logs.configure(log_format=settings.log.format, level=settings.log.level)
     logs.install_exception_hooks()
+    log.info("starting", version=__version__, python=platform.python_version())
     redaction.remember("settings", _secrets(settings))
     # A core dump would contain every secret, and so does the memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from connectivity import __version__
 from connectivity.cli import connections, history, operations, pipeline, schema, secrets
 from connectivity.cli.backup import backup
 from connectivity.cli.operations import audit
@@ -29,6 +30,22 @@ app = typer.Typer(
     # The library's own traces would print local variables, secrets among them.
     pretty_exceptions_enable=False,
 )
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"connectivity {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
 
 app.add_typer(connections.app, name="connections")
 app.add_typer(operations.app, name="subscriptions")

@@ -7,15 +7,17 @@ at each scrape, as are open subscriptions and their demand. A connection that ha
 from __future__ import annotations
 
 import asyncio
+import platform
 import time
 from collections import Counter as Tally
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from connectivity import __version__
 from connectivity.monitoring.meter import Meter
 from connectivity.monitoring.windows import SecondClock
 
@@ -62,6 +64,10 @@ class PrometheusRegistry:
         self._closed: dict[str, Meter] = {}
         """The meters of closed connections, which may be opened again."""
         self.registry.register(_Connections(self._meters, self._closed))
+        build = Info(
+            "connectivity_build", "The versions of the service and of Python, as labels.", registry=self.registry
+        )
+        build.info({"version": __version__, "python": platform.python_version()})
         self.commit = Histogram(
             "connectivity_journal_commit_seconds",
             "Duration of a journal commit.",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from connectivity import __version__
 from connectivity.config.settings_loader import load_settings
 from connectivity.validation.limitations import notes
 from connectivity.validation.validator import parse
@@ -129,6 +130,14 @@ def test_there_is_an_example_connection_for_every_type() -> None:
 
 def test_the_example_settings_can_be_used() -> None:
     assert load_settings(ROOT / "examples" / "settings.yaml").connections_dir == Path("examples/connections")
+
+
+def test_a_release_has_an_entry_of_at_most_60_lines() -> None:
+    """It is for people, not for the record."""
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = text.split("\n## ")[1:]
+    assert __version__ in {entry.split()[0] for entry in entries}
+    assert [entry.partition("\n")[0] for entry in entries if entry.count("\n") > 60] == []
 
 
 def bad_fragments(folder: Path) -> set[str]:

@@ -28,9 +28,8 @@ RESERVED = ("_total", "_count", "_sum", "_bucket", "_created", "_info")
 def test_the_openmetrics_parser_reads_every_exposed_metric() -> None:
     text: bytes = generate_latest(example().registry)  # type: ignore[no-untyped-call]
     families = {family.name: family for family in text_string_to_metric_families(text.decode())}  # type: ignore[no-untyped-call]
-    assert {f"{name}_total" if it.type == "counter" else name for name, it in families.items()} == {
-        metric.name for metric in METRICS
-    }
+    endings = {"counter": "_total", "info": "_info"}
+    assert {name + endings.get(it.type, "") for name, it in families.items()} == {metric.name for metric in METRICS}
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -39,8 +38,9 @@ class TestAMetric:
         assert re.fullmatch(r"connectivity(_[a-z]+)+", metric.name)
         assert not NOT_UNITS.search(metric.name)
         assert (metric.type == "counter") is metric.name.endswith("_total")
-        assert not metric.name.removesuffix("_total").endswith(RESERVED)
-        assert metric.type in ("counter", "gauge", "histogram")
+        assert (metric.type == "info") is metric.name.endswith("_info")
+        assert not metric.name.removesuffix("_total").removesuffix("_info").endswith(RESERVED)
+        assert metric.type in ("counter", "gauge", "histogram", "info")
 
     def test_has_its_unit_at_the_end(self, metric: MetricDescription) -> None:
         words = metric.name.removesuffix("_total").split("_")

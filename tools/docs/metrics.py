@@ -32,10 +32,12 @@ LABELS: Mapping[str, str] = {
     "kind": "`batch`, `optimize`, `vacuum`, `retention`; of what fails `full_snapshot` and `erasure`, too, and no `batch`",
     "name": "the name of a background job",
     "outcome": "the outcome of a message, see below",
+    "python": "the version of Python",
     "quantity": "a quantity of [quotas](security.md#quotas)",
     "source": "the index of a source in its connection",
     "table": "the name of a table of the lake",
     "target": "the index of a target in its connection",
+    "version": "the version of the service",
 }
 """The labels that there are. Each has few values, however much the service does."""
 
@@ -71,12 +73,15 @@ def example() -> PrometheusRegistry:
     return monitor
 
 
+_ENDINGS = {"counter": "_total", "info": "_info"}
+
+
 def described() -> list[MetricDescription]:
     """Every metric, by name."""
     found = []
     for family in example().registry.collect():
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
-        name = f"{family.name}_total" if family.type == "counter" else family.name
+        name = family.name + _ENDINGS.get(family.type, "")
         found.append(MetricDescription(name, family.type, tuple(labels), family.documentation))
     return sorted(found)
 

@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ import pytest
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 
+from connectivity import __version__
 from connectivity import service as module
 from connectivity.authorization.quotas import Quantity, QuotaHolder
 from connectivity.config.settings import Settings
@@ -367,6 +368,7 @@ class Exit:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
+        self.first: Mapping[str, Any] = {}
         monkeypatch.setattr("connectivity.service.logs.configure", lambda **_: None)
         monkeypatch.setattr("connectivity.service.sys.setswitchinterval", lambda _: None)
 
@@ -375,12 +377,19 @@ class Exit:
         given = {"data_dir": self.folder, "connections_dir": self.folder / "connections", "api": {"port": 0}}
         with capture_logs() as lines:
             code = main(Settings(**{**given, **settings}))
+        self.first = lines[0]
         return code, lines[-1]["reason"]
 
 
 @pytest.fixture
 def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Exit:
     return Exit(tmp_path, monkeypatch)
+
+
+def test_the_first_line_of_the_log_has_the_version(ended: Exit) -> None:
+    (ended.folder / "journal.db").write_bytes(b"no journal" * 100)
+    ended.code()
+    assert (ended.first["event"], ended.first["version"]) == ("starting", __version__)
 
 
 def test_exit_code_1_is_a_journal_that_cannot_be_opened(ended: Exit) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
+from connectivity import __version__
 from connectivity.api.errors import CODES
 from tests.support.api.fake_management import app_of, client_of
 from tests.support.table import each_row
@@ -35,6 +36,7 @@ def references(value: Any) -> Iterator[str]:
 
 def test_it_is_openapi_3_1_and_its_references_lead_somewhere() -> None:
     assert DOCUMENT["openapi"].startswith("3.1.")
+    assert DOCUMENT["info"]["version"] == __version__
     known = {f"#/components/schemas/{name}" for name in DOCUMENT["components"]["schemas"]}
     assert set(references(DOCUMENT)) <= known
     assert "Connection" in DOCUMENT["components"]["schemas"]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from connectivity import __version__
 from connectivity.cli.main import app
 from connectivity.config.settings import Settings
 from connectivity.config.settings_schema import settings_schema
@@ -141,6 +142,11 @@ def test_validate_shows_no_secret(tmp_path: Path) -> None:
 def test_schema_prints_a_json_schema(of: str, schema: Callable[[], dict[str, Any]]) -> None:
     result = run("schema", of)
     assert (result.exit_code, json.loads(result.stdout)) == (0, schema())
+
+
+def test_the_version_can_be_asked_for() -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout) == (0, f"connectivity {__version__}\n")
 
 
 def test_schema_asyncapi_prints_the_messages_of_a_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import threading
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from connectivity import __version__
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from tests.support.wait import wait_until
 
@@ -33,6 +35,11 @@ def test_design_8_21_deliveries_are_counted_by_connection_direction_and_outcome(
     meter.target("out").published.note(None)
     assert 'connectivity_deliveries_total{connection="site",direction="in",outcome="settled"} 3.0' in shown(monitor)
     assert 'connectivity_deliveries_total{connection="site",direction="out",outcome="published"} 1.0' in shown(monitor)
+
+
+def test_the_version_is_a_metric() -> None:
+    version = f'connectivity_build_info{{python="{platform.python_version()}",version="{__version__}"}} 1.0'
+    assert version in shown(PrometheusRegistry())
 
 
 def test_outcomes_with_alerts_have_a_sample_of_zero() -> None:
