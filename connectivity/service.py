@@ -1,8 +1,7 @@
 """The composition root: builds the service from its settings and runs it until SIGTERM or SIGINT.
 
 Start: lock the data folder, open the journal, load the connection files, listen for HTTP, open the connections. Stop: say
-goodbye to sessions, accept no more deliveries, send pending replies, close; at most ten seconds. Exit codes: 0 stopped, 1
-the journal cannot be opened, 2 invalid settings, 3 another service uses the data folder, 4 the API's port is in use.
+goodbye to sessions, accept no more deliveries, send pending replies, close; at most ten seconds.
 """
 
 from __future__ import annotations

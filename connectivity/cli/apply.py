@@ -100,7 +100,7 @@ def read_sample(file: Path | None) -> bytes | None:
         with file.open("rb") as opened:
             return opened.read(MAX_SAMPLE + 1)
     except OSError as error:
-        print_error(f"{file}: expected a readable file: {error.strerror}")
+        print_error(f"{file}: expected a readable file: {error.strerror}; fix --sample")
         raise typer.Exit(2) from None
 
 
@@ -121,7 +121,7 @@ def connection_test_of(
     if sample is None:
         return {"connection": document}
     if len(sample) > MAX_SAMPLE:
-        print_error(f"found a larger sample, expected at most {MAX_SAMPLE} bytes")
+        print_error(f"found a larger sample, expected at most {MAX_SAMPLE} bytes; shorten it")
         raise typer.Exit(2)
     message: dict[str, Any] = {"headers": dict(map(_header, headers)), "source": source}
     try:
@@ -136,7 +136,7 @@ def connection_test_of(
 def _header(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        print_error(f"found the header {text!r}, expected name=value")
+        print_error(f"found the header {text!r}, expected name=value; fix --header")
         raise typer.Exit(2)
     return name.strip(), value
 

@@ -1,9 +1,7 @@
 """`connectivity connections …`: operations on the connections of a running service, over its HTTP API.
 
 The desired status (`connectionStatus`) and the actual one (`liveStatus`) differ: `list` shows the former, `status` the
-latter. `--json` prints the API's response, or what was done: `[{"id": "depot", "done": "closed"}]`. Exit codes: 0 done; 1
-the service refused, or a problem was found; 2 invalid arguments; 3 a plan has changes; 4 the token is missing, invalid, or
-lacks permission; 5 no service was reached; 130 interrupted.
+latter. `--json` prints the API's response, or what was done: `[{"id": "depot", "done": "closed"}]`.
 """
 
 from __future__ import annotations
@@ -20,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from connectivity.cli import tables
+from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import NOT_FOUND, ServiceClient, ServiceRefused, ServiceUnreachable
-from connectivity.cli.options import EXITS, AsJson, Paths, confirm, connection_ids, service_command
+from connectivity.cli.options import AsJson, Paths, confirm, connection_ids, service_command
 from connectivity.cli.output import (
     colorize,
     print_error,
@@ -108,7 +107,7 @@ def follow_log(
         sleep(seconds)
 
 
-app = typer.Typer(help="The connections of a running service.", epilog=EXITS, no_args_is_help=True)
+app = CommandGroup(help="List, show, change, test, open, close and monitor the connections of a running service.")
 
 CHANGES = 3
 """The exit code of a plan that would change something."""
@@ -169,7 +168,7 @@ def show(
         typer.echo(tables.as_yaml(found), nl=False)
 
 
-@app.command(epilog="Exit codes: as for the other commands, and 3 with --plan if there are changes.")
+@app.command()
 @service_command
 def apply(
     service: ServiceClient,
@@ -201,7 +200,7 @@ def apply(
 
     wanted = load_documents(paths, as_json=as_json)
     if not wanted:
-        print_error("found no connection in the files, expected at least one")
+        print_error("found no connection in the files, expected at least one; name other files")
         raise typer.Exit(2)
     steps = decide(wanted, fetch_stored(service, wanted), secrets=secrets, prune=prune)
     doing = [step for step in steps if step.action in CHANGING_ACTIONS]

@@ -1,8 +1,6 @@
 """`connectivity history …`: erasure and export of the history of entities.
 
-`erase` calls the service's HTTP API if a service runs on the data folder; else it erases the journal itself. Exit codes: 0
-done, or begun by the service; 1 no such entity, or it cannot be erased now; 2 invalid arguments; 4 the service requires
-another token; 5 the service does not answer.
+`erase` calls the service's HTTP API if a service runs on the data folder; else it erases the journal itself.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, ConnectionOptions, SettingsFile, TokenFile, Url, loaded_settings, user
 from connectivity.cli.output import (
     pluralize,
@@ -32,10 +31,6 @@ if TYPE_CHECKING:
     from connectivity.maintenance.export import HistoryExport
     from mappings.ids import EntityId
 
-EXITS = (
-    "Exit codes: 0 written; 1 unknown entity, or a failure that may be temporary; 2 invalid arguments, settings, "
-    "limits or file; 4 no pipeline runs Spark queries; 130 canceled."
-)
 A_YEAR = 31_536_000.0
 _POLL_SECONDS = 0.2
 
@@ -116,14 +111,11 @@ def _silent(rows: int) -> None:
     """Show no progress."""
 
 
-app = typer.Typer(help="The history of entities: exported, or erased.", no_args_is_help=True)
-app.command(epilog=EXITS)(export)
+app = CommandGroup(help="Export the history of entities, erase it, and list the erasures.")
+app.command()(export)
 
 
-@app.command(
-    epilog="Exit codes: 0 done, or started by the service; 1 unknown entity, or it cannot be erased now; 2 invalid "
-    "arguments; 4 the service that uses the data folder requires another token; 5 the service does not respond."
-)
+@app.command()
 def erase(
     entity: Annotated[str, typer.Argument(help="Entity ID, such as acme.site:lamp-7, or tank-9/0 for a stream.")],
     type: Annotated[str, typer.Option(help="`thing`, `policy` or `stream`.")] = "thing",

@@ -119,7 +119,7 @@ def parse_service_address(url: str) -> ServiceAddress:
     if "@" in parts.netloc:
         raise BadAddress(f"expected an address without a user; put a token in {TOKEN_VARIABLE} or --token-file")
     if parts.scheme not in ("http", "https") or not host or not host.isascii() or extra:
-        raise BadAddress(f"found the address {url!r}, expected http://host:port")
+        raise BadAddress(f"found the address {url!r}, expected http://host:port; fix --url")
     return ServiceAddress(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)
 
 
@@ -136,14 +136,14 @@ def read_token(file: Path) -> str:
         text = file.read_bytes()[:_CHUNK].decode().strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise BadAddress(f"{file}: expected a file with the token: {reason}") from None
+        raise BadAddress(f"{file}: expected a file with the token: {reason}; fix --token-file") from None
     return check_token(text, str(file))
 
 
 def check_token(text: str, origin: str) -> str:
     """The token, if a header can carry it; nothing else may show it. Raises BadAddress."""
     if not _TOKEN.fullmatch(text):
-        raise BadAddress(f"{origin}: expected a token of visible ASCII characters without spaces")
+        raise BadAddress(f"{origin}: expected a token of visible ASCII characters without spaces; fix it there")
     return text
 
 
@@ -295,7 +295,7 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
         raise ServiceUnreachable(f"{place.display_url}: the server does not use TLS; try http:// in --url") from None
     except _TooLarge:
         raise ServiceUnreachable(
-            f"{place.display_url}: found a response of more than {MAX_RESPONSE_BYTES} bytes, which was not read"
+            f"{place.display_url}: found a response of more than {MAX_RESPONSE_BYTES} bytes; ask for less"
         ) from None
     except (http.client.HTTPException, ValueError, EOFError):
         raise ServiceUnreachable(f"{place.display_url}: the response is not HTTP, or incomplete; fix --url") from None

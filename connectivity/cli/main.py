@@ -1,8 +1,4 @@
-"""The commands of `connectivity`, as thin layers over the modules that do the work.
-
-Exit codes. `validate`: 0 no problems, 1 problems, 2 a path that does not exist. `serve`: 0 stopped, 1 the journal cannot be
-opened, 2 invalid settings, 3 another service uses the data folder, 4 the API's port is in use.
-"""
+"""The commands of `connectivity`, as thin layers over the modules that do the work."""
 
 from __future__ import annotations
 
@@ -17,18 +13,17 @@ import typer
 from connectivity import __version__
 from connectivity.cli import connections, history, operations, pipeline, schema, secrets
 from connectivity.cli.backup import backup
+from connectivity.cli.command_group import EXIT_CODES_NOTE, CommandGroup
 from connectivity.cli.operations import audit
-from connectivity.cli.options import EXITS, AsJson, Paths, load_files, loaded_settings
+from connectivity.cli.options import AsJson, Paths, load_files, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_notes, print_problems
 from connectivity.cli.search import search
 from connectivity.config.extras import extra_of
 
-app = typer.Typer(
+app = CommandGroup(
     name="connectivity",
     help="Replay the past of any digital twin, and follow what happens next, over the broker you already use.",
-    no_args_is_help=True,
-    # The library's own traces would print local variables, secrets among them.
-    pretty_exceptions_enable=False,
+    epilog=EXIT_CODES_NOTE,
 )
 
 
@@ -49,19 +44,16 @@ def _options(
 
 app.add_typer(connections.app, name="connections")
 app.add_typer(operations.app, name="subscriptions")
-app.command(epilog=EXITS)(audit)
-app.command(epilog=EXITS)(search)
+app.command()(audit)
+app.command()(search)
 app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(history.app, name="history")
-app.command(
-    epilog="Exit codes: 0 done; 1 a read or write failed; 2 invalid folder or settings; "
-    "5 journal and lake do not match."
-)(backup)
+app.command()(backup)
 app.add_typer(secrets.app, name="secrets")
 app.add_typer(schema.app, name="schema")
 
 
-@app.command(epilog="Exit codes: 0 no problems; 1 problems, or no files; 2 a path that does not exist.")
+@app.command()
 def validate(paths: Paths, as_json: AsJson = False) -> None:
     """Validate connection files: list their problems, parts without effect and security notes."""
     loaded = load_files(paths)
@@ -71,17 +63,16 @@ def validate(paths: Paths, as_json: AsJson = False) -> None:
     if loaded.problems:
         raise typer.Exit(1)
     if not loaded.read:
-        print_error(f"{', '.join(map(str, paths))}: found no connection files, expected *.json, *.yaml or *.yml")
+        print_error(
+            f"{', '.join(map(str, paths))}: found no connection files, expected *.json, *.yaml or *.yml; name others"
+        )
         raise typer.Exit(1)
     if not as_json:
         connections = pluralize(len(loaded.connections), "connection")
         typer.echo(f"{connections} in {pluralize(loaded.read, 'file')}, no problems")
 
 
-@app.command(
-    epilog="Exit codes: 0 stopped by a signal; 1 the journal cannot be opened; 2 invalid settings; "
-    "3 another service uses the data folder; 4 the API's port is in use."
-)
+@app.command()
 def serve(
     settings: Annotated[
         Path | None,

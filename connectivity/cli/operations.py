@@ -1,6 +1,6 @@
 """`connectivity subscriptions …` and `audit`: open subscriptions, and the audit log.
 
-IDs are shown by their first characters, since the whole ID gives access. Exit codes as those of `connectivity connections`.
+IDs are shown by their first characters, since the whole ID gives access.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from typing import Annotated
 import typer
 
 from connectivity.cli import tables
+from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.http_client import ServiceClient
-from connectivity.cli.options import EXITS, AsJson, service_command
+from connectivity.cli.options import AsJson, service_command
 from connectivity.cli.output import print_error, print_json, print_table
 
 _MOST = 10_000
 """The most subscriptions that the service lists."""
 
-app = typer.Typer(help="The open subscriptions of a running service.", epilog=EXITS, no_args_is_help=True)
+app = CommandGroup(help="List and cancel the open subscriptions of a running service.")
 
 
 @app.command("list")

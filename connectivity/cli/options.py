@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from connectivity.config.settings import Settings
     from connectivity.management.files import LoadedFolder
 
-EXITS = (
-    "Exit codes: 0 done; 1 the service refused, or a problem was found; 2 invalid arguments; "
-    "4 the token is missing, invalid, or lacks permission; 5 no service was reached; 130 interrupted."
-)
-"""The note in the help of commands that call a service."""
 INTERRUPTED = 130
 """The exit code of a command that was interrupted, as shells have it."""
 
@@ -112,8 +107,12 @@ def loaded_settings(file: Path | None) -> Settings:
     try:
         return _settings(file)
     except SettingsError as error:
-        print_error(str(error))
+        _print_settings_error(error)
         raise typer.Exit(2) from None
+
+
+def _print_settings_error(error: SettingsError) -> None:
+    print_error(f"{error}\nfix these settings; `connectivity schema settings` prints what they may be")
 
 
 def load_files(paths: Sequence[Path], *, for_remote_service: bool = False) -> LoadedFolder:
@@ -125,7 +124,7 @@ def load_files(paths: Sequence[Path], *, for_remote_service: bool = False) -> Lo
     """
     missing = [path for path in paths if not _exists(path)]
     for path in missing:
-        print_error(f"{path}: found nothing, expected a file or a folder")
+        print_error(f"{path}: found nothing, expected a file or a folder; check the path")
     if missing:
         raise typer.Exit(2)
     from connectivity.management.files import load
@@ -171,7 +170,7 @@ def service_command(command: Callable[..., None]) -> Callable[..., None]:
             print_error(str(error))
             raise typer.Exit(error.exit_code) from None
         except SettingsError as error:
-            print_error(str(error))
+            _print_settings_error(error)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None

@@ -1,8 +1,6 @@
 """`connectivity pipeline …`: commands on the pipeline and the lake, with the service's settings.
 
-The service does `run` by itself unless `spark.mode` says otherwise. Exit codes: 0 done; 1 failed, may succeed later (with
-`verify`: lake and journal differ); 2 invalid settings; 3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake
-and journal do not belong together.
+The service does `run` by itself unless `spark.mode` says otherwise.
 """
 
 from __future__ import annotations
@@ -16,15 +14,11 @@ from typing import Annotated, Any
 
 import typer
 
+from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_fields, print_json, print_table
 
-EXITS = (
-    "Exit codes: 0 done; 1 failed, possibly temporarily (with verify: lake and journal differ); 2 invalid settings; "
-    "3 another pipeline writes the lake; 4 Spark cannot run here; 5 lake and journal "
-    "do not fit together."
-)
-app = typer.Typer(help="Manage the pipeline from the journal to the lake.", epilog=EXITS, no_args_is_help=True)
+app = CommandGroup(help="Inspect, verify and repair the lake, and run the pipeline from the journal to it.")
 
 
 @app.command()

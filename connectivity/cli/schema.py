@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
+from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import load_files
 from connectivity.cli.output import print_error, print_json, print_problems
 
-app = typer.Typer(
-    help="Print the JSON Schemas of connection files and settings, or the messages of a connection as AsyncAPI.",
-    no_args_is_help=True,
+app = CommandGroup(
+    help="Print JSON Schemas of connection files and settings, and the messages of connections as AsyncAPI."
 )
 
 
@@ -33,7 +33,7 @@ def settings() -> None:
     print_json(settings_schema())
 
 
-@app.command(epilog="Exit codes: 0 done; 1 the file has problems, or no connection; 2 a path that does not exist.")
+@app.command()
 def asyncapi(file: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")]) -> None:
     """Print the messages of the connections of a file as an AsyncAPI 3 document, for their clients."""
     loaded = load_files([file])
@@ -41,7 +41,7 @@ def asyncapi(file: Annotated[Path, typer.Argument(metavar="FILE", help="A connec
         print_problems(loaded.problems, as_json=False)
         raise typer.Exit(1)
     if not loaded.connections:
-        print_error(f"{file}: found no connection, expected at least one")
+        print_error(f"{file}: found no connection, expected at least one; add one")
         raise typer.Exit(1)
     from connectivity.management.asyncapi import asyncapi_document
 

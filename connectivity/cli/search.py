@@ -1,7 +1,7 @@
 """`connectivity search`: finds things in a running service.
 
 Pages are requested one after the other, up to `--limit`. Each page shows the state when it was read, so a thing whose
-place in the order changes may be missing or come twice. Exit codes as those of `connectivity connections`.
+place in the order changes may be missing or come twice.
 """
 
 from __future__ import annotations

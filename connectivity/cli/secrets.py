@@ -1,8 +1,4 @@
-"""`connectivity secrets …`: the keys of the secrets that are stored.
-
-Exit codes: 0 done; 1 a secret cannot be opened, or the store cannot be used; 2 settings or a key file that cannot be used;
-3 a service has the data folder.
-"""
+"""`connectivity secrets …`: the keys of the secrets that are stored."""
 
 from __future__ import annotations
 
@@ -11,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings, user
 from connectivity.cli.output import pluralize, print_error, print_json
 from connectivity.errors import SealError, SettingsError
 
-app = typer.Typer(help="The keys that encrypt stored secrets.", no_args_is_help=True)
+app = CommandGroup(help="Create and rotate the keys that encrypt stored secrets.")
 
 
 @app.command(name="new-key")

@@ -7,7 +7,9 @@ import re
 import typer.main
 from typer.testing import CliRunner
 
+from connectivity.cli.command_group import EXIT_CODES
 from connectivity.cli.main import app
+from tests.support.paths import ROOT
 from tests.support.table import each_row
 from tools.docs.cli import cli_page
 
@@ -28,6 +30,9 @@ def commands() -> dict[str, list[str]]:
     return found
 
 
+GROUPS = sorted({words[0] for words in commands().values() if len(words) > 1})
+
+
 def test_every_command_has_its_heading() -> None:
     headings = re.findall(r"^##+ connectivity (.+)$", PAGE, re.MULTILINE)
     assert sorted(headings) == sorted(commands())
@@ -43,20 +48,52 @@ def test_every_option_that_the_help_names_is_on_the_page(command: str) -> None:
         assert f"`{option}`" in section or option in section, option
 
 
-def test_the_exit_codes_that_people_rely_on_are_reported() -> None:
-    for text in (
-        "0 no problems; 1 problems, or no files; 2 a path",
-        "3 another service uses the data folder",
-        "3 with --plan",
-    ):
-        assert text in PAGE
-    for command in ("validate", "serve", "connections", "audit"):
-        shown = " ".join(CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "400"}).output.split())
-        assert "Exit codes: 0" in shown
+def shown(*words: str) -> str:
+    """The help of a command, on one line."""
+    return " ".join(CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "400"}).output.split())
+
+
+def test_the_exit_codes_are_documented_once() -> None:
+    for code, meaning in EXIT_CODES.items():
+        assert PAGE.count(f"| {code} | {meaning} |") == 1
+        assert f"{code} {meaning}" in shown()
+    assert [command for command in commands() if "xit code" in shown(*commands()[command])] == []
+
+
+def test_every_exit_code_is_documented() -> None:
+    text = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "connectivity" / "cli").glob("*.py"))
+    used = {int(code) for codes in re.findall(r"typer\.Exit\((\d+)|exit_code = (\d+)", text) for code in codes if code}
+    assert used
+    assert used <= set(EXIT_CODES)
+
+
+@each_row("command", [*commands(), ""])
+def test_a_flag_takes_no_value_in_the_help(command: str) -> None:
+    assert "bool" not in shown(*commands().get(command, []))
+
+
+def test_a_group_says_what_its_commands_do() -> None:
+    """As its commands do: with verbs, after which people look for what they want to do."""
+    assert len(GROUPS) > 5
+    assert [name for name in GROUPS if re.search(r"\[ARGS\]\.\.\. (?:The|A|An) ", shown(name))] == []
+
+
+def test_every_command_that_prints_a_result_has_json() -> None:
+    """The others run until they are stopped, or print one key or nothing but JSON."""
+    without = {name for name, words in commands().items() if "--json" not in shown(*words)} - set(GROUPS)
+    assert without == {
+        "pipeline run",
+        "schema asyncapi",
+        "schema connection",
+        "schema settings",
+        "secrets new-key",
+        "serve",
+    }
 
 
 def test_cells_do_not_break_the_table() -> None:
     rows = re.findall(r"^\| .*\|$", PAGE, re.MULTILINE)
     assert len(rows) > len(commands())
-    for row in rows:
-        assert len(re.findall(r"(?<!\\)\|", row)) == 4, row
+    codes = len(EXIT_CODES) + 1
+    for number, row in enumerate(rows):
+        assert len(re.findall(r"(?<!\\)\|", row)) == (3 if number < codes else 4), row

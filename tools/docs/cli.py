@@ -9,6 +9,7 @@ from typing import Any
 
 import typer.main
 
+from connectivity.cli.command_group import EXIT_CODES
 from connectivity.cli.main import app
 from tools.docs.markdown import cell
 
@@ -22,8 +23,8 @@ prints JSON for programs. On a terminal, tables are fitted to its width and have
 elsewhere lines are as long as necessary, and nothing is cut. For a walk through the commands, see
 [Operating](operating.md#the-command-line).
 
-`connectivity --install-completion` installs completion of commands and connection IDs for bash, zsh or fish;
-`--show-completion` prints the script instead.
+`connectivity --version` prints the version. `connectivity --install-completion` installs completion of commands and
+connection IDs for bash, zsh or fish; `--show-completion` prints the script instead.
 
 **Calling a service.** Commands with `--url` call a running service. Its address: `--url`, else the variable
 `CONNECTIVITY_URL`, else `api.host` and `api.port` of the settings. The token: from the file of `--token-file`,
@@ -31,6 +32,12 @@ else the variable `CONNECTIVITY_TOKEN`, else `api.token` of the settings. A toke
 user of a machine sees those. The settings' token goes to their own address, and to another one only if `--settings`
 names them, too. No redirect is followed, no proxy asked; an `https` address is checked against the system's
 certificates, and those of `SSL_CERT_FILE`.
+
+## Exit codes
+
+| code | means |
+|---|---|
+EXIT_CODES
 """
 
 _WAY = ("url", "token_file", "settings")
@@ -38,9 +45,10 @@ _WAY = ("url", "token_file", "settings")
 
 
 def cli_page() -> str:
-    """Markdown: every command, with its arguments, options and exit codes."""
+    """Markdown: the exit codes, and every command with its arguments and options."""
     root = typer.main.get_command(app)
-    return "\n".join([_INTRODUCTION, *_group("connectivity", root)])
+    codes = "\n".join(f"| {code} | {cell(meaning)} |" for code, meaning in EXIT_CODES.items())
+    return "\n".join([_INTRODUCTION.replace("EXIT_CODES", codes), *_group("connectivity", root)])
 
 
 def _group(name: str, group: Any) -> Iterator[str]:

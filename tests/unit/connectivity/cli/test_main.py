@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from connectivity import __version__
+from connectivity.cli.command_group import EXIT_CODES
 from connectivity.cli.main import app
 from connectivity.config.settings import Settings
 from connectivity.config.settings_schema import settings_schema
@@ -257,6 +258,37 @@ def test_without_a_command_the_commands_are_shown() -> None:
     assert all(
         command in result.output for command in ("validate", "schema", "serve", "connections", "subscriptions", "audit")
     )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["validate", "nope.yaml"], "check the path"),
+        (["validate", "."], "name others"),
+        (["serve", "--settings", "bad.yaml"], "`connectivity schema settings` prints what they may be"),
+        (["schema", "asyncapi", "empty.json"], "add one"),
+        (["connections", "list", "--url", "tcp://h"], "fix --url"),
+        (["connections", "list", "--url", "http://127.0.0.1:9"], "start the service, or fix --url"),
+        (["connections", "list", "--token-file", "nope"], "fix --token-file"),
+        (["connections", "apply", "empty.json", "--url", "http://127.0.0.1:9"], "name other files"),
+        (["connections", "test", "empty.json", "--source", "1", "--url", "http://127.0.0.1:9"], "add --sample"),
+        (["history", "erase", "a:b"], "add --yes to confirm"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_an_error_ends_with_what_to_do_next(
+    arguments: list[str], remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bad.yaml").write_text("api: {port: x}\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "empty.json").write_text("[]")
+    monkeypatch.chdir(tmp_path / "folder" if "empty.json" in arguments else tmp_path)
+    if "." in arguments:
+        (tmp_path / "bad.yaml").unlink()
+    ended = CliRunner().invoke(app, arguments)
+    assert ended.exit_code in EXIT_CODES
+    assert ended.exit_code
+    assert ended.stderr.strip().splitlines()[-1].endswith(remedy), ended.stderr
 
 
 def test_a_folder_without_connection_files_is_an_error(tmp_path: Path) -> None:

@@ -1,0 +1,55 @@
+"""A group of commands whose help shows flags as flags, and the exit codes of all commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+EXIT_CODES: Mapping[int, str] = {
+    0: "done; `serve` and `pipeline run`: stopped by a signal",
+    1: "refused or failed; problems or differences were found; `serve`: the journal cannot be opened",
+    2: "invalid arguments, files or settings",
+    3: "`connections apply --plan`: there are changes; otherwise another process uses the data folder or writes the lake",
+    4: "the token is missing, invalid, or lacks permission; `serve`: the API's port is in use; `pipeline` and "
+    "`history export`: Spark is not available",
+    5: "no service was reached; `pipeline` and `backup`: journal and lake do not match",
+    130: "interrupted",
+}
+"""The exit codes of all commands."""
+
+EXIT_CODES_NOTE = f"Exit codes: {'. '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
+
+
+class _FlagCommand(TyperCommand):
+    """A command whose flags have no placeholder of a value in the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_placeholders(super().get_params(ctx))
+
+
+class _FlagGroup(TyperGroup):
+    """A group whose flags have no placeholder of a value in the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_placeholders(super().get_params(ctx))
+
+
+def _without_placeholders(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
+
+
+class CommandGroup(typer.Typer):
+    """A group of commands; without a command, it shows its help."""
+
+    def __init__(self, **options: Any) -> None:
+        # The library's own traces would print local variables, secrets among them.
+        super().__init__(cls=_FlagGroup, no_args_is_help=True, pretty_exceptions_enable=False, **options)
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        return super().command(name, cls=_FlagCommand, **options)
