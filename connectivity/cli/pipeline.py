@@ -90,10 +90,11 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare lake and journal row by row up to the watermark.
+    """Check that the lake is complete and agrees with the journal up to the watermark.
 
-    Also `latest` with events, and the search index with states. Continues if it was interrupted. Without a lake only the
-    search index is compared.
+    Compares the events that the journal still has, every row of `latest`, and the search index with the states; a sample
+    of the entities, or with --all every one, also with its events. Continues if it was interrupted. Without a lake only
+    the search index is compared.
     """
     differences: list[dict[str, Any]] = []
 

@@ -353,12 +353,9 @@ class PublicKeyCredentials(DocumentModel):
 
 
 class SshTunnel(DocumentModel):
-    """A tunnel through which the broker is reached.
+    """A tunnel to the broker. Not supported: a connection with an enabled tunnel is not opened."""
 
-    Not supported yet: a connection with an enabled tunnel is not opened.
-    """
-
-    enabled: StrictBool = Field(description="Whether the tunnel is used.", examples=[True])
+    enabled: StrictBool = Field(description="Whether the tunnel is used.", examples=[False])
     credentials: Annotated[PlainCredentials | PublicKeyCredentials, Field(discriminator="type")] = Field(
         description="How to log in to the tunnel's host.",
         examples=[{"type": "plain", "username": "tunnel", "password": "${env:TUNNEL_PASSWORD}"}],
@@ -431,11 +428,10 @@ class Connection(DocumentModel):
     )
     ssh_tunnel: SshTunnel | None = Field(
         default=None,
-        description="A tunnel to the broker; not for Kafka. Not supported yet: a connection with an enabled tunnel is not "
-        "opened.",
+        description="Not supported: a connection with an enabled tunnel is not opened.",
         examples=[
             {
-                "enabled": True,
+                "enabled": False,
                 "credentials": {"type": "plain", "username": "tunnel", "password": "${env:TUNNEL_PASSWORD}"},
                 "validateHost": False,
                 "uri": "ssh://bastion.acme.example:22",

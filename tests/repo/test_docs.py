@@ -124,6 +124,16 @@ def test_an_example_connection_has_no_problems(file: Path) -> None:
     assert list(notes(parse(document(file)))) == []
 
 
+_CODE = re.compile(r"`[^`]*`|\]\([^)]*\)")
+_NUMBER = re.compile(r"(?<![\w.,-])\d{5,}(?![\w.-])|(?<![\w,.])\d{1,3}[ \u00a0\u202f]\d{3}(?!\d)")
+"""Numbers that are not written as 10,000."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_numbers_are_written_in_one_style(page: Path) -> None:
+    assert _NUMBER.findall(_CODE.sub("", prose(page))) == []
+
+
 def test_there_is_an_example_connection_for_every_type() -> None:
     assert {document(file)["connectionType"] for file in EXAMPLES} == set(manuals())
 

@@ -155,11 +155,11 @@ def run_programs(mosquitto: Mosquitto) -> None:
 async def run_script(door: str) -> str:
     """What the page's script prints. It runs until it is ended, as a client does."""
     (script,) = blocks("javascript")
-    assert script.count("ws://127.0.0.1:8766") == 2
+    assert script.count("ws://127.0.0.1:8767") == 2
     process = await run_node(Path("-"), version="0.12.2")
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(script.replace("ws://127.0.0.1:8766", door).encode())
+    process.stdin.write(script.replace("ws://127.0.0.1:8767", door).encode())
     process.stdin.close()
     printed = b""
     try:

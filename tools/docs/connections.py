@@ -37,13 +37,23 @@ publishes nothing.
 """
 
 
+_TUNNELS = """\
+**Tunnels** are not supported. Documents of other services may have an `sshTunnel`: its fields are checked and kept, and a
+connection with an enabled one is not opened, since going around the tunnel would be unsafe.
+"""
+_OF_TUNNELS = ("SshTunnel", "PlainCredentials", "PublicKeyCredentials")
+
+
 def reference_page() -> str:
     """Markdown: every field of a connection."""
     schema = json_schema()
     parts = [_INTRODUCTION.replace("PAGES", _broker_links()), *_section("Connection", schema)]
     for name, definition in schema["$defs"].items():
-        parts += _section(name, definition)
-    parts.append(_REPLY_TARGETS)
+        if name not in _OF_TUNNELS:
+            parts += _section(name, definition)
+    parts += [_REPLY_TARGETS, _TUNNELS]
+    for name in _OF_TUNNELS:
+        parts += _section(name, schema["$defs"][name])
     return "\n".join(parts)
 
 

@@ -38,7 +38,7 @@ If several parts have several values, the result has every combination.
 Texts in arguments are in single or double quotes. A quote of the same kind needs a backslash in front,
 which remains in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of `{{{{ thing:id }}}}`.
 
-An expression has at most {MAX_FUNCTIONS} functions, {MAX_VALUES} values and {MAX_CHARACTERS} characters.
+An expression has at most {MAX_FUNCTIONS} functions, {MAX_VALUES:,} values and {MAX_CHARACTERS:,} characters.
 """
 
 _FUNCTIONS = """## Functions

@@ -52,7 +52,7 @@ until its offset is committed, however long the service was down, and for `journ
 """,
     limits=(
         Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),
-        Limit("settled deliveries behind one that is in progress", f"{MOST_WAITING}; then partitions are paused"),
+        Limit("settled deliveries behind one that is in progress", f"{MOST_WAITING:,}; then partitions are paused"),
         Limit("the largest record", "the topic's `max.message.bytes`, since a batch is always fetched whole"),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(

@@ -481,7 +481,7 @@ def test_tracing_without_its_libraries_is_a_settings_error(tmp_path: Any) -> Non
     done = run_python(_NOT_INSTALLED, tmp_path)
     assert done.returncode == 2
     assert "tracing.endpoint: found http://localhost:4318" in done.stderr
-    assert "broker-connectivity[tracing]" in done.stderr
+    assert "--extra tracing" in done.stderr
 
 
 # --- export to the collector ---
