@@ -11,16 +11,19 @@ from collections.abc import Iterable
 from mappings.placeholders.functions import FUNCTIONS
 from mappings.placeholders.template import Scope
 
+WHITE = r"[\s\x1c-\x1f\x85]"
+"""A space as Python knows it; JSON Schema knows fewer."""
+
 _QUOTED = r"""(?:'(?:[^'\\]|\\'|\\(?!'))*'|"(?:[^"\\]|\\"|\\(?!"))*")"""
 _START = r"(?:\{\{|\$\{(?!\{|env:|file:))"
 _BODY = rf"""(?:[^'"}}|]|{_QUOTED}|\}}(?!\}}))*"""
 _CALL = rf"fn:(?:{'|'.join(FUNCTIONS)})(?![\w-]){_BODY}"
-_CALLS = rf"{_CALL}(?:\|\s*{_CALL})*"
+_CALLS = rf"{_CALL}(?:\|{WHITE}*{_CALL})*"
 _OLDER_FORM = rf"""\$\{{(?!\{{|env:|file:)(?:[^'"}}]|{_QUOTED})*\}}"""
 _MASK = r"^\*{5}$"
-_CONNECTION_ID = r"(?:\{\{\s*connection:id\s*\}\}|\$\{\s*connection:id\s*\})"
+_CONNECTION_ID = rf"(?:\{{\{{{WHITE}*connection:id{WHITE}*\}}\}}|\$\{{{WHITE}*connection:id{WHITE}*\}})"
 _LABEL_CHARACTER = rf"(?:{_CONNECTION_ID}|[a-zA-Z0-9_:-])"
-_HOST = r"(?:[^\s/?#@:\[\]]+|\[[^\s/?#@\[\]]+\])"
+_HOST = r"(?:[^ /?#@:\[\]]+|\[[^ /?#@\[\]]+\])"
 _PORT = r"0*(?:[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 
 REFERENCE = r"\$\{(?:env|file):[^{}]*\}"
@@ -33,7 +36,7 @@ LABEL = rf"^{_LABEL_CHARACTER}{{1,100}}$"
 OWN_LABEL = rf"^{_LABEL_CHARACTER}+:{_LABEL_CHARACTER}+$"
 """A label that may begin with the connection's ID and a colon."""
 
-CONDITION = rf"^\s*{_CALLS}$"
+CONDITION = rf"^{WHITE}*{_CALLS}$"
 """A chain of functions."""
 
 GROUP_ID = rf"^(?:{_CONNECTION_ID}|[a-zA-Z0-9._-])+$"
@@ -57,7 +60,8 @@ def scheme(schemes: Iterable[str]) -> str:
 
 def part(scope: Scope, literal: str = r"[\s\S]") -> str:
     """Return the pattern of one such character, or of an expression that is known in this scope."""
-    expression = rf"\{{\{{\s*(?:(?:{'|'.join(sorted(scope.prefixes))}):{_BODY}(?:\|\s*{_CALLS})?|{_CALLS})\}}\}}"
+    placeholder = rf"(?:{'|'.join(sorted(scope.prefixes))}):{_BODY}(?:\|{WHITE}*{_CALLS})?"
+    expression = rf"\{{\{{{WHITE}*(?:{placeholder}|{_CALLS})\}}\}}"
     return rf"(?:{expression}|{_OLDER_FORM}|(?!{_START}){literal})"
 
 

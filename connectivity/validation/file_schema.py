@@ -8,7 +8,6 @@ the part of each connection type: its schemes, its options, and `ConnectionType.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from connectivity.config.written_schema import SCHEMA_DIALECT, WrittenSchema
@@ -21,6 +20,7 @@ from connectivity.connections.model import (
     ResponseType,
 )
 from connectivity.connections.target_topics import CONNECTION_ANNOUNCEMENTS, TOPICS
+from connectivity.connections.templates import DIVERT_TO, DIVERTED_TYPES
 from connectivity.transports import ConnectionType, connection_types, load_connection_type
 from connectivity.validation.checks import (
     FINGERPRINT_ALGORITHMS,
@@ -29,7 +29,7 @@ from connectivity.validation.checks import (
     MAX_SOURCES,
     MAX_TARGETS,
 )
-from mappings.mappers import load_codec, mapper_names
+from connectivity.validation.mapper_schema import ONE, bare_mappers, engines, sessions_of
 from mappings.placeholders.template import Scope
 
 Schema = dict[str, Any]
@@ -44,11 +44,11 @@ _SCOPES = (
     Scope.ENFORCEMENT_FILTER,
 )
 _NULL: Schema = {"type": "null"}
-_PRESENT: Schema = {"not": _NULL}
-_INTEGER = r"^\s*[+-]?[0-9][0-9_]*(?:\.0*)?\s*$"
+_INTEGER = rf"^{patterns.WHITE}*[+-]?[0-9][0-9_]*(?:\.0*)?{patterns.WHITE}*$"
 _SWITCH = rf"^(?:{patterns.any_case('true')}|{patterns.any_case('false')})$|{patterns.REFERENCE}"
 _BOOLEANS = ("true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n")
-_IDS = rf"^\s*[a-zA-Z0-9_:-]{{1,100}}\s*(?:,\s*[a-zA-Z0-9_:-]{{1,100}}\s*)*$|{patterns.REFERENCE}"
+_ID = rf"{patterns.WHITE}*[a-zA-Z0-9_:-]{{1,100}}{patterns.WHITE}*"
+_IDS = rf"^{_ID}(?:,{_ID})*$|{patterns.REFERENCE}"
 
 
 def file_schema() -> Schema:
@@ -75,7 +75,7 @@ def file_schema() -> Schema:
     schema["allOf"] = [_rules(), *(_of_type(load_connection_type(name)) for name in connection_types())]
     definitions |= {f"template.{scope.name.lower()}": _of_scope(scope) for scope in _SCOPES}
     definitions |= {f"{name}.specificConfig": _options(load_connection_type(name)) for name in connection_types()}
-    definitions["MappingDefinition"]["allOf"] = list(_engines())
+    definitions["MappingDefinition"]["allOf"] = list(engines())
     return {
         "$schema": SCHEMA_DIALECT,
         "$id": SCHEMA_ID,
@@ -130,7 +130,7 @@ def _rules() -> Schema:
                     "properties": {
                         "payloadMapping": mapping,
                         "authorizationContext": {"items": _template(Scope.AUTHORIZATION)},
-                        "headerMapping": {"additionalProperties": _template(Scope.SOURCE)},
+                        "headerMapping": _DIVERTING | {"additionalProperties": _template(Scope.SOURCE)},
                         "enforcement": {
                             "properties": {
                                 "input": _template(Scope.ENFORCEMENT_INPUT),
@@ -166,7 +166,7 @@ def _rules() -> Schema:
                     }
                 },
             },
-            "ca": {"pattern": rf"^\s*$|{patterns.pem('CERTIFICATE')}"},
+            "ca": {"pattern": rf"^{patterns.WHITE}*$|{patterns.pem('CERTIFICATE')}"},
             "credentials": {
                 "properties": {
                     "cert": {"pattern": patterns.pem("CERTIFICATE")},
@@ -177,11 +177,22 @@ def _rules() -> Schema:
         },
         "allOf": [
             {"anyOf": [_has_part("sources"), _has_part("targets")]},
-            *_bare_mappers(),
-            {"if": _has_part("targets", _ANNOUNCED), "then": {"properties": {"clientCount": {"enum": [None, 1]}}}},
+            bare_mappers(),
+            {"if": _has_part("targets", _ANNOUNCED), "then": {"properties": {"clientCount": ONE}}},
             {"if": _IS_DIVERSION_TARGET, "then": _each("targets", {"properties": {"topics": {"maxItems": 0}}})},
         ],
     }
+
+
+_RESPONSE_TYPES = "|".join(patterns.any_case(it.value) for it in ResponseType)
+_RESPONSE_TYPE = rf"{patterns.WHITE}*(?:{_RESPONSE_TYPES}){patterns.WHITE}*"
+_EXPRESSION = r"\{\{|\$\{"
+_DIVERTING: Schema = {
+    "properties": {
+        DIVERT_TO: {"type": "string", "pattern": rf"^[a-zA-Z0-9_:-]{{1,100}}$|{_EXPRESSION}"},
+        DIVERTED_TYPES: {"type": "string", "pattern": rf"^{_RESPONSE_TYPE}(?:,{_RESPONSE_TYPE})*$|{_EXPRESSION}"},
+    }
+}
 
 
 def _template(scope: Scope) -> Schema:
@@ -231,50 +242,6 @@ def _tunnel() -> Schema:
     }
 
 
-# --- mappers ------------------------------------------------------------------------------------------------------------
-
-
-def _names(mappers: Iterable[str]) -> Schema:
-    """Names of mappers as editors should offer them, and as they may be written, too: `raw_message`."""
-    names = list(mappers)
-    spelled = "|".join("_?".join(map(patterns.any_case, re.findall("[A-Z][a-z]*", name))) for name in names)
-    return {"anyOf": [{"enum": names}, {"type": "string", "pattern": f"^(?:{spelled})$"}]}
-
-
-def _bare_mappers() -> Iterator[Schema]:
-    """Without definitions of its own, a document can name only mappers that need none."""
-    own = {name: {"type": "object", "minProperties": 1} for name in ("mappingDefinitions", "mappingContext")}
-    has_definitions = {"anyOf": [{"properties": {name: kind}, "required": [name]} for name, kind in own.items()]}
-    bare = [name for name in mapper_names() if not load_codec(name).needs_definition]
-    for_targets = [name for name in bare if not load_codec(name).has_sessions]
-    for part, known in (("sources", bare), ("targets", for_targets)):
-        mapping = {"properties": {"payloadMapping": {"items": _names(known)}}}
-        yield {"if": {"not": has_definitions}, "then": _each(part, mapping)}
-
-
-def _engines() -> Iterator[Schema]:
-    """The mappers of definitions, and the options of each."""
-    conditions = {"additionalProperties": {"pattern": patterns.CONDITION}}
-    known = {
-        "mappingEngine": _names(mapper_names()),
-        "incomingConditions": conditions,
-        "outgoingConditions": conditions,
-    }
-    yield {"properties": known}
-    for name in mapper_names():
-        options = load_codec(name).options
-        known = {option.name: {"description": option.description, "examples": [option.example]} for option in options}
-        required = [option.name for option in options if option.is_required]
-        schema: Schema = {"properties": known, "additionalProperties": False}
-        if required:
-            schema["required"] = required
-            known |= {option: known[option] | _PRESENT for option in required}
-        yield {
-            "if": {"properties": {"mappingEngine": _names([name])}, "required": ["mappingEngine"]},
-            "then": {"properties": {"options": schema}},
-        }
-
-
 # --- connection types ---------------------------------------------------------------------------------------------------
 
 
@@ -288,14 +255,15 @@ def _of_type(broker: ConnectionType) -> Schema:
             "uri": {"pattern": patterns.uri((*broker.schemes, *broker.secure_schemes))},
             "specificConfig": options if needs_options else {"anyOf": [options, _NULL]},
         },
-        "if": {"properties": {"ca": {"type": "string", "pattern": r"\S"}}, "required": ["ca"]},
+        "if": {"properties": {"ca": {"type": "string", "pattern": rf"(?!{patterns.WHITE})\S"}}, "required": ["ca"]},
         "then": {
             "properties": {"uri": {"pattern": rf"^{patterns.REFERENCE}|{patterns.scheme(broker.secure_schemes)}"}}
         },
     }
     if needs_options:
         of_all["required"] = ["specificConfig"]
-    return {"if": has_type, "then": {"allOf": [of_all, broker.schema]}}
+    parts = [of_all, sessions_of(broker), broker.schema]
+    return {"if": has_type, "then": {"allOf": [part for part in parts if part]}}
 
 
 def _options(broker: ConnectionType) -> Schema:

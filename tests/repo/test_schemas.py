@@ -42,6 +42,17 @@ def test_the_examples_are_valid_by_the_published_schema(schema: Path, files: lis
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def test_the_published_schemas_are_json_schemas() -> None:
+    for schema in (CONNECTION_SCHEMA, SETTINGS_SCHEMA):
+        result = subprocess.run(
+            [Path(sys.executable).with_name("check-jsonschema"), "--check-metaschema", schema],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
 def test_a_mistake_in_an_example_is_found(tmp_path: Path) -> None:
     text = (EXAMPLES / "connections" / "desk.yaml").read_text(encoding="utf-8")
     for number, (right, wrong) in enumerate([("tcp://", "amqp://"), ("qos: 1", "qos: 3"), (":1883", "")]):

@@ -12,7 +12,7 @@ from connectivity.connections import schema_patterns as patterns
 from mappings.texts import lower_text
 
 SERVER = re.compile(r"(?P<host>[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):(?P<port>\d{1,5})")
-_SERVER = r"\s*(?:[^\s:,/@\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}\s*"
+_SERVER = rf"{patterns.WHITE}*(?:[^ :,/@\[\]]+|\[[0-9a-fA-F:.]+\]):[0-9]{{1,5}}{patterns.WHITE}*"
 _SERVERS = {"type": "string", "pattern": f"^{_SERVER}(?:,{_SERVER})*$"}
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from connectivity.config.problems import json_path, show
+from connectivity.connections import schema_patterns as patterns
 from connectivity.connections.model import Connection
 from connectivity.connections.templates import URI_INVALID, check_without_placeholders
 from connectivity.errors import Problem
@@ -111,7 +112,7 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
 
 _REPLY_TARGET = {
     "if": {"properties": {"enabled": {"const": False}}, "required": ["enabled"]},
-    "else": {"properties": {"address": {"pattern": rf"^(?:{_REPLY_TO_PEER.pattern})$"}}},
+    "else": {"properties": {"address": {"pattern": "^" + _REPLY_TO_PEER.pattern.replace(r"\s", patterns.WHITE) + "$"}}},
 }
 
 _SCHEMA = {

@@ -20,7 +20,7 @@ from tests.support.vectors.connections import Case, base_document, load_cases
 CASES = [case for name in ("shared", "amqp_091", "kafka") for case in load_cases(name)]
 BROKEN = [case for case in CASES if case.problems]
 
-REFUSED = 119
+REFUSED = 129
 """How many of the broken documents the schema refuses; `validate` alone knows the rest, such as wrong filters."""
 
 
@@ -40,7 +40,7 @@ def test_the_schema_accepts_a_document_of_each_type(document: dict[str, Any]) ->
     assert complaints(document) == []
 
 
-def test_the_schema_refuses_three_quarters_of_the_broken_documents() -> None:
+def test_the_schema_refuses_four_fifths_of_the_broken_documents() -> None:
     refused = [case for case in BROKEN if not is_accepted(case.document)]
     assert (len(refused), len(BROKEN)) == (REFUSED, 156)
 
@@ -72,10 +72,11 @@ def test_in_a_file_the_id_is_optional() -> None:
         ("shared", {"uri": "AMQPS://h:5671", "ca": "${file:ca.pem}"}),
         ("shared", {"credentials": {"type": "client-cert", "cert": "${file:c.crt}", "key": "*****"}}),
         ("shared", {"specificConfig": {"requestedHeartbeat": "${env:BEAT}"}}),
+        ("shared", {"ca": "\x1d\n"}),
         ("kafka", {"specificConfig": {"bootstrapServers": "${env:SERVERS}", "saslMechanism": "${env:MECHANISM}"}}),
     ],
 )
-def test_references_and_masked_secrets_may_stand_for_values(type_of: str, more: dict[str, Any]) -> None:
+def test_references_masked_secrets_and_blanks_may_stand_for_values(type_of: str, more: dict[str, Any]) -> None:
     assert complaints(base_document(type_of) | more) == []
 
 
