@@ -65,7 +65,7 @@ def bare_mappers() -> Schema:
 
 
 def sessions_of(broker: ConnectionType) -> Schema:
-    """Return what sessions need of a source of this connection type: its clients in order, and where to answer them."""
+    """Return what sessions need of sources of this connection type: order, and an address for replies."""
     rules: list[Schema] = []
     if not broker.has_headers:
         named = {"properties": {"headerMapping": {"required": ["reply-to"]}}, "required": ["headerMapping"]}
