@@ -43,6 +43,9 @@ _SCOPES = (
     Scope.ENFORCEMENT_INPUT,
     Scope.ENFORCEMENT_FILTER,
 )
+_MESSAGE = "patternErrorMessage"
+"""The message that editors show instead of a pattern; other checkers ignore it."""
+
 _NULL: Schema = {"type": "null"}
 _INTEGER = rf"^{patterns.WHITE}*[+-]?[0-9][0-9_]*(?:\.0*)?{patterns.WHITE}*$"
 _SWITCH = rf"^(?:{patterns.any_case('true')}|{patterns.any_case('false')})$|{patterns.REFERENCE}"
@@ -93,6 +96,7 @@ def _of_scope(scope: Scope) -> Schema:
         "type": "string",
         "description": f"A template for {scope.place}.",
         "pattern": patterns.template(scope),
+        _MESSAGE: f"expected placeholders of {', '.join(sorted(scope.prefixes))}, and known functions",
     }
 
 
@@ -161,7 +165,12 @@ def _rules() -> Schema:
                         "payloadMapping": mapping,
                         "address": _template(Scope.COMMON),
                         "headerMapping": {"additionalProperties": _template(Scope.COMMON)},
-                        "topics": {"items": {"pattern": rf"^(?:{topics})(?:\?[\s\S]*)?$"}},
+                        "topics": {
+                            "items": {
+                                "pattern": rf"^(?:{topics})(?:\?[\s\S]*)?$",
+                                _MESSAGE: f"expected one of {', '.join(TOPICS)}, with parameters after ?",
+                            }
+                        },
                         "issuedAcknowledgementLabel": {"pattern": f"^live-response$|{patterns.OWN_LABEL}"},
                     }
                 },
@@ -249,10 +258,14 @@ def _of_type(broker: ConnectionType) -> Schema:
     """Return the requirements of one connection type."""
     has_type = {"properties": {"connectionType": {"const": broker.name}}, "required": ["connectionType"]}
     options = {"$ref": f"#/$defs/{broker.name}.specificConfig"}
+    schemes = tuple(dict.fromkeys((*broker.schemes, *broker.secure_schemes)))
     needs_options = any(field.is_required() for field in broker.options.model_fields.values())
     of_all: Schema = {
         "properties": {
-            "uri": {"pattern": patterns.uri((*broker.schemes, *broker.secure_schemes))},
+            "uri": {
+                "pattern": patterns.uri(schemes),
+                _MESSAGE: f"expected {' or '.join(schemes)}, then ://[user:password@]host:port[/path]",
+            },
             "specificConfig": options if needs_options else {"anyOf": [options, _NULL]},
         },
         "if": {"properties": {"ca": {"type": "string", "pattern": rf"(?!{patterns.WHITE})\S"}}, "required": ["ca"]},
