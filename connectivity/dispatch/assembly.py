@@ -19,6 +19,7 @@ from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.dispatch.session_request_handler import SessionRequestHandler
 from connectivity.dispatch.subscription_handler import SubscriptionHandler
 from connectivity.sessions.base import SessionHandler
+from connectivity.sources.turns import SourceTurns
 from connectivity.store.store import Store
 from connectivity.subscriptions.manager import SubscriptionManager
 from connectivity.targets.directory import ConnectionDirectory
@@ -39,6 +40,7 @@ class Dispatch:
     event_publisher: EventPublisher
     announcements: PolicyAnnouncements
     components: tuple[ConnectionComponent, ...]
+    turns: SourceTurns
 
 
 def assemble(
@@ -79,4 +81,4 @@ def assemble(
         subscription_handler,
     )
     dispatcher = Dispatcher(store, handlers, responder, announcements)
-    return Dispatch(dispatcher, event_publisher, announcements, components)
+    return Dispatch(dispatcher, event_publisher, announcements, components, SourceTurns(store.progress))

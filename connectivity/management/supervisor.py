@@ -109,7 +109,7 @@ class Supervisor:
         )
         self._member = OpenConnection(connection, targets, [route for reader in readers for route in reader.routes])
         self._opening: asyncio.Task[None] | None = None
-        self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store)
+        self.deliveries = RetryBuffer(dispatch.dispatcher.handle, store, dispatch.turns)
         self.clients = [
             ConnectionClient(
                 connection,

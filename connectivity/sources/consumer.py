@@ -22,6 +22,7 @@ from connectivity.errors import Detail
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
 from connectivity.sources.reader import SourceReader
+from connectivity.sources.turns import MOST_DELIVERIES, SourceTurns, UserTurns
 from connectivity.store.store import Store
 from connectivity.transports.base import Delivery, KnownNames, Link
 from spark_store.errors import StoreUnavailable
@@ -31,9 +32,8 @@ log = structlog.get_logger(__name__)
 PAUSE = 0.5
 """Seconds before deliveries are retried that the store refused although it is available."""
 
-PART = 16
 PART_BYTES = 64 << 10
-"""The most deliveries, and bytes, of one turn of the event loop: less than a millisecond."""
+"""The most bytes of the deliveries of one turn, unless it is a single one."""
 
 
 Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery]], None]], None]
@@ -43,9 +43,12 @@ Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery
 class RetryBuffer:
     """The consumers of a connection, and the deliveries that wait because the store was unavailable."""
 
-    def __init__(self, process: Handle, store: Store, *, pause: float = PAUSE) -> None:
+    def __init__(self, process: Handle, store: Store, turns: SourceTurns, *, pause: float = PAUSE) -> None:
         self._process = process
         self._store = store
+        self.turns = turns
+        self.user_turns = UserTurns()
+        """The turns of the connection's broker; peers of a listener have their own."""
         self._pause = pause
         self.ledger = DeliveryLedger()
         self._consumers: set[SourceConsumer] = set()
@@ -146,7 +149,11 @@ class RetryBuffer:
         self._held.sort(key=lambda each: each[0].number)
         retried, self._held = self._held, []
         owners = dict(retried)
-        for part in parts([inbound.delivery for inbound, _ in retried]):
+        deliveries = [inbound.delivery for inbound, _ in retried]
+        end = 0
+        while end < len(retried):
+            part = next_part(deliveries, end, MOST_DELIVERIES)
+            end = part.stop
             if self._held:
                 # The others wait behind it.
                 self._held += retried[part.start :]
@@ -211,6 +218,7 @@ class SourceConsumer:
         self._task, self._link = asyncio.current_task(), link
         throttled = link.throttled
         buffer = self._retry_buffer
+        turns = buffer.turns
         buffer.enter(self)
         try:
             async for deliveries in link.consume(self.source):
@@ -223,11 +231,20 @@ class SourceConsumer:
                 await self._reader.route.outbox.wait_for_room()
                 # The source waits for mapping scripts, so that its deliveries stay in order.
                 prepared = await self._reader.prepare(deliveries)
-                for part in parts(deliveries):
-                    if part.start:
+                user = buffer.user_turns if (peer := deliveries[0].user) is None else turns.user(peer)
+                end = 0
+                while end < len(deliveries):
+                    if end:
                         await asyncio.sleep(0)
-                    inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
-                    await buffer.handle(inbound, self)
+                    if not turns.begin(user):
+                        await turns.wait(user)
+                    part = next_part(deliveries, end, user.most)
+                    end = part.stop
+                    try:
+                        inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
+                        await buffer.handle(inbound, self)
+                    finally:
+                        turns.end(user, end - part.start)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
@@ -242,16 +259,14 @@ class SourceConsumer:
             self._task.cancel()
 
 
-def parts(deliveries: Sequence[Delivery]) -> Iterator[slice]:
-    """Divide deliveries into parts of at most `PART`, and `PART_BYTES` if they are more than one."""
-    start = size = 0
-    for position, delivery in enumerate(deliveries):
-        length = len(delivery.envelope.payload)
-        if position > start and (position - start == PART or size + length > PART_BYTES):
-            yield slice(start, position)
-            start, size = position, 0
-        size += length
-    yield slice(start, len(deliveries))
+def next_part(deliveries: Sequence[Delivery], start: int, most: int) -> slice:
+    """Return the next deliveries: at most `most`, and `PART_BYTES` if they are more than one."""
+    size = 0
+    for position in range(start, min(start + most, len(deliveries))):
+        size += len(deliveries[position].envelope.payload)
+        if size > PART_BYTES and position > start:
+            return slice(start, position)
+    return slice(start, min(start + most, len(deliveries)))
 
 
 def settlement_metrics(ages: Mapping[tuple[str, ...], float]) -> Iterator[GaugeReading]:

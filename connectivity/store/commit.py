@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from mappings.ids import EntityId
@@ -67,6 +67,36 @@ class PendingCommit:
             self.durable.set_exception(error)
             # Marks the exception as retrieved: the caller may have been cancelled.
             self.durable.exception()
+
+
+class Progress:
+    """How far submitted changes are from being durable, for those who would submit more."""
+
+    __slots__ = ("_next", "_pending", "submits")
+
+    def __init__(self, pending: Callable[[], Iterable[Iterable[PendingCommit]]]) -> None:
+        """`pending` returns what is submitted and not durable."""
+        self.submits = 0
+        """How many lists of changes were submitted."""
+        self._pending = pending
+        self._next: asyncio.Future[None] | None = None
+
+    def backlog(self) -> tuple[int, int]:
+        """Return how many lists of changes are not durable, and their weight."""
+        weights = [each.weight for part in self._pending() for each in part if each.changes]
+        return len(weights), sum(weights)
+
+    async def wait(self) -> None:
+        """Wait until the next commit has ended, whether it has succeeded or not."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._next)
+
+    def notify(self) -> None:
+        """Wake those who wait: a commit has ended."""
+        ended, self._next = self._next, None
+        if ended is not None:
+            ended.set_result(None)
 
 
 class ReportQueue:

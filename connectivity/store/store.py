@@ -25,7 +25,7 @@ import msgspec
 import structlog
 
 from connectivity.authorization.revalidation import PolicyChangeNotifier
-from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, ReportQueue, UncommittedState
+from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, Progress, ReportQueue, UncommittedState
 from connectivity.store.event_tail import EventTail
 from connectivity.store.incarnation_repository import IncarnationRepository
 from connectivity.store.options import StoreOptions
@@ -109,6 +109,7 @@ class Store:
         self._answers = 0
         self._most = self._options.commit_changes
         """The most changes in the next commit: halved after a failure, doubled after each success."""
+        self.progress = Progress(lambda: (self._written, self._batch, self._queue))
         self._is_busy = False
         self._is_closed = False
         self._pause = self._options.probe_min
@@ -193,6 +194,7 @@ class Store:
             return submitted.durable
         for change in changes:
             self._decided.add(change)
+        self.progress.submits += 1
         self._queue.append(submitted)
         self._schedule()
         return submitted.durable
@@ -517,6 +519,7 @@ class Store:
         return CommitResult(time.perf_counter() - start, trimming, trimmed)
 
     def _on_commit_done(self, commit: asyncio.Future[CommitResult]) -> None:
+        self.progress.notify()
         if (error := commit.exception()) is not None:
             self._on_failure(error)
             return
@@ -558,6 +561,7 @@ class Store:
 
     def _on_failure(self, error: BaseException) -> None:
         """Discard everything that is not durable, and probe until writing works again."""
+        self.progress.notify()
         self._reports.finish()
         lost = [*self._written, *self._batch, *self._queue]
         # There may be room for some of them.

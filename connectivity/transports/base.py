@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import monotonic
@@ -61,6 +61,11 @@ class Delivery:
     arrived: float = field(default_factory=monotonic)
     outcome: Outcome | None = None
     ours_since: float = 0.0
+
+    @property
+    def user(self) -> Hashable | None:
+        """The user of a link that several share; None if the link has one user."""
+        return None
 
     def settle(self, outcome: Outcome = Outcome.SETTLED) -> None:
         """Acknowledge or reject the delivery, unless it is settled already."""

@@ -13,8 +13,10 @@ from connectivity.connections.lifecycle import Status
 from connectivity.dispatch.dispatcher import Dispatcher
 from connectivity.errors import Detail, NotConnected
 from connectivity.management.client import Backoff
-from connectivity.sources.consumer import PART, PART_BYTES, RetryBuffer, SourceConsumer, parts
+from connectivity.sources.consumer import PART_BYTES, RetryBuffer, SourceConsumer, next_part
 from connectivity.sources.delivery import InboundDelivery
+from connectivity.sources.turns import MOST_DELIVERIES as PART
+from connectivity.sources.turns import SourceTurns
 from connectivity.targets import outbox
 from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
@@ -196,7 +198,12 @@ async def test_a_long_list_of_deliveries_is_processed_in_parts_with_turns_for_ot
 )
 def test_parts_of_a_list_of_deliveries_are_bounded_in_number_and_bytes(sizes: list[int], expected: list[int]) -> None:
     deliveries = [Delivery(Envelope(bytes(size), {}), "in", None, False, lambda *_: None) for size in sizes]
-    found = [deliveries[part] for part in parts(deliveries)]
+    found: list[Sequence[Delivery]] = []
+    end = 0
+    while end < len(deliveries):
+        part = next_part(deliveries, end, PART)
+        found.append(deliveries[part])
+        end = part.stop
     assert [len(part) for part in found] == expected
     assert [delivery for part in found for delivery in part] == deliveries
 
@@ -247,7 +254,10 @@ async def with_consumer(running: Running) -> asyncio.Task[None]:
     harness.outbox.detach()
     harness.outbox.attach(link)
     return asyncio.create_task(
-        SourceConsumer(harness.readers[0], RetryBuffer(harness.dispatcher.handle, harness.store, pause=0.01)).run(link)
+        SourceConsumer(
+            harness.readers[0],
+            RetryBuffer(harness.dispatcher.handle, harness.store, SourceTurns(harness.store.progress), pause=0.01),
+        ).run(link)
     )
 
 
