@@ -58,12 +58,12 @@ class PeerShare:
         total = self._total
         return self.used + self.user.used < total.most - total.used
 
-    def take(self) -> None:
-        self.used += 1
-        self.user.used += 1
-        self._total.used += 1
+    def take(self, count: int = 1) -> None:
+        self.used += count
+        self.user.used += count
+        self._total.used += count
 
-    def give_back(self) -> None:
-        self.used -= 1
-        self.user.used -= 1
-        self._total.used -= 1
+    def give_back(self, count: int = 1) -> None:
+        self.used -= count
+        self.user.used -= count
+        self._total.used -= count

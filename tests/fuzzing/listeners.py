@@ -57,6 +57,7 @@ class _WebSocketLink(WebSocketLink):
             AdmissionLimits(10),
             max_frame=1 << 16,
             max_unsettled=UNSETTLED,
+            held_bytes=1 << 20,
             max_output=1 << 16,
             extensions=factories,
         )
@@ -181,7 +182,9 @@ class _TcpLink(TcpLink):
     """A link without a port that keeps the pieces of a stream."""
 
     def __init__(self) -> None:
-        super().__init__("landing", "rsio", AdmissionLimits(10), output_timeout=30, max_unsettled=UNSETTLED)
+        super().__init__(
+            "landing", "rsio", AdmissionLimits(10), output_timeout=30, max_unsettled=UNSETTLED, held_bytes=1 << 20
+        )
         self.pieces: list[bytes] = []
         self._sweep.cancel()
 

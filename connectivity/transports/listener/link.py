@@ -3,9 +3,9 @@
 There is no broker. An acknowledged delivery sends nothing, and a rejected one cannot be redelivered: the peer has to
 repeat a failed request. A peer that leaves is reported to `readers` after its last message.
 
-**Bounds.** At most `MAX_HELD` messages of all peers may be unsettled, which users and their peers share
-(`connectivity.fair_share`), and one more of each peer: nothing more is read from peers with the most of them, while the
-others go on. A slow peer does not delay the others: the ordering key is the address.
+**Bounds.** At most `MAX_HELD` messages of all peers may be unsettled, and so many bytes of them, which users and their
+peers share (`connectivity.fair_share`), and one more of each peer, up to twice the bytes: nothing more is read from peers
+with the most of them, while the others go on. A slow peer does not delay the others: the ordering key is the address.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from connectivity.fair_share import FairShare
 from connectivity.transports.base import (
     Delivery,
     Done,
-    Inbox,
     OutboundMessage,
     Outcome,
     Readers,
@@ -36,6 +35,7 @@ from connectivity.transports.base import (
 )
 from connectivity.transports.listener.acceptor import Acceptor
 from connectivity.transports.listener.admission import Admission, AdmissionLimits
+from connectivity.transports.listener.inbox import PeerInbox
 from connectivity.transports.listener.socket import PeerDelivery, Socket
 from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, next_timeout
 from mappings.model.envelope import Envelope
@@ -68,9 +68,16 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     throttled = 0
 
     def __init__(
-        self, connection_id: str, sources: int, bounds: TimeoutOptions, limits: AdmissionLimits, *, max_unsettled: int
+        self,
+        connection_id: str,
+        sources: int,
+        bounds: TimeoutOptions,
+        limits: AdmissionLimits,
+        *,
+        max_unsettled: int,
+        held_bytes: int,
     ) -> None:
-        """`sources`: the number of sources."""
+        """`sources`: the number of sources; `held_bytes`: the bytes of unsettled messages that peers share."""
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[LinkError] = self._loop.create_future()
         self.window = WINDOW
@@ -82,12 +89,13 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._connection_id = connection_id
         self._bounds = bounds
         self._admission = Admission(limits)
-        self._inboxes = [Inbox() for _ in range(sources)]
+        self._inboxes = [PeerInbox() for _ in range(sources)]
         self._sockets: set[AnyPeer] = set()
         """All accepted sockets, including those that are in a handshake."""
         self._leaving: set[Socket] = set()
         """Peers that have left while some of their deliveries are unsettled."""
         self._shares = FairShare(MAX_HELD)
+        self._bytes = FairShare(held_bytes)
         self._crowded: dict[Socket, None] = {}
         """Peers from which no more is read because they have no room; the first is tried next."""
         self._refusals: defaultdict[str, int] = defaultdict(int)
@@ -115,7 +123,12 @@ class ListenerLink(ABC, Generic[AnyPeer]):
 
     def has_room_for(self, peer: Socket) -> bool:
         # A socket that is not admitted sends no messages; a peer without unsettled messages always goes on.
-        if (share := peer.share) is None or not share.used or share.has_room:
+        if (share := peer.share) is None or (held := peer.bytes_share) is None:
+            return True
+        if not share.used:
+            if self._bytes.used < 2 * self._bytes.most:
+                return True
+        elif share.has_room and held.has_room:
             return True
         self._crowded[peer] = None
         return False
@@ -136,7 +149,8 @@ class ListenerLink(ABC, Generic[AnyPeer]):
     def entered(self, peer: AnyPeer) -> None:
         """Register an admitted peer. Those without a name are one user for each network address."""
         self.peers[peer.id] = peer
-        peer.share = self._shares.peer(peer.user or ("network", peer.network), peer.id)
+        user = peer.user or ("network", peer.network)
+        peer.share, peer.bytes_share = self._shares.peer(user, peer.id), self._bytes.peer(user, peer.id)
         log.debug("peer connected", connection=self._connection_id, peer=peer.id)
 
     def left(self, peer: AnyPeer) -> None:
@@ -173,11 +187,12 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             if len(sources) > 1:
                 shared = SharedDelivery(copy, len(sources)) if number == 0 else shared
             copy.shared = shared
-            self._inboxes[source].waiting.append(copy)
-            self._inboxes[source].wake()
+            self._inboxes[source].add(copy)
         assert peer.share is not None, "peers are admitted before they send messages"
+        assert peer.bytes_share is not None
         peer.unsettled += 1
         peer.share.take()
+        peer.bytes_share.take(len(envelope.payload))
 
     def _ended(self, delivery: Delivery, outcome: Outcome) -> None:
         assert isinstance(delivery, PeerDelivery)
@@ -185,8 +200,10 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             return
         peer = delivery.peer
         assert peer.share is not None, "only admitted peers have deliveries"
+        assert peer.bytes_share is not None
         peer.unsettled -= 1
         peer.share.give_back()
+        peer.bytes_share.give_back(len(delivery.envelope.payload))
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
             self.readers(peer.id, ReaderStatus.GONE)

@@ -14,6 +14,7 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Hashable
 from typing import Any, Protocol, cast
 
 from connectivity.errors import PublishFailed
@@ -53,6 +54,12 @@ class PeerDelivery(Delivery):
     peer: Socket
     shared: SharedDelivery[PeerDelivery] | None
 
+    @property
+    def user(self) -> Hashable:
+        share = self.peer.share
+        assert share is not None, "only admitted peers have deliveries"
+        return share.user
+
 
 class Socket(asyncio.Protocol, ABC):
     """One accepted socket."""
@@ -67,7 +74,8 @@ class Socket(asyncio.Protocol, ABC):
         self.user: tuple[str, str] | None = None
         """The kind and the name of its token or certificate, if there is one."""
         self.share: PeerShare | None = None
-        """Its share of the unsettled messages of all peers, once it is admitted."""
+        self.bytes_share: PeerShare | None = None
+        """Its shares of the unsettled messages of all peers, and of their bytes, once it is admitted."""
         self.unsettled = 0
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()

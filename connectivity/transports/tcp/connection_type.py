@@ -37,7 +37,7 @@ class Options(ListenerOptions):
 async def listen(
     connection: Connection,
     client: int = 0,  # noqa: ARG001 - a listener has one client
-    consume: ConsumeOptions = CONSUME_DEFAULTS,  # noqa: ARG001 - its own options bound what peers may send
+    consume: ConsumeOptions = CONSUME_DEFAULTS,
 ) -> TcpLink:
     """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
@@ -48,6 +48,7 @@ async def listen(
         AdmissionLimits(options.max_peers, options.max_peers_per_address, options.max_accepts_per_address),
         output_timeout=options.output_timeout.total_seconds(),
         max_unsettled=options.max_unsettled,
+        held_bytes=consume.unsettled_bytes,
     )
     return await serve(connection, link, context)
 

@@ -90,11 +90,18 @@ class TcpLink(ListenerLink[TcpPeer]):
     """A `connectivity.transports.base.Link` for TCP peers. There is one source, named by `address`."""
 
     def __init__(
-        self, connection_id: str, address: str, limits: AdmissionLimits, *, output_timeout: float, max_unsettled: int
+        self,
+        connection_id: str,
+        address: str,
+        limits: AdmissionLimits,
+        *,
+        output_timeout: float,
+        max_unsettled: int,
+        held_bytes: int,
     ) -> None:
         # Pings and idle timeouts are left to the wire protocol.
         bounds = TimeoutOptions(ping=float("inf"), output=output_timeout)
-        super().__init__(connection_id, 1, bounds, limits, max_unsettled=max_unsettled)
+        super().__init__(connection_id, 1, bounds, limits, max_unsettled=max_unsettled, held_bytes=held_bytes)
         self._address = address
         self._headers: dict[str, dict[str, str]] = {}
 

@@ -57,11 +57,14 @@ class WebSocketLink(ListenerLink[WebSocketPeer]):
         *,
         max_frame: int,
         max_unsettled: int,
+        held_bytes: int,
         max_output: int,
         extensions: Sequence[ServerExtensionFactory] = (),
     ) -> None:
         """`sources`: the paths of each source."""
-        super().__init__(connection_id, len(sources), bounds, limits, max_unsettled=max_unsettled)
+        super().__init__(
+            connection_id, len(sources), bounds, limits, max_unsettled=max_unsettled, held_bytes=held_bytes
+        )
         self.max_frame, self.max_output = max_frame, max_output
         self.extensions = list(extensions)
         self._rules = rules

@@ -34,7 +34,7 @@ _WORD = re.compile(r"[a-z0-9_.-]+")
 async def listen(
     connection: Connection,
     client: int = 0,  # noqa: ARG001 - a listener has one client
-    consume: ConsumeOptions = CONSUME_DEFAULTS,  # noqa: ARG001 - its own options bound what peers may send
+    consume: ConsumeOptions = CONSUME_DEFAULTS,
 ) -> WebSocketLink:
     """Open the listener. Raises NotConnected, ConnectionRefused."""
     options = Options.model_validate(connection.own_options)
@@ -54,6 +54,7 @@ async def listen(
         ),
         max_frame=options.max_frame,
         max_unsettled=options.max_unsettled,
+        held_bytes=consume.unsettled_bytes,
         max_output=options.max_output,
         extensions=extensions_of(options),
     )
