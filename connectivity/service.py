@@ -53,6 +53,7 @@ from connectivity.management.watcher import FolderWatcher
 from connectivity.monitoring import logs
 from connectivity.monitoring.prometheus import GaugeReading, PrometheusRegistry, store_figures
 from connectivity.security import egress, redaction
+from connectivity.security.descriptors import raise_limit
 from connectivity.security.system_calls import NotSupported, hide_memory
 from connectivity.sessions import SessionServices, open_handlers
 from connectivity.sessions.base import RetentionTimes
@@ -485,6 +486,7 @@ def main(settings: Settings, settings_file: Path | None = None) -> int:
     logs.install_exception_hooks()
     log.info("starting", version=__version__, python=platform.python_version())
     redaction.remember("settings", _secrets(settings))
+    raise_limit()
     # A core dump would contain every secret, and so does the memory.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     try:

@@ -12,10 +12,12 @@ import errno
 import socket
 import ssl
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Any, Protocol
 
 import structlog
 
+from connectivity.security.descriptors import is_reserved
 from connectivity.security.logins import network_of
 from connectivity.transports.listener.socket import Socket
 from connectivity.transports.listener.timeouts import CLOSING, OPENING
@@ -25,8 +27,8 @@ log = structlog.get_logger(__name__)
 BACKLOG = 512
 """Connections that the system queues until they are accepted."""
 
-_AT_ONCE = 32
-"""How many sockets are accepted before other tasks get a turn on the event loop."""
+_TURN_SECONDS = 0.0005
+"""How long sockets are accepted before other tasks get a turn on the event loop."""
 
 _PAUSE = 1.0
 """Seconds until the next try when the system refuses, such as for lack of file descriptors."""
@@ -39,6 +41,9 @@ class PeerMaker(Protocol):
 
     def accepted(self, address: str, /) -> Socket | None:
         """Return a peer for a socket of this address; None if it is refused."""
+
+    def turned_away(self, reason: str, /) -> None:
+        """Called when a socket is refused for this reason."""
 
     def left(self, peer: Any, /) -> None:
         """Called when a socket has ended before its peer was connected."""
@@ -66,7 +71,7 @@ class Acceptor:
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        count = 0
+        begun = perf_counter()
         while True:
             try:
                 accepted, address = await loop.sock_accept(listening)
@@ -77,16 +82,20 @@ class Acceptor:
                 log.warning("sockets not accepted", reason=error.strerror)
                 await asyncio.sleep(_PAUSE)
                 continue
-            peer = self._link.accepted(network_of(address[0]))
+            peer = None
+            if is_reserved(accepted.fileno()):
+                self._link.turned_away("the process has too few file descriptors left")
+            else:
+                peer = self._link.accepted(network_of(address[0]))
             if peer is None:
                 accepted.close()
             else:
                 task = loop.create_task(self._open(accepted, peer))
                 self._opening.add(task)
                 task.add_done_callback(self._opening.discard)
-            count += 1
-            if count % _AT_ONCE == 0:
+            if perf_counter() - begun > _TURN_SECONDS:
                 await asyncio.sleep(0)
+                begun = perf_counter()
 
     async def _open(self, accepted: socket.socket, peer: Socket) -> None:
         """Connect a peer, after the TLS handshake if there is one."""
