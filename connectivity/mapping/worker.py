@@ -38,6 +38,9 @@ _ADDRESS_SPACE_FACTOR = 6
 
 _DEFAULT_ADDRESS_SPACE = 1 << 30
 
+NICE = 10
+"""The niceness of the process: other connections' messages wait for the service, and not for scripts."""
+
 NOBODY = 65534
 """User and group of the process if root starts it."""
 
@@ -53,6 +56,7 @@ def main() -> None:
 
 
 def _answer_calls() -> None:
+    os.nice(NICE)
     orders, answers = os.fdopen(0, "rb", buffering=1 << 16, closefd=False), 1
     limits = _receive(orders)
     if not isinstance(limits, ScriptLimits):
