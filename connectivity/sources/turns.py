@@ -109,6 +109,7 @@ class SourceTurns:
             user.fitting = min(MOST_DELIVERIES, 2 * count)
         self._recent[user] = None
         self._recent.move_to_end(user)
+        self._progress.is_shared = len(self._recent) > 1
         if self._holder is user:
             asyncio.get_running_loop().call_soon(self._pass_on)
 

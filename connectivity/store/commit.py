@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from mappings.ids import EntityId
@@ -50,6 +50,10 @@ class PendingCommit:
         self.forgotten: Snapshot | None = None
         self.weight = 4 + sum(1 + (event_size(event) >> 10) for change in changes for event in change.events)
 
+    @property
+    def is_barrier(self) -> bool:
+        return not self.changes and self.step is None
+
     def take_step(self) -> None:
         if self.step is not None:
             self.step()
@@ -72,12 +76,14 @@ class PendingCommit:
 class Progress:
     """How far submitted changes are from being durable, for those who would submit more."""
 
-    __slots__ = ("_next", "_pending", "submits")
+    __slots__ = ("_next", "_pending", "is_shared", "submits")
 
     def __init__(self, pending: Callable[[], Iterable[Iterable[PendingCommit]]]) -> None:
         """`pending` returns what is submitted and not durable."""
         self.submits = 0
         """How many lists of changes were submitted."""
+        self.is_shared = False
+        """Whether several users submit changes, which are written at once then."""
         self._pending = pending
         self._next: asyncio.Future[None] | None = None
 
@@ -85,6 +91,16 @@ class Progress:
         """Return how many lists of changes are not durable, and their weight."""
         weights = [each.weight for part in self._pending() for each in part if each.changes]
         return len(weights), sum(weights)
+
+    def has_grown(self, submits: int) -> bool:
+        """Whether the only user has submitted changes since there were so many."""
+        return not self.is_shared and self.submits > submits
+
+    @staticmethod
+    def take_barriers(queue: deque[PendingCommit]) -> Iterator[PendingCommit]:
+        """Take the barriers at the beginning of a queue: however many follow, the changes before them are committed."""
+        while queue and queue[0].is_barrier:
+            yield queue.popleft()
 
     async def wait(self) -> None:
         """Wait until the next commit has ended, whether it has succeeded or not."""

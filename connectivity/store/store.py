@@ -399,8 +399,8 @@ class Store:
 
     def _gather(self, seen: int) -> None:
         """Write once a turn of the event loop brings no more changes, so that each state is written once."""
-        if seen < len(self._queue) < _GATHER and self._queue[-1].step is None:
-            asyncio.get_running_loop().call_soon(self._gather, len(self._queue))
+        if self.progress.has_grown(seen) and 0 < len(self._queue) < _GATHER and self._queue[-1].step is None:
+            asyncio.get_running_loop().call_soon(self._gather, self.progress.submits)
         else:
             self._write()
 
@@ -419,6 +419,7 @@ class Store:
             if has_step:
                 # An operator may wait for it: changes behind it are left for the next commit.
                 self._take_step(self._queue.popleft())
+            self._written += self.progress.take_barriers(self._queue)
             is_full = sum(len(submitted.changes) for submitted in self._written) >= self._most
             is_next = self._queue and (not has_step or self._queue[0].step is not None)
             if is_next and not self._is_worker_step_next and not is_full:

@@ -1,0 +1,65 @@
+"""A commit begins soon, whatever others submit meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from unittest.mock import patch
+
+import pytest
+
+from connectivity.store.store import Store
+from tests.support.journal_entries import LAMP, change
+from tests.support.temporary_journal import TemporaryJournal
+
+MANY = 25
+"""Passes of the event loop in each of which something is submitted."""
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[Store]:
+    made = Store(TemporaryJournal())
+    yield made
+    await made.close()
+
+
+async def passes_before_the_commit(store: Store, meanwhile: Callable[[int], object]) -> int:
+    """Submit a change, and in each pass of the event loop something else, until the change is being committed."""
+    begun = False
+
+    def begin(*arguments: object) -> asyncio.Future[object]:
+        nonlocal begun
+        begun = True
+        return in_worker(*arguments)
+
+    loop = asyncio.get_running_loop()
+    in_worker: Callable[..., asyncio.Future[object]] = loop.run_in_executor
+    with patch.object(loop, "run_in_executor", begin):
+        store.submit([change(LAMP, 1)])
+        passes = 0
+        while not begun and passes < MANY:
+            await asyncio.sleep(0)
+            passes += 1
+            meanwhile(passes)
+    await store.barrier()
+    return passes
+
+
+async def test_barriers_do_not_delay_the_commit_of_changes_before_them(store: Store) -> None:
+    """Retrieves of one client must not keep back the changes of another."""
+    assert await passes_before_the_commit(store, lambda _: store.barrier()) < 5
+
+
+async def test_changes_that_keep_coming_are_gathered_while_one_user_sends_them(store: Store) -> None:
+    assert await passes_before_the_commit(store, lambda number: store.submit([change(LAMP, 1 + number)])) == MANY
+
+
+async def test_changes_that_keep_coming_delay_no_commit_while_several_users_send_them(store: Store) -> None:
+    store.progress.is_shared = True
+
+    def submit(number: int) -> None:
+        # What several users have in the queue is bounded by their turns.
+        if number < 5:
+            store.submit([change(LAMP, 1 + number)])
+
+    assert await passes_before_the_commit(store, submit) < 10
