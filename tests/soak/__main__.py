@@ -37,6 +37,7 @@ SHARDS = {
     "kills-streams": Shard(22, "writers and readers of streams through kills and cuts"),
     "kills-operators": Shard(10, "connections changed, closed and opened under load; trimming and indexing killed"),
     "brokers": Shard(12, "the whole service's cases on every broker, and brokers that stop and start"),
+    "tenants": Shard(5, "a tenant beside a hostile one: seven resources, p99 at most three times that alone"),
     "demo": Shard(6, "the demo and the examples in all their forms"),
     "public-clients": Shard(10, "Streamr's public clients"),
     "properties": Shard(

@@ -1,0 +1,85 @@
+"""The tenant that works: modifies over MQTT at a rate, each measured from the time at which it was due.
+
+    python -m tests.support.hostile_tenant.good_tenant HOST PORT RATE PID
+
+Commands leave at their time, answered or not. Prints `ready` once all things exist. SIGTERM stops the sending; then
+everything sent is waited for, and one JSON line is printed: when each command was due (monotonic clock) with its
+milliseconds, those of processor that the service (PID) has used until the answer came, the number of commands that were
+refused, and of those without an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tests.support.clients.mqtt import MqttClient
+from tests.support.connection_documents import policy_for, topic
+
+SUBJECT = "good:tenant"
+THINGS = 20
+ANSWERED_WITHIN = 30.0
+_decode = msgspec.json.Decoder().decode
+
+
+def main(host: str, port: int, rate: float, pid: int) -> int:
+    # The clock of all threads of another process (clock_getcpuclockid).
+    processor = partial(time.clock_gettime, ~pid << 3 | 2)
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    with MqttClient(host, port, ask="good/ask", answers="good/answers") as client:
+        client.read = lambda payload: (time.monotonic(), processor(), _decode(payload))
+        for number in range(THINGS):
+            client.command(topic(f"good-{number}", "commands/create"), value={"_policy": policy_for(SUBJECT)})
+            _, _, answer = client.next()
+            assert answer["status"] == 201, answer
+        print("ready", flush=True)
+        due: list[float] = []
+        spent: list[float] = []
+        begun = time.monotonic()
+        while not stopping.is_set():
+            number = len(due)
+            due.append(begun + number / rate)
+            if (early := due[-1] - time.monotonic()) > 0:
+                time.sleep(early)
+            spent.append(processor())
+            client.command(
+                topic(f"good-{number % THINGS}", "commands/modify"),
+                "/attributes/reading",
+                {"n": number, "note": "x" * 200},
+                {"correlation-id": str(number)},
+                wait=False,
+            )
+        print(json.dumps(_answers(client, due, spent)), flush=True)
+    return 0
+
+
+def _answers(client: MqttClient, due: list[float], spent: list[float]) -> dict[str, Any]:
+    answered: dict[int, tuple[float, float, float]] = {}
+    refused = 0
+    deadline = time.monotonic() + ANSWERED_WITHIN
+    while len(answered) < len(due) and time.monotonic() < deadline:
+        if client.received.empty():
+            time.sleep(0.01)
+            continue
+        came, used, answer = client.next()
+        number = int(answer["headers"]["correlation-id"])
+        refused += answer["status"] >= 300
+        answered[number] = due[number], 1000 * (came - due[number]), 1000 * (used - spent[number])
+    return {
+        "answers": list(answered.values()),
+        "refused": refused,
+        "unanswered": len(due) - len(answered),
+    }
+
+
+if __name__ == "__main__":
+    _, host, port, rate, pid = sys.argv
+    sys.exit(main(host, int(port), float(rate), int(pid)))
