@@ -81,10 +81,19 @@ class RetryBuffer:
             self._recovery.cancel()
             self._recovery = None
 
-    async def handle(self, deliveries: Sequence[InboundDelivery], consumer: SourceConsumer) -> None:
-        """Process deliveries after those that are held."""
-        while self._recovery is not None:
-            await asyncio.shield(self._recovery)
+    async def begin_turn(self, user: UserTurns) -> None:
+        """Wait until no deliveries are held, and for a turn of the user, who has none while it waits."""
+        while True:
+            while self._recovery is not None:
+                await asyncio.shield(self._recovery)
+            if not self.turns.begin(user):
+                await self.turns.wait(user)
+            if self._recovery is None:
+                return
+            self.turns.end(user, 0)
+
+    def handle(self, deliveries: Sequence[InboundDelivery], consumer: SourceConsumer) -> None:
+        """Process deliveries in a turn."""
         self._process(deliveries, partial(self._hold, dict.fromkeys(deliveries, consumer)))
 
     def unsettled_seconds(self, now: float) -> Mapping[int, float]:
@@ -236,13 +245,12 @@ class SourceConsumer:
                 while end < len(deliveries):
                     if end:
                         await asyncio.sleep(0)
-                    if not turns.begin(user):
-                        await turns.wait(user)
+                    await buffer.begin_turn(user)
                     part = next_part(deliveries, end, user.most)
                     end = part.stop
                     try:
                         inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
-                        await buffer.handle(inbound, self)
+                        buffer.handle(inbound, self)
                     finally:
                         turns.end(user, end - part.start)
         except asyncio.CancelledError:

@@ -98,7 +98,7 @@ class Progress:
 
     @staticmethod
     def take_barriers(queue: deque[PendingCommit]) -> Iterator[PendingCommit]:
-        """Take the barriers at the beginning of a queue: however many follow, the changes before them are committed."""
+        """Take the barriers that a queue begins with, so that none delays the commit before it."""
         while queue and queue[0].is_barrier:
             yield queue.popleft()
 

@@ -16,13 +16,14 @@ from connectivity.management.client import Backoff
 from connectivity.sources.consumer import PART_BYTES, RetryBuffer, SourceConsumer, next_part
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.sources.turns import MOST_DELIVERIES as PART
-from connectivity.sources.turns import SourceTurns
+from connectivity.sources.turns import SourceTurns, UserTurns
 from connectivity.targets import outbox
 from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import command, pause, source, turn, until
 from tests.support.memory_transport import CONNECTION_TYPE
+from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
 
@@ -376,3 +377,21 @@ async def test_a_source_waits_while_many_bytes_of_answers_wait_for_the_link(monk
     waiting._link_windows[0].flush()
     assert await running.answered(3) == ["1", "2", "3"]
     assert running.unsettled() == 0
+
+
+async def test_a_connection_whose_deliveries_are_held_keeps_no_turn_from_others() -> None:
+    running = await Running.opened()
+    turns = SourceTurns(running.harness.store.progress)
+    buffer = RetryBuffer(running.harness.dispatcher.handle, running.harness.store, turns)
+    other = UserTurns()
+    turns.begin(other)
+    turns.end(other, 1)
+    buffer._recovery = asyncio.get_running_loop().create_task(asyncio.sleep(PATIENCE))
+    waiting = asyncio.create_task(buffer.begin_turn(buffer.user_turns))
+    await pause()
+    assert not waiting.done()
+    assert turns.begin(other)
+    turns.end(other, 1)
+    recovery, buffer._recovery = buffer._recovery, None
+    recovery.cancel()
+    waiting.cancel()
