@@ -59,6 +59,9 @@ def unharmed(
     pytest.fail(f"delayed by the other tenant each time: {found}")
 
 
+@pytest.mark.slow(
+    reason="a second alone and one beside the other, up to three times on a machine that does other things"
+)
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.resource)
 def test_a_tenant_is_not_harmed_by_a_hostile_one(scene: Scene, mosquitto: Mosquitto, tmp_path: Path) -> None:
     unharmed(scene, mosquitto, tmp_path, SHORT, lambda measured: not scene.uses_threads and waits_behind(measured))

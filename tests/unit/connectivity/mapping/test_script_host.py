@@ -16,6 +16,7 @@ from connectivity.errors import ScriptFailed
 from connectivity.mapping import script_host as hosts
 from connectivity.mapping.script_host import MAX_CALLS, ScriptHost
 from connectivity.mapping.script_protocol import Load, ScriptLimits
+from connectivity.mapping.worker import NICE
 from tests.support.paths import ROOT
 from tests.support.wait import wait_until
 
@@ -83,6 +84,12 @@ async def test_the_process_is_started_by_the_first_call_and_serves_the_next_ones
     assert pid is not None
     assert await result_of(host, scripts, "b") == script_returning("b")
     assert host.pid == pid
+
+
+async def test_the_process_has_a_lower_priority_than_the_service(host: ScriptHost) -> None:
+    await result_of(host, host.scripts((SOURCE,)))
+    assert host.pid is not None
+    assert os.getpriority(os.PRIO_PROCESS, host.pid) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICE)
 
 
 async def test_a_killed_process_fails_no_call(host: ScriptHost) -> None:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import trustme
@@ -14,6 +15,7 @@ import uvloop
 from structlog.testing import capture_logs
 from websockets.exceptions import InvalidMessage, InvalidStatus
 
+from connectivity.transports.listener import acceptor
 from connectivity.transports.listener.admission import AdmissionLimits
 from connectivity.transports.websocket import link as link_module
 from connectivity.transports.websocket import server as server_module
@@ -118,6 +120,15 @@ async def test_the_options_of_addresses_limit_the_accepted_sockets() -> None:
     for given, expected in ((options, AdmissionLimits(107, 3, 2)), ({}, AdmissionLimits(10_100, 0, 1000))):
         async with opened(options=given) as way:
             assert way.link._admission._limits == expected
+
+
+async def test_a_socket_with_one_of_the_last_descriptors_is_closed() -> None:
+    async with opened() as way:
+        await way.client()
+        with patch.object(acceptor, "is_reserved", lambda _: True), pytest.raises((OSError, InvalidMessage)):
+            await way.client()
+        assert reasons(way) == {"the process has too few file descriptors left": 1}
+        await way.client()
 
 
 # ── the opening request ───────────────────────────────────────────────────────────────────────────────────────────────
