@@ -53,7 +53,7 @@ def begin(connection: Connection) -> None:
     list(caveats(connection))
     supervisor = Supervisor(
         connection,
-        cast(Any, SimpleNamespace(dispatcher=SimpleNamespace(handle=print), components=())),
+        cast(Any, SimpleNamespace(dispatcher=SimpleNamespace(handle=print), components=(), turns=None)),
         cast(Any, SimpleNamespace(note_committed=print)),
         PrometheusRegistry(),
         pauses=Backoff(),
