@@ -28,7 +28,7 @@ from connectivity.authorization.revalidation import PolicyChangeNotifier
 from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, Progress, ReportQueue, UncommittedState
 from connectivity.store.event_tail import EventTail
 from connectivity.store.incarnation_repository import IncarnationRepository
-from connectivity.store.options import StoreOptions
+from connectivity.store.options import BATCH_WEIGHT, FORGET_ANSWERS, GATHER, READERS, TURN_SECONDS, StoreOptions
 from connectivity.store.retained_history import RetainedHistory
 from connectivity.store.snapshot_cache import SnapshotCache
 from mappings.ids import EntityId
@@ -45,21 +45,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
-
-_TURN_SECONDS = 0.001
-"""How long changes are written in one turn of the event loop."""
-
-_BATCH_WEIGHT = 512
-"""How many changes of ordinary size are written together, each entity's state once."""
-
-_GATHER = 32
-"""How many submits the first change waits for at most, while each turn of the event loop brings some."""
-
-_FORGET_ANSWERS = 64
-"""Old answers are deleted once in this many new ones."""
-
-_READERS = 4
-"""How many threads read the lake. More would only compete for the interpreter."""
 
 
 class Store:
@@ -84,7 +69,7 @@ class Store:
         self._now = now
         self._open_lake = cold
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="journal")
-        self._readers = ThreadPoolExecutor(max_workers=_READERS, thread_name_prefix="lake")
+        self._readers = ThreadPoolExecutor(max_workers=READERS, thread_name_prefix="lake")
         self._trimming: PendingTrim | None = None
         self._queue: deque[PendingCommit] = deque()
         self._batch: list[PendingCommit] = []
@@ -399,7 +384,7 @@ class Store:
 
     def _gather(self, seen: int) -> None:
         """Write once a turn of the event loop brings no more changes, so that each state is written once."""
-        if self.progress.has_grown(seen) and 0 < len(self._queue) < _GATHER and self._queue[-1].step is None:
+        if self.progress.has_grown(seen) and 0 < len(self._queue) < GATHER and self._queue[-1].step is None:
             asyncio.get_running_loop().call_soon(self._gather, self.progress.submits)
         else:
             self._write()
@@ -436,7 +421,7 @@ class Store:
     def _take_batch(self) -> None:
         """Take from the queue what is written together."""
         weight = count = 0
-        while self._queue and weight < _BATCH_WEIGHT and count < self._most and self._queue[0].step is None:
+        while self._queue and weight < BATCH_WEIGHT and count < self._most and self._queue[0].step is None:
             self._batch.append(submitted := self._queue.popleft())
             weight += submitted.weight
             count += len(submitted.changes)
@@ -444,7 +429,7 @@ class Store:
 
     def _write_batch(self) -> bool:
         """Write until the batch is in the transaction, or this turn is over. Raises StoreUnavailable."""
-        end = time.perf_counter() + _TURN_SECONDS
+        end = time.perf_counter() + TURN_SECONDS
         try:
             if any(time.perf_counter() > end for _ in self._steps):
                 return False
@@ -504,7 +489,7 @@ class Store:
     def _forget_answers(self) -> None:
         """Delete old answers, about twice as many as are added, so that this never takes long."""
         self._answers += sum(change.answer is not None for submitted in self._written for change in submitted.changes)
-        if self._answers >= _FORGET_ANSWERS:
+        if self._answers >= FORGET_ANSWERS:
             self._journal.forget_answers(self._window_start(), self._options.max_answers, 2 * self._answers)
             self._answers = 0
 
