@@ -24,12 +24,13 @@ SOURCE = "mapFromDittoProtocolMsgWrapper = (message) => ({textPayload: message})
 SLEEPS = "import time; time.sleep(600)"
 TALKS = "import sys, os; sys.stdin.buffer.read(4); os.write(1, b'nonsense' * 10)"
 ENDS = "raise SystemExit(7)"
+
+pytestmark = pytest.mark.extra("javascript")
+
 TAKEN_OVER = f"""
 import os, sys
 sys.path.append({str(ROOT)!r})
 from connectivity.mapping import sandbox, worker
-
-pytestmark = pytest.mark.extra("javascript")
 run = sandbox.Sandbox.run
 
 def attack(self, sources, libraries, direction, argument):
