@@ -1,4 +1,4 @@
-"""How fast a link to RabbitMQ publishes and receives, beside the bare client libraries doing the same.
+"""How fast a link to RabbitMQ publishes and receives, beside aio-pika and the library below it doing the same.
 
     python -m tests.bench.amqp_link [messages]
 
@@ -76,6 +76,32 @@ async def bare_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) ->
     return figures
 
 
+async def pika_publish(broker: RabbitMQ, count: int, headers: dict[str, str]) -> str:
+    """The same with aio-pika's messages."""
+    connection = await aio_pika.connect(broker.uri())
+    exchange = (await connection.channel()).default_exchange
+    left = count
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            left -= 1
+            message = aio_pika.Message(
+                PAYLOAD,
+                delivery_mode=2,
+                headers=dict(headers) or None,
+                content_type=headers.get("content-type"),
+                correlation_id=headers.get("correlation-id"),
+            )
+            await exchange.publish(message, "out", mandatory=True)
+
+    watch = Stopwatch()
+    await asyncio.gather(*(work() for _ in range(WINDOW)))
+    figures = watch.figures(count)
+    await connection.close()
+    return figures
+
+
 async def our_drain(broker: RabbitMQ, count: int) -> str:
     link = await link_to(broker)
     figures = await drain(link, count)
@@ -106,6 +132,28 @@ async def bare_drain(broker: RabbitMQ, count: int) -> str:
     return figures
 
 
+async def pika_drain(broker: RabbitMQ, count: int) -> str:
+    """The same with aio-pika's queue and messages."""
+    connection = await aio_pika.connect(broker.uri())
+    channel = await connection.channel()
+    await channel.set_qos(IN_FLIGHT)
+    finished, got, watch = asyncio.Event(), 0, Stopwatch()
+
+    async def take(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        nonlocal got
+        got += 1
+        if got % 100 == 0 or got == count:
+            await message.ack(multiple=True)
+        if got == count:
+            finished.set()
+
+    await (await channel.get_queue("in")).consume(take)
+    await finished.wait()
+    figures = watch.figures(count)
+    await connection.close()
+    return figures
+
+
 async def measure(broker: RabbitMQ, count: int) -> None:
     connection = await aio_pika.connect(broker.uri())
     channel = await connection.channel()
@@ -124,28 +172,34 @@ async def measure(broker: RabbitMQ, count: int) -> None:
     async def nothing() -> None:
         await queues["out"].purge()
 
-    kinds: list[tuple[str, Callable[[], Awaitable[str]], Callable[[], Awaitable[str]], Callable[[], Awaitable[None]]]]
+    def publishing(headers: dict[str, str]) -> dict[str, Callable[[], Awaitable[str]]]:
+        return {
+            "link": lambda: our_publish(broker, count, headers),
+            "aio-pika": lambda: pika_publish(broker, count, headers),
+            "aiormq": lambda: bare_publish(broker, count, headers),
+        }
+
+    kinds: list[tuple[str, dict[str, Callable[[], Awaitable[str]]], Callable[[], Awaitable[None]]]]
+    receiving: dict[str, Callable[[], Awaitable[str]]] = {
+        "link": lambda: our_drain(broker, count),
+        "aio-pika": lambda: pika_drain(broker, count),
+        "aiormq": lambda: bare_drain(broker, count),
+    }
     kinds = [
-        ("publish", lambda: our_publish(broker, count, {}), lambda: bare_publish(broker, count, {}), nothing),
-        (
-            "publish with headers",
-            lambda: our_publish(broker, count, HEADERS),
-            lambda: bare_publish(broker, count, HEADERS),
-            nothing,
-        ),
-        ("receive and settle", lambda: our_drain(broker, count), lambda: bare_drain(broker, count), fill),
+        ("publish", publishing({}), nothing),
+        ("publish with headers", publishing(HEADERS), nothing),
+        ("receive and settle", receiving, fill),
     ]
-    for name, ours, bare, prepare in kinds:
-        found: dict[str, list[str]] = {"link": [], "bare": []}
+    for name, runs, prepare in kinds:
+        found: dict[str, list[str]] = {who: [] for who in runs}
         for _ in range(ROUNDS):
-            for who, run in (("link", ours), ("bare", bare)):
+            for who, run in runs.items():
                 await prepare()
                 found[who].append(await run())
         rates = {who: statistics.median(float(text.split("/s")[0]) for text in texts) for who, texts in found.items()}
         for who, texts in found.items():
             shown = sorted(texts, key=lambda text: float(text.split("/s")[0]))[len(texts) // 2]
-            print(f"{who}    {name:22} {shown}")
-        print(f"ratio   {name:22} {rates['link'] / rates['bare']:8.2f}")
+            print(f"{who:8} {name:22} {shown}, ratio {rates['link'] / rates[who]:.2f}")
     await connection.close()
 
 

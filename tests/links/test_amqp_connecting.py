@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import uvloop
@@ -19,6 +20,7 @@ from tests.contract.link import DeliveryCollector, Publishing, examined, lost, n
 from tests.support.amqp_link import AmqpWorld
 from tests.support.brokers import free_port
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.brokers.shared import ODD_LOGIN, ODD_PASSWORD
 from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.broker("rabbitmq")
@@ -70,6 +72,21 @@ async def test_1_2_an_unknown_virtual_host_is_named(world: AmqpWorld) -> None:
     error = await refusal(world, world.broker.uri(vhost="no/where"))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.MISSING_ADDRESS)
     assert "no/where" in error.text
+
+
+async def test_1_2_a_virtual_host_may_have_a_slash_and_a_percent_sign_in_its_name(world: AmqpWorld) -> None:
+    """`%2F` may belong to the name, which aio-pika's own URL cannot say."""
+    world.sources(["nobody.made.this"])
+    error = await refusal(world, world.broker.uri(vhost="50%2F/7"))
+    assert "in vhost '50%2F/7'" in error.text
+
+
+async def test_reserved_characters_of_a_login_reach_the_broker(world: AmqpWorld) -> None:
+    world.sources()
+    login = f"{quote(ODD_LOGIN, safe='')}:{quote(ODD_PASSWORD, safe='')}"
+    world.document["uri"] = f"amqp://{login}@{world.broker.host}:{world.broker.port}"
+    link = await world.connect()
+    await link.close()
 
 
 async def test_1_2_a_virtual_host_that_is_not_ours_is_not_authorized(world: AmqpWorld) -> None:

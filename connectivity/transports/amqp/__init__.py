@@ -1,3 +1,3 @@
-"""AMQP 0.9.1 on aiormq."""
+"""AMQP 0.9.1 on aio-pika."""
 
 CONNECTION_TYPES = {"amqp-091": "connectivity.transports.amqp.connection_type"}

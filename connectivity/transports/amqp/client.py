@@ -1,4 +1,4 @@
-"""One connection to an AMQP broker on aiormq: connecting, login, writing, heartbeats, closing.
+"""One connection to an AMQP broker on aio-pika: connecting, login, writing, heartbeats, closing.
 
 All frames of one turn of the loop leave in one write. A timer checks the heartbeats: by AMQP 0.9.1 §4.2.7 both sides
 send something in each heartbeat interval, and a link is dead after two intervals without a byte.
@@ -8,81 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
 
-import aiormq
-from aiormq.abc import AbstractChannel
-from aiormq.connection import TransportFactory
-from pamqp.common import FieldValue
+from aio_pika.abc import AbstractChannel
 
 from connectivity.connections.model import Connection
 from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.transports.amqp.calls import CallFailed, CallRefused, CallTimedOut, call
 from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer, no_op
 from connectivity.transports.amqp.errors import PRECONDITION_FAILED, login_error
 from connectivity.transports.amqp.frames import Reason
 from connectivity.transports.amqp.options import Options, seconds, virtual_host
+from connectivity.transports.amqp.pika_connection import PikaConnection
 from connectivity.transports.dialer import dial_error, handshake_error, lost_error, reach, run_in_thread, tls_context
-
-# The supervisor reports failures with the broker's text; the library would log them a second time.
-logging.getLogger("aiormq").setLevel(logging.CRITICAL)
 
 T = TypeVar("T")
 
 MAX_SILENT_HEARTBEATS = 2
 """The number of heartbeat intervals without a byte after which a link is dead."""
-
-
-class ExistingTransport(TransportFactory):
-    """A transport factory that returns an existing transport to the library."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._streams = reader, writer
-
-    async def create(self, url: Any, **kwargs: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ARG002
-        return self._streams
-
-
-class CallFailed(Exception):
-    """A failed call on the library.
-
-    The handler of the channel knows the broker's reason for a refusal, if there is one.
-    """
-
-
-class CallTimedOut(CallFailed):
-    """A call on the library that the broker did not answer in time."""
-
-
-async def call(work: Coroutine[Any, Any, T], patience: float | None, end: asyncio.Future[None] | None = None) -> T:
-    """Wait for a call on the library, at most `patience` seconds and until `end` is done.
-
-    The library does not end every call with its connection: on Python 3.11 `asyncio.wait_for` loses a cancellation that
-    comes together with a result, and the call waits for a reply that cannot come. Raises CallFailed.
-    """
-    task = asyncio.get_running_loop().create_task(work)
-    task.add_done_callback(_retrieve)
-    try:
-        await asyncio.wait((task, end) if end else (task,), timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        task.cancel()
-    if not task.done() and not (end and end.done()):
-        raise CallTimedOut(f"no answer within {patience:g} s")
-    if not task.done() or task.cancelled():
-        raise CallFailed("the connection ended")
-    if (error := task.exception()) is not None:
-        raise CallFailed(str(error)) from error
-    return task.result()
-
-
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Retrieve the error of a call that is no longer awaited, since the event loop would log it."""
-    if not task.cancelled():
-        task.exception()
 
 
 class AmqpClient:
@@ -102,7 +48,7 @@ class AmqpClient:
         self.frame_demultiplexer.on_lost = self._transport_lost
         self.frame_demultiplexer.on_blocked = self._blocked
         self._writer: asyncio.StreamWriter | None = None
-        self._library: aiormq.Connection | None = None
+        self._library: PikaConnection | None = None
         self._unsent: list[bytes] = []
         self._before_sending: list[Callable[[], None]] = []
         self._is_flushing = False
@@ -168,23 +114,22 @@ class AmqpClient:
     async def _login(self) -> None:
         assert self._writer is not None
         uri, patience = self._definition.broker_uri, seconds(self._options.handshake_timeout)
-        user, password = uri.username or "", uri.password.get_secret_value() if uri.password else ""
-        host = f"[{uri.host}]" if ":" in uri.host else uri.host
-        query = urlencode(
-            {"heartbeat": self._options.requested_heartbeat, "name": f"connectivity {self._definition.id}"}
+        self._library = PikaConnection(
+            (self.frame_demultiplexer.reader, self._writer),
+            virtual_host(uri.path),
+            host=uri.host,
+            port=uri.port,
+            login=uri.username or "",
+            password=uri.password.get_secret_value() if uri.password else "",
+            heartbeat=self._options.requested_heartbeat,
+            name=f"connectivity {self._definition.id}",
         )
-        url = f"amqp://{quote(user, safe='')}:{quote(password, safe='')}@{host}:{uri.port}?{query}"
-        library = aiormq.Connection(
-            url, transport_factory=ExistingTransport(self.frame_demultiplexer.reader, self._writer)
-        )
-        library.vhost = virtual_host(uri.path)
         try:
-            await call(library.connect(), patience, self._ended)
+            await call(self._library.connect(), patience, self._ended)
         except CallTimedOut:
             raise NotConnected(Detail.TIMEOUT, f"no answer to the login within {patience:g} s") from None
         except CallFailed as failed:
             raise self._login_error(failed) from failed
-        self._library = library
 
     def _login_error(self, error: CallFailed) -> LinkError:
         if self.frame_demultiplexer.closed is not None:
@@ -197,11 +142,14 @@ class AmqpClient:
 
     async def channel(self, *, confirms: bool = False) -> AbstractChannel:
         """Open a channel. Raises NotConnected."""
-        assert self._library is not None
         try:
-            return await self.call(self._library.channel(publisher_confirms=confirms))
+            return await self.call(self._open_channel(confirms))
         except CallFailed as failed:
             raise self.call_failed(failed) from failed
+
+    async def _open_channel(self, confirms: bool) -> AbstractChannel:
+        assert self._library is not None
+        return await self._library.channel(publisher_confirms=confirms)
 
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for a call on a channel, at most until the connection ends. Raises CallFailed."""
@@ -216,11 +164,10 @@ class AmqpClient:
     async def missing_reason(self, what: str, name: str) -> Reason | None:
         """Return why a queue or exchange (`what`) is missing or inaccessible, or None. Raises NotConnected."""
 
-        def declare(channel: AbstractChannel) -> Coroutine[Any, Any, object]:
-            ask = channel.queue_declare if what == "queue" else channel.exchange_declare
-            return ask(name, passive=True)
+        async def ensure(channel: AbstractChannel) -> None:
+            await (channel.get_queue(name) if what == "queue" else channel.get_exchange(name))
 
-        return await self._find_refusal(declare)
+        return await self._find_refusal(ensure)
 
     async def unreadable(self, queue: str) -> Reason | None:
         """Return why consuming from a queue is refused, or None. Raises NotConnected.
@@ -230,33 +177,32 @@ class AmqpClient:
         at once.
         """
 
-        def consume(channel: AbstractChannel) -> Coroutine[Any, Any, object]:
-            arguments: dict[str, FieldValue] = {"x-priority": "not a number (connection test)"}
-            return channel.basic_consume(queue, ignore_message, arguments=arguments)
+        async def consume(channel: AbstractChannel) -> None:
+            found = await channel.get_queue(queue, ensure=False)
+            await found.consume(ignore_message, arguments={"x-priority": "not a number (connection test)"})
 
         reason = await self._find_refusal(consume)
         return None if reason is None or reason.code == PRECONDITION_FAILED else reason
 
-    async def _find_refusal(self, ask: Callable[[AbstractChannel], Coroutine[Any, Any, object]]) -> Reason | None:
+    async def _find_refusal(self, ask: Callable[[AbstractChannel], Coroutine[Any, Any, None]]) -> Reason | None:
         """Return why the broker closes a channel after a request, or None. Raises NotConnected."""
-        probe_channel = await self.channel()
-        listener = _CloseRecorder()
-        self.frame_demultiplexer.takers[probe_channel.number] = listener
+
+        async def probe() -> None:
+            assert self._library is not None
+            async with self._library.channel(publisher_confirms=False) as channel:
+                await ask(channel)
+
         try:
-            await self.call(ask(probe_channel))
-            await self.call(probe_channel.close())
+            await self.call(probe())
+        except CallRefused as refused:
+            return refused.reason
         except CallFailed as failed:
-            if listener.reason is None:
-                raise self.call_failed(failed) from failed
-            await self.wait_released(probe_channel)
-        finally:
-            self.frame_demultiplexer.takers.pop(probe_channel.number, None)
-        return listener.reason
+            raise self.call_failed(failed) from failed
+        return None
 
     async def wait_released(self, channel: AbstractChannel) -> None:
-        """Wait until the library has released the number of a channel that the broker has closed."""
-        if not channel.is_closed:
-            await asyncio.wait((channel.closing, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        """Wait until the library has answered the broker's close of a channel: its number is free then."""
+        await asyncio.wait((asyncio.ensure_future(channel.closed()), self._ended), return_when=asyncio.FIRST_COMPLETED)
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -357,18 +303,6 @@ class AmqpClient:
 
     def _blocked(self, reason: str | None) -> None:
         self.on_blocked(reason)
-
-
-class _CloseRecorder:
-    """Records why the broker closes a channel, and handles no frames."""
-
-    reason: Reason | None = None
-
-    def take(self, kind: int, payload: bytes) -> bool:  # noqa: ARG002
-        return False
-
-    def closed(self, reason: Reason) -> None:
-        self.reason = reason
 
 
 async def ignore_message(_message: object) -> None:

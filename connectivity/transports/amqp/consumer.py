@@ -19,7 +19,8 @@ from typing import Protocol
 
 from connectivity.connections.model import Source
 from connectivity.errors import Detail, LinkError, NotConnected
-from connectivity.transports.amqp.client import AmqpClient, CallFailed, ignore_message
+from connectivity.transports.amqp.calls import CallFailed, CallRefused
+from connectivity.transports.amqp.client import AmqpClient, ignore_message
 from connectivity.transports.amqp.delivery_names import NumberedNames, UnsettledNames
 from connectivity.transports.amqp.errors import consume_error
 from connectivity.transports.amqp.frames import (
@@ -94,7 +95,6 @@ class AmqpConsumer:
         self._redelivering: set[str] = set()
         """The queues with held redeliveries that have sent nothing new."""
         self._inbox = Inbox()
-        self._reason: Reason | None = None
         self._is_open = self._is_over = False
         self._ended = self._delivery_ended
         self._outcomes: list[tuple[Outcome, int]] = []
@@ -109,20 +109,21 @@ class AmqpConsumer:
     async def open(self) -> None:
         """Start consuming. Raises NotConnected, ConnectionRefused."""
         channel = await self._client.channel()
-        self._channel = channel.number
-        self._client.frame_demultiplexer.takers[channel.number] = self
+        self._channel = (await channel.get_underlay_channel()).number
+        self._client.frame_demultiplexer.takers[self._channel] = self
         queues = [queue for queue in self._source.addresses for _ in range(self._source.consumer_count)]
         queue = ""
         try:
             # A limit for each consumer: quorum queues do not support a limit for a channel.
-            await self._client.call(channel.basic_qos(prefetch_count=max(1, IN_FLIGHT // len(queues))))
+            await self._client.call(channel.set_qos(max(1, IN_FLIGHT // len(queues))))
             for number, queue in enumerate(queues):
                 tag = f"{number}"
                 self._queues[tag.encode()] = queue
-                await self._client.call(channel.basic_consume(queue, ignore_message, consumer_tag=tag))
+                found = await channel.get_queue(queue, ensure=False)
+                await self._client.call(found.consume(ignore_message, consumer_tag=tag))
+        except CallRefused as refused:
+            raise consume_error(queue, refused.reason) from refused
         except CallFailed as failed:
-            if self._reason is not None:
-                raise consume_error(queue, self._reason) from failed
             raise self._client.call_failed(failed) from failed
         self._is_open = True
 
@@ -136,7 +137,7 @@ class AmqpConsumer:
                 self._current = read_delivery(payload, METHOD_ID.size)
                 return True
             if method == CANCEL:
-                self._cancelled(read_short(payload, METHOD_ID.size)[0])
+                self._canceled(read_short(payload, METHOD_ID.size)[0])
             return False
         if self._current is None:
             return False
@@ -154,7 +155,6 @@ class AmqpConsumer:
 
     def closed(self, reason: Reason) -> None:
         """Handle the end of the channel (see `connectivity.transports.amqp.demultiplexer.FrameHandler`)."""
-        self._reason = reason
         if self._is_open:
             self._on_lost(NotConnected(Detail.REFUSED_BY_BROKER, reason.text))
 
@@ -269,7 +269,7 @@ class AmqpConsumer:
             self._holding.cancel()
         self._inbox.end()
 
-    def _cancelled(self, consumer: bytes) -> None:
+    def _canceled(self, consumer: bytes) -> None:
         queue = self._queues.get(consumer, "")
         words = f"queue {queue!r}: the broker canceled the consumer; the queue may have been deleted or moved"
         self._on_lost(NotConnected(Detail.MISSING_ADDRESS, words))

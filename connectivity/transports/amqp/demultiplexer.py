@@ -1,10 +1,10 @@
-"""Splits a link's received frames between the service's own handlers and aiormq.
+"""Splits a link's received frames between the service's own handlers and aio-pika.
 
-aiormq reads each frame with several awaits and creates a task for each delivery, which is fast enough only for login,
-channels and consumers. Deliveries, returns and confirms go straight to the handler of their channel. Frames for aiormq
+aio-pika reads each frame with several awaits and creates tasks for each delivery, which is fast enough only for login,
+channels and consumers. Deliveries, returns and confirms go straight to the handler of their channel. Frames for aio-pika
 are inspected for close reasons, blocked notifications, and the offered frame size and channel number.
 
-aiormq considers a silent link dead, so it is sent a heartbeat now and then in place of the frames it does not see.
+aio-pika considers a silent link dead, so it is sent a heartbeat now and then in place of the frames it does not see.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Elsewhere than on Linux it only reports that both directions are closed.
 """
 
 SUBSTITUTE_HEARTBEAT_INTERVAL = 1.0
-"""Seconds between the heartbeats sent to aiormq in place of other frames."""
+"""Seconds between the heartbeats sent to the library in place of other frames."""
 
 
 class FrameHandler(Protocol):

@@ -21,7 +21,7 @@ from functools import partial
 from typing import NamedTuple
 
 import structlog
-from aiormq.abc import AbstractChannel
+from aio_pika.abc import AbstractChannel
 
 from connectivity.errors import ConnectivityError, Detail, LinkError, MessageRefused, PublishFailed
 from connectivity.transports.amqp.client import AmqpClient
@@ -72,7 +72,7 @@ class AmqpPublisher:
         self._client = client
         self._readers = readers
         self._log = log.bind(connection=connection_id)
-        self._aiormq_channel: AbstractChannel | None = None
+        self._library_channel: AbstractChannel | None = None
         self._channel = 0
         self._number = 0
         self._addresses: dict[str, tuple[str, str, bytes]] = {}
@@ -105,10 +105,10 @@ class AmqpPublisher:
 
     async def open(self) -> None:
         """Open the channel. Raises NotConnected."""
-        channel = self._aiormq_channel = await self._client.channel(confirms=True)
-        self._channel, self._number = channel.number, 0
+        self._library_channel = await self._client.channel(confirms=True)
+        self._channel, self._number = (await self._library_channel.get_underlay_channel()).number, 0
         self._addresses.clear()
-        self._client.frame_demultiplexer.takers[channel.number] = self
+        self._client.frame_demultiplexer.takers[self._channel] = self
 
     async def check_exchanges(self, exchanges: set[str]) -> None:
         """Check exchanges in advance and log those that are missing. Raises NotConnected."""
@@ -298,8 +298,8 @@ class AmqpPublisher:
         self._resend_count = len(unconfirmed)
 
     async def _open_again(self) -> None:
-        assert self._aiormq_channel is not None
-        await self._client.wait_released(self._aiormq_channel)
+        assert self._library_channel is not None
+        await self._client.wait_released(self._library_channel)
         await self.open()
 
     # ── alarms ────────────────────────────────────────────────────────────────────────────────────────────────────────

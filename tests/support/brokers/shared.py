@@ -24,14 +24,21 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 
 Broker = Mosquitto | RabbitMQ | Kafka
 
+ODD_LOGIN, ODD_PASSWORD = "grün %2F", "p%40@:/#?"
+"""A user of RabbitMQ whose name and password have characters that URLs reserve."""
+
 
 def _mosquitto(_folder: Path, _workers: int) -> Mosquitto:
     return Mosquitto.start()
 
 
 def _rabbitmq(folder: Path, _workers: int) -> RabbitMQ:
-    """It has the virtual host `fleet`, a user `stranger` without permissions, and a certificate for `localhost`."""
-    return RabbitMQ.start(users={"stranger": "known"}, vhosts=["fleet"], tls=Certificates.make(folder, "localhost"))
+    """It has the virtual hosts `fleet` and `50%2F/7`, users without permissions, and a certificate for `localhost`."""
+    return RabbitMQ.start(
+        users={"stranger": "known", ODD_LOGIN: ODD_PASSWORD},
+        vhosts=["fleet", "50%2F/7"],
+        tls=Certificates.make(folder, "localhost"),
+    )
 
 
 def _kafka(folder: Path, workers: int) -> Kafka:

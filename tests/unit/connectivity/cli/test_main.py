@@ -217,6 +217,7 @@ def test_serve_ends_with_2_for_bad_settings(tmp_path: Path, served: list[Setting
 
 HEAVY = (
     "paho",
+    "aio_pika",
     "aiormq",
     "confluent_kafka",
     "sqlite3",

@@ -1,0 +1,78 @@
+"""aio-pika's connection over a transport of the service: login and channels.
+
+Not aio-pika's robust connection: the life cycle of a connection reconnects, with its own delays and statuses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import aio_pika
+import aiormq
+from aio_pika.abc import TimeoutType, UnderlayConnection
+from aio_pika.connection import make_url
+from aio_pika.tools import OneShotCallback
+from aiormq.connection import TransportFactory
+
+# The supervisor reports failures with the broker's text; the libraries would log them a second time.
+for _library in ("aio_pika", "aiormq"):
+    logging.getLogger(_library).setLevel(logging.CRITICAL)
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class _ExistingTransport(TransportFactory):
+    """A transport factory that returns an existing transport to the library."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def create(self, url: Any, **kwargs: Any) -> Streams:  # noqa: ARG002
+        return self._streams
+
+
+class _Underlay(aiormq.Connection):
+    """aiormq's connection with any virtual host and a single observer of its end."""
+
+    def __init__(self, url: Any, virtual_host: str, streams: Streams) -> None:
+        super().__init__(url, transport_factory=_ExistingTransport(streams))
+        # The library reads `%2F` as a slash even where a URL says that it belongs to the name.
+        self.vhost = virtual_host
+        self._observer: asyncio.Future[Any] = super().closing
+
+    @property
+    def closing(self) -> asyncio.Future[Any]:
+        """Return the one observer: aio-pika asks for another with each channel and keeps it until the end."""
+        return self._observer
+
+
+class _Channel(aio_pika.Channel):
+    """aio-pika's channel, which leaves nothing with the connection when it is closed."""
+
+    async def _on_close(self, closing: asyncio.Future[Any]) -> BaseException | None:
+        if self._channel is not None:
+            self._channel.channel.connection.closing.remove_done_callback(self._channel.close_callback)
+        return await super()._on_close(closing)
+
+
+class PikaConnection(aio_pika.Connection):
+    """A connection that logs in over existing streams."""
+
+    CHANNEL_CLASS = _Channel
+
+    def __init__(self, streams: Streams, virtual_host: str, **login: Any) -> None:
+        """`login`: what `aio_pika.connect` takes: `login`, `password`, `heartbeat`, `name`, …"""
+        super().__init__(make_url(**login))
+        self._streams, self._virtual_host = streams, virtual_host
+
+    async def connect(self, timeout: TimeoutType = None) -> None:  # noqa: ASYNC109 - the library's signature
+        """Log in, as the library does it over a transport of its own."""
+        underlay = _Underlay(self.url, self._virtual_host, self._streams)
+        async with asyncio.timeout(timeout):
+            await underlay.connect()
+        closed = OneShotCallback(self._on_connection_close)
+        underlay.closing.add_done_callback(closed)
+        self.transport = UnderlayConnection(underlay, closed)
+        await self._on_connected()
