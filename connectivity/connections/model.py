@@ -404,7 +404,8 @@ class Connection(DocumentModel):
     )
     credentials: ClientCertificate | None = Field(
         default=None,
-        description="A client certificate; for a listener, its server certificate. User name and password belong in `uri`.",
+        description="A client certificate with its key; for a listener, its server certificate. Needs a `uri` with TLS. "
+        "User name and password belong in `uri`.",
         examples=[{"type": "client-cert", "cert": "${file:client.crt}", "key": "${file:client.key}"}],
     )
     sources: tuple[Source, ...] = Field(

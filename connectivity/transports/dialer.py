@@ -117,7 +117,7 @@ def _check_allowed(host: str, address: str) -> None:
         )
 
 
-def tls_context(connection: Connection, *, client_certificate: bool = True) -> ssl.SSLContext:
+def tls_context(connection: Connection) -> ssl.SSLContext:
     """Return the TLS context for a connection. Raises ConnectionRefused for an unusable certificate.
 
     A `ca` is trusted in addition to the system's authorities; only `validateCertificates: false` turns checks off.
@@ -131,7 +131,7 @@ def tls_context(connection: Connection, *, client_certificate: bool = True) -> s
     try:
         if connection.ca:
             context.load_verify_locations(cadata=connection.ca)
-        if client_certificate and (own := connection.credentials) is not None and own.cert:
+        if (own := connection.credentials) is not None and own.cert:
             load_client_certificate(context, own.cert, own.key.get_secret_value() if own.key else "")
     except (ssl.SSLError, ValueError) as error:
         raise ConnectionRefused(Detail.CERTIFICATE, f"in the connection's ca or credentials: {error}") from error

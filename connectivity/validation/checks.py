@@ -401,14 +401,18 @@ def check_certificates(connection: Connection) -> Iterator[Problem]:
         return
     certificate, key = credentials.cert, credentials.key.get_secret_value() if credentials.key else None
     problems = []
-    if certificate is not None and not is_certificates(certificate):
+    if certificate is None:
+        problems.append(Problem("credentials.cert", "nothing", "an X.509 certificate chain, PEM"))
+    elif not is_certificates(certificate):
         problems.append(
             Problem("credentials.cert", "text that is not a certificate", "an X.509 certificate chain, PEM")
         )
-    if key is not None and not is_key(key, "PRIVATE KEY"):
+    if key is None:
+        problems.append(Problem("credentials.key", "nothing", "the private key that belongs to credentials.cert"))
+    elif not is_key(key, "PRIVATE KEY"):
         problems.append(_key_problem("credentials.key"))
     yield from problems
-    if certificate is not None and key is not None and not problems and not is_certificate_with_key(certificate, key):
+    if certificate and key and not problems and not is_certificate_with_key(certificate, key):
         yield Problem("credentials.key", "a key of another certificate", "the key that belongs to credentials.cert")
 
 
@@ -527,9 +531,11 @@ def _check_scheme(connection: Connection, broker: ConnectionType) -> Iterator[Pr
     if scheme not in known:
         expected = f"one of the schemes {', '.join(known)}"
         yield Problem("uri", show(scheme), expected, did_you_mean(scheme, known), URI_INVALID)
-    elif connection.ca is not None and scheme not in broker.secure_schemes:
-        expected = f"{' or '.join(broker.secure_schemes)}, since trusted certificates (ca) are given"
-        yield Problem("uri", f"the insecure scheme {scheme}", expected, code=URI_INVALID)
+    elif scheme not in broker.secure_schemes:
+        certificates = {"trusted certificates (ca)": connection.ca, "credentials": connection.credentials}
+        if given := " and ".join(what for what, value in certificates.items() if value is not None):
+            expected = f"{' or '.join(broker.secure_schemes)}, since {given} are given"
+            yield Problem("uri", f"the insecure scheme {scheme}", expected, code=URI_INVALID)
 
 
 def _check_options(connection: Connection, broker: ConnectionType) -> Iterator[Problem]:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from aio_pika.abc import AbstractChannel
 
 from connectivity.connections.model import Connection
-from connectivity.errors import Detail, LinkError, NotConnected
+from connectivity.errors import ClientCertificateRequired, ConnectionRefused, Detail, LinkError, NotConnected
 from connectivity.transports.amqp.calls import CallFailed, CallRefused, CallTimedOut, call
 from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer, no_op
 from connectivity.transports.amqp.errors import PRECONDITION_FAILED, login_error
@@ -53,6 +53,7 @@ class AmqpClient:
         self._before_sending: list[Callable[[], None]] = []
         self._is_flushing = False
         self._ended = self._loop.create_future()
+        self._loss: LinkError | None = None
         self.is_paused = False
         """Whether reading is stopped, so that the broker stops sending."""
         self._heartbeat_timer: asyncio.TimerHandle | None = None
@@ -81,7 +82,7 @@ class AmqpClient:
         uri = self._definition.broker_uri
 
         def work() -> tuple[socket.socket, ssl.SSLContext | None]:
-            context = tls_context(self._definition, client_certificate=False) if uri.is_secure else None
+            context = tls_context(self._definition) if uri.is_secure else None
             made = reach(uri.host, uri.port, patience)
             made.setblocking(False)
             return made, context
@@ -121,6 +122,7 @@ class AmqpClient:
             port=uri.port,
             login=uri.username or "",
             password=uri.password.get_secret_value() if uri.password else "",
+            auth=self._mechanism,
             heartbeat=self._options.requested_heartbeat,
             name=f"connectivity {self._definition.id}",
         )
@@ -131,12 +133,28 @@ class AmqpClient:
         except CallFailed as failed:
             raise self._login_error(failed) from failed
 
+    @property
+    def _mechanism(self) -> str:
+        """The login mechanism: EXTERNAL, by which a certificate names the user, unless the uri does."""
+        return "EXTERNAL" if self._definition.credentials and not self._definition.broker_uri.username else "PLAIN"
+
     def _login_error(self, error: CallFailed) -> LinkError:
         if self.frame_demultiplexer.closed is not None:
             return login_error(self.frame_demultiplexer.closed)
         if self.frame_demultiplexer.fault is not None:
             return NotConnected(Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault)
-        return NotConnected(Detail.REFUSED_BY_BROKER, f"the broker closed the connection during login: {error}")
+        if isinstance(self._loss, ConnectionRefused):
+            return self._loss
+        assert self._library is not None
+        if (offered := self._library.offered_mechanisms) and self._mechanism not in offered:
+            words = f"the broker offers the login mechanisms {', '.join(offered)}, expected {self._mechanism}"
+            return ConnectionRefused(Detail.BAD_CREDENTIALS, words)
+        text = f"the broker closed the connection during login: {error}"
+        if self._definition.broker_uri.is_secure and self._definition.credentials is None:
+            # With TLS 1.3 a missing client certificate shows only after the handshake.
+            words = f"{text}; the broker may require a client certificate"
+            return ClientCertificateRequired(Detail.CERTIFICATE, words)
+        return NotConnected(Detail.REFUSED_BY_BROKER, text)
 
     # ── channels ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -155,11 +173,11 @@ class AmqpClient:
         """Wait for a call on a channel, at most until the connection ends. Raises CallFailed."""
         return await call(work, seconds(self._options.channel_rpc_timeout), self._ended)
 
-    def call_failed(self, failed: CallFailed) -> NotConnected:
+    def call_failed(self, failed: CallFailed) -> LinkError:
         """Return the error for a call that failed without a refusal by the broker."""
         if isinstance(failed, CallTimedOut):
             return NotConnected(Detail.TIMEOUT, f"{failed} on a channel")
-        return NotConnected(*self._close_reason(None))
+        return self._loss or self._close_error(None)
 
     async def missing_reason(self, what: str, name: str) -> Reason | None:
         """Return why a queue or exchange (`what`) is missing or inaccessible, or None. Raises NotConnected."""
@@ -273,22 +291,22 @@ class AmqpClient:
     def die(self, error: LinkError) -> None:
         """End after a failure."""
         if not self._ended.done():
+            self._loss = error
             self.abandon()
             self._close_task = self._loop.create_task(self._leave())
             self.on_lost(error)
 
     def _transport_lost(self, error: Exception | None) -> None:
-        self.die(NotConnected(*self._close_reason(error)))
+        self.die(self._close_error(error))
 
-    def _close_reason(self, error: Exception | None) -> tuple[Detail, str]:
+    def _close_error(self, error: Exception | None) -> LinkError:
         if (reason := self.frame_demultiplexer.closed) is not None:
-            return Detail.REFUSED_BY_BROKER, reason.text
+            return NotConnected(Detail.REFUSED_BY_BROKER, reason.text)
         if self.frame_demultiplexer.fault is not None:
-            return Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault
+            return NotConnected(Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault)
         if error is not None:
-            lost = lost_error(error)
-            return lost.detail, lost.text
-        return Detail.CONNECTING, "the broker closed the link"
+            return lost_error(error)
+        return NotConnected(Detail.CONNECTING, "the broker closed the link")
 
     def _check_heartbeat(self, heartbeat: int) -> None:
         if self.is_paused:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import aio_pika
@@ -14,6 +15,7 @@ import aiormq
 from aio_pika.abc import TimeoutType, UnderlayConnection
 from aio_pika.connection import make_url
 from aio_pika.tools import OneShotCallback
+from aiormq.auth import AuthMechanism
 from aiormq.connection import TransportFactory
 
 # The supervisor reports failures with the broker's text; the libraries would log them a second time.
@@ -40,12 +42,17 @@ class _Underlay(aiormq.Connection):
         super().__init__(url, transport_factory=_ExistingTransport(streams))
         # The library reads `%2F` as a slash even where a URL says that it belongs to the name.
         self.vhost = virtual_host
+        self.offered_mechanisms: Sequence[str] = ()
         self._observer: asyncio.Future[Any] = super().closing
 
     @property
     def closing(self) -> asyncio.Future[Any]:
         """Return the one observer: aio-pika asks for another with each channel and keeps it until the end."""
         return self._observer
+
+    def _credentials_class(self, start_frame: aiormq.spec.Connection.Start) -> AuthMechanism:
+        self.offered_mechanisms = start_frame.mechanisms.split()
+        return super()._credentials_class(start_frame)
 
 
 class _Channel(aio_pika.Channel):
@@ -63,16 +70,20 @@ class PikaConnection(aio_pika.Connection):
     CHANNEL_CLASS = _Channel
 
     def __init__(self, streams: Streams, virtual_host: str, **login: Any) -> None:
-        """`login`: what `aio_pika.connect` takes: `login`, `password`, `heartbeat`, `name`, …"""
+        """`login`: what `aio_pika.connect` takes: `login`, `password`, `auth`, `heartbeat`, `name`, …"""
         super().__init__(make_url(**login))
-        self._streams, self._virtual_host = streams, virtual_host
+        self._underlay = _Underlay(self.url, virtual_host, streams)
+
+    @property
+    def offered_mechanisms(self) -> Sequence[str]:
+        """The login mechanisms that the broker offers; none before it has."""
+        return self._underlay.offered_mechanisms
 
     async def connect(self, timeout: TimeoutType = None) -> None:  # noqa: ASYNC109 - the library's signature
         """Log in, as the library does it over a transport of its own."""
-        underlay = _Underlay(self.url, self._virtual_host, self._streams)
         async with asyncio.timeout(timeout):
-            await underlay.connect()
+            await self._underlay.connect()
         closed = OneShotCallback(self._on_connection_close)
-        underlay.closing.add_done_callback(closed)
-        self.transport = UnderlayConnection(underlay, closed)
+        self._underlay.closing.add_done_callback(closed)
+        self.transport = UnderlayConnection(self._underlay, closed)
         await self._on_connected()

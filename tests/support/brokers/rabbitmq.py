@@ -77,16 +77,23 @@ class RabbitMQ:
         vhosts: Sequence[str] = (),
         tls: Certificates | None = None,
         config_lines: Sequence[str] = (),
+        plugins: Sequence[str] = (),
     ) -> RabbitMQ:
         """A broker that is ready. The user `service` may do everything everywhere; `users` (name → password) nothing.
 
+        Names of `plugins` that come with RabbitMQ are enabled. `config_lines` override earlier ones of the same name.
         Raises BrokerMissing where there is no RabbitMQ, BrokerFailed where it will not start.
         """
-        return started(lambda: cls._made(users or {}, ("/", *vhosts), tls, config_lines), "eaddrinuse")
+        return started(lambda: cls._made(users or {}, ("/", *vhosts), tls, config_lines, plugins), "eaddrinuse")
 
     @classmethod
     def _made(
-        cls, users: Mapping[str, str], vhosts: Sequence[str], tls: Certificates | None, config_lines: Sequence[str]
+        cls,
+        users: Mapping[str, str],
+        vhosts: Sequence[str],
+        tls: Certificates | None,
+        config_lines: Sequence[str],
+        enabled: Sequence[str],
     ) -> RabbitMQ:
         in_container = docker_answers()
         program = None if in_container else shutil.which("rabbitmq-server", path=SEARCHED)
@@ -114,7 +121,7 @@ class RabbitMQ:
         config = folder / "rabbitmq.conf"
         config.write_text("\n".join(lines) + "\n", encoding="utf-8")
         plugins = folder / "enabled_plugins"
-        plugins.write_text("[].\n", encoding="utf-8")
+        plugins.write_text(f"[{','.join(enabled)}].\n", encoding="utf-8")
         ports = [port, tls_port] if tls else [port]
         environment = {"RABBITMQ_CONFIG_FILE": str(config), "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins)}
         # In a container the data belong to the node's name: it stays the same through restarts.

@@ -12,7 +12,8 @@ MANUAL = Manual(
     title="AMQP 0.9.1",
     introduction="""\
 AMQP 0.9.1, as RabbitMQ speaks it. The path of the `uri` is the virtual host, percent-decoded: none or `/%2F` is the host
-`/`. Without a user name in it, `guest` with the password `guest` logs in.
+`/`. Without a user name in it, the [client certificate](#client-certificates) of the connection logs in, else `guest` with
+the password `guest`.
 """,
     example="examples/connections/back-end.yaml",
     addresses=(
@@ -61,7 +62,6 @@ that one. Senders that need certainty give each command an id.
         ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit("the length of a name or routing key", f"{MOST_BYTES} bytes"),
-        Limit("logging in", "by user name and password; a client certificate is accepted and not used"),
     ),
     faults=(
         Fault(
@@ -72,6 +72,10 @@ that one. Senders that need certainty give each command an id.
             "an exchange is missing",
             "a warning `exchange missing` with its name, at the start and when something is to be published there; "
             "its messages fail, nothing else does",
+        ),
+        Fault(
+            "the broker refuses the login, or does not offer its mechanism",
+            "status `bad credentials` with the broker's text, or the mechanisms that it offers; tried again",
         ),
         Fault("no queue is bound for a routing key", "the message fails, with exchange and key"),
         Fault(
@@ -86,6 +90,45 @@ that one. Senders that need certainty give each command an id.
         ),
     ),
     notes=(
+        Note(
+            "Client certificates",
+            """\
+With `credentials`, the service presents their certificate to a broker that asks for one. The `uri` decides who logs in:
+
+| user name in the `uri` | login mechanism | user |
+|---|---|---|
+| yes | `PLAIN` | the one of the `uri`, by its password |
+| no | `EXTERNAL` | the one that the broker finds in the certificate |
+
+```json
+{
+  "uri": "amqps://broker.acme.example:5671/fleet",
+  "ca": "${file:ca.pem}",
+  "credentials": {"type": "client-cert", "cert": "${file:client.crt}", "key": "${file:client.key}"}
+}
+```
+
+`EXTERNAL` needs RabbitMQ's plugin `rabbitmq_auth_mechanism_ssl` (`rabbitmq-plugins enable rabbitmq_auth_mechanism_ssl`)
+and these lines in `rabbitmq.conf`:
+
+```ini
+listeners.ssl.1 = 5671
+ssl_options.cacertfile = /etc/rabbitmq/ca.pem
+ssl_options.certfile = /etc/rabbitmq/broker.crt
+ssl_options.keyfile = /etc/rabbitmq/broker.key
+# Ask for a client certificate, and refuse clients without one.
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+auth_mechanisms.1 = EXTERNAL
+auth_mechanisms.2 = PLAIN
+# The user is the common name (CN) of the certificate, not its whole distinguished name.
+ssl_cert_login_from = common_name
+```
+
+The user must exist. If it logs in by its certificate alone, remove its password: `rabbitmqctl clear_password depot-7`.
+Validation refuses a certificate with a `uri` without TLS.
+""",
+        ),
         Note(
             "Several clients and consumers",
             """\

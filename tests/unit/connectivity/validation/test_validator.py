@@ -188,7 +188,7 @@ def test_1_3_certificates_and_a_key_that_belong_together_are_fine(
 def test_1_3_a_key_of_another_certificate_is_a_problem(document: dict[str, Any], authority: trustme.CA) -> None:
     certificate, _ = pem_of(authority.issue_cert("client.example"))
     _, key = pem_of(authority.issue_cert("other.example"))
-    document["credentials"] = {"type": "client-cert", "cert": certificate, "key": key}
+    document |= {"uri": "amqps://h:1", "credentials": {"type": "client-cert", "cert": certificate, "key": key}}
     found = only(validate(document))
     assert (found.path, "BEGIN" in str(found)) == ("credentials.key", False)
 
@@ -199,6 +199,28 @@ def test_1_3_a_ca_with_an_insecure_scheme_is_a_problem_of_the_uri(
     document["ca"] = authority.cert_pem.bytes().decode()
     found = only(validate(document))
     assert (found.path, found.code) == ("uri", "connectivity:connection.uri.invalid")
+
+
+@pytest.mark.parametrize(
+    ("kind", "uri", "expected"),
+    [
+        ("amqp-091", "amqp://h:1", "amqps, since credentials are given"),
+        ("mqtt", "tcp://h:1", "ssl, since credentials are given"),
+        ("kafka", "tcp://h:1", "ssl, since credentials are given"),
+    ],
+)
+def test_1_3_a_client_certificate_that_no_tls_presents_is_a_problem_of_the_uri(
+    document: dict[str, Any], authority: trustme.CA, kind: str, uri: str, expected: str
+) -> None:
+    """Once it was left out silently."""
+    certificate, key = pem_of(authority.issue_cert("client.example"))
+    document |= {
+        "connectionType": kind,
+        "uri": uri,
+        "credentials": {"type": "client-cert", "cert": certificate, "key": key},
+    }
+    [found] = [problem for problem in validate(document) if problem.path == "uri"]
+    assert found.expected == expected
 
 
 def test_1_4_a_key_pair_for_a_tunnel_is_fine(document: dict[str, Any]) -> None:
@@ -281,8 +303,12 @@ def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str
     assert (found.path, found.found) == ("uri", "${env:BROKER_URI}, which is not set")
 
 
-def test_a_missing_environment_variable_is_the_only_problem_of_its_field(document: dict[str, Any]) -> None:
-    document["credentials"] = {"type": "client-cert", "key": "${env:CLIENT_KEY}"}
+def test_a_missing_environment_variable_is_the_only_problem_of_its_field(
+    document: dict[str, Any], authority: trustme.CA
+) -> None:
+    certificate, _ = pem_of(authority.issue_cert("client.example"))
+    own = {"type": "client-cert", "cert": certificate, "key": "${env:CLIENT_KEY}"}
+    document |= {"uri": "amqps://h:1", "credentials": own}
     found = only(validate(document, environ={}))
     assert (found.path, found.found) == ("credentials.key", "${env:CLIENT_KEY}, which is not set")
 

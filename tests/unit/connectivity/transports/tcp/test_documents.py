@@ -41,7 +41,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"uri": "tcp://0.0.0.0:8766/rsio"}, "uri", "without a path"),
     ({"uri": "tcp://me:secret@0.0.0.0:8766"}, "uri", "peers present certificates"),
     ({"uri": "ssl://0.0.0.0:8766"}, "credentials", "the certificate that the listener presents"),
-    ({"credentials": CERTIFICATE}, "credentials", "no credentials, since the uri is tcp"),
+    ({"credentials": CERTIFICATE}, "uri", "ssl or tls, since credentials are given"),
     ({"ca": CERTIFICATE["cert"]}, "uri", "ssl or tls"),
     ({"clientCount": 2}, "clientCount", "a listener has one client"),
     ({"sources": [SOURCE, SOURCE]}, "sources", "found 2 sources, expected one"),

@@ -47,7 +47,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"uri": "ws://me:secret@0.0.0.0:8765"}, "uri", "peers send tokens"),
     ({"uri": "wss://0.0.0.0:8765"}, "credentials", "the certificate that the listener presents"),
     ({"uri": "wss://0.0.0.0:8765", "credentials": {"type": "client-cert"}}, "credentials.key", "the key"),
-    ({"credentials": CERTIFICATE}, "credentials", "no credentials, since the uri is ws"),
+    ({"credentials": CERTIFICATE}, "uri", "wss, since credentials are given"),
     ({"ca": CERTIFICATE["cert"]}, "uri", "wss"),
     ({"clientCount": 2}, "clientCount", "a listener has one client"),
     ({"targets": [{"address": "alarms", **EVENTS}]}, "targets[0].address", "a path such as /twins"),
