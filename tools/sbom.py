@@ -39,7 +39,7 @@ def needs(distribution: Distribution, extras: Iterable[str] = ()) -> Iterator[Re
 def runtime(installed: Mapping[str, Distribution], root: str = OURS) -> set[str]:
     """The names of everything that the service needs."""
     found: set[tuple[str, frozenset[str]]] = set()
-    waiting = [(root, frozenset[str]())]
+    waiting = [(root, frozenset({"all"}))]
     while waiting:
         name, extras = each = waiting.pop()
         if each not in found and name in installed:

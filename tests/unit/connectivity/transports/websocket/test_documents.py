@@ -46,7 +46,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"uri": "ws://0.0.0.0:8765/twins"}, "uri", "without a path"),
     ({"uri": "ws://me:secret@0.0.0.0:8765"}, "uri", "peers send tokens"),
     ({"uri": "wss://0.0.0.0:8765"}, "credentials", "the certificate that the listener presents"),
-    ({"uri": "wss://0.0.0.0:8765", "credentials": {"type": "client-cert"}}, "credentials.key", "the key"),
+    ({"uri": "wss://0.0.0.0:8765", "credentials": {"type": "client-cert"}}, "credentials.key", "the private key"),
     ({"credentials": CERTIFICATE}, "uri", "wss, since credentials are given"),
     ({"ca": CERTIFICATE["cert"]}, "uri", "wss"),
     ({"clientCount": 2}, "clientCount", "a listener has one client"),
