@@ -14,6 +14,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import Reader, added, client, connection, policy_for, source, topic
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
+from tests.support.wait import wait_until_sync
 
 OWNER = "acme:owner"
 MOST_MEGABYTES, MOST_RESIDENT = 100, 90
@@ -92,3 +93,34 @@ def test_settings_that_need_an_extra_name_it_at_the_start(installed: Path, tmp_p
     ended = run(installed, tmp_path, "serve", "--settings", "settings.yaml")
     assert ended.returncode == 2
     assert "data_dir: found a lake in data/lake, expected the extra 'spark'" in ended.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.soak(shard="lake")
+@pytest.mark.broker("mosquitto")
+def test_with_the_extra_spark_and_fetched_jars_events_reach_the_lake(tmp_path: Path, mosquitto: Mosquitto) -> None:
+    """Delta's jars come from Maven's central repository, into a cache that is empty before."""
+    subprocess.run([ROOT / "tools" / "try-wheel", tmp_path, "spark"], check=True)
+    program = tmp_path / "venv" / "bin"
+
+    class Installed(ServiceProcess):
+        program = (str(tmp_path / "venv" / "bin" / "connectivity"),)
+
+    spark = {"jars": str(tmp_path / "cache" / "delta")}
+    settings = tmp_path / "settings.json"
+    with Installed.start(tmp_path, [connection(mosquitto, source("lake", OWNER))], spark=spark) as service:
+        wait_until_sync(lambda: "`connectivity pipeline install` fetches them" in service.log())
+        fetched = run(program, tmp_path, "pipeline", "install", "--settings", str(settings))
+        assert fetched.returncode == 0, fetched
+        service.stop()
+        service.start_again()
+        with client(mosquitto, "lake") as asker:
+            value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+            assert asker.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
+
+        def has_all() -> bool:
+            shown = run(program, tmp_path, "pipeline", "status", "--json", "--settings", str(settings))
+            return shown.returncode == 0 and bool(json.loads(shown.stdout)["lag_events"] == 0)
+
+        wait_until_sync(has_all, 120.0)
+        assert (service.data / "lake" / "events" / "_delta_log").is_dir()
