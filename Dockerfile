@@ -1,43 +1,60 @@
-# The service as an image: its own files and what it needs at run time, checked against the hashes of constraints.txt.
+# The service as two images, each with what it needs at run time, checked against the hashes of constraints.txt:
 #
-#     docker build --tag connectivity .
-#     docker run --read-only --tmpfs /tmp --volume connectivity-data:/data --volume ./connections:/connections:ro connectivity
+# slim   brokers, listeners, journal, search, API, mapping scripts, traces; the journal keeps everything
+# lake   the same and Delta Lake: Java, Spark and Delta's jars; what the journal no longer keeps goes to the lake
 #
-# It runs as user 10001, writes to /data alone, and takes its settings from CONNECTIVITY_… variables. There is no Java in
-# it, so the journal keeps everything.
+#     docker build --tag broker-connectivity:0.1.0-slim .
+#     docker build --tag broker-connectivity:0.1.0-lake --target lake .
+#     docker run --read-only --tmpfs /tmp --volume connectivity-data:/data --volume ./connections:/connections:ro broker-connectivity:0.1.0-slim
+#
+# It runs as user 10001, writes to /data alone, and takes its settings from CONNECTIVITY_… variables.
 
-FROM python:3.13.7-slim-bookworm AS build
+FROM python:3.13.7-slim-bookworm AS tools
 WORKDIR /build
 COPY constraints.txt ./
 # What builds: uv and the build backend, by the hashes of the same file.
 RUN awk '/^[a-z]/ { wanted = /^(uv|setuptools)==/ } wanted' constraints.txt >build.txt \
     && pip install --quiet --no-cache-dir --no-deps --require-hashes --requirement build.txt
 COPY pyproject.toml ./
-ENV VIRTUAL_ENV=/app
-RUN python -m venv --without-pip /app \
-    && uv pip install --quiet --no-cache --compile-bytecode \
-        --require-hashes --requirements pyproject.toml --constraints constraints.txt
+
+FROM tools AS wheel
 COPY README.md LICENSE ./
 COPY connectivity connectivity
 COPY mappings mappings
 COPY spark_store spark_store
-RUN pip wheel --quiet --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels . \
-    && uv pip install --quiet --no-cache --compile-bytecode --no-deps wheels/*.whl
+RUN pip wheel --quiet --no-cache-dir --no-deps --no-build-isolation --wheel-dir wheels .
 
-FROM python:3.13.7-slim-bookworm
+FROM tools AS slim-packages
+ENV VIRTUAL_ENV=/app
+RUN python -m venv --without-pip /app \
+    && uv pip install --quiet --no-cache --compile-bytecode --extra javascript --extra tracing \
+        --require-hashes --requirements pyproject.toml --constraints constraints.txt
+COPY --from=wheel /build/wheels wheels
+RUN uv pip install --quiet --no-cache --compile-bytecode --no-deps wheels/*.whl
+
+FROM tools AS lake-packages
+ENV VIRTUAL_ENV=/app
+RUN python -m venv --without-pip /app \
+    && uv pip install --quiet --no-cache --compile-bytecode --extra all \
+        --require-hashes --requirements pyproject.toml --constraints constraints.txt
+COPY --from=wheel /build/wheels wheels
+RUN uv pip install --quiet --no-cache --compile-bytecode --no-deps wheels/*.whl
+
+FROM python:3.13.7-slim-bookworm AS base
+LABEL org.opencontainers.image.title="broker-connectivity" \
+    org.opencontainers.image.version="0.1.0" \
+    org.opencontainers.image.licenses="Apache-2.0" \
+    org.opencontainers.image.base.name="docker.io/library/python:3.13.7-slim-bookworm"
 RUN groupadd --gid 10001 connectivity \
     && useradd --uid 10001 --gid connectivity --no-create-home --home-dir /data --shell /usr/sbin/nologin connectivity \
     && install --directory --owner=connectivity --group=connectivity --mode=0750 /data \
     && install --directory /connections
-COPY --from=build /app /app
 ENV PATH=/app/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     CONNECTIVITY_CONNECTIONS_DIR=/connections \
     CONNECTIVITY_DATA_DIR=/data \
-    CONNECTIVITY_LOG__FORMAT=json \
-    CONNECTIVITY_SPARK__MODE=off
-USER 10001:10001
+    CONNECTIVITY_LOG__FORMAT=json
 WORKDIR /data
 VOLUME ["/data", "/connections"]
 EXPOSE 8080
@@ -47,3 +64,21 @@ HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as web; web.urlopen('http://127.0.0.1:' + os.environ.get('CONNECTIVITY_API__PORT', '8080') + '/health/ready', timeout=4)"]
 ENTRYPOINT ["connectivity"]
 CMD ["serve"]
+
+FROM base AS lake
+LABEL org.opencontainers.image.description="Connects digital twins to message brokers, and keeps their history in Delta Lake."
+# Security updates of one Java: Debian replaces each version by the next.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends "openjdk-17-jre-headless=17.*" \
+    && rm -rf /var/lib/apt/lists/*
+COPY --from=lake-packages /app /app
+ENV CONNECTIVITY_SPARK__JARS=/opt/delta
+# By the checksums in the program.
+RUN connectivity pipeline install
+USER 10001:10001
+
+# The last one is what is built without --target.
+FROM base AS slim
+LABEL org.opencontainers.image.description="Connects digital twins to message brokers, and keeps their history in a journal."
+COPY --from=slim-packages /app /app
+USER 10001:10001

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+import connectivity
 from connectivity.management.files import load
 from connectivity.security.uri import parse_uri
 from connectivity.transports import load_connection_type
@@ -65,9 +66,16 @@ def test_there_is_a_service_for_each_broker_that_the_examples_start() -> None:
         assert f"${{{each.port_variable}:-{each.usual_port}}}" in str(SERVICES[each.service]["ports"])
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_an_image_is_pinned(service: str) -> None:
+@pytest.mark.parametrize("service", BROKERS)
+def test_the_image_of_a_broker_is_pinned(service: str) -> None:
     assert PINNED.fullmatch(SERVICES[service]["image"])
+
+
+@pytest.mark.parametrize("service", OURS)
+def test_our_image_is_the_slim_one_of_this_version_unless_a_variable_selects_the_other(service: str) -> None:
+    variant = "${VARIANT:-slim}"
+    assert SERVICES[service]["image"] == f"broker-connectivity:{connectivity.__version__}-{variant}"
+    assert SERVICES[service]["build"] == {"context": ".", "target": variant}
 
 
 @pytest.mark.parametrize(("service", "image"), BROKERS.items())
