@@ -36,7 +36,8 @@ core lowest: $(READY)
 core: ## `make unit` in an environment without any extra
 lowest: ## `make unit` with the lowest versions that pyproject.toml allows
 
-check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages
+check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages, the chart
+	@tools/helm
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
 	$(RUN)/mypy

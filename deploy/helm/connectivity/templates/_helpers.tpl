@@ -1,0 +1,40 @@
+{{- /* The name of every object: that of the release, with the chart's if that is not in it. */ -}}
+{{- define "connectivity.name" -}}
+{{- $name := .Release.Name -}}
+{{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
+{{- $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "connectivity.selector" -}}
+app.kubernetes.io/name: {{ .Chart.Name }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "connectivity.labels" -}}
+{{ include "connectivity.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end -}}
+
+{{- define "connectivity.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-%s" .Chart.AppVersion .Values.image.variant) }}
+{{- end -}}
+
+{{- /* Names by which others in the cluster call the API. */ -}}
+{{- define "connectivity.hosts" -}}
+{{- $name := include "connectivity.name" . -}}
+{{- concat (list $name (printf "%s.%s" $name .Release.Namespace) "*.svc" "*.svc.cluster.local") .Values.api.hosts | join ", " -}}
+{{- end -}}
+
+{{- define "connectivity.resources" -}}
+{{- if .Values.resources -}}
+{{ toYaml .Values.resources }}
+{{- else if eq .Values.image.variant "lake" -}}
+requests: {cpu: "1", memory: 2Gi}
+limits: {memory: 4Gi}
+{{- else -}}
+requests: {cpu: 250m, memory: 256Mi}
+limits: {memory: 1Gi}
+{{- end -}}
+{{- end -}}
