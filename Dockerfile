@@ -67,8 +67,9 @@ CMD ["serve"]
 
 FROM base AS lake
 LABEL org.opencontainers.image.description="Connects digital twins to message brokers, and keeps their history in Delta Lake."
-# Security updates of one Java: Debian replaces each version by the next.
-RUN apt-get update \
+# Security updates of one Java: Debian replaces each version by the next. It links manuals, whose folder slim images lack.
+RUN install --directory /usr/share/man/man1 \
+    && apt-get update \
     && apt-get install --yes --no-install-recommends "openjdk-17-jre-headless=17.*" \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=lake-packages /app /app

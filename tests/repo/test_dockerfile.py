@@ -131,6 +131,7 @@ def test_the_image_with_the_lake_has_java_and_fetches_the_jars_into_the_folder_t
     java, jars = of("RUN", "lake")[-2:]
     [version] = re.findall(r'"openjdk-(\d+)-jre-headless=\1\.\*"', java)
     assert int(version) >= OLDEST_JAVA
+    assert java.startswith("install --directory /usr/share/man/man1 &&"), "its installation fails without the folder"
     assert jars == "connectivity pipeline install"
     assert [each.word for each in stages()["lake"]][-4:] == ["COPY", "ENV", "RUN", "USER"]
     assert variables("lake").keys() - variables("slim").keys() == {"CONNECTIVITY_SPARK__JARS"}
