@@ -40,7 +40,9 @@ from connectivity.sources.reader import ReceivedSignal
 from connectivity.store.past_state import state_at
 from connectivity.store.store import Store
 from connectivity.transports.base import Outcome
+from connectivity.twins.access import has_any_permission
 from connectivity.twins.decider import LIVE_CONDITION, Decider, asks_for_past
+from connectivity.twins.incarnations import enforcer_of
 from connectivity.twins.retrieval import PAST_HEADERS
 from mappings.errors import INTERNAL_ERROR, Fault
 from mappings.model.headers import response_required
@@ -91,15 +93,15 @@ class CommandHandler:
         received_signal: ReceivedSignal,
         arrival: InboundDelivery,
         batch: Batch,
-        requested: RequestedAcks | Fault | None,
+        requested: RequestedAcks | ErrorResponse | None,
     ) -> RespondEffect:
         """Decide a command, and wait for acknowledgements if it requests others.
 
         `requested` of None: it has no headers about them.
         """
         response: CommandResponse
-        if isinstance(requested, Fault):
-            response = ErrorResponse(command.entity, command.entity.type.group, requested, command.headers)
+        if isinstance(requested, ErrorResponse):
+            response = requested
         else:
             key = name_of_signal(command, received_signal, arrival)
             labels = requested.labels if requested is not None else ()
@@ -118,15 +120,33 @@ class CommandHandler:
             pending = self._request_reply.hold(command, requested, received_signal.route, arrival)
         return RespondEffect(arrival, response, received_signal.route, pending)
 
-    def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | Fault | None:
-        """Return the acknowledgements that a command requests, or the fault if they are not possible."""
+    def _requested_acks(self, command: Command, arrival: InboundDelivery) -> RequestedAcks | ErrorResponse | None:
+        """Return the acknowledgements that a command requests, or the error if they are not possible."""
         if has_no_ack_headers(command.headers):
             return None
         channel = channel_of(command)
         requested = requested_acks(command.headers, channel) if channel is not None else NOTHING
-        if isinstance(requested, Fault) or requested.is_plain("twin"):
+        if isinstance(requested, Fault):
+            return ErrorResponse(command.entity, command.entity.type.group, requested, command.headers)
+        if requested.is_plain("twin"):
             return requested
-        return self._request_reply.duplicate(command, arrival) or requested
+        return self._duplicate(command, arrival) or requested
+
+    def _duplicate(self, command: Command, arrival: InboundDelivery) -> ErrorResponse | None:
+        """Return the error if a signal with the same correlation ID waits.
+
+        A sender without any permission on the entity gets the error of a missing one.
+        """
+        fault = self._request_reply.duplicate(command, arrival)
+        if fault is None:
+            return None
+        subjects = arrival.received.subjects
+        if not has_any_permission(command.entity, enforcer_of(command.entity, self._decider.world), subjects):
+            try:
+                self._decider.decide(command, subjects)
+            except TwinError as refused:
+                return _refusal(command, refused)
+        return ErrorResponse(command.entity, command.entity.type.group, fault, command.headers)
 
     def _query_device(self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery) -> Effect:
         """Query the device if the command's live condition holds, else the twin. Raises StoreUnavailable."""

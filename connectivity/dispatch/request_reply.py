@@ -46,7 +46,7 @@ from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Outcome, ignore_outcome
-from connectivity.twins.access import may_receive, may_send
+from connectivity.twins.access import may_acknowledge, may_receive, may_send
 from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import WithoutPast
 from mappings.errors import Fault
@@ -277,15 +277,24 @@ class RequestReply:
         return ErrorResponse(signal.entity, "things", fault, signal.headers, "live")
 
     def acknowledge(self, ack: Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
-        """Pass an acknowledgement to its request; return an error if its sender is not allowed to give it."""
+        """Pass an acknowledgement to its request; return an error if its source does not declare the label.
+
+        That of a sender who cannot read the signal is treated as one without a request, even if it has the correlation ID.
+        Raises StoreUnavailable.
+        """
         fault = refusal(ack, arrival.route.declared)
         if fault is not None:
             return ErrorResponse(ack.entity, ack.entity.type.group, fault, ack.headers, ack.channel)
         pending = self.pending.find(ack)
         if pending is None and self.announcements.acknowledge(ack):
             return None
-        if pending is None or pending.collector.channel != ack.channel or not self.pending.acknowledge(pending, ack):
-            # It is late or was not requested; no error response is expected.
+        if (
+            pending is None
+            or pending.collector.channel != ack.channel
+            or not may_acknowledge(pending.signal, arrival.received.subjects, self._world)
+            or not self.pending.acknowledge(pending, ack)
+        ):
+            # It is late, was not requested, or its sender cannot have read the signal; no error response is expected.
             arrival.counters.unmatched.note(ack)
         return None
 

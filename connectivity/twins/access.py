@@ -23,7 +23,7 @@ from connectivity.twins.incarnations import VisibleRevisions, enforcer_of, visib
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
-from mappings.model.signals import Live, LiveCommand, Message
+from mappings.model.signals import Command, Live, LiveCommand, Message
 from mappings.streams.options import StreamDefinition
 from mappings.streams.stream_id import PolicyStream, Stream, ThingStream, parse_stream_id, resource_of
 from spark_store.records import StateGuard
@@ -210,6 +210,14 @@ def may_receive(signal: Live, subjects: Sequence[str], world: StateLookup) -> bo
         return enforcer.partial(subjects, READ, f"thing:{signal.path}")
     # Signals are sent unfiltered, so nothing in them may be unreadable.
     return enforcer.unrestricted(subjects, READ, f"thing:{signal.path}")
+
+
+def may_acknowledge(signal: Command | Live, subjects: Sequence[str], world: StateLookup) -> bool:
+    """Whether the subjects may read this signal, or a part of what a command changes."""
+    if not isinstance(signal, Command):
+        return may_receive(signal, subjects, world)
+    enforcer = enforcer_of(signal.entity, world)
+    return enforcer is not None and enforcer.partial(subjects, READ, f"{signal.entity.type.value}:{signal.path}")
 
 
 def _forbidden(signal: Live, name: str) -> str:

@@ -279,6 +279,29 @@ async def test_an_entity_without_permissions_is_answered_for_like_a_missing_one(
     assert [event.revision for event in harness.history()] == [1]
 
 
+WAITING: dict[str, Any] = {"requested_acks": ["nobody:there"], "correlation_id": "c-1"}
+
+
+def commands_that_wait() -> Iterator[bytes]:
+    for path, value in PARTS.items():
+        yield command("modify", path, value, **WAITING)
+        yield command("delete", path, **WAITING)
+    yield command("delete", "/", **WAITING)
+    for value in UNCREATABLE:
+        for action in ("create", "modify"):
+            yield command(action, "/", value, **WAITING)
+
+
+async def test_a_stranger_does_not_learn_that_a_signal_with_its_correlation_id_waits() -> None:
+    harness = await site(NOTHING)
+    harness.deliver(command("modify", "/attributes/on", False, **WAITING))
+    await until(lambda: harness.waiting_deliveries() == 1)
+    for payload in commands_that_wait():
+        there = await answered(harness, [payload], THERE, source=1)
+        assert there == await answered(harness, [payload], MISSING, source=1), payload
+    assert harness.waiting_deliveries() == 1
+
+
 @pytest.mark.parametrize("action", ["modify", "merge"])
 async def test_a_modify_of_the_whole_that_would_create_a_missing_thing_is_not_found(action: str) -> None:
     """The one case in which the answers differ: the other one has created a thing."""

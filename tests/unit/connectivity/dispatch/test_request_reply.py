@@ -63,6 +63,24 @@ async def test_case_34_several_labels_are_answered_together() -> None:
     assert harness.waiting_deliveries() == 0
 
 
+async def test_an_acknowledgement_of_a_sender_who_cannot_read_the_change_is_not_accepted() -> None:
+    """Even if it has the correlation ID, and its source declares the label."""
+    label = "site:seen"
+    answered = {"declaredAcks": ["{{ connection:id }}:seen"]}
+    harness = await collected(
+        source(**NACKS), source("stranger", "acme:stranger", **answered), source("owner", **answered)
+    )
+    harness.deliver(asking(label))
+    await until(lambda: harness.waiting_deliveries() == 1)
+    harness.deliver(acknowledgement(label, value={"forged": True}), source=1)
+    await pause()
+    assert (harness.answers(), harness.waiting_deliveries()) == ([], 1)
+    harness.deliver(acknowledgement(label, value={"offset": 991}), source=2)
+    await until(lambda: harness.answers())
+    (answer,) = harness.answers()
+    assert answer["value"][label]["payload"] == {"offset": 991}
+
+
 async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> None:
     harness = await collected()
     other = beside(harness)
