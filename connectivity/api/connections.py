@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -20,6 +20,7 @@ from connectivity.api import preconditions
 from connectivity.api.authentication import caller_of
 from connectivity.api.errors import refusal
 from connectivity.api.openapi import TEST, answers, body, nothing, request_body
+from connectivity.api.permits import permit_of
 from connectivity.api.requests import BodyLimits, content, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import (
@@ -32,8 +33,7 @@ from connectivity.api.schemas import (
     TEST_EXAMPLE,
     TEST_RESULT_EXAMPLE,
 )
-from connectivity.config.problems import json_path, show
-from connectivity.connections.model import Connection
+from connectivity.config.problems import show
 from connectivity.errors import Problem
 from connectivity.management.interface import Definition, Management, Permit, SampleMessage
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields, select
@@ -102,7 +102,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
             *("connectivity:connection.failed", "connectivity:connection.unavailable"),
-            *("api:store.unavailable", "api:body.invalid", "api:subject.forbidden"),
+            *("api:store.unavailable", "api:body.invalid", "api:subject.forbidden", "api:stream.forbidden"),
             has_json=True,
         ),
         openapi_extra=request_body(
@@ -119,10 +119,10 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             kind = expect_media_type(request, JSON, TEST)
             sent = await json_object(request, bounds)
             document, sample = _connection_test(sent) if kind == TEST else (sent, None)
-            return JsonResponse(await management.test(document, sample, _permit_of(request)))
+            return JsonResponse(await management.test(document, sample, permit_of(request)))
         expect_media_type(request, JSON)
         document = await json_object(request, bounds)
-        return _created_response(await management.create(document, caller_of(request).name, _permit_of(request)))
+        return _created_response(await management.create(document, caller_of(request).name, permit_of(request)))
 
     @api.get(
         "/{connection_id}",
@@ -174,7 +174,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             *("connectivity:connection.configuration.invalid", "connectivity:id.notsettable"),
             *("connectivity:connection.id.invalid", "connectivity:connection.conflict", "header.invalid"),
             *("connectivity:precondition.failed", "connectivity:connection.failed", "api:store.unavailable"),
-            *("api:body.invalid", "api:subject.forbidden"),
+            *("api:body.invalid", "api:subject.forbidden", "api:stream.forbidden"),
             has_json=True,
         ),
         openapi_extra={**request_body({JSON: ("NewConnection", NEW_CONNECTION_EXAMPLE)}), "parameters": CONDITIONAL},
@@ -184,7 +184,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         judge = preconditions.precondition_of(request.headers)
         document = await json_object(request, bounds)
         found, is_new = await management.put(
-            connection_id, document, caller_of(request).name, judge, _permit_of(request)
+            connection_id, document, caller_of(request).name, judge, permit_of(request)
         )
         return _created_response(found) if is_new else Response(status_code=204, headers={"etag": found.tag})
 
@@ -197,13 +197,14 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             {204: nothing("Deleted.")},
             *("connectivity:connection.notfound", "connectivity:connection.conflict"),
             *("connectivity:connection.id.invalid", "connectivity:precondition.failed", "header.invalid"),
-            "api:store.unavailable",
+            *("api:store.unavailable", "api:subject.forbidden"),
             is_change=True,
         ),
         openapi_extra={"parameters": CONDITIONAL},
     )
     async def delete(request: Request, connection_id: ConnectionId) -> Response:
-        await management.delete(connection_id, caller_of(request).name, preconditions.precondition_of(request.headers))
+        judge = preconditions.precondition_of(request.headers)
+        await management.delete(connection_id, caller_of(request).name, judge, permit_of(request))
         return Response(status_code=204)
 
     @api.post(
@@ -217,7 +218,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             {200: nothing("Done.")},
             *("connectivity:connection.notfound", "connectivity:command.invalid", "connectivity:connection.failed"),
             *("connectivity:connection.id.invalid", "connectivity:connection.configuration.invalid"),
-            "api:store.unavailable",
+            *("api:store.unavailable", "api:subject.forbidden"),
             has_body=True,
         ),
         openapi_extra=request_body({"text/plain": ("ConnectionCommand", COMMANDS[0])}),
@@ -225,7 +226,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     async def command(request: Request, connection_id: ConnectionId) -> Response:
         expect_media_type(request, "text/plain")
         wanted = (await content(request, bounds)).decode("utf-8", "replace")
-        await _command(management, connection_id, wanted, caller_of(request).name)
+        await _command(management, connection_id, wanted, caller_of(request).name, permit_of(request))
         return Response(status_code=200)
 
     @api.get(
@@ -286,50 +287,25 @@ def _read_responses(meaning: str, schema: str, example: Any, *codes: str) -> dic
     )
 
 
-async def _command(management: Management, connection_id: str, wanted: str, by: str) -> None:
+async def _command(management: Management, connection_id: str, wanted: str, by: str, permit: Permit) -> None:
     """Carry out one of the five commands. Raises OperationRefused."""
     match wanted:
         case "connectivity.commands:openConnection":
-            await management.open(connection_id, by)
+            await management.open(connection_id, by, permit)
         case "connectivity.commands:closeConnection":
-            await management.close(connection_id, by)
+            await management.close(connection_id, by, permit)
         case "connectivity.commands:resetConnectionMetrics":
-            await management.reset_metrics(connection_id, by)
+            await management.reset_metrics(connection_id, by, permit)
         case "connectivity.commands:enableConnectionLogs":
-            await management.enable_logs(connection_id, by)
+            await management.enable_logs(connection_id, by, permit)
         case "connectivity.commands:resetConnectionLogs":
-            await management.reset_logs(connection_id, by)
+            await management.reset_logs(connection_id, by, permit)
         case _:
             raise refusal(
                 "connectivity:command.invalid",
                 f"The command {show(wanted)} is unknown.",
                 f"expected one of: {', '.join(COMMANDS)}",
             )
-
-
-def _permit_of(request: Request) -> Permit:
-    """Permit connections with the subjects that the caller's token may grant."""
-    caller = caller_of(request)
-
-    def permit(connection: Connection) -> None:
-        for path, subject in _subjects_of(connection):
-            if not caller.may_grant(subject):
-                raise refusal(
-                    "api:subject.forbidden",
-                    f"{path}: found {show(subject)}, which the token '{caller.name}' may not grant.",
-                    f"expected one of: {', '.join(caller.grants or ()) or 'none'}",
-                )
-
-    return permit
-
-
-def _subjects_of(connection: Connection) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each subject in the authorization contexts."""
-    parts = [("sources", index, it.authorization_context) for index, it in enumerate(connection.sources)]
-    parts += (("targets", index, it.authorization_context) for index, it in enumerate(connection.targets))
-    for kind, index, subjects in parts:
-        for place, subject in enumerate(subjects):
-            yield json_path(kind, index, "authorizationContext", place), subject
 
 
 def _created_response(found: Definition) -> Response:

@@ -39,7 +39,10 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "api:path.notfound": ErrorCode(404, "there is no such path"),
     "api:request.invalid": ErrorCode(400, "the request is not valid HTTP/1.1, or has two lengths"),
     "api:requests.toomany": ErrorCode(429, "too many requests with a wrong token from one address are pending"),
-    "api:subject.forbidden": ErrorCode(403, "the `grants` of the token lack a subject in an `authorizationContext`"),
+    "api:stream.forbidden": ErrorCode(
+        403, "a token with `grants` lists a stream with a policy that no connection lists it with"
+    ),
+    "api:subject.forbidden": ErrorCode(403, "the `grants` of the token lack a subject of the connection"),
     "api:subjects.missing": ErrorCode(403, "a search with a token without `subjects`"),
     "api:store.unavailable": ErrorCode(503, "the store is unavailable"),
     "connectivity:subscription.conflict": ErrorCode(409, "several subscription IDs begin with this prefix"),

@@ -13,6 +13,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from connectivity.api.authentication import admins_only, caller_of
 from connectivity.api.errors import refusal
 from connectivity.api.openapi import TOTAL, answers, body, nothing, request_body
+from connectivity.api.permits import permit_of
 from connectivity.api.requests import BodyLimits, expect_media_type, json_object
 from connectivity.api.responses import JSON, JsonResponse
 from connectivity.api.schemas import AUDIT_EXAMPLE, ERASURE_EXAMPLE, SUBSCRIPTION_EXAMPLE
@@ -51,6 +52,7 @@ def router(management: Management) -> APIRouter:
             {204: nothing("It has ended.")},
             "connectivity:subscription.notfound",
             "connectivity:subscription.conflict",
+            "api:subject.forbidden",
             is_change=True,
         ),
     )
@@ -58,7 +60,7 @@ def router(management: Management) -> APIRouter:
         request: Request,
         prefix: Annotated[str, Path(description="The first characters of its id.", pattern=r"^[A-Za-z0-9_\-]{1,200}$")],
     ) -> Response:
-        await management.cancel_subscription(prefix, caller_of(request).name)
+        await management.cancel_subscription(prefix, caller_of(request).name, permit_of(request))
         return Response(status_code=204)
 
     @api.get(

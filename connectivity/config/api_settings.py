@@ -77,8 +77,8 @@ class ApiToken(BaseModel):
     )
     grants: tuple[Grant, ...] | None = Field(
         default=None,
-        description="For the role `write`: the subjects that this token may name in the `authorizationContext` of "
-        "connections; `acme:*` is every subject that begins with `acme:`. Default: all.",
+        description="For the role `write`: the subjects of the connections that this token may create, change, open and "
+        "delete; `acme:*` is every subject that begins with `acme:`. Default: all.",
     )
 
     @model_validator(mode="after")

@@ -7,7 +7,7 @@ contain `*****` for each secret; a document that comes back with that keeps the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -82,14 +82,14 @@ Raises OperationRefused if the client expected another. Called when nothing can 
 """
 
 
-Permit: TypeAlias = Callable[[Connection], None]
-"""Receives the connection of a valid document.
+Permit: TypeAlias = Callable[[Connection | None, Iterable[Connection]], None]
+"""Receives a connection that a client sends, replaces or controls, and all valid connections.
 
-Raises OperationRefused if the client may not have it.
+The first is None for a stored one that is invalid. Raises OperationRefused if the client may not do that.
 """
 
 
-def permit_all(_connection: Connection) -> None:
+def permit_all(_connection: Connection | None, _known: Iterable[Connection]) -> None:
     """Permit every connection."""
 
 
@@ -122,13 +122,13 @@ class Management(Protocol):
     ) -> tuple[Definition, bool]:
         """Create or replace a connection; return whether it is new. Returns when the change runs."""
 
-    async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
+    async def delete(self, connection_id: str, by: str, judge: Judge, permit: Permit = permit_all) -> None:
         """Delete and close a connection of the API."""
 
-    async def open(self, connection_id: str, by: str) -> None:
+    async def open(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         """Open the connection durably, and wait for its clients."""
 
-    async def close(self, connection_id: str, by: str) -> None:
+    async def close(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         """Close the connection durably."""
 
     async def test(
@@ -148,13 +148,13 @@ class Management(Protocol):
     def logs(self, connection_id: str) -> Mapping[str, Any]:
         """Return the log of a connection, as `GET …/logs` shows it."""
 
-    async def reset_metrics(self, connection_id: str, by: str) -> None:
+    async def reset_metrics(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         """Set the metrics to zero."""
 
-    async def enable_logs(self, connection_id: str, by: str) -> None:
+    async def enable_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         """Keep log entries for the usual time, from now."""
 
-    async def reset_logs(self, connection_id: str, by: str) -> None:
+    async def reset_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         """Forget the log entries."""
 
     def subscription_count(self) -> int:
@@ -166,7 +166,7 @@ class Management(Protocol):
         `id` (its first characters), `connection`, `entity`, `demand`, `sent`, `idle` (seconds).
         """
 
-    async def cancel_subscription(self, prefix: str, by: str) -> None:
+    async def cancel_subscription(self, prefix: str, by: str, permit: Permit = permit_all) -> None:
         """End the subscription whose ID begins like this; its client receives `not_opened`.
 
         404 for none, 409 for several.

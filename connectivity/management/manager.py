@@ -261,6 +261,7 @@ class ConnectionManager(Management):
             former = self._registry.known.get(connection_id)
             if former is not None:
                 refuse_file(former)
+                self._require(permit, former)
             if (named := document.get("id", connection_id)) != connection_id:
                 raise OperationRefused(interface.other_id(connection_id, named))
             wanted = await self._validate({**document, "id": connection_id}, permit, former)
@@ -276,10 +277,11 @@ class ConnectionManager(Management):
 
         return await self._run_in_turn(connection_id, staged)
 
-    async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
+    async def delete(self, connection_id: str, by: str, judge: Judge, permit: Permit = permit_all) -> None:
         async def staged() -> None:
             wanted = self._desired(connection_id)
             refuse_file(wanted)
+            self._require(permit, wanted)
             judge(wanted.revision)
             revision, modified = await self._add(connection_id, None, by, "delete")
             self._leave(connection_id, revision, modified.isoformat())
@@ -288,9 +290,9 @@ class ConnectionManager(Management):
 
         await self._run_in_turn(connection_id, staged)
 
-    async def open(self, connection_id: str, by: str) -> None:
+    async def open(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         async def staged() -> None:
-            await self._set_status(connection_id, OPEN, by)
+            await self._set_status(connection_id, OPEN, by, permit)
             if (running := self._registry.get(connection_id)) is not None:
                 running.enable_logs()
             # A running connection without link is retried at once.
@@ -298,16 +300,17 @@ class ConnectionManager(Management):
 
         await self._run_in_turn(connection_id, staged)
 
-    async def close(self, connection_id: str, by: str) -> None:
+    async def close(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         async def staged() -> None:
-            await self._set_status(connection_id, CLOSED, by)
+            await self._set_status(connection_id, CLOSED, by, permit)
             await self._registry.carry_out(connection_id)
 
         await self._run_in_turn(connection_id, staged)
 
-    async def _set_status(self, connection_id: str, status: str, by: str) -> DesiredConnection:
+    async def _set_status(self, connection_id: str, status: str, by: str, permit: Permit) -> DesiredConnection:
         """Set and store the desired status."""
         wanted = self._desired(connection_id)
+        self._require(permit, wanted)
         if wanted.owner is Owner.FILE:
             return await self._override(wanted, status, by)
         if status == OPEN:
@@ -391,8 +394,15 @@ class ConnectionManager(Management):
             connection = self._parse(complete) if is_short else await asyncio.to_thread(self._parse, complete)
         except DefinitionError as error:
             raise OperationRefused(interface.invalid(error.problems), error.problems) from None
-        permit(connection)
+        permit(connection, self._connections())
         return connection, complete
+
+    def _require(self, permit: Permit, wanted: DesiredConnection) -> None:
+        """Refuse an operation on a connection that the client may not have. Raises OperationRefused."""
+        permit(wanted.connection, self._connections())
+
+    def _connections(self) -> list[Connection]:
+        return [it.connection for it in self._registry.known.values() if it.connection is not None]
 
     def _parse(self, document: Document) -> Connection:
         return parse(dict(document), references=self._references)
@@ -502,6 +512,8 @@ class ConnectionManager(Management):
         former = self._registry.known.get(str(named["id"]))
         if former is not None and former.owner is Owner.FILE:
             former = None
+        if former is not None:
+            self._require(permit, former)
         # Masks in the document are secrets of the stored one.
         connection, _ = await self._usable(named, permit, former)
         if self._connection_test is None:
@@ -531,29 +543,32 @@ class ConnectionManager(Management):
         wanted, running = self._desired(connection_id), self._registry.get(connection_id)
         return running.logs_report() if running is not None else logs_of(self._monitor.find_meter(wanted.id))
 
-    async def reset_metrics(self, connection_id: str, by: str) -> None:
+    async def reset_metrics(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         def reset(_running: Supervisor | None) -> None:
             self._monitor.find_meter(connection_id).reset()
 
-        await self._audited(reset, connection_id, by, "reset metrics")
+        await self._audited(reset, connection_id, by, "reset metrics", permit)
 
-    async def enable_logs(self, connection_id: str, by: str) -> None:
+    async def enable_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         def enable(running: Supervisor | None) -> None:
             if running is not None:
                 running.enable_logs()
 
-        await self._audited(enable, connection_id, by, "enable logs")
+        await self._audited(enable, connection_id, by, "enable logs", permit)
 
-    async def reset_logs(self, connection_id: str, by: str) -> None:
+    async def reset_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
         def reset(running: Supervisor | None) -> None:
             if running is not None:
                 running.reset_logs()
 
-        await self._audited(reset, connection_id, by, "reset logs")
+        await self._audited(reset, connection_id, by, "reset logs", permit)
 
-    async def _audited(self, act: Callable[[Supervisor | None], None], connection_id: str, by: str, name: str) -> None:
+    async def _audited(
+        self, act: Callable[[Supervisor | None], None], connection_id: str, by: str, name: str, permit: Permit
+    ) -> None:
         async def whole() -> None:
             wanted = self._desired(connection_id)
+            self._require(permit, wanted)
             await self._noted(AuditEntry(self._time(), by, name, connection_id, wanted.revision))
             act(self._registry.get(connection_id))
 
@@ -565,9 +580,10 @@ class ConnectionManager(Management):
     def subscriptions(self, limit: int = MOST_LISTED) -> Sequence[Mapping[str, Any]]:
         return self._subscriptions.subscriptions(limit)
 
-    async def cancel_subscription(self, prefix: str, by: str) -> None:
+    async def cancel_subscription(self, prefix: str, by: str, permit: Permit = permit_all) -> None:
         async def whole() -> None:
             live = self._subscriptions.one(prefix)
+            self._require(permit, self._desired(live.connection_id))
             await self._noted(
                 AuditEntry(self._time(), by, "cancel subscription", live.connection_id, None, prefix[:SHOWN])
             )

@@ -64,6 +64,10 @@ api:
 
 - `api.token` is an admin without a name. The audit log has the `name` of one of `api.tokens`, and `api` for other users.
 - `subjects` are the authorization subjects that searches with the token have.
+- `grants` limit a token with the role `write` to connections whose subjects are among them, in every `authorizationContext`
+  and of the Streamr protocol (`streamr:anonymous` and those of `authKeys`). Others it can see, but neither replace, test,
+  open, close or delete. It lists a stream only with a policy that another connection lists it with, since this policy
+  decides who uses the stream.
 - A token in the query (`?token=`, `?access_token=`, `?api_key=` and the like) is answered with 400 and not logged, even
   if it is the right one: queries end up in logs of proxies. Replace the token then.
 - The response to a wrong token is delayed, longer each time, up to four seconds, by address; a right one never

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 
 from connectivity.api.app import application
 from connectivity.config.api_settings import ApiSettings
+from connectivity.connections.model import Connection
 from connectivity.errors import DefinitionError, OperationRefused
 from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import (
@@ -72,8 +73,16 @@ class FakeManagement:
             raise missing(connection_id)
         return self.stored[connection_id][-1]
 
+    def _connections(self) -> list[Connection]:
+        return [parse(dict(it[-1].document)) for it in self.stored.values()]
+
+    def _require(self, permit: Permit, connection_id: str) -> Definition:
+        found = self._known(connection_id)
+        _check(found.document, permit, self._connections())
+        return found
+
     def _store(self, document: Mapping[str, Any], permit: Permit = permit_all) -> Definition:
-        _check(document, permit)
+        _check(document, permit, self._connections())
         revisions = self.stored.setdefault(document["id"], [])
         shown = {**document, "uri": mask_uri(document["uri"])}
         at = START + timedelta(hours=len(revisions))
@@ -119,33 +128,36 @@ class FakeManagement:
         judge(None if is_new else self._known(connection_id).revision)
         if not is_new and self._known(connection_id).owner is Owner.FILE:
             raise owned_by_file(connection_id)
+        if not is_new:
+            self._require(permit, connection_id)
         return self._store({**document, "id": connection_id}, permit), is_new
 
-    async def delete(self, connection_id: str, by: str, judge: Judge) -> None:
+    async def delete(self, connection_id: str, by: str, judge: Judge, permit: Permit = permit_all) -> None:
         self._do("delete", connection_id, by)
+        self._require(permit, connection_id)
         judge(self._known(connection_id).revision)
         if self._known(connection_id).owner is Owner.FILE:
             raise owned_by_file(connection_id)
         del self.stored[connection_id]
 
-    async def _command(self, name: str, connection_id: str, by: str) -> None:
+    async def _command(self, name: str, connection_id: str, by: str, permit: Permit) -> None:
         self._do(name, connection_id, by)
-        self._known(connection_id)
+        self._require(permit, connection_id)
 
-    async def open(self, connection_id: str, by: str) -> None:
-        await self._command("open", connection_id, by)
+    async def open(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        await self._command("open", connection_id, by, permit)
 
-    async def close(self, connection_id: str, by: str) -> None:
-        await self._command("close", connection_id, by)
+    async def close(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        await self._command("close", connection_id, by, permit)
 
-    async def reset_metrics(self, connection_id: str, by: str) -> None:
-        await self._command("reset_metrics", connection_id, by)
+    async def reset_metrics(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        await self._command("reset_metrics", connection_id, by, permit)
 
-    async def enable_logs(self, connection_id: str, by: str) -> None:
-        await self._command("enable_logs", connection_id, by)
+    async def enable_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        await self._command("enable_logs", connection_id, by, permit)
 
-    async def reset_logs(self, connection_id: str, by: str) -> None:
-        await self._command("reset_logs", connection_id, by)
+    async def reset_logs(self, connection_id: str, by: str, permit: Permit = permit_all) -> None:
+        await self._command("reset_logs", connection_id, by, permit)
 
     async def test(
         self, document: Mapping[str, Any], sample: SampleMessage | None = None, permit: Permit = permit_all
@@ -173,10 +185,12 @@ class FakeManagement:
         self._do("subscriptions", limit)
         return [{"id": "abcd", "connection": "site", "entity": "acme:lamp", "demand": 1, "sent": 0, "idle": 0.5}]
 
-    async def cancel_subscription(self, prefix: str, by: str) -> None:
+    async def cancel_subscription(self, prefix: str, by: str, permit: Permit = permit_all) -> None:
         self._do("cancel", prefix, by)
         if not "abcd".startswith(prefix):
             raise OperationRefused(Fault(404, "connectivity:subscription.notfound", "No open subscription begins so."))
+        for connection in self._connections():
+            permit(connection, self._connections())
 
     async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
         self._do("things", inquiry)
@@ -197,13 +211,13 @@ class FakeManagement:
         return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]
 
 
-def _check(document: Mapping[str, Any], permit: Permit) -> None:
+def _check(document: Mapping[str, Any], permit: Permit, known: Sequence[Connection] = ()) -> None:
     try:
         connection = parse(dict(document))
     except DefinitionError as error:
         fault = Fault(400, error.problems[0].code, "The connection has problems.")
         raise OperationRefused(fault, error.problems) from None
-    permit(connection)
+    permit(connection, known)
 
 
 def furnished(*, by_file: bool = False, connection_id: str = "site") -> FakeManagement:

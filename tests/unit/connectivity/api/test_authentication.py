@@ -69,66 +69,6 @@ async def test_a_token_may_hold_any_character() -> None:
     assert answer.status_code == 200
 
 
-# --- grants ---
-
-
-@cache
-def granting() -> FastAPI:
-    return shared_app(tokens=[{**TOKENS[1], "grants": ["acme:fleet", "depot:*"]}, TOKENS[2]])
-
-
-def with_subjects(*subjects: str) -> dict[str, Any]:
-    source = {"addresses": ["cmd/2"], "qos": 1, "authorizationContext": ["acme:fleet", *subjects]}
-    return {**DOCUMENT, "id": "site", "sources": [source]}
-
-
-@pytest.mark.parametrize(
-    "subject",
-    ["acme:admin", "acme:fleet-2", "depot", "depots:a", " depot:a", "Depot:a", "{{ header:a }}", "acme:{{ header:a }}"],
-)
-async def test_a_subject_that_a_token_may_not_grant_is_refused_by_name(subject: str) -> None:
-    for method, path, desk in (
-        ("POST", "/api/2/connections", None),
-        ("POST", "/api/2/connections?dry-run=true", None),
-        ("PUT", "/api/2/connections/site", None),
-        ("PUT", "/api/2/connections/site", furnished()),
-    ):
-        answer = await ask(desk, method, path, granting(), headers=WRITER, json=with_subjects(subject))
-        assert (answer.status_code, answer.json()["error"]) == (403, "api:subject.forbidden")
-        assert answer.json()["message"] == (
-            f"sources[0].authorizationContext[1]: found \"{subject}\", which the token 'writer' may not grant."
-        )
-        assert answer.json()["description"] == "expected one of: acme:fleet, depot:*"
-
-
-async def test_subjects_of_targets_need_to_be_granted_too() -> None:
-    target = {"address": "out", "qos": 1, "topics": ["_/_/things/twin/events"], "authorizationContext": ["acme:admin"]}
-    sent = {**with_subjects(), "targets": [target]}
-    answer = await ask(furnished(), "PUT", "/api/2/connections/site", granting(), headers=WRITER, json=sent)
-    assert answer.status_code == 403
-    assert answer.json()["message"].startswith('targets[0].authorizationContext[0]: found "acme:admin"')
-
-
-async def test_a_token_may_grant_its_subjects_and_all_of_its_namespaces() -> None:
-    sent = with_subjects("depot:a", "depot:{{ header:name }}")
-    answer = await ask(furnished(), "PUT", "/api/2/connections/site", granting(), headers=WRITER, json=sent)
-    assert answer.status_code == 204
-
-
-async def test_admins_and_tokens_without_grants_may_grant_every_subject() -> None:
-    for app, headers in ((granting(), ADMIN), (guarded(), WRITER)):
-        sent = with_subjects("other:root", "{{ header:subject }}")
-        answer = await ask(furnished(), "PUT", "/api/2/connections/site", app, headers=headers, json=sent)
-        assert answer.status_code == 204
-
-
-async def test_a_token_with_an_empty_list_may_grant_nothing() -> None:
-    app = app_of(furnished(), tokens=[{**TOKENS[1], "grants": []}])
-    async with client_of(app) as client:
-        answer = await client.put("/api/2/connections/site", headers=WRITER, json=with_subjects())
-    assert (answer.status_code, answer.json()["description"]) == (403, "expected one of: none")
-
-
 # --- roles ---
 
 OPERATIONS: list[tuple[TokenRole, str, str, dict[str, Any]]] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import pytest
@@ -57,8 +57,8 @@ async def test_connection_files_can_name_other_files_and_variables_than_document
 
 
 async def test_a_connection_that_is_not_permitted_is_neither_stored_nor_tested(bench: Bench) -> None:
-    def permit(connection: Connection) -> None:
-        raise OperationRefused(Fault(403, "api:subject.forbidden", f"not {connection.id}"))
+    def permit(connection: Connection | None, _known: Iterable[Connection]) -> None:
+        raise OperationRefused(Fault(403, "api:subject.forbidden", f"not {connection.id if connection else None}"))
 
     for asked in (
         bench.manager.create(document(id="depot"), "ada", permit),
@@ -70,3 +70,32 @@ async def test_a_connection_that_is_not_permitted_is_neither_stored_nor_tested(b
     await put(bench, "depot", name="Depot")
     await refused(bench.manager.put("depot", document(name="Other"), "ada", agree, permit))
     assert (await bench.manager.definition("depot")).document["name"] == "Depot"
+
+
+async def test_a_connection_of_others_can_be_neither_replaced_nor_controlled(bench: Bench) -> None:
+    """Its secrets would go along: a document with masks keeps them."""
+    await put(bench, "depot", uri="tcp://ada:tulip@127.0.0.1:1883", name="Depot")
+    await put(bench, "own", name="Own")
+    bench.done()
+
+    def permit(connection: Connection | None, known: Iterable[Connection]) -> None:
+        assert {each.id for each in known} == {"depot", "own"}
+        if connection is None or connection.name == "Depot":
+            raise OperationRefused(Fault(403, "api:subject.forbidden", "not this one"))
+
+    manager, masked = bench.manager, document(uri="tcp://ada:*****@127.0.0.1:1883", name="Taken")
+    for asked in (
+        manager.put("depot", masked, "eve", agree, permit),
+        manager.test({"id": "depot", **masked}, None, permit),
+        manager.delete("depot", "eve", agree, permit),
+        manager.open("depot", "eve", permit),
+        manager.close("depot", "eve", permit),
+        manager.reset_metrics("depot", "eve", permit),
+        manager.enable_logs("depot", "eve", permit),
+        manager.reset_logs("depot", "eve", permit),
+    ):
+        assert said(await refused(asked)) == (403, "api:subject.forbidden")
+    assert (await manager.definition("depot")).document["name"] == "Depot"
+    assert bench.done() == []
+    await manager.put("own", document(name="Other"), "eve", agree, permit)
+    await manager.delete("own", "eve", agree, permit)
