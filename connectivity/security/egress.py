@@ -38,7 +38,12 @@ _METADATA_ADDRESSES = frozenset(
 _METADATA_NAMES = frozenset(
     {"metadata.google.internal", "metadata.goog", "instance-data.ec2.internal", "metadata.azure.internal"}
 )
-_NAT64 = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+_LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
+_NAT64 = (IPv6Network("64:ff9b::/96"), _LOCAL_NAT64)
+_OTHER_LENGTHS = (6, 7, 8)
+"""Bytes before the embedded address, besides 12, as a translator may be configured (RFC 6052, 2.2)."""
+_TRANSLATED = IPv6Network("::ffff:0:0:0/96")
+"""IPv4-translated addresses of IPv6 (RFC 2765)."""
 _COMPATIBLE = IPv6Network("::/96")
 """IPv4-compatible addresses of IPv6; `::` and `::1` are not among them."""
 
@@ -85,14 +90,15 @@ class EgressRules:
         if name in _METADATA_NAMES:
             return Refusal("the metadata service of a cloud", _NEVER)
         meant = _embedded_addresses(found) if found is not None else ()
-        for each in meant:
+        possible = (*meant, *_otherwise_embedded_addresses(found))
+        for each in possible:
             if each.is_link_local:
                 return Refusal("a link-local address", _NEVER)
             if each in _METADATA_ADDRESSES:
                 return Refusal("the metadata service of a cloud", _NEVER)
         if _first_match(self.allowed, name, meant[:1]) is not None:
             return None
-        if (listed := _first_match(self.blocked, name, meant)) is not None:
+        if (listed := _first_match(self.blocked, name, possible)) is not None:
             return Refusal(f"a host of {listed} in hosts.blocked", _BLOCKED)
         if not self.is_private_allowed and (name == "localhost" or any(not _is_public(each) for each in meant)):
             return Refusal("an address that is not public", _PRIVATE)
@@ -143,11 +149,20 @@ def _embedded_addresses(address: Address) -> tuple[Address, ...]:
     last = IPv4Address(int(address) & 0xFFFFFFFF)
     if address in _COMPATIBLE and int(address) > 1:
         return (last,)
-    if any(address in network for network in _NAT64):
+    if address in _TRANSLATED or any(address in network for network in _NAT64):
         return (last, address)
     if address.sixtofour is not None:
         return (address.sixtofour, address)
     return (address, *(address.teredo or ()))
+
+
+def _otherwise_embedded_addresses(address: Address | None) -> tuple[IPv4Address, ...]:
+    """Return what a translator of the local network may take an address for, by the length of its prefix."""
+    if not isinstance(address, IPv6Address) or address not in _LOCAL_NAT64:
+        return ()
+    # The ninth byte of all of them is zero, and no part of the address.
+    rest = address.packed[:8] + address.packed[9:]
+    return tuple(IPv4Address(rest[start : start + 4]) for start in _OTHER_LENGTHS)
 
 
 def _is_public(address: Address) -> bool:
