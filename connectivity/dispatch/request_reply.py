@@ -46,7 +46,7 @@ from connectivity.targets.directory import ConnectionDirectory
 from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.reply_target import ReplyTargetPublisher
 from connectivity.transports.base import Outcome, ignore_outcome
-from connectivity.twins.access import may_acknowledge, may_receive, may_send
+from connectivity.twins.access import may_acknowledge, may_receive, may_send, readable_response
 from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import WithoutPast
 from mappings.errors import Fault
@@ -302,7 +302,7 @@ class RequestReply:
         """Pass a live response to its request; return an error if there is none and a reply is required.
 
         A sender that was not sent the request, or cannot read it, is treated as one without a request, even if it has the
-        correlation ID.
+        correlation ID. The requester gets what it can read of the response. Raises StoreUnavailable.
         """
         pending = self.pending.find(answer)
         if (
@@ -311,6 +311,7 @@ class RequestReply:
             and fits(answer, pending.signal)
             and pending.may_answer(arrival.route.connection_id, arrival.received.subjects)
         ):
+            answer = readable_response(answer, pending.arrival.received.subjects, self._world)
             pending.answer = forwarded_response(answer, pending.signal)
             if not pending.collector.wants(LIVE_RESPONSE):
                 # The request waits for other labels only.

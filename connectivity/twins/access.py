@@ -13,17 +13,20 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import replace
+
 from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
 from connectivity.authorization.revalidation import AccessDependencies
 from connectivity.errors import TwinError
 from connectivity.twins import paths
-from connectivity.twins.context import CommandContext, StateLookup
+from connectivity.twins.context import CommandContext, StateLookup, encode
 from connectivity.twins.errors import fault, not_found
 from connectivity.twins.incarnations import VisibleRevisions, enforcer_of, visible_revisions
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
 from mappings.model.metadata import METADATA
-from mappings.model.signals import Command, Live, LiveCommand, Message
+from mappings.model.signals import Command, Live, LiveAnswer, LiveCommand, LiveResponse, Message, is_success
 from mappings.streams.options import StreamDefinition
 from mappings.streams.stream_id import PolicyStream, Stream, ThingStream, parse_stream_id, resource_of
 from spark_store.records import StateGuard
@@ -218,6 +221,30 @@ def may_acknowledge(signal: Command | Live, subjects: Sequence[str], world: Stat
         return may_receive(signal, subjects, world)
     enforcer = enforcer_of(signal.entity, world)
     return enforcer is not None and enforcer.partial(subjects, READ, f"{signal.entity.type.value}:{signal.path}")
+
+
+def readable_response(answer: LiveAnswer, subjects: Sequence[str], world: StateLookup) -> LiveAnswer:
+    """Return a device's response with what the requester can read of it, as the twin would answer.
+
+    Status 404 if that is nothing of what a retrieve has found.
+    """
+    if not isinstance(answer, LiveResponse) or answer.action != "retrieve" or not is_success(answer.status):
+        return answer
+    enforcer = enforcer_of(answer.entity, world)
+    if enforcer is not None:
+        if enforcer.unrestricted(subjects, READ, f"thing:{answer.path}"):
+            return answer
+        value = msgspec.json.decode(answer.value) if answer.value is not None else None
+        if (seen := readable(enforcer, subjects, answer.path, value)) is not DROP:
+            return replace(answer, value=encode(seen))
+    try:
+        name = paths.address(answer.entity, answer.path).resource.name
+    except TwinError as unknown:
+        missing = unknown.fault
+    else:
+        missing = fault(f"things:{name}.notfound", answer.entity, answer.path)
+    error = {"status": missing.status, "error": missing.error, "message": missing.message}
+    return replace(answer, status=missing.status, value=encode(error))
 
 
 def _forbidden(signal: Live, name: str) -> str:

@@ -1,0 +1,98 @@
+"""Responses of devices to retrieves: the requester gets what it could read of the twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.in_process.service import ConnectionHarness, command, document, source, target, until
+from tests.support.in_process.two_connections import COMMANDS, NACKS, beside, collected, live, with_status
+
+pytestmark = pytest.mark.usefixtures("harnesses")
+
+GUEST = "acme:guest"
+STATE = {
+    "thingId": "acme.site:lamp-7",
+    "policyId": "acme.site:lamp-7",
+    "attributes": {"on": True, "code": 4711},
+    "features": {"vault": {"properties": {"open": False}}},
+}
+
+
+async def asked_by_guest(*readable: str) -> tuple[ConnectionHarness, ConnectionHarness]:
+    """A service whose guest can read some resources of the lamp, and the connection of the device."""
+    harness = await collected(source(**NACKS), source("guest", GUEST, **NACKS))
+    entry = {
+        "subjects": {GUEST: {"type": "test"}},
+        "resources": {f"thing:{path}": {"grant": ["READ"], "revoke": []} for path in readable},
+    }
+    let_in = document("acme.site/lamp-7/policies/commands/modify", "/entries/GUEST", entry)
+    assert (await harness.ask(let_in))["status"] == 201
+    assert (await harness.ask(command("modify", "/attributes/on", True)))["status"] == 201
+    harness.forget()
+    return harness, beside(harness, target(COMMANDS))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "seen"),
+    [
+        ("/", STATE, {"thingId": "acme.site:lamp-7", "attributes": {"on": True}}),
+        ("/attributes", STATE["attributes"], {"on": True}),
+        ("/attributes/on", True, True),
+    ],
+)
+@pytest.mark.parametrize("way", ["a live command", "a condition", "requested acknowledgements"])
+async def test_a_device_answers_a_retrieve_with_what_the_requester_can_read(
+    way: str, path: str, value: Any, seen: Any
+) -> None:
+    harness, device = await asked_by_guest("/attributes/on")
+    headers: dict[str, Any] = {"correlation_id": "c-1"}
+    if way == "a condition":
+        harness.deliver(command("retrieve", path, live_channel_condition="exists(attributes/on)", **headers), source=1)
+    else:
+        labels = ["live-response", "nobody:there"] if way == "requested acknowledgements" else ["live-response"]
+        harness.deliver(live("retrieve", path, requested_acks=labels, timeout="2s", **headers), source=1)
+    await until(lambda: device.answers())
+    device.deliver(with_status(live("retrieve", path, value), 200))
+    if way == "requested acknowledgements":
+        harness.clock.advance(3)
+        harness.request_reply.pending.expire()
+    await until(lambda: harness.answers())
+    (answer,) = harness.answers()
+    if way == "requested acknowledgements":
+        answer = {"status": 200, "value": answer["value"]["live-response"]["payload"]}
+    assert (answer["status"], answer["value"]) == (200, seen)
+
+
+@pytest.mark.parametrize("value", [{"code": 4711}, {}, "all", None])
+async def test_a_device_that_answers_nothing_readable_has_found_nothing(value: Any) -> None:
+    harness, device = await asked_by_guest("/attributes/on")
+    harness.deliver(live("retrieve", "/attributes"), source=1)
+    await until(lambda: device.answers())
+    device.deliver(with_status(live("retrieve", "/attributes", value), 200))
+    await until(lambda: harness.answers())
+    (answer,) = harness.answers()
+    assert (answer["status"], answer["value"]["error"]) == (404, "things:attributes.notfound")
+
+
+@pytest.mark.parametrize("path", ["/", "/attributes/code", "/attributes/ä"])
+async def test_a_device_cannot_show_more_at_another_path(path: str) -> None:
+    harness, device = await asked_by_guest("/attributes/on")
+    harness.deliver(live("retrieve", "/attributes/on"), source=1)
+    await until(lambda: device.answers())
+    device.deliver(with_status(live("retrieve", path, {"code": 4711}), 200))
+    await until(lambda: harness.answers())
+    (answer,) = harness.answers()
+    assert answer["status"] in (400, 404)
+    assert "4711" not in str(answer)
+
+
+async def test_a_device_shows_its_error_to_everyone_who_may_ask() -> None:
+    harness, device = await asked_by_guest("/attributes/on")
+    harness.deliver(live("retrieve", "/attributes"), source=1)
+    await until(lambda: device.answers())
+    device.deliver(with_status(live("retrieve", "/attributes", {"error": "asleep"}), 503))
+    await until(lambda: harness.answers())
+    (answer,) = harness.answers()
+    assert (answer["status"], answer["value"]) == (503, {"error": "asleep"})
