@@ -34,6 +34,9 @@ a token. A message without the header that a subject needs is refused.
 Peers connect to the paths of sources, and to those of targets without placeholders; messages sent to a path without a
 source are dropped. A reply-target without an address answers to the peer. If a command has another address in the header
 `{REPLY_TO}`, the response goes there, if there is such a peer: ids of peers cannot be guessed.
+
+Every peer at a target's path gets its messages, by the `authorizationContext` of the target and not by its own token. Peers
+that must not see the same messages need listeners of their own.
 """,
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer", "is dropped"),
