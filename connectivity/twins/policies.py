@@ -175,7 +175,9 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     if view == _RESOLVED:
         # An import must not reveal what the reader cannot read in the imported policy.
         whole = policy_imports.resolve_imports(
-            state_of(snapshot), policy_values.lookup_of(case), lambda found: policy_values.may_take(case, found)
+            state_of(snapshot),
+            policy_values.lookup_of(case),
+            lambda found: policy_values.may_read_entry(case, found.policy_id, found.label),
         )
         snapshot = msgspec.structs.replace(snapshot, state=whole)
     present = get(state_of(snapshot), case.address.segments)

@@ -16,7 +16,7 @@ import msgspec
 
 from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
-from connectivity.authorization.policy_imports import ImportedEntry, Policy
+from connectivity.authorization.policy_imports import Policy
 from connectivity.twins import paths, values
 from connectivity.twins.context import CommandContext, encode, state_of
 from connectivity.twins.errors import quote
@@ -498,17 +498,20 @@ def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) 
         enforcer = case.world.enforcer(imported)
         if enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
             raise case.refuse("policies:policy.notfound", about=imported)
-    lookup = lookup_of(case)
-    takes = list(policy_imports.imported_entries({**policy, "imports": added, "entries": {}}, lookup))
+    # Named labels are checked whether or not there is such an entry, which nobody else may learn.
+    needed = [(imported, label) for imported, wanted in added.items() for label in wanted["entries"]]
     if before is None or [*_labelled_references(before)] != [*_labelled_references(policy)]:
-        takes += [found for found in policy_imports.imported_entries(policy, lookup) if not found.here]
-    for found in takes:
-        if not may_take(case, found):
-            raise case.refuse("policies:policy.notfound", about=found.policy_id)
+        references = [reference for _, reference in _labelled_references(policy) if "import" in reference]
+        needed += [(reference["import"], reference["entry"]) for reference in references]
+    takes = policy_imports.imported_entries({**policy, "imports": added, "entries": {}}, lookup_of(case))
+    needed += [(found.policy_id, found.label) for found in takes]
+    for imported, label in needed:
+        if not may_read_entry(case, imported, label):
+            raise case.refuse("policies:policy.notfound", about=imported)
 
 
-def may_take(case: CommandContext, found: ImportedEntry) -> bool:
-    """Whether the caller may read an entry in the policy that it is imported from."""
-    enforcer = case.world.enforcer(found.policy_id)
-    label = found.label.replace("~", "~0")
-    return enforcer is not None and enforcer.unrestricted(case.subjects, READ, f"policy:/entries/{label}")
+def may_read_entry(case: CommandContext, policy_id: str, label: str) -> bool:
+    """Whether the caller may read an entry of another policy."""
+    enforcer = case.world.enforcer(policy_id)
+    escaped = label.replace("~", "~0")
+    return enforcer is not None and enforcer.unrestricted(case.subjects, READ, f"policy:/entries/{escaped}")

@@ -165,6 +165,23 @@ def test_case_68_an_import_of_an_unreadable_missing_or_invalid_policy_is_refused
     assert world.refused("modify", own, {}, to=P) == (400, "policies:imports.toolarge")
 
 
+@pytest.mark.parametrize("kind", ["explicit", "never", None], ids=["explicit", "never", "missing"])
+def test_the_labels_of_unreadable_entries_cannot_be_guessed_by_naming_them(kind: str | None) -> None:
+    world = TwinWorld()
+    guard = {"policy:/entries/OPEN": granting("READ"), "policy:/entries/OWNERS": granting("READ")}
+    entries = {"OPEN": importable("implicit"), "GUARD": importable("never", *ADMIN, resources=guard)}
+    world.write_policy({**entries, "SHUT": importable(kind)} if kind is not None else entries, to=ROLES)
+    world.write_policy({"ADMIN": entry(ADMIN, {"policy:/": ALL})})
+    unknown = (404, "policies:policy.notfound")
+    own = f"/imports/{ROLES}"
+    assert world.refused("modify", own, {"entries": ["SHUT"]}, to=P, by=ADMIN) == unknown
+    assert world.status("modify", own, {"entries": ["OPEN"]}, to=P, by=ADMIN) == 201
+    referring = {**entry([], {}), "references": [{"import": ROLES, "entry": "SHUT"}]}
+    assert world.refused("modify", "/entries/X", referring, to=P, by=ADMIN) == unknown
+    referring["references"] = [{"import": ROLES, "entry": "OPEN"}]
+    assert world.status("modify", "/entries/X", referring, to=P, by=ADMIN) == 201
+
+
 def test_a_creator_may_hold_his_rights_by_an_import() -> None:
     world = TwinWorld()
     world.write_policy({}, to=ROLES)
