@@ -9,6 +9,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -41,6 +42,7 @@ class SlowSearch:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self._lock = threading.Lock()
         self.pages: list[RequestedPage] = []
         self.slice: int | None = None
         """So many things are found at once at most, as if more took too long."""
@@ -51,13 +53,19 @@ class SlowSearch:
         """A page is not answered before this is set."""
         self.gate.set()
 
+    @cached_property
+    def _own(self) -> Journal:
+        """The same journal, on connections of its own: a connection serves one thread at a time."""
+        return Journal.open(self._journal.path)
+
     def snapshot(self, entity: EntityId) -> Snapshot | None:
-        return self._journal.snapshot(entity)
+        with self._lock:
+            return self._own.snapshot(entity)
 
     def things(self) -> Iterator[Snapshot]:
         for id in self._journal.read_in_worker(_ids_of_things):
             entity = parse_entity_id(EntityType.THING, id)
-            if entity is not None and (found := self._journal.snapshot(entity)) is not None:
+            if entity is not None and (found := self.snapshot(entity)) is not None:
                 yield found
 
     def page(
@@ -88,6 +96,9 @@ class SlowSearch:
 
     def close(self) -> None:
         self.is_closed = True
+        with self._lock:
+            if (own := self.__dict__.pop("_own", None)) is not None:
+                own.close()
 
 
 def _seen(snapshot: Snapshot, question: ThingQuery, rights: ReadRights) -> tuple[SortKey, SearchHit] | None:

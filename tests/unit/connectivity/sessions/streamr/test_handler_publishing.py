@@ -100,9 +100,10 @@ async def test_a_message_that_is_stored_at_the_second_attempt_is_added_to_the_us
 async def test_a_message_that_comes_again_is_not_added_to_the_use() -> None:
     quotas = Quotas([QuotaRule(subjects=("*",), events_per_day=1)])
     streamr_harness = await StreamrHarness.filled(quotas=quotas)
-    for _ in range(2):
-        streamr_harness.send("a", publish("1"), correlation_id="one")
-        await pause()
+    streamr_harness.send("a", publish("1"), correlation_id="one")
+    await until(lambda: streamr_harness.stored() == ["1"])
+    streamr_harness.send("a", publish("1"), correlation_id="one")
+    await streamr_harness.store.barrier()
     assert streamr_harness.stored() == ["1"]
     assert use(quotas) == [1]
     assert streamr_harness.received("a") == []
