@@ -196,7 +196,14 @@ class Service:
             )
         )
         self.quota_check = QuotaCheck(self.store, quotas, settings.limits.low_space, now)
-        self.dispatch = assemble(self.store, self.subscriptions, self.decider, handlers, quota_check=self.quota_check)
+        self.dispatch = assemble(
+            self.store,
+            self.subscriptions,
+            self.decider,
+            handlers,
+            quota_check=self.quota_check,
+            search_pace=self.searching.pace,
+        )
         self.monitor.watch_figures(self.quota_check.figures)
         cursors = self.dispatch.event_publisher
         cursors.on_skip = self.monitor.skip

@@ -27,6 +27,7 @@ from connectivity.targets.event_publisher import EventPublisher
 from connectivity.targets.open_connection import ConnectionComponent
 from connectivity.targets.signal_context import ClockedState
 from connectivity.twins.decider import Decider
+from spark_store.rql.pace import SearchPace
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,12 @@ def assemble(
     session_handlers: Mapping[str, SessionHandler],
     clock: Callable[[], float] = time.monotonic,
     quota_check: QuotaCheck | None = None,
+    search_pace: SearchPace | None = None,
 ) -> Dispatch:
     """Build the dispatcher; a new kind of signal is one handler here.
 
     `session_handlers`: by protocol. `clock` returns monotonic seconds, for the timeouts of acknowledgements. Without a
-    `quota_check` nothing is bounded.
+    `quota_check` nothing is bounded. Searches with the `search_pace` give way to commands.
     """
     directory = ConnectionDirectory()
     event_publisher = EventPublisher(store, ClockedState(decider.world, decider.now))
@@ -80,5 +82,5 @@ def assemble(
         subscriptions,
         subscription_handler,
     )
-    dispatcher = Dispatcher(store, handlers, responder, announcements)
+    dispatcher = Dispatcher(store, handlers, responder, announcements, search_pace or SearchPace())
     return Dispatch(dispatcher, event_publisher, announcements, components, SourceTurns(store.progress))

@@ -30,6 +30,7 @@ from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.transports.base import Outcome
 from spark_store.errors import RevisionConflict, StoreUnavailable
+from spark_store.rql.pace import SearchPace
 
 log = structlog.get_logger(__name__)
 
@@ -49,11 +50,13 @@ class Dispatcher:
         handlers: Iterable[SignalHandler],
         responder: Responder,
         announcements: PolicyAnnouncements,
+        search_pace: SearchPace,
     ) -> None:
         self._store = store
         self._handlers = {kind: handler for handler in handlers for kind in handler.signals}
         self._responder = responder
         self._announcements = announcements
+        self._search_pace = search_pace
         self._submitted: set[asyncio.Future[None]] = set()
         """Pending transactions. After one has failed, later deliveries wait until its own are handed back."""
 
@@ -76,6 +79,7 @@ class Dispatcher:
             # At once, so that no later delivery is processed before these.
             postponed(remaining)
         if batch.effects or batch.changes:
+            self._search_pace.busy_at = self._search_pace.now()
             # A barrier even without changes keeps responses in order.
             must_submit = batch.changes or not self._store.is_available
             stored = self._store.submit(batch.changes) if must_submit else self._store.barrier()

@@ -11,7 +11,6 @@ the subscription, and sent in pages like things. The bytes that are kept for one
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -121,13 +120,13 @@ class FullScan:
     def _read_slice(
         self, worker: SearchWorker, add: Callable[[Sequence[SearchHit], SearchWorker, ThingRights], None]
     ) -> None:
-        # Waiting for a thread does not count towards the time limit.
-        started = time.perf_counter()
+        # Waiting for a thread does not count towards the time limit, and neither do its rests.
+        started, rested = worker.pace.now(), worker.pace.rested
         rights = ThingRights(worker.world, self.subjects)
         page = worker.reading.page(self._question, rights, self._place, AT_ONCE, Budget(self._seconds_left))
         add(page.hits, worker, rights)
         self._place, self._is_over = page.place, page.is_last
-        self._seconds_left -= time.perf_counter() - started
+        self._seconds_left -= worker.pace.now() - started - (worker.pace.rested - rested)
 
     def _timeout_fault(self) -> Fault:
         return Fault(
@@ -157,7 +156,7 @@ class AggregationFeed(Feed):
             return
 
         def add(hits: Sequence[SearchHit], worker: SearchWorker, rights: ThingRights) -> None:
-            for hit in hits:
+            for hit in worker.pace.each(hits):
                 # A thing without a policy has just been deleted.
                 if (access := access_of(hit, worker, rights)) is not None:
                     groups.add(hit.thing, None if access.is_whole else access.may)

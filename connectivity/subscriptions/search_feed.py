@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -42,7 +42,8 @@ from spark_store.errors import BudgetExceeded, QueryError, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql import Predicate
 from spark_store.rql.options import read_options
-from spark_store.rql.query import Budget, ReadRights, SearchHit, SortKey, ThingQuery, ThingSearch
+from spark_store.rql.pace import SearchPace, ThreadPace
+from spark_store.rql.query import Budget, ReadRights, SearchHit, SortKey, ThingPage, ThingQuery, ThingSearch
 from spark_store.rql.search_evaluator import read
 from spark_store.search.planner import QueryPlan
 from spark_store.search.point_lookup import PointLookup, named_thing
@@ -159,10 +160,11 @@ class SearchOptions:
 
 
 class SearchWorker(NamedTuple):
-    """The read connection of a worker thread, and the current state as read by it."""
+    """The read connection of a worker thread, the current state as read by it, and the thread's pace."""
 
     reading: SearchConnection
     world: StateLookup
+    pace: ThreadPace
 
 
 class SearchService:
@@ -173,7 +175,7 @@ class SearchService:
         store: Store,
         world: StateLookup,
         now: Callable[[], datetime],
-        open_connection: Callable[[], SearchConnection],
+        open_connection: Callable[[ThreadPace], SearchConnection],
         options: SearchOptions | None = None,
         quotas: Quotas | None = None,
     ) -> None:
@@ -184,7 +186,9 @@ class SearchService:
         self.as_of: Callable[[SearchRequest, int], Feed | Fault] | None = None
         """Opens a search of the past, before an instant in nanoseconds since 1970; None without a lake."""
         self._now = now
-        self._workers = _Workers(open_connection, now, self.options.workers)
+        self.pace = SearchPace()
+        """The pace of the worker threads."""
+        self._workers = _Workers(open_connection, self.pace, now, self.options.workers)
         self.searches = SearchQueue(sys.maxsize, MAX_RUNNING, MAX_WAITING, quotas)
         """The searches whose page is being filled, and scans of all matches, however many slices they take."""
 
@@ -294,23 +298,27 @@ class SearchFeed(Feed):
         service = self._service
         if self._thing_id is not None:
             lookup = PointLookup(self._thing_id, service.world.snapshot)
-            result = self._read_slice(lookup, service.world, place, limit, budget, max_bytes)
+            result = self._read(lookup, service.world, place, limit, budget, max_bytes)
             await service.store.barrier()
-            return result
-        return await service.look(
-            self._request.subjects,
-            lambda worker: self._read_slice(worker.reading, worker.world, place, limit, budget, max_bytes),
-        )
+            return self._slice(result, result.hits)
 
-    def _read_slice(
+        def look(worker: SearchWorker) -> _Slice:
+            result = self._read(worker.reading, worker.world, place, limit, budget, max_bytes)
+            return self._slice(result, worker.pace.each(result.hits))
+
+        return await service.look(self._request.subjects, look)
+
+    def _read(
         self, search: ThingSearch, world: StateLookup, place: SortKey | None, limit: int, budget: Budget, max_bytes: int
-    ) -> _Slice:
-        question, _, selection, subjects = self._request
+    ) -> ThingPage:
+        question, _, _, subjects = self._request
         if self._is_closed:
             # The feed was closed while it waited for a thread.
-            return _Slice((), place, is_last=True)
-        result = search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
-        return _Slice([item(hit, selection) for hit in result.hits], result.place, result.is_last)
+            return ThingPage((), place, is_last=True)
+        return search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
+
+    def _slice(self, result: ThingPage, hits: Iterable[SearchHit]) -> _Slice:
+        return _Slice([item(hit, self._request.selection) for hit in hits], result.place, result.is_last)
 
     def close(self) -> None:
         """Read no further slice."""
@@ -321,9 +329,14 @@ class _Workers:
     """Worker threads, each with a connection of its own."""
 
     def __init__(
-        self, open_connection: Callable[[], SearchConnection], now: Callable[[], datetime], number: int
+        self,
+        open_connection: Callable[[ThreadPace], SearchConnection],
+        pace: SearchPace,
+        now: Callable[[], datetime],
+        number: int,
     ) -> None:
         self._open = open_connection
+        self._pace = pace
         self._now = now
         self._threads = ThreadPoolExecutor(max_workers=number, thread_name_prefix="search")
         self._queue = SearchQueue(number, number, sys.maxsize)
@@ -363,10 +376,11 @@ class _Workers:
     def _run(self, look: Callable[[SearchWorker], Result]) -> Result:
         worker: SearchWorker | None = getattr(self._thread_local, "worker", None)
         if worker is None:
-            reading = self._open()
+            pace = ThreadPace(self._pace)
+            reading = self._open(pace)
             self._opened.append(reading)
             worker = self._thread_local.worker = SearchWorker(
-                reading, CurrentStateLookup(reading.snapshot, self._timestamp)
+                reading, CurrentStateLookup(reading.snapshot, self._timestamp), pace
             )
         try:
             return look(worker)

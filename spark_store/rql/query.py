@@ -7,7 +7,6 @@ not know. Unreadable fields take part neither in the filter nor in the order (Di
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
@@ -147,10 +146,6 @@ class Budget:
 
     def left(self) -> float:
         return self.seconds - self.spent
-
-    def spend(self, since: float) -> None:
-        """`since`: `time.perf_counter()` when the looking began."""
-        self.spent += time.perf_counter() - since
 
 
 PAGE_BYTES: Final = 1 << 20

@@ -7,7 +7,6 @@ may. `spark_store.search.scan` uses it.
 from __future__ import annotations
 
 import sqlite3
-import time
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -15,6 +14,7 @@ import msgspec
 
 from mappings.ids import namespace_of
 from spark_store.rql.order import TypeRank
+from spark_store.rql.pace import ThreadPace
 from spark_store.search.index import COMPLETE, DeclaredPathState
 
 CHUNK: Final = 128
@@ -41,23 +41,29 @@ _ARRAY: Final = int(TypeRank.ARRAY)
 
 
 class Deadline:
-    """The end of a search's time. SQLite calls `tick` now and then."""
+    """The end of a search's time, in which its thread rests now and then. Rests move the deadline."""
 
-    __slots__ = ("_deadline", "_slice", "has_stopped")
+    __slots__ = ("_deadline", "_pace", "_slice", "has_stopped")
 
-    def __init__(self, deadline: float, slice_seconds: float) -> None:
-        """`deadline` is that of `time.perf_counter`; after the slice a page returns its results."""
+    def __init__(self, deadline: float, slice_seconds: float, pace: ThreadPace) -> None:
+        """`deadline` is that of the pace's clock; after the slice, with its rests, a page returns its results."""
         self._deadline = deadline
-        self._slice = min(deadline, time.perf_counter() + slice_seconds)
+        self._pace = pace
+        self._slice = min(deadline, pace.now() + slice_seconds)
         self.has_stopped = False
 
     def tick(self) -> int:
-        if time.perf_counter() > self._deadline:
+        """Rest if the thread has to, and return whether the time is over. Called for rows, and by SQLite."""
+        now = self._pace.now()
+        if now >= self._pace.ends:
+            now, before = self._pace.rest(now), now
+            self._deadline += now - before
+        if now > self._deadline:
             self.has_stopped = True
         return int(self.has_stopped)
 
     def is_late(self) -> bool:
-        return time.perf_counter() > self._slice
+        return self._pace.now() > self._slice
 
 
 class SearchTimeout(Exception):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +23,7 @@ from mappings.ids import EntityId
 from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable, translate_sqlite_error
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import PAGE_BYTES, Budget, ReadRights, SearchHit, SortField, SortKey, ThingPage, ThingQuery
 from spark_store.search.candidates import CachedCandidates
 from spark_store.search.planner import QueryPlan
@@ -51,10 +51,11 @@ _SNAPSHOT: Final = "SELECT revision, created, modified, state, policy FROM entit
 class SqliteSearch:
     """The search over a journal's file. One thread at a time may use it."""
 
-    def __init__(self, path: str | Path, *, slice_seconds: float = SLICE) -> None:
-        """The file exists, and has the newest schema. Raises StoreUnavailable."""
+    def __init__(self, path: str | Path, pace: ThreadPace | None = None, *, slice_seconds: float = SLICE) -> None:
+        """The file exists, and has the newest schema. Without `pace` nothing rests. Raises StoreUnavailable."""
         self.path = str(path)
         self._slice = slice_seconds
+        self._pace = pace or ThreadPace(SearchPace())
         self._known: OrderedDict[int, tuple[ThingQuery, CachedCandidates]] = OrderedDict()
         with self._translating():
             self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
@@ -78,8 +79,8 @@ class SqliteSearch:
 
         Raises BudgetExceeded, StoreUnavailable.
         """
-        started = time.perf_counter()
-        clock = Deadline(started + budget.left(), self._slice)
+        started, rested = self._pace.now(), self._pace.rested
+        clock = Deadline(started + budget.left(), self._slice, self._pace)
         hits: list[SearchHit] = []
         place, is_last = after, True
         with self._translating(), self._read_view(clock) as read_view:
@@ -110,7 +111,7 @@ class SqliteSearch:
         if hits or is_last:
             budget.spent = 0.0
         else:
-            budget.spend(started)
+            budget.spent += self._pace.now() - started - (self._pace.rested - rested)
             if clock.has_stopped or budget.left() <= 0:
                 raise BudgetExceeded(budget.seconds)
         return ThingPage(hits, place, is_last)
@@ -134,7 +135,7 @@ class SqliteSearch:
 
     def explain(self, question: ThingQuery, rights: ReadRights, limit: int = 25) -> QueryPlan:
         """Return the plan of the first page at this moment. Raises StoreUnavailable."""
-        clock = Deadline(time.perf_counter() + Budget().seconds, self._slice)
+        clock = Deadline(self._pace.now() + Budget().seconds, self._slice, self._pace)
         with self._translating(), self._read_view(clock) as read_view:
             return OrderedScan(read_view, question, rights, limit, CachedCandidates()).plan()
 
@@ -171,6 +172,7 @@ class SqliteSearch:
     @contextlib.contextmanager
     def _read_view(self, clock: Deadline) -> Iterator[ReadView]:
         """Open a read view until the deadline."""
+        self._pace.begin()
         self._connection.set_progress_handler(clock.tick, _OPERATIONS)
         try:
             self._connection.execute("BEGIN")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ class _Taking(Link):
 async def _in_process(path: Path, scale: Scale) -> tuple[float, float]:
     store = Store(Journal.open(path))
     decider = Decider(store, now=lambda: datetime.now(UTC))
-    searching = SearchService(store, decider.world, decider.now, lambda: SqliteSearch(path))
+    searching = SearchService(store, decider.world, decider.now, partial(SqliteSearch, path))
 
     def open_feed(signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         assert isinstance(signal.query, SearchQuery)

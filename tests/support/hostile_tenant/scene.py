@@ -48,8 +48,6 @@ class Scene:
     settings: Mapping[str, Any] = field(default_factory=dict)
     things: int = 0
     """Things of the hostile tenant that exist before."""
-    uses_threads: bool = False
-    """Whether the attack keeps threads busy beside the event loop: their processor time says nothing about a queue."""
     descriptors: int | None = None
     """How many file descriptors the service may have; None: as many as the system allows."""
 

@@ -51,6 +51,7 @@ from mappings.model.signals import Event, Message, SearchQuery, SessionQuery, Su
 from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.records import Change, DeliveryName, Snapshot
+from spark_store.rql.pace import ThreadPace
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support import memory_transport as _memory_transport  # noqa: F401 (registers the type of the connections here)
 from tests.support.clock import Clock
@@ -271,7 +272,15 @@ class ConnectionHarness:
             )
             self.handlers = open_handlers(services)
             checked = quota_check(self.store) if quota_check is not None else None
-            self.assembly = assemble(self.store, self.streams, self.decider, self.handlers, self.clock.now, checked)
+            self.assembly = assemble(
+                self.store,
+                self.streams,
+                self.decider,
+                self.handlers,
+                self.clock.now,
+                checked,
+                self.searching.pace,
+            )
             self.monitor = PrometheusRegistry()
             self.monitor.watch_subscriptions(lambda: self.streams)
         self.outbox = Outbox()
@@ -307,8 +316,8 @@ class ConnectionHarness:
         assert isinstance(self.journal, Disk)
         return self.journal
 
-    def _open_search(self) -> SearchConnection:
-        return self.search if isinstance(self.journal, Disk) else SqliteSearch(self.journal.path)
+    def _open_search(self, pace: ThreadPace) -> SearchConnection:
+        return self.search if isinstance(self.journal, Disk) else SqliteSearch(self.journal.path, pace)
 
     def _open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         if isinstance(signal.query, SearchQuery):

@@ -19,6 +19,7 @@ from connectivity.subscriptions.search_feed import SearchService, SearchWorker
 from connectivity.subscriptions.search_queue import SearchQueue
 from connectivity.twins.context import CurrentStateLookup
 from spark_store.rql.options import BY_ID
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search.aggregation import read_aggregation
@@ -129,8 +130,9 @@ async def test_rows_agree_with_a_simple_evaluation(maker: str, worlds: int, tmp_
         policies, things = a_world(random_source, names)
         open_journal, open_search = MAKERS[maker]
         journal = filled(open_journal(tmp_path / f"{world}.db"), policies, things)
+        pace = ThreadPace(SearchPace())
         search, now = open_search(journal), random_source.choice(NOWS)
-        looking = SearchWorker(search, CurrentStateLookup(search.snapshot, lambda now=now: now))  # type: ignore[misc]
+        looking = SearchWorker(search, CurrentStateLookup(search.snapshot, lambda now=now: now), pace)  # type: ignore[misc]
         for _ in range(QUESTIONS):
             subjects = tuple(random_source.sample(SUBJECTS, random_source.randint(1, 2)))
             filter = a_filter(random_source, names)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import SortField, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import ALL, CachedCandidates, CandidateSet
@@ -43,7 +44,12 @@ def put(database: StateDatabase, *attributes: dict[str, Any]) -> None:
 def reach(database: StateDatabase, text: str, subject: str = "reader") -> CandidateSet:
     question = ThingQuery(read(text, NOW), ORDER)
     return CandidateSet(
-        ReadView(database.connection, Deadline(float("inf"), 60.0)), question, {subject}, 25, True, CachedCandidates()
+        ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace()))),
+        question,
+        {subject},
+        25,
+        True,
+        CachedCandidates(),
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spark_store.rql.order import TypeRank
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.search.candidates import IdScan, ValueCandidates
 from spark_store.search.index import LARGE
 from spark_store.search.read_view import Deadline, ReadView
@@ -34,7 +35,7 @@ def thing(id: str, room: str, **attributes: Any) -> dict[str, Any]:
 
 
 def by_ids(database: StateDatabase, *namespaces: str) -> tuple[ReadView, IdScan]:
-    picture = ReadView(database.connection, Deadline(float("inf"), 60.0))
+    picture = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
     return picture, IdScan(picture, namespaces)
 
 

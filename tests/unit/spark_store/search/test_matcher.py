@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from spark_store.rql.options import read_options
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search.candidates import CachedCandidates
@@ -36,7 +37,7 @@ def judge(
     database: StateDatabase, text: str | None, access: PartialReader, sort: str = "sort(+attributes/room)", *names: str
 ) -> Matcher:
     question = ThingQuery(None if text is None else read(text, NOW), read_options(sort).order, frozenset(names))
-    picture = ReadView(database.connection, Deadline(float("inf"), 60.0))
+    picture = ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
     return Matcher(picture, question, Given({"acme:p": access}), question.order, CachedCandidates())
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.search.read_view import NAMESPACES, POLICIES, Deadline, ReadView
 from tests.support.oracles.search import StateDatabase
 
@@ -21,15 +22,15 @@ def database(tmp_path: Path) -> Iterator[StateDatabase]:
 
 
 def picture(database: StateDatabase) -> ReadView:
-    return ReadView(database.connection, Deadline(float("inf"), 60.0))
+    return ReadView(database.connection, Deadline(float("inf"), 60.0, ThreadPace(SearchPace())))
 
 
 def test_a_clock_stops_at_its_deadline_and_is_late_after_its_slice() -> None:
-    clock = Deadline(deadline=0.0, slice_seconds=60.0)
+    clock = Deadline(deadline=0.0, slice_seconds=60.0, pace=ThreadPace(SearchPace()))
     assert clock.is_late()
     assert clock.tick()
     assert clock.has_stopped
-    patient = Deadline(deadline=float("inf"), slice_seconds=60.0)
+    patient = Deadline(deadline=float("inf"), slice_seconds=60.0, pace=ThreadPace(SearchPace()))
     assert not patient.is_late()
     assert not patient.tick()
 

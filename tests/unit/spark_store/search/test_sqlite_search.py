@@ -19,11 +19,13 @@ from spark_store.errors import BudgetExceeded, StoreUnavailable
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import read_options
+from spark_store.rql.pace import SearchPace, ThreadPace
 from spark_store.rql.query import Budget, SortField, ThingQuery
 from spark_store.rql.search_evaluator import read
 from spark_store.search import read_view
 from spark_store.search.candidates import IdScan
 from spark_store.search.sqlite_search import SqliteSearch
+from tests.support.clock import Clock
 from tests.support.oracles.search import Given, PartialReader, StateDatabase, answer, with_rights
 from tests.support.paths import VECTORS
 from tests.support.random_questions import ACCESSES, BOUNDS, DECLARED, drawn, found, large_and_small, narrow, questions
@@ -217,6 +219,21 @@ def test_a_search_that_finds_nothing_in_its_time_ends(database: StateDatabase, m
             search.page(asking("lt(_revision,0)", "sort(-_revision)"), many, None, 5, budget)
         # The connection is as good as before.
         assert found(search, asking("eq(attributes/n,3)"), many) == ["acme:0757"]
+
+
+def test_rests_beside_commands_use_up_no_time_of_a_search(database: StateDatabase, many: Given) -> None:
+    clock = Clock()
+
+    def sleep(_: float) -> None:
+        clock.advance(100.0)
+
+    pace = SearchPace(lambda: clock.advance(0.0001), sleep)
+    pace.busy_at = float("inf")
+    with closing(SqliteSearch(database.path, thread := ThreadPace(pace))) as search:
+        budget = Budget(seconds=5.0)
+        names = [hit.thing_id for hit in search.every(asking("not(lt(attributes/n,3))"), many, budget)]
+    assert thread.rested > 1_000
+    assert len(names) == len(set(names)) == 997
 
 
 def test_a_page_with_hits_resets_the_time_budget_of_the_search(search: SqliteSearch, many: Given) -> None:
