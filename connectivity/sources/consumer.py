@@ -35,6 +35,8 @@ PAUSE = 0.5
 PART_BYTES = 64 << 10
 """The most bytes of the deliveries of one turn, unless it is a single one."""
 
+_ONLY = slice(0, 1)
+"""The part of a list with a single delivery."""
 
 Handle = Callable[[Sequence[InboundDelivery], Callable[[Sequence[InboundDelivery]], None]], None]
 """Processes deliveries in order; those that the store cannot take now go to the second argument."""
@@ -44,7 +46,7 @@ class RetryBuffer:
     """The consumers of a connection, and the deliveries that wait because the store was unavailable."""
 
     def __init__(self, process: Handle, store: Store, turns: SourceTurns, *, pause: float = PAUSE) -> None:
-        self._process = process
+        self.process = process
         self._store = store
         self.turns = turns
         self.user_turns = UserTurns()
@@ -53,7 +55,8 @@ class RetryBuffer:
         self.ledger = DeliveryLedger()
         self._consumers: set[SourceConsumer] = set()
         self._held: list[tuple[InboundDelivery, SourceConsumer]] = []
-        self._recovery: asyncio.Task[None] | None = None
+        self.recovery: asyncio.Task[None] | None = None
+        """Retries the held deliveries while there are some; others wait for it."""
 
     def begin_opening(self) -> None:
         """Forget the deliveries of earlier openings of the connection."""
@@ -77,24 +80,20 @@ class RetryBuffer:
         """Remove a consumer whose link has ended, and its deliveries, which the broker will redeliver."""
         self._consumers.discard(consumer)
         self._held = [(delivery, owner) for delivery, owner in self._held if owner is not consumer]
-        if not self._consumers and self._recovery is not None:
-            self._recovery.cancel()
-            self._recovery = None
+        if not self._consumers and self.recovery is not None:
+            self.recovery.cancel()
+            self.recovery = None
 
     async def begin_turn(self, user: UserTurns) -> None:
         """Wait until no deliveries are held, and for a turn of the user, who has none while it waits."""
         while True:
-            while self._recovery is not None:
-                await asyncio.shield(self._recovery)
+            while self.recovery is not None:
+                await asyncio.shield(self.recovery)
             if not self.turns.begin(user):
                 await self.turns.wait(user)
-            if self._recovery is None:
+            if self.recovery is None:
                 return
             self.turns.end(user, 0)
-
-    def handle(self, deliveries: Sequence[InboundDelivery], consumer: SourceConsumer) -> None:
-        """Process deliveries in a turn."""
-        self._process(deliveries, partial(self._hold, dict.fromkeys(deliveries, consumer)))
 
     def unsettled_seconds(self, now: float) -> Mapping[int, float]:
         """Return the age of the oldest unsettled delivery by source; 0 if all are settled."""
@@ -112,7 +111,7 @@ class RetryBuffer:
         responses, and not for deliveries that wait for others.
         """
         for consumer in self._consumers:
-            if not consumer.is_working or not self._store.is_available or self._recovery is not None:
+            if not consumer.is_working or not self._store.is_available or self.recovery is not None:
                 consumer.working_since = now
             elif now - consumer.working_since > timeout:
                 for delivery in consumer.unsettled():
@@ -121,15 +120,16 @@ class RetryBuffer:
                     if now - delivery.ours_since > timeout:
                         consumer.reject(delivery, now)
 
-    def _hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
+    def hold(self, owners: Mapping[InboundDelivery, SourceConsumer], deliveries: Sequence[InboundDelivery]) -> None:
+        """Keep deliveries for a retry, each with the consumer it came by."""
         held = [(delivery, owners[delivery]) for delivery in deliveries if owners[delivery] in self._consumers]
         if not held:
             return
         for delivery, _ in held:
             delivery.route.meter.inbound("held")
         self._held += held
-        if self._recovery is None:
-            self._recovery = asyncio.get_running_loop().create_task(self._recover())
+        if self.recovery is None:
+            self.recovery = asyncio.get_running_loop().create_task(self._recover())
 
     async def _recover(self) -> None:
         """Retry the held deliveries; an internal error ends the links, so that brokers redeliver."""
@@ -140,7 +140,7 @@ class RetryBuffer:
         except Exception as error:
             for consumer in self._consumers:
                 consumer.stop(error)
-        self._recovery = None
+        self.recovery = None
 
     async def _wait_for_store(self) -> None:
         """Wait until the store is available, and everything submitted to it is durable."""
@@ -169,7 +169,7 @@ class RetryBuffer:
                 break
             # A link that has ended in the meantime has its deliveries redelivered.
             ready = [inbound for inbound, owner in retried[part] if owner in self._consumers]
-            self._process(ready, partial(self._hold, owners))
+            self.process(ready, partial(self.hold, owners))
             await asyncio.sleep(0)
 
 
@@ -245,14 +245,16 @@ class SourceConsumer:
                 while end < len(deliveries):
                     if end:
                         await asyncio.sleep(0)
-                    await buffer.begin_turn(user)
-                    part = next_part(deliveries, end, user.most)
+                    if turns.alone is not user or buffer.recovery is not None:
+                        await buffer.begin_turn(user)
+                    part = _ONLY if len(deliveries) == 1 else next_part(deliveries, end, user.most)
                     end = part.stop
                     try:
                         inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
-                        buffer.handle(inbound, self)
+                        buffer.process(inbound, partial(buffer.hold, dict.fromkeys(inbound, self)))
                     finally:
-                        turns.end(user, end - part.start)
+                        if turns.alone is not user:
+                            turns.end(user, end - part.start)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None

@@ -3,7 +3,8 @@
 A user is a peer's token, certificate or address at a listener, or a connection to a broker. In a turn some deliveries of a
 user are decoded and decided. Users compete while several of them have had turns within `RECENT` seconds. Then there is one
 turn in each pass of the event loop, in which users alternate; a user rests after a turn for as long as the turn took; and a
-user with changes that are not durable yet waits while the store has `BACKLOG` to write. A user alone is not slowed down.
+user with changes that are not durable yet waits while the store has `BACKLOG` to write. A user alone is not slowed down,
+and its turns are not noted.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ class SourceTurns:
         self._waiting: dict[UserTurns, deque[asyncio.Future[None]]] = {}
         self._count = 0
         """How many turns have ended."""
+        self.alone: UserTurns | None = None
+        """The user that had all turns of the last time: it need neither begin nor end one."""
         self._holder: UserTurns | None = None
         """The user with the turn of this pass of the event loop."""
 
@@ -78,6 +81,7 @@ class SourceTurns:
             user.most = user.fitting
         else:
             user.most = MOST_DELIVERIES
+            self.alone, self._progress.is_shared = user, False
         user.begun = now
         return True
 
@@ -116,6 +120,12 @@ class SourceTurns:
     def _competes(self, user: UserTurns, now: float) -> bool:
         """Whether another user has had a turn recently, or waits for one."""
         recent = self._recent
+        if self.alone is not None and self.alone is not user:
+            # Its last turn may have been just now, and all changes may be its own.
+            self.alone.ended, self.alone.submitted = now, self._progress.submits
+            recent[self.alone] = None
+            recent.move_to_end(self.alone)
+            self.alone = None
         while recent and next(iter(recent)).ended + RECENT < now:
             recent.popitem(last=False)
         return self._holder is not None or len(recent) > (user in recent)

@@ -92,10 +92,6 @@ class Progress:
         weights = [each.weight for part in self._pending() for each in part if each.changes]
         return len(weights), sum(weights)
 
-    def has_grown(self, submits: int) -> bool:
-        """Whether the only user has submitted changes since there were so many."""
-        return not self.is_shared and self.submits > submits
-
     @staticmethod
     def take_barriers(queue: deque[PendingCommit]) -> Iterator[PendingCommit]:
         """Take the barriers that a queue begins with, so that none delays the commit before it."""

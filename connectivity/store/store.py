@@ -384,8 +384,10 @@ class Store:
 
     def _gather(self, seen: int) -> None:
         """Write once a turn of the event loop brings no more changes, so that each state is written once."""
-        if self.progress.has_grown(seen) and 0 < len(self._queue) < GATHER and self._queue[-1].step is None:
-            asyncio.get_running_loop().call_soon(self._gather, self.progress.submits)
+        progress, queue = self.progress, self._queue
+        has_grown = progress.submits > seen and not progress.is_shared
+        if has_grown and 0 < len(queue) < GATHER and queue[-1].step is None:
+            asyncio.get_running_loop().call_soon(self._gather, progress.submits)
         else:
             self._write()
 

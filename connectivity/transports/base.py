@@ -61,11 +61,8 @@ class Delivery:
     arrived: float = field(default_factory=monotonic)
     outcome: Outcome | None = None
     ours_since: float = 0.0
-
-    @property
-    def user(self) -> Hashable | None:
-        """The user of a link that several share; None if the link has one user."""
-        return None
+    user: Hashable | None = None
+    """The user of a link that several share; None if the link has one user."""
 
     def settle(self, outcome: Outcome = Outcome.SETTLED) -> None:
         """Acknowledge or reject the delivery, unless it is settled already."""

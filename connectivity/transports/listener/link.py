@@ -180,16 +180,16 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         """Deliver a message of a peer to each of these sources."""
         if self.is_over or not sources:
             return
+        assert peer.share is not None, "peers are admitted before they send messages"
+        assert peer.bytes_share is not None
         shared: SharedDelivery[PeerDelivery] | None = None
         for number, source in enumerate(sources):
             copy = PeerDelivery(envelope, address, None, False, self._ended, peer.id)
-            copy.peer = peer
+            copy.peer, copy.user = peer, peer.share.user
             if len(sources) > 1:
                 shared = SharedDelivery(copy, len(sources)) if number == 0 else shared
             copy.shared = shared
             self._inboxes[source].add(copy)
-        assert peer.share is not None, "peers are admitted before they send messages"
-        assert peer.bytes_share is not None
         peer.unsettled += 1
         peer.share.take()
         peer.bytes_share.take(len(envelope.payload))

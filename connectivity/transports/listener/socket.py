@@ -14,7 +14,6 @@ import asyncio
 import secrets
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Hashable
 from typing import Any, Protocol, cast
 
 from connectivity.errors import PublishFailed
@@ -53,12 +52,6 @@ class PeerDelivery(Delivery):
 
     peer: Socket
     shared: SharedDelivery[PeerDelivery] | None
-
-    @property
-    def user(self) -> Hashable:
-        share = self.peer.share
-        assert share is not None, "only admitted peers have deliveries"
-        return share.user
 
 
 class Socket(asyncio.Protocol, ABC):

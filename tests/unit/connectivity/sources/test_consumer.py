@@ -386,12 +386,12 @@ async def test_a_connection_whose_deliveries_are_held_keeps_no_turn_from_others(
     other = UserTurns()
     turns.begin(other)
     turns.end(other, 1)
-    buffer._recovery = asyncio.get_running_loop().create_task(asyncio.sleep(PATIENCE))
+    buffer.recovery = asyncio.get_running_loop().create_task(asyncio.sleep(PATIENCE))
     waiting = asyncio.create_task(buffer.begin_turn(buffer.user_turns))
     await pause()
     assert not waiting.done()
     assert turns.begin(other)
     turns.end(other, 1)
-    recovery, buffer._recovery = buffer._recovery, None
+    recovery, buffer.recovery = buffer.recovery, None
     recovery.cancel()
     waiting.cancel()

@@ -30,7 +30,7 @@ async def reject_overdue(running: Running, after: float = LATER) -> list[Any]:
 async def forgetful(monkeypatch: pytest.MonkeyPatch, *sources: dict[str, Any]) -> Running:
     """A connection whose deliveries are lost by a mistake in the dispatcher."""
     running = await Running.opened(*sources)
-    monkeypatch.setattr(running.supervisor.deliveries, "_process", lambda *_: None)
+    monkeypatch.setattr(running.supervisor.deliveries, "process", lambda *_: None)
     return running
 
 

@@ -60,6 +60,25 @@ async def test_a_user_alone_never_waits() -> None:
     assert all(world.turn(user, seconds=0.05, weight=BACKLOG) for _ in range(10))
 
 
+async def test_a_user_alone_competes_from_the_first_turn_of_another_one_on() -> None:
+    world, busy, other = World(), UserTurns(), UserTurns()
+    world.turns.begin(busy)
+    assert world.turns.alone is busy, "its turns need not be noted"
+    world.submit(BACKLOG)
+    assert world.turn(other)
+    assert world.turns.alone is None
+    assert world.progress.is_shared
+    await passes()
+    assert not world.turns.begin(busy), "all undurable changes are taken for its own"
+    world.commit()
+    assert world.turn(busy)
+    await passes()
+    world.now += 2 * RECENT
+    assert world.turns.begin(other)
+    assert world.turns.alone is other
+    assert not world.progress.is_shared
+
+
 async def test_a_user_who_competes_rests_after_a_turn_as_long_as_it_took() -> None:
     world, busy, other = World(), UserTurns(), UserTurns()
     assert world.turn(other)

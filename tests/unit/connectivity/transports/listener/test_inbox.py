@@ -20,7 +20,7 @@ class _Peer:
 
 def _delivery(peer: _Peer, number: int) -> PeerDelivery:
     delivery = PeerDelivery(Envelope(b"%d" % number, {}), "/twins", None, False, lambda *_: None)
-    delivery.peer = peer  # type: ignore[assignment] # only its share is asked for
+    delivery.user = peer.share.user
     return delivery
 
 
