@@ -33,6 +33,12 @@ _TURN_SECONDS = 0.0005
 _PAUSE = 1.0
 """Seconds until the next try when the system refuses, such as for lack of file descriptors."""
 
+FULL_PAUSE = 0.01
+"""Seconds until the next socket is accepted when there are too few file descriptors.
+
+Nobody can connect then, and closing sockets as fast as a flood opens them takes the system much time.
+"""
+
 _UNAVAILABLE = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 
 
@@ -83,12 +89,14 @@ class Acceptor:
                 await asyncio.sleep(_PAUSE)
                 continue
             peer = None
-            if is_reserved(accepted.fileno()):
+            if is_full := is_reserved(accepted.fileno()):
                 self._link.turned_away("the process has too few file descriptors left")
             else:
                 peer = self._link.accepted(network_of(address[0]))
             if peer is None:
                 accepted.close()
+                if is_full:
+                    await asyncio.sleep(FULL_PAUSE)
             else:
                 task = loop.create_task(self._open(accepted, peer))
                 self._opening.add(task)

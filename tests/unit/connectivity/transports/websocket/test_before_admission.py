@@ -131,6 +131,18 @@ async def test_a_socket_with_one_of_the_last_descriptors_is_closed() -> None:
         await way.client()
 
 
+async def test_after_a_socket_with_one_of_the_last_descriptors_others_wait() -> None:
+    async with opened() as way:
+        present = await way.client()
+        with patch.object(acceptor, "is_reserved", lambda _: True), patch.object(acceptor, "FULL_PAUSE", 3600.0):
+            async with raw(way):
+                await wait_until(lambda: bool(reasons(way)))
+                async with raw(way):
+                    for _ in range(20):
+                        await (await present.ping())
+                    assert reasons(way) == {}, "the second socket is not accepted yet"
+
+
 # ── the opening request ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
