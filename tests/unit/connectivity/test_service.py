@@ -85,6 +85,7 @@ async def test_the_use_of_quotas_per_day_is_stored_at_the_stop(tmp_path: Path) -
     await made.close()
 
 
+@pytest.mark.extra("spark")
 async def test_quotas_bound_the_searches_of_the_service(tmp_path: Path) -> None:
     quotas = [{"subjects": ["*"], "searches": 1}]
     made = Service(Settings(connections_dir=tmp_path, data_dir=tmp_path, quotas=quotas), lambda: NOW)
@@ -111,6 +112,7 @@ async def test_a_subscribe_with_an_unreadable_filter_has_a_fault_for_a_feed(serv
     assert refused.error == "rql.expression.invalid"
 
 
+@pytest.mark.extra("spark")
 async def test_a_service_without_connections_is_ready(service: Service) -> None:
     assert service.readiness()[0] is False, "nobody has looked yet"
     await service.registry.refresh()

@@ -125,6 +125,7 @@ async def test_an_answer_that_cannot_be_written_says_why() -> None:
     assert "connectivity:message.sending.failed" in signal["replies"]["response"]["nothing"]
 
 
+@pytest.mark.extra("javascript")
 async def test_scripts_have_their_say_both_ways() -> None:
     definitions = {
         "device": {"mappingEngine": "JavaScript", "options": {"incomingScript": DEVICE, "outgoingScript": SHORT}}

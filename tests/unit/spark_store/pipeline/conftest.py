@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.lake.pipeline_process import DataFolder
+if TYPE_CHECKING:
+    from tests.support.lake.pipeline_process import DataFolder
 
 
 @pytest.fixture
 def data_folder(tmp_path: Path) -> DataFolder:
+    # Some of these tests run without the extras that its module needs.
+    from tests.support.lake.pipeline_process import DataFolder
+
     return DataFolder(tmp_path / "data")
