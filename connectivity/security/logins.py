@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
 import structlog
+from cachetools import FIFOCache
 
 log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ class FailedLoginDelays:
         self._now = now
         self._most_delayed = most_delayed
         self._about = about
-        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self._peers: FIFOCache[str, _Peer] = FIFOCache(_MAX_PEERS)
 
     def is_full(self, address: str) -> bool:
         """Whether this address has the most delayed responses, so that no more tokens are checked."""
@@ -39,12 +39,10 @@ class FailedLoginDelays:
 
     def record_failure(self, address: str) -> float:
         """A wrong token came from here: how many seconds its answer waits. Call `record_answer` afterwards."""
-        peer = self._peers.pop(address, None)
+        peer = self._peers.get(address)
         if peer is None or (self._now() - peer.last > _FORGET_SECONDS and not peer.waiting):
             peer = _Peer()
         self._peers[address] = peer
-        while len(self._peers) > _MAX_PEERS:
-            self._peers.popitem(last=False)
         peer.last = self._now()
         peer.failures += 1
         peer.waiting += 1

@@ -8,10 +8,12 @@ wait. `ResendFrames` returns the frames of one resend: none before its first mes
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
+
+from cachetools import FIFOCache
 
 from mappings.streamr import errors
 from mappings.streamr.errors import ErrorSubject, RequestRejected, Sub
@@ -58,7 +60,7 @@ class Resends:
         self._running: dict[int, ResendTicket] = {}
         self._start_times: deque[float] = deque(maxlen=self._limits.per_second)
         self._delayed: dict[int, float] = {}
-        self._empty_resends: OrderedDict[_ResendKey, tuple[int, float]] = OrderedDict()
+        self._empty_resends: FIFOCache[_ResendKey, tuple[int, float]] = FIFOCache(MAX_REMEMBERED)
 
     def __repr__(self) -> str:
         counts = f"{len(self._running)} running, {len(self._waiting)} waiting, {len(self._delayed)} delayed"
@@ -114,13 +116,11 @@ class Resends:
     def _delay(self, request: Resend, now: float) -> float:
         """Return 0, 1, 2, 4 … seconds for the same repeated request."""
         question = _resend_key(request)
-        times, last = self._empty_resends.pop(question, (0, now))
+        times, last = self._empty_resends.get(question, (0, now))
         if now - last >= QUIET:
             times = 0
         delay = 0.0 if times == 0 else min(2.0 ** min(times - 1, 10), MAX_DELAY)
         self._empty_resends[question] = (times + 1, now + delay)
-        if len(self._empty_resends) > MAX_REMEMBERED:
-            self._empty_resends.popitem(last=False)
         return delay
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -19,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
+from cachetools import FIFOCache
 
 from mappings.ids import EntityId
 from mappings.model.signals import Event
@@ -333,24 +333,16 @@ class _Ahead:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: OrderedDict[_ReadPosition, _Run] = OrderedDict()
-        self._bytes = 0
+        self._waiting: FIFOCache[_ReadPosition, _Run] = FIFOCache(WAITING_BYTES, lambda run: int(run.rows.nbytes))
 
     def take(self, place: _ReadPosition) -> _Run | None:
         with self._lock:
-            if (found := self._waiting.pop(place, None)) is not None:
-                self._bytes -= found.rows.nbytes
-            return found
+            return self._waiting.pop(place, None)
 
     def put(self, place: _ReadPosition, run: _Run) -> None:
-        with self._lock:
-            if (former := self._waiting.pop(place, None)) is not None:
-                self._bytes -= former.rows.nbytes
+        # A run that is larger than all of them together is not kept.
+        with self._lock, contextlib.suppress(ValueError):
             self._waiting[place] = run
-            self._bytes += run.rows.nbytes
-            while self._bytes > WAITING_BYTES:
-                _, gone = self._waiting.popitem(last=False)
-                self._bytes -= gone.rows.nbytes
 
 
 def _events(entity: EntityId, rows: pa.Table, max_bytes: int) -> list[Event]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,6 +24,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+from cachetools import LRUCache
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem
@@ -351,20 +352,17 @@ class Footers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._footers: OrderedDict[str, _Footer] = OrderedDict()
+        self._footers: LRUCache[str, _Footer] = LRUCache(FOOTERS)
 
     def of(self, path: str) -> _Footer:
         """Raises OSError, ArrowException."""
         with self._lock:
             if (found := self._footers.get(path)) is not None:
-                self._footers.move_to_end(path)
                 return found
         fragment = _FORMAT.make_fragment(path, _FILES)
         found = _Footer(fragment, tuple(_row_groups(fragment.metadata)))
         with self._lock:
             self._footers[path] = found
-            while len(self._footers) > FOOTERS:
-                self._footers.popitem(last=False)
         return found
 
     def keep(self, paths: set[str], folder: str) -> None:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from cachetools import LRUCache
 
 from mappings.ids import EntityId
 from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable, translate_sqlite_error
@@ -56,7 +56,7 @@ class SqliteSearch:
         self.path = str(path)
         self._slice = slice_seconds
         self._pace = pace or ThreadPace(SearchPace())
-        self._known: OrderedDict[int, tuple[ThingQuery, CachedCandidates]] = OrderedDict()
+        self._known: LRUCache[int, tuple[ThingQuery, CachedCandidates]] = LRUCache(_REMEMBERED)
         with self._translating():
             self._connection = sqlite3.connect(self.path, timeout=1.0, isolation_level=None, check_same_thread=False)
             try:
@@ -164,9 +164,6 @@ class SqliteSearch:
         if entry is None or entry[0] is not question:
             # Keeping the query keeps its identity from being reused.
             entry = self._known[key] = (question, CachedCandidates())
-            if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
-        self._known.move_to_end(key)
         return entry[1]
 
     @contextlib.contextmanager
