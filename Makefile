@@ -71,7 +71,8 @@ docs: $(READY) ## write the generated pages
 	@$(RUN)/python -m tools.docs
 
 sbom: $(READY) ## the software bill of materials, as CycloneDX: build/sbom.cdx.json
-	@$(RUN)/python tools/sbom.py
+	@mkdir -p build
+	@$(RUN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --sv 1.6 -o build/sbom.cdx.json
 
 serve: $(READY) ## the service with the example connections, beside its brokers
 	@tools/brokers --demo
