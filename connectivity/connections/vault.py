@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from connectivity.config.problems import json_path
 from connectivity.connections.secret_references import REFERENCE
 from connectivity.errors import AlteredSecret, DefinitionError, Problem, UnknownKey
+from connectivity.security.cipher import Cipher
 from connectivity.security.keys import key_id
 from connectivity.security.uri import END_OF_USER, MASK, is_secret_option, mask_uri, parse_uri
 
@@ -39,7 +36,6 @@ _FIELDS = (
 _SENT = frozenset({"uri", "credentials.password", "sshTunnel.credentials.password"})
 """The secrets that the other side gets to see. A private key never leaves."""
 
-_NONCE_BYTES = 12
 _SEALED = re.compile(r"sealed:v1:(?P<key>[0-9a-f]{16}):(?P<text>[A-Za-z0-9_-]+)")
 _REFERENCES = re.compile(rf"(?:{REFERENCE.pattern.replace('?P<kind>', '').replace('?P<name>', '')})+")
 _AUTHORITY = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://(?P<authority>[^/?#]*)")
@@ -61,7 +57,7 @@ class Vault:
     def __init__(self, keys: Sequence[bytes] = (), make_key: Callable[[], bytes] | None = None) -> None:
         """`make_key` is called once, at the first secret that is to be sealed while there is no key."""
         self._newest = key_id(keys[0]) if keys else None
-        self._ciphers = {key_id(key): AESGCM(key) for key in keys}
+        self._ciphers = {key_id(key): Cipher(key) for key in keys}
         self._make_key = make_key
 
     def __repr__(self) -> str:
@@ -133,14 +129,12 @@ class Vault:
         if self._newest is None and self._make_key is not None:
             made = self._make_key()
             self._newest = key_id(made)
-            self._ciphers = {self._newest: AESGCM(made), **self._ciphers}
+            self._ciphers = {self._newest: Cipher(made), **self._ciphers}
         if self._newest is None:
             raise UnknownKey(connection, path, "no key to seal it with, expected secrets.key or secrets.key_file")
-        nonce = os.urandom(_NONCE_BYTES)
-        ciphertext = self._ciphers[self._newest].encrypt(
-            nonce, text.encode("utf-8"), _associated_data(self._newest, connection, path)
-        )
-        return f"sealed:v1:{self._newest}:{base64.urlsafe_b64encode(nonce + ciphertext).decode().rstrip('=')}"
+        bound = _associated_data(self._newest, connection, path)
+        sealed = self._ciphers[self._newest].seal(text.encode("utf-8"), bound)
+        return f"sealed:v1:{self._newest}:{base64.urlsafe_b64encode(sealed).decode().rstrip('=')}"
 
     def _open(self, connection: str, path: str, text: str) -> str:
         match = _SEALED.fullmatch(text)
@@ -153,8 +147,8 @@ class Vault:
         try:
             raw = base64.b64decode(match["text"] + "=" * (-len(match["text"]) % 4), b"-_", validate=True)
             bound = _associated_data(match["key"], connection, path)
-            return cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], bound).decode("utf-8")
-        except (InvalidTag, ValueError):
+            return cipher.open(raw, bound).decode("utf-8")
+        except ValueError:
             raise AlteredSecret(connection, path, "a secret that was altered or moved after it was sealed") from None
 
 

@@ -148,6 +148,17 @@ class RequestReply:
         self.pending = PendingRequests(clock, self._finish)
         self.announcements = announcements
 
+    def _can_have_read(self, signal: Command | Live, arrival: InboundDelivery) -> bool:
+        """Whether the sender may read a signal, or a target of its connection to a broker.
+
+        A listener has no such targets: its peers do not trust each other.
+        """
+        route = arrival.route
+        receivers = () if route.is_listener else self._members.receivers(route.connection_id)
+        return any(
+            may_acknowledge(signal, subjects, self._world) for subjects in (arrival.received.subjects, *receivers)
+        )
+
     def duplicate(self, signal: Command | Message | LiveCommand, arrival: InboundDelivery) -> Fault | None:
         """Return a fault if another signal already waits with this correlation ID.
 
@@ -279,7 +290,8 @@ class RequestReply:
     def acknowledge(self, ack: Acknowledgement, arrival: InboundDelivery) -> ErrorResponse | None:
         """Pass an acknowledgement to its request; return an error if its source does not declare the label.
 
-        That of a sender who cannot read the signal is treated as one without a request, even if it has the correlation ID.
+        That of a sender who cannot have read the signal is treated as one without a request, even if it has the correlation
+        ID.
         Raises StoreUnavailable.
         """
         fault = refusal(ack, arrival.route.declared)
@@ -291,7 +303,7 @@ class RequestReply:
         if (
             pending is None
             or pending.collector.channel != ack.channel
-            or not may_acknowledge(pending.signal, arrival.received.subjects, self._world)
+            or not self._can_have_read(pending.signal, arrival)
             or not self.pending.acknowledge(pending, ack)
         ):
             # It is late, was not requested, or its sender cannot have read the signal; no error response is expected.

@@ -12,21 +12,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
-import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from connectivity.errors import OperationRefused
+from connectivity.security.cipher import Cipher
 from connectivity.subscriptions.aggregation_feed import FullScan
 from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from connectivity.subscriptions.search_feed import SearchFeed, SearchRequest, SearchService, SearchWorker
@@ -70,7 +68,6 @@ class HttpSearchPage(NamedTuple):
 
 
 _CURSOR: Final = re.compile(r"(?:^|,)cursor\((?P<cursor>[^,)\"\\]*)\)(?=,|$)")
-_NONCE_BYTES: Final = 12
 _MAX_CURSOR_LENGTH: Final = 16 * 1024
 """The longest cursor in characters, which has to fit into the head of a request."""
 
@@ -232,14 +229,14 @@ def split_options(text: str | None) -> tuple[str | None, str | None]:
 class CursorCipher:
     """Encrypts places into cursors."""
 
-    def __init__(self) -> None:
-        self._cipher = AESGCM(AESGCM.generate_key(256))
+    @cached_property
+    def _cipher(self) -> Cipher:
+        return Cipher()
 
     def seal(self, place: SortKey, now: datetime, bound: bytes) -> str:
         """Return the cursor of a place, bound to the query `bound`. Raises InvalidOption."""
         plain = msgspec.json.encode((now.timestamp(), [(int(each.rank), each.value) for each in place]))
-        nonce = os.urandom(_NONCE_BYTES)
-        text = base64.urlsafe_b64encode(nonce + self._cipher.encrypt(nonce, plain, bound)).rstrip(b"=").decode()
+        text = base64.urlsafe_b64encode(self._cipher.seal(plain, bound)).rstrip(b"=").decode()
         if len(text) > _MAX_CURSOR_LENGTH:
             raise InvalidOption(
                 "The sort values are too long for a cursor.", "Sort by a path with shorter values, or by thingId."
@@ -250,8 +247,8 @@ class CursorCipher:
         """Return the value of `time:now`, and a place of `length` values. Raises InvalidOption."""
         try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-            plain = self._cipher.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
-        except (ValueError, binascii.Error, InvalidTag):
+            plain = self._cipher.open(sealed, bound)
+        except ValueError:
             raise InvalidOption(
                 "The cursor does not belong to this search.",
                 "A cursor is valid for the filter, namespaces, order and subjects that it was returned for, until the "

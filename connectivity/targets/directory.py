@@ -10,7 +10,7 @@ twice (Ditto connections, response diversion).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from connectivity.connections.model import ResponseType
@@ -40,6 +40,13 @@ class ConnectionDirectory(ConnectionComponent):
 
     def __iter__(self) -> Iterator[OpenConnection]:
         return iter(tuple(self._members.values()))
+
+    def receivers(self, connection_id: str) -> Iterator[Sequence[str]]:
+        """Return the subjects of each target of a connection."""
+        member = self._members.get(connection_id)
+        return (
+            (target.authorization_context for target in member.connection.targets) if member is not None else iter(())
+        )
 
     def opened(self, opened: OpenConnection) -> None:
         self._members[opened.connection_id] = opened

@@ -105,7 +105,7 @@ def test_a_machine_without_java_gets_an_error_with_the_missing_part(
     assert main(["optimize", "--data-dir", str(data_folder.folder)]) == EXIT_MISSING
     assert "expected Java 17 or later" in said(capsys)
     assert main(["optimize", "--data-dir", str(data_folder.folder), "--jars", str(data_folder.folder)]) == EXIT_MISSING
-    assert "`make install`" in said(capsys)
+    assert "`connectivity pipeline install`" in said(capsys)
 
 
 def test_a_busy_lake_lock_is_not_recorded_as_a_pipeline_failure(

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from connectivity.dispatch.response_router import ResponseRouter
 from connectivity.transports.base import Outcome
-from tests.support.in_process.service import ConnectionHarness, command, document, pause, source, turn, until
+from tests.support.in_process.service import OWNER, ConnectionHarness, command, document, pause, source, turn, until
 from tests.support.in_process.two_connections import (
     NACKS,
     SEEN,
@@ -79,6 +79,20 @@ async def test_an_acknowledgement_of_a_sender_who_cannot_read_the_change_is_not_
     await until(lambda: harness.answers())
     (answer,) = harness.answers()
     assert answer["value"][label]["payload"] == {"offset": 991}
+
+
+async def test_an_acknowledgement_is_accepted_from_the_connection_whose_target_can_read_the_change() -> None:
+    label = "site:seen"
+    harness = ConnectionHarness(
+        source(**NACKS),
+        source("said", "acme:stranger", declaredAcks=["{{ connection:id }}:seen"]),
+        targets=[{"address": "heard", "topics": ["_/_/things/twin/events"], "authorizationContext": [OWNER]}],
+    )
+    await harness.has_lamp()
+    harness.deliver(asking(label))
+    await until(lambda: harness.waiting_deliveries() == 1)
+    harness.deliver(acknowledgement(label, value={"offset": 991}), source=1)
+    await until(lambda: harness.waiting_deliveries() == 0)
 
 
 async def test_an_acknowledgement_may_come_before_the_change_is_durable() -> None:
