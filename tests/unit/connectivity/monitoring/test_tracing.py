@@ -463,6 +463,28 @@ def test_a_service_without_tracing_does_not_load_opentelemetry(tmp_path: Any) ->
     assert json.loads(done.stdout) == []
 
 
+_NOT_INSTALLED = """
+import sys
+from pathlib import Path
+from connectivity.config.extras import Extra
+Extra.is_installed = property(lambda extra: extra is not Extra.TRACING)
+from connectivity.service import main
+from connectivity.config.settings import Settings
+folder = Path(sys.argv[1])
+sys.exit(main(Settings(
+    data_dir=folder, connections_dir=folder, spark={"mode": "off"}, api={"port": 0},
+    tracing={"endpoint": "http://localhost:4318"},
+)))
+"""
+
+
+def test_tracing_without_its_libraries_is_a_settings_error(tmp_path: Any) -> None:
+    done = run_python(_NOT_INSTALLED, tmp_path)
+    assert done.returncode == 2
+    assert "tracing.endpoint: found http://localhost:4318" in done.stderr
+    assert "pip install 'broker-connectivity[tracing]'" in done.stderr
+
+
 # --- export to the collector ---
 
 
