@@ -95,7 +95,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     asked = application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)
     # What the service logs would stand amid what commands print.
     with capture_logs(), socket.create_server(("127.0.0.1", 0)) as listening:
-        server = Server(uvicorn.Config(asked, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
+        server = Server(uvicorn.Config(asked, ws="none", log_config=None, lifespan="off", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve([listening]))
         yield Shell(bench, f"http://127.0.0.1:{listening.getsockname()[1]}", folder)
         server.should_exit = True

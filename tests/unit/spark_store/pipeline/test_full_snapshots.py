@@ -60,7 +60,8 @@ def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[LakeW
         write_deltalake(place.path(EVENTS), pa.table({"seq": pa.array(some, pa.int64())}), mode="append")
     numbers = [moment for moment, rows in kept.items() for _ in range(rows)]
     for some in (numbers[:1], numbers[1:]):
-        table = pa.table({"as_of": pa.array(some, pa.int64()), "entity": [f"a:{it}" for it in range(len(some))]})
+        entities = pa.array([f"a:{it}" for it in range(len(some))], pa.string())
+        table = pa.table({"as_of": pa.array(some, pa.int64()), "entity": entities})
         write_deltalake(place.path(FULL_SNAPSHOTS), table, mode="append", partition_by=["as_of"])
     return LakeWriter(cast(Any, spark), place, 1), spark
 
