@@ -3,7 +3,7 @@
 A policy grants and revokes permissions on resources `thing:/…`, `policy:/…`, `message:/…` and `stream:/…`. The nearest
 explicit statement at or above a path wins, and a revoke wins over a grant at the same path (Ditto protocol, effective
 permission). An enforcer only indexes the policy's subjects when it is made; the statements about subjects are collected
-when they ask, so that a policy with thousands of permissions holds up nobody. Its answers never change.
+when they ask, so that a policy with thousands of permissions delays no other. Its answers never change.
 Subjects whose `expiry` has passed are left out; the enforcer is valid until `expires`.
 """
 

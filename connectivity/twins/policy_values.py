@@ -498,7 +498,7 @@ def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) 
         enforcer = case.world.enforcer(imported)
         if enforcer is None or not enforcer.partial(case.subjects, READ, "policy:/"):
             raise case.refuse("policies:policy.notfound", about=imported)
-    # Named labels are checked whether or not there is such an entry, which nobody else may learn.
+    # Named labels are checked even if there is no such entry: the error must not tell whether there is.
     needed = [(imported, label) for imported, wanted in added.items() for label in wanted["entries"]]
     if before is None or [*_labelled_references(before)] != [*_labelled_references(policy)]:
         references = [reference for _, reference in _labelled_references(policy) if "import" in reference]

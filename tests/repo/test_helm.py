@@ -357,7 +357,7 @@ def test_files_of_secrets_can_be_read_by_the_group_alone() -> None:
 
 
 def test_a_pod_is_announced_for_scraping_only_on_request() -> None:
-    """Without the token, whoever discovers it would get 401 again and again."""
+    """Without the token, Prometheus would get 401 at each scrape."""
     usual = of_kind("StatefulSet")["spec"]["template"]["metadata"]["annotations"]
     assert [name for name in usual if name.startswith("prometheus.io/")] == []
     announced = of_kind("StatefulSet", *CASES["example"])["spec"]["template"]["metadata"]["annotations"]

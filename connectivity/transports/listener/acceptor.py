@@ -36,7 +36,7 @@ _PAUSE = 1.0
 FULL_PAUSE = 0.01
 """Seconds until the next socket is accepted when there are too few file descriptors.
 
-Nobody can connect then, and closing sockets as fast as a flood opens them takes the system much time.
+No peer can connect then, and closing sockets as fast as a flood opens them takes the system much time.
 """
 
 _UNAVAILABLE = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
