@@ -259,6 +259,7 @@ class StoreUnavailable(StoreError):
     status = 503
 
 
+INSTALL_SPARK = "install it with: pip install 'broker-connectivity[spark]'"
 FULL = "the disk is full: make room, and writing continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service and restore it from a backup"
 

@@ -29,7 +29,15 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import asdict, replace
 
 from mappings.timestamps import utc_text
-from spark_store.errors import LakeBusy, LakeUnfit, SchemaTooNew, SparkMissing, StoreError, translate_system_error
+from spark_store.errors import (
+    INSTALL_SPARK,
+    LakeBusy,
+    LakeUnfit,
+    SchemaTooNew,
+    SparkMissing,
+    StoreError,
+    translate_system_error,
+)
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
 from spark_store.lake.tables import EVENTS, TABLES, Lake
@@ -89,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ImportError as error:
         say(
             "failed",
-            reason=f"expected the extra 'spark', found {error}; install it with: pip install 'broker-connectivity[spark]'",
+            reason=f"expected the extra 'spark', found {error}; {INSTALL_SPARK}",
             kind="SparkMissing",
         )
         return EXIT_MISSING

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from spark_store.errors import SparkMissing, StoreUnavailable, translate_system_error
+from spark_store.errors import INSTALL_SPARK, SparkMissing, StoreUnavailable, translate_system_error
 from spark_store.pipeline.java import find_java
 
 VERSION = "4.4.0"
@@ -81,7 +81,7 @@ def _find_ivy() -> Path:
     """Return the Ivy of the installed `pyspark`. It is not imported, which takes long."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise SparkMissing("expected pyspark, found none; install it with: pip install 'broker-connectivity[spark]'")
+        raise SparkMissing(f"expected pyspark, found none; {INSTALL_SPARK}")
     return next((Path(found.origin).parent / "jars").glob("ivy-*.jar"))
 
 
