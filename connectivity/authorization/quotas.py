@@ -146,6 +146,8 @@ class Quotas:
             )
             if patterns
         ]
+        self.is_empty = not self._rules
+        """Whether there is no rule."""
         self._found: dict[tuple[QuotaHolder, str], QuotaRule | None] = {}
         self._stored = QuotaCounts()
         self._daily = QuotaCounts()
@@ -159,11 +161,6 @@ class Quotas:
         """How many counts of the stored data have begun."""
         self._replaced_by = 0
         """The number of the count that the use of stored data comes from."""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is no rule."""
-        return not self._rules
 
     def allowed(self, key: QuotaKey) -> int | None:
         """Return the quota; None: unbounded."""

@@ -73,7 +73,7 @@ class Dispatcher:
             except BaseException:
                 # The commands decided so far are stored, since others may depend on them; redeliveries get their responses.
                 self._drop_pending(batch.effects)
-                self._store.submit(batch.changes)
+                self._store.submit_staged(batch.changes)
                 raise
         if remaining:
             # At once, so that no later delivery is processed before these.
@@ -82,7 +82,7 @@ class Dispatcher:
             self._search_pace.busy_at = self._search_pace.now()
             # A barrier even without changes keeps responses in order.
             must_submit = batch.changes or not self._store.is_available
-            stored = self._store.submit(batch.changes) if must_submit else self._store.barrier()
+            stored = self._store.submit_staged(batch.changes) if must_submit else self._store.barrier()
             self._submitted.add(stored)
             stored.add_done_callback(lambda future: self._on_stored(future, batch, postponed))
 

@@ -66,19 +66,16 @@ class SessionEffect(NamedTuple):
 Effect: TypeAlias = RespondEffect | ForwardEffect | SessionEffect
 
 
-class Batch:
+class Batch(msgspec.Struct, eq=False):
     """The results of one batch so far: staged changes, effects, announcements of policies.
 
     `undo` is called if the changes cannot be stored.
     """
 
-    __slots__ = ("announcements", "changes", "effects", "undo")
-
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-        self.effects: list[Effect] = []
-        self.announcements: list[PolicyAnnouncement] = []
-        self.undo: list[Callable[[], None]] = []
+    changes: list[Change] = []
+    effects: list[Effect] = []
+    announcements: list[PolicyAnnouncement] = []
+    undo: list[Callable[[], None]] = []
 
 
 class SignalHandler(Protocol):

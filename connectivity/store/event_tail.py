@@ -37,25 +37,25 @@ class EventTail:
         self._events: list[PublishedEvent] = []
         self._bytes = 0
         self._wakes: dict[Callable[[], object], None] = {}
+        self.is_followed = False
+        """Whether there are readers."""
         self.forgotten = 0
         """How many times `forget` was called. A reader that keeps events of its own compares it."""
         self.newest = 0
         """The number of the newest event that readers may have."""
-
-    @property
-    def is_followed(self) -> bool:
-        return bool(self._wakes)
 
     def follow(self, wake: Callable[[], object]) -> None:
         """Keep events from now on, and call `wake` when there are new ones. Raises StoreUnavailable."""
         if not self._wakes:
             self.newest = max(self.newest, self._journal.newest_seq())
         self._wakes[wake] = None
+        self.is_followed = True
 
     def leave(self, wake: Callable[[], object]) -> None:
         """Remove a reader. Nothing is kept after the last one has left."""
         self._wakes.pop(wake, None)
         if not self._wakes:
+            self.is_followed = False
             self._discard()
 
     def extend(self, last: int, changes: Sequence[Change]) -> None:

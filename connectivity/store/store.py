@@ -101,8 +101,10 @@ class Store:
         self._probing: asyncio.Task[None] | None = None
         self._available = asyncio.Event()
         self._available.set()
+        self.is_available = True
+        """Whether the store can write."""
         self.reason: str | None = None
-        """Why the store cannot write; None if it can."""
+        """Why it cannot; None if it can."""
 
     @classmethod
     def open(
@@ -123,10 +125,6 @@ class Store:
     def path(self) -> Path:
         """The file of the journal."""
         return Path(self._journal.path)
-
-    @property
-    def is_available(self) -> bool:
-        return self.reason is None
 
     async def wait_available(self) -> None:
         """Wait until the store can write."""
@@ -165,20 +163,22 @@ class Store:
         self._decided.add(change)
 
     def submit(self, changes: Sequence[Change]) -> asyncio.Future[None]:
-        """Queue changes, staged or not, in order; they share one commit.
+        """Stage changes, and queue them as `submit_staged` does."""
+        for change in changes:
+            self._decided.add(change)
+        return self.submit_staged(changes)
 
-        The future resolves when they are durable.
+    def submit_staged(self, changes: Sequence[Change]) -> asyncio.Future[None]:
+        """Queue staged changes, in order; they share one commit. The future resolves when they are durable.
 
         It raises StoreUnavailable if none is stored and all may be stored later, or the error of one of them; then none is
         stored either.
         """
         submitted = PendingCommit(changes, asyncio.get_running_loop().create_future())
-        if self._is_closed or self.reason is not None:
+        if self._is_closed or not self.is_available:
             self._decided.clear()
             submitted.fail(StoreUnavailable(self.reason or "the store is closed"))
             return submitted.durable
-        for change in changes:
-            self._decided.add(change)
         self.progress.submits += 1
         self._queue.append(submitted)
         self._schedule()
@@ -564,7 +564,7 @@ class Store:
         self.tail.forget()
         self._is_busy = False
         self._answers = 0
-        self.reason = str(error)
+        self.is_available, self.reason = False, str(error)
         self._available.clear()
         log.error("store unavailable", reason=self.reason, changes=sum(len(submitted.changes) for submitted in lost))
         for submitted in lost:
@@ -588,5 +588,5 @@ class Store:
                 break
         self.tail.reach(newest)
         log.info("store available again")
-        self.reason = self._probing = None
+        self.is_available, self.reason, self._probing = True, None, None
         self._available.set()

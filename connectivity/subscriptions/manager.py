@@ -62,7 +62,6 @@ from mappings.model.signals import (
     EndReason,
     ErrorResponse,
     Failed,
-    Headers,
     Next,
     Outbound,
     Request,
@@ -280,7 +279,9 @@ class SubscriptionManager(ConnectionComponent):
             kind, key, entity = subscription.kind, subscription.key, subscription.entity
             subscriber.reply.post(Failed(kind, key, entity, signal.headers, reason))
             return
-        self._mark_active(subscription, signal.headers, subscriber)
+        subscription.headers = encode(signal.headers)
+        if subscriber is not subscription.peer:
+            self._reply_to(subscription, subscriber)
         if outputs := subscription.request(signal.demand, self._second):
             self._send(subscription, outputs)
         self._start(subscription)
@@ -382,17 +383,12 @@ class SubscriptionManager(ConnectionComponent):
             if not subscriptions:
                 del self._scopes[scope, kind]
 
-    def _mark_active(self, subscription: ActiveSubscription, headers: Headers, subscriber: Subscriber) -> None:
-        subscription.headers = encode(headers)
-        if subscriber is not subscription.peer:
-            self._reply_to(subscription, subscriber)
-
     def _reply_to(self, subscription: ActiveSubscription, subscriber: Subscriber) -> None:
         """Send to this subscriber from now on."""
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
         subscription.peer = subscriber
-        receiver = subscriber.budget or self.budget(subscription.connection_id).receiver(subscriber.reader)
+        receiver = subscriber.budget or self.budget(subscriber.reply.connection_id).receiver(subscriber.reader)
         subscription.budget = receiver
         if subscriber.reader is not None:
             self._by_reader.setdefault((subscription.connection_id, subscriber.reader), set()).add(subscription)
@@ -441,7 +437,7 @@ class SubscriptionManager(ConnectionComponent):
 
     async def _pump(self, subscription: ActiveSubscription) -> PageEnd:
         """Read and send pages while there is demand; the next one when the broker has taken the last."""
-        while subscription.capacity and (feed := subscription.feed) is not None:
+        while (feed := subscription.feed) is not None:
             if not subscription.sent:
                 await feed.prepare()
             wanted, budget = self._bounds.page_bytes, subscription.budget
@@ -459,6 +455,8 @@ class SubscriptionManager(ConnectionComponent):
                 await subscription.posting.wait_until_accepted()
             if then is PageEnd.WAIT:
                 return PageEnd.WAIT
+            if not subscription.capacity:
+                break
         return PageEnd.MORE
 
     async def _wait(self, subscription: ActiveSubscription, budget: ReadAheadBudget, wanted: int) -> PageCharge:
@@ -475,7 +473,7 @@ class SubscriptionManager(ConnectionComponent):
         await self._take_turn()
         if subscription.state is SubscriptionState.CLOSED:
             return PageEnd.MORE
-        limit = min(subscription.capacity, max(self._bounds.page_items, subscription.peer.page_items))
+        limit = min(subscription.demand, max(self._bounds.page_items, subscription.peer.page_items))
         if feed.is_prompt and not subscription.sent:
             page = await self._first_page(subscription, feed, limit, charge.size)
         else:

@@ -20,6 +20,8 @@ from functools import partial
 from time import monotonic
 from typing import TypeAlias
 
+import msgspec
+
 from connectivity.errors import ConnectivityError, PublishFailed, RetriesExhausted
 from connectivity.transports.base import Done, Link, OutboundMessage
 
@@ -38,62 +40,43 @@ LARGE = 4096
 _TIMED_OUT = 408
 
 
-class PendingPublish:
+class PendingPublish(msgspec.Struct, eq=False):
     """Messages that were posted together, `count` of them.
 
     `error` is the first error among those that have ended. Setting `withdrawn` drops messages that no link has taken yet;
     after the `deadline`, in monotonic seconds, they fail. Messages of the same `flow` keep their order. `is_element`: they
-    are elements of a subscription.
+    are elements of a subscription. `taken` counts the messages that are in a link's window or beyond it, `confirmed` those
+    that have ended.
     """
 
-    __slots__ = (
-        "_accepted",
-        "count",
-        "deadline",
-        "ended",
-        "error",
-        "flow",
-        "is_element",
-        "unconfirmed",
-        "untaken",
-        "withdrawn",
-    )
-
-    def __init__(
-        self,
-        count: int,
-        ended: Done | None,
-        deadline: float | None = None,
-        *,
-        flow: Hashable = None,
-        is_element: bool = False,
-    ) -> None:
-        self.count = self.untaken = self.unconfirmed = count
-        self.error: ConnectivityError | None = None
-        self.withdrawn = False
-        self.deadline = deadline
-        self.flow = flow
-        self.is_element = is_element
-        self.ended = ended
-        self._accepted: asyncio.Future[None] | None = None
+    count: int
+    ended: Done | None
+    deadline: float | None = None
+    flow: Hashable = None
+    is_element: bool = False
+    error: ConnectivityError | None = None
+    withdrawn: bool = False
+    taken: int = 0
+    confirmed: int = 0
+    _accepted: asyncio.Future[None] | None = None
 
     async def wait_until_accepted(self) -> None:
         """Wait until the link has taken every message into its window."""
-        if self.untaken > 0:
+        if self.taken < self.count:
             if self._accepted is None:
                 self._accepted = asyncio.get_running_loop().create_future()
             await self._accepted
 
     def take(self) -> None:
-        self.untaken -= 1
-        if self.untaken == 0 and self._accepted is not None and not self._accepted.done():
+        self.taken += 1
+        if self.taken >= self.count and self._accepted is not None and not self._accepted.done():
             self._accepted.set_result(None)
 
     def confirm(self, error: ConnectivityError | None) -> None:
         if error is not None and self.error is None:
             self.error = error
-        self.unconfirmed -= 1
-        if self.unconfirmed > 0 or (ended := self.ended) is None:
+        self.confirmed += 1
+        if self.confirmed < self.count or (ended := self.ended) is None:
             return
         # The callback may know this posting: together they would wait for the garbage collector.
         self.ended = None
@@ -237,7 +220,7 @@ class OrderedQueue:
             and not (self._flows or self._returned or self._suspects or window.is_sending or window.is_behind)
             and window.in_flight < window.link.window
         ):
-            posting.untaken = 0
+            posting.taken = posting.count
             window.is_sending = True
             try:
                 self._publish(window, messages[0], posting)
@@ -260,7 +243,6 @@ class OrderedQueue:
         # Without messages the mark alone is queued.
         next(entry for entry in entries if entry.posting is posting).messages = messages or (None,)
         posting.count = len(messages)
-        posting.untaken = posting.unconfirmed = posting.count or 1
         while entries and (known := entries[0].messages) is not None:
             self._append(known, entries.popleft().posting)
         if not entries:
@@ -297,7 +279,7 @@ class OrderedQueue:
                 self._give_up()
         self._returned.extendleft(reversed(self._in_flight.values()))
         for message, posting in self._in_flight.values():
-            posting.untaken += 1
+            posting.taken -= 1
             if not posting.is_element:
                 self.answer_bytes += _size_of((message,))
         self._in_flight.clear()
@@ -404,9 +386,9 @@ class OrderedQueue:
         if self._suspects:
             self._suspects -= 1
         posting = entry[1]
-        if error is None and posting.unconfirmed == 1 and posting.error is None:
+        if error is None and posting.confirmed + 1 >= posting.count and posting.error is None:
             # As in `confirm`, without a call.
-            posting.unconfirmed = 0
+            posting.confirmed += 1
             ended, posting.ended = posting.ended, None
             if ended is not None:
                 ended(None)

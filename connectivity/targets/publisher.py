@@ -107,7 +107,7 @@ class SignalPublisher:
         messages: Sequence[OutboundMessage] = destination.outgoing(envelopes, self.qos, order)
         if span is not None:
             messages = span.carry(messages)
-        posting.count = posting.untaken = posting.unconfirmed = len(messages)
+        posting.count = len(messages)
         # The posting is known before: a link may confirm within the call.
         self.outbox.queue_for(subject, destination.address).post(messages, posting, sender)
 

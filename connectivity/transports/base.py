@@ -334,16 +334,13 @@ class ReadLimit:
     def __init__(self, most_count: int, most_bytes: int) -> None:
         self._most_count, self._most_bytes = most_count, most_bytes
         self.count = self.size = 0
+        """Of the unsettled deliveries; the link subtracts those that have ended."""
         self.is_reached = False
+        """Whether a limit was reached at the last arrival."""
 
     def arrived(self, size: int) -> None:
         self.count += 1
         self.size += size
-        self.is_reached = self.count >= self._most_count or self.size >= self._most_bytes
-
-    def ended(self, size: int) -> None:
-        self.count -= 1
-        self.size -= size
         self.is_reached = self.count >= self._most_count or self.size >= self._most_bytes
 
     def must_pause(self, *, is_paused: bool, waits_for_confirms: bool) -> bool:
@@ -352,7 +349,7 @@ class ReadLimit:
             return False
         if is_paused:
             return self.count >= self._most_count // 2 or self.size > self._most_bytes // 2
-        return self.is_reached
+        return self.count >= self._most_count or self.size >= self._most_bytes
 
     @property
     def is_exceeded(self) -> bool:

@@ -169,6 +169,6 @@ def _incarnations(entity: EntityId, world: PresentAndPast) -> Iterator[tuple[int
     ended = world.lives.ended(entity)
     present = world.snapshot(entity)
     if present is not None and present.state is not None:
-        yield (ended[0].last if ended else 0) + 1, present.revision, enforcer_of(entity, world)
+        yield (ended[0].last if ended else 0) + 1, present.revision, snapshot_enforcer(present, world)
     for incarnation in ended:
         yield *incarnation[:2], world.past_enforcer(incarnation.permissions, entity.namespace)

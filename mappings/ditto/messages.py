@@ -140,7 +140,7 @@ class _BatchParts:
         """The frame for events with this action. Raises EncodeError for an action that no event has."""
         if action not in CONTENT_TYPES:
             raise not_expressible(f"an event with the action '{action}'")
-        topic = json_bytes(entity_topic(entity, entity.type.group, "events", action).full)
+        topic = _encode(entity_topic(entity, entity.type.group, "events", action).full)
         return _Frame(
             self._opened + topic + self._headers + b'"historical-headers":',
             _DECLARED[action] + b'},"path":',

@@ -39,6 +39,8 @@ def store(connection: sqlite3.Connection, changes: Sequence[Change]) -> None:
     """Store the creators in a batch, and forget those of deleted entities."""
     for change in changes:
         for event in change.events:
+            if event.path != "/":
+                continue
             if event.is_deletion:
                 forget(connection, event.entity.type.value, event.entity.id)
             elif event.is_creation and change.creator is not None:

@@ -90,8 +90,10 @@ class AmqpLink:
 
     def ended(self, size: int) -> None:
         """Count the end of a delivery."""
-        self._unsettled.ended(size)
-        if self._is_full and not self._unsettled.count:
+        unsettled = self._unsettled
+        unsettled.count -= 1
+        unsettled.size -= size
+        if self._is_full and not unsettled.count:
             self._end()
             self._close_task = asyncio.get_running_loop().create_task(self._renew())
         else:

@@ -177,7 +177,8 @@ class MqttLink:
             if not shared.ended(outcome):
                 return
             delivery, outcome = shared.first, shared.outcome
-        self._unsettled.ended(delivery.size)
+        self._unsettled.count -= 1
+        self._unsettled.size -= delivery.size
         if delivery.qos:
             for ended, ending in self._settlement.ended(delivery, outcome):
                 assert isinstance(ended, _MqttDelivery)

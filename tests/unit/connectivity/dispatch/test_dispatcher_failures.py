@@ -145,7 +145,7 @@ async def test_a_cancelled_commit_causes_no_response(harness: ConnectionHarness)
     """As when the event loop is closed: the broker will redeliver."""
     harness.disk.hold()
     stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    harness.store.submit = lambda changes: stored  # type: ignore[method-assign]
+    harness.store.submit_staged = lambda changes: stored  # type: ignore[method-assign]
     harness.deliver(turn(1))
     stored.cancel()
     await pause()

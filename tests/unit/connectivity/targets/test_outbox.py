@@ -442,11 +442,11 @@ async def test_a_held_place_is_taken_and_over_when_all_of_its_messages_are() -> 
     outbox.attach(link)
     slow = Making(outbox)
     posting, making = slow.hold()
-    assert posting.untaken == 1
+    assert (posting.count, posting.taken) == (1, 0)
     await made(making, "a", "b")
-    assert (posting.untaken, posting.unconfirmed) == (1, 2)
+    assert (posting.count, posting.taken, posting.confirmed) == (2, 1, 0)
     link.confirm(1)
-    assert (posting.untaken, slow.ended) == (0, [])
+    assert (posting.taken, slow.ended) == (2, [])
     link.confirm()
     assert slow.ended == [None]
 

@@ -57,6 +57,11 @@ def test_a_delivery_is_settled_once() -> None:
     assert (told, delivery.outcome) == ([Outcome.DROPPED], Outcome.DROPPED)
 
 
+def end(limit: ReadLimit, size: int) -> None:
+    limit.count -= 1
+    limit.size -= size
+
+
 def must_pause(limit: ReadLimit, *, is_paused: bool = False, waits: bool = False) -> bool:
     return limit.must_pause(is_paused=is_paused, waits_for_confirms=waits)
 
@@ -70,12 +75,12 @@ def test_reading_stops_at_either_limit_until_half_of_it_is_left(count: int, size
     assert must_pause(limit)
     for _ in range(count // 2):
         assert must_pause(limit, is_paused=True)
-        limit.ended(size)
+        end(limit, size)
     if count == 1:
-        limit.ended(size)
+        end(limit, size)
     assert must_pause(limit, is_paused=True) is (count == 10)
     if count == 10:
-        limit.ended(size)
+        end(limit, size)
     assert not must_pause(limit, is_paused=True)
 
 
