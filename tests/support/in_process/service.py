@@ -363,6 +363,7 @@ class ConnectionHarness:
             self.journal.release()
         await self.host.close()
         await self.searching.close()
+        await self.event_publisher.close()
         await self.store.close()
 
     # in
