@@ -6,6 +6,8 @@ RUN := .venv/bin
 # Two workers more than there are cores; a module stays on one worker, and so does all of Spark.
 SPREAD := -n auto --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 READY := .venv/ready
+# With a note of the theme's makers about another program switched off.
+SITE := NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build -q --strict
 # Tests are compiled once, not again by each worker and each process that it starts.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -45,6 +47,7 @@ check: $(READY) ## format, lint, types, spelling, plain English, architecture, g
 	$(RUN)/codespell
 	$(RUN)/python -m tools.language
 	$(RUN)/python -m tools.docs --check
+	@$(SITE)
 	$(RUN)/pytest -q -n auto tests/repo
 
 audit: $(READY) ## whether an installed package has a known vulnerability; needs the network
@@ -67,8 +70,9 @@ wheel: $(READY) ## the package, as dist/broker_connectivity-….whl
 bench: install ## benchmarks, each figure beside that of the bare client
 	$(RUN)/python -m tests.bench
 
-docs: $(READY) ## write the generated pages
+docs: $(READY) ## write the generated pages, and build the site: build/site
 	@$(RUN)/python -m tools.docs
+	@$(SITE)
 
 sbom: $(READY) ## the software bill of materials, as CycloneDX: build/sbom.cdx.json
 	@mkdir -p build

@@ -1,4 +1,4 @@
-"""Figures and how they are shown: a table in the terminal, the same as Markdown for docs/performance.md."""
+"""Figures and how they are shown: a table in the terminal, the same as Markdown for docs/explanation/performance.md."""
 
 from __future__ import annotations
 

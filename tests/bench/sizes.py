@@ -77,7 +77,7 @@ def rows() -> Iterator[Row]:
 
 
 def table() -> str:
-    """As in docs/performance.md."""
+    """As in docs/explanation/performance.md."""
     lines = ["| bytes of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
     for row in rows():
         ditto = "–" if row.ditto is None else f"{row.ditto:g}"

@@ -1,4 +1,4 @@
-"""What docs/lake.md promises to an analyst: columns and types, and examples that are run over a lake."""
+"""What docs/explanation/lake.md promises to an analyst: columns and types, and examples that are run over a lake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import write_lake
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs" / "lake.md"
+PAGE = ROOT / "docs" / "explanation" / "lake.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 

@@ -25,7 +25,7 @@ STRANGERS = trustme.CA()
 
 @pytest.fixture(scope="module")
 def asking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMQ]:
-    """A RabbitMQ as `docs/amqp.md` configures it; the client's certificate is that of the user `device`."""
+    """A RabbitMQ as `docs/reference/amqp.md` configures it; the client's certificate is that of the user `device`."""
     certificates = Certificates.make(tmp_path_factory.mktemp("certificates"), "localhost")
     with certificates.ca.open("ab") as trusted:
         trusted.write(STRANGERS.cert_pem.bytes())

@@ -118,7 +118,7 @@ def outcomes(text: str) -> set[str]:
 
 
 def test_expressions_name_outcomes_that_there_are() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     named = [(where, outcome) for where, text in expressions() for outcome in outcomes(text)]
     assert named
     assert [(where, outcome) for where, outcome in named if f"`{outcome}`" not in page] == []
@@ -145,7 +145,9 @@ def test_an_alert_describes_the_problem_and_links_to_its_runbook_section(alert: 
 
 
 def test_every_heading_of_the_page_is_an_alert_of_the_rules() -> None:
-    headings = re.findall(r"^## (.+)$", (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(
+        r"^## (.+)$", (ROOT / "docs" / "reference" / "alerts.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert len(headings) == len(ALERTS) == len({alert["alert"] for alert in ALERTS})
 
 

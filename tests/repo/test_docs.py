@@ -79,14 +79,6 @@ def test_every_page_starts_with_one_title() -> None:
     assert [page.name for page in PAGES if not title.match(page.read_text(encoding="utf-8"))] == []
 
 
-def test_every_page_is_in_the_index() -> None:
-    listed = {
-        link.partition("#")[0] for link in _LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
-    }
-    pages = {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
-    assert pages - listed == {"index.md"}
-
-
 def test_the_make_targets_that_pages_name_exist() -> None:
     targets = make_targets()
     named = {(page.name, target) for page in PAGES for target in _MAKE.findall(page.read_text(encoding="utf-8"))}

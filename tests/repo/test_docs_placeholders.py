@@ -14,7 +14,7 @@ from tests.support.table import each_row
 from tools.docs.placeholders import placeholders_page
 
 PAGE = placeholders_page()
-FILE = ROOT / "docs" / "placeholders.md"
+FILE = ROOT / "docs" / "reference" / "placeholders.md"
 BLOCKS = re.findall(r"```text\n(.*)\nheaders (.*)\ngives   (.*)\n```", PAGE)
 
 

@@ -33,7 +33,7 @@ _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 def commands(heading: str) -> list[str]:
     """The commands that the page shows under a heading."""
-    page = (ROOT / "docs" / "backup.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "backup.md").read_text(encoding="utf-8")
     part = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     return [line[2:] for block in _BLOCK.findall(part) for line in block.splitlines() if line.startswith("$ ")]
 

@@ -31,7 +31,7 @@ TOKEN = 16
 
 
 def blocks(language: str) -> list[str]:
-    page = (ROOT / "docs" / "reactive-streams-io.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "reactive-streams-io.md").read_text(encoding="utf-8")
     return [text for found, text in _FENCE.findall(page) if found == language]
 
 

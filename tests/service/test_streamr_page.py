@@ -36,7 +36,7 @@ _LINE = re.compile(r"(\w+) (->|<-) (.+)")
 
 
 def blocks(language: str) -> list[str]:
-    page = (ROOT / "docs" / "streamr.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "streamr.md").read_text(encoding="utf-8")
     return [text for found, text in _FENCE.findall(page) if found == language]
 
 
@@ -176,7 +176,7 @@ async def run_script(door: str) -> str:
 
 
 def test_every_code_is_on_the_page() -> None:
-    page = (ROOT / "docs" / "streamr.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "streamr.md").read_text(encoding="utf-8")
     # What is wrong with a frame is told to who reads one, not to clients.
     ours = {"streamr:message.invalid", "streamr:frame.invalid"}
     files = [file for folder in ("mappings", "connectivity") for file in (ROOT / folder).rglob("*.py")]

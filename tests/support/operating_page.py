@@ -6,7 +6,7 @@ import re
 
 from tests.support.paths import ROOT
 
-OPERATING = ROOT / "docs" / "operating.md"
+OPERATING = ROOT / "docs" / "how-to" / "operating.md"
 
 
 def walk() -> tuple[dict[str, str], list[str]]:

@@ -14,7 +14,7 @@ from spark_store.records import Change, Snapshot
 from spark_store.rql.binding import fixed_width
 from tests.support.paths import ROOT
 
-PAGE = (ROOT / "docs" / "search.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "reference" / "search.md").read_text("utf-8")
 BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 THINGS: Sequence[dict[str, Any]] = BLOCKS[0]
 

@@ -36,14 +36,14 @@ class Page(NamedTuple):
 
 
 PAGES = (
-    Page("docs/api.md", "tools.docs.api.api_page", api_page()),
-    Page("docs/connections.md", "tools.docs.connections.reference_page", reference_page()),
-    Page("docs/cli.md", "tools.docs.cli.cli_page", cli_page()),
-    Page("docs/settings.md", "tools.docs.settings.settings_page", settings_page()),
-    Page("docs/metrics.md", "tools.docs.metrics.metrics_page", metrics_page()),
-    Page("docs/placeholders.md", "tools.docs.placeholders.placeholders_page", placeholders_page()),
-    Page("docs/mappings.md", "tools.docs.mappers.mappings_page", mappings_page()),
-    *(Page(f"docs/{file}", "tools.docs.transports", text) for file, text in broker_pages().items()),
+    Page("docs/reference/api.md", "tools.docs.api.api_page", api_page()),
+    Page("docs/reference/connections.md", "tools.docs.connections.reference_page", reference_page()),
+    Page("docs/reference/cli.md", "tools.docs.cli.cli_page", cli_page()),
+    Page("docs/reference/settings.md", "tools.docs.settings.settings_page", settings_page()),
+    Page("docs/reference/metrics.md", "tools.docs.metrics.metrics_page", metrics_page()),
+    Page("docs/reference/placeholders.md", "tools.docs.placeholders.placeholders_page", placeholders_page()),
+    Page("docs/reference/mappings.md", "tools.docs.mappers.mappings_page", mappings_page()),
+    *(Page(f"docs/reference/{file}", "tools.docs.transports", text) for file, text in broker_pages().items()),
     *(Page(f"docs/{file}", "tools.docs.schemas", text) for file, text in schema_files().items()),
 )
 

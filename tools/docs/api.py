@@ -32,7 +32,7 @@ _INTRODUCTION = """\
 
 The HTTP API for operators of a running service, at `api.host` and `api.port` of the [settings](settings.md). All bodies are
 JSON in UTF-8 unless an operation says otherwise, times are UTC, and `/openapi.json` is the OpenAPI document
-([reference/openapi.json](reference/openapi.json)). A HEAD is answered like the GET, without the body. Unknown and repeated
+([reference/openapi.json](openapi.json)). A HEAD is answered like the GET, without the body. Unknown and repeated
 parameters are refused, so that a typing error has no effect. Responses must not be cached (`cache-control: no-store`).
 
 ```console

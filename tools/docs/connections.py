@@ -17,7 +17,7 @@ _INTRODUCTION = """\
 
 A connection is a link to one broker. It is written as JSON or YAML: one connection or a list of them in a file of the
 folder `connections_dir`. `connectivity validate PATH…` lists the problems of such files. Editors find most of them with
-the [JSON Schema](reference/connection.schema.json), which `connectivity schema connection` prints: YAML files name it in
+the [JSON Schema](connection.schema.json), which `connectivity schema connection` prints: YAML files name it in
 their first line, `# yaml-language-server: $schema=PATH`. Unknown fields are problems; a field that is null is treated as
 absent. Each connection type has a page about its addresses, headers and options: PAGES.
 
@@ -25,7 +25,7 @@ absent. Each connection type has a page about its addresses, headers and options
 replaced by an environment variable and `${file:PATH}` by the content of a file, without its final line ends. A relative
 path starts at the connection file's folder. Values are used literally: in the user part of a `uri` they need no
 percent-encoding. Secrets are shown as `*****`. Documents sent to the API can name only what the settings allow
-([Secrets](security.md#secrets)).
+([Secrets](../explanation/security.md#secrets)).
 """
 
 _REPLY_TARGETS = """\

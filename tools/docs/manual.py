@@ -57,7 +57,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """The page `docs/<family>.md`, or this type's part of it. What is empty is left out.
+    """The page `docs/reference/<family>.md`, or this type's part of it. What is empty is left out.
 
     `example` is a file of the repository that shows a connection of this type as it is used.
     """

@@ -1,8 +1,8 @@
 """The reference page of the payload mappers, written from the mappers themselves.
 
-`mappings_page` is what `docs/mappings.md` holds: how mappers are run, and for each of them what it does, its options and a
-definition that uses them. What a mapper's class says of itself is what the page says; a new file in `mappings/mappers` is on
-it the next time.
+`mappings_page` is what `docs/reference/mappings.md` holds: how mappers are run, and for each of them what it does, its
+options and a definition that uses them. What a mapper's class says of itself is what the page says; a new file in
+`mappings/mappers` is on it the next time.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ LABELS: Mapping[str, str] = {
     "name": "the name of a background job",
     "outcome": "the outcome of a message, see below",
     "python": "the version of Python",
-    "quantity": "a quantity of [quotas](security.md#quotas)",
+    "quantity": "a quantity of [quotas](../explanation/security.md#quotas)",
     "source": "the index of a source in its connection",
     "table": "the name of a table of the lake",
     "target": "the index of a target in its connection",
@@ -97,10 +97,11 @@ alerts, `deploy/prometheus/alerts.yml`, each of which is explained in [Alerts](a
 |---|---|---|"""
 
 _NOTES = """
-`connectivity_lake_…` and `connectivity_pipeline_…` exist if there is a [lake](lake.md), those of the pipeline once it has
-reported them; `connectivity_pipeline_up` exists if the service runs the pipeline itself. `connectivity_target_lag_…`
-exist for [targets](targets.md) of events, and so do `connectivity_target_parked_things`, which is above 0 while the broker
-refuses the addresses of some things, and `connectivity_target_skipped_total`: events that a target has missed, because the
+`connectivity_lake_…` and `connectivity_pipeline_…` exist if there is a [lake](../explanation/lake.md), those of
+the pipeline once it has reported them; `connectivity_pipeline_up` exists if the service runs the pipeline itself.
+`connectivity_target_lag_…` exist for [targets](targets.md) of events, and so do `connectivity_target_parked_things`,
+which is above 0 while the broker refuses the
+addresses of some things, and `connectivity_target_skipped_total`: events that a target has missed, because the
 journal trimmed them first, the broker can never accept them, or their extra fields were unavailable.
 `connectivity_journal_trimming_up` is 0 while nothing can be trimmed: the lake cannot be read, or its
 history differs from the journal's; the log gives the reason (`journal not trimmed`). `connectivity_live_left_out`

@@ -1,7 +1,7 @@
 """The reference page of the expression language, written from its tables.
 
-`placeholders_page` is what `docs/placeholders.md` holds: every placeholder, every place where templates stand, every
-function with its example. Nothing on it is written twice; a new row of a table is on the page the next time.
+`placeholders_page` is what `docs/reference/placeholders.md` holds: every placeholder, every place where templates stand,
+every function with its example. Nothing on it is written twice; a new row of a table is on the page the next time.
 """
 
 from __future__ import annotations

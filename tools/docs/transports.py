@@ -123,7 +123,7 @@ def _type_part(broker: ConnectionType, manual: Manual) -> Iterator[str]:
         broker.options.model_json_schema(by_alias=True, mode="serialization", schema_generator=WrittenSchema)
     )
     yield f"### Examples of `{broker.name}`\n"
-    yield f"In use: [`{manual.example}`](../{manual.example}). The required fields:\n"
+    yield f"In use: [`{manual.example}`](../../{manual.example}). The required fields:\n"
     yield _block(example(broker, manual, full=False))
     yield f"Most of the possible fields:\n\n{_block(example(broker, manual, full=True))}"
 

@@ -1,4 +1,4 @@
-"""The table of docs/errors.md and the service tell the same: every code of it is in the code, and comes about so.
+"""The table of docs/reference/errors.md and the service tell the same: every code of it is in the code, and comes about so.
 
 A code is produced here over the way of a delivery without a broker, or stands under `ELSEWHERE` with the test file that
 produces it. Codes of policies are produced in the tests of policies; here they are only looked for in the table.
@@ -46,7 +46,9 @@ class Row(NamedTuple):
 def rows() -> tuple[dict[str, Row], dict[str, Row]]:
     """The codes that are sent, and those that never are."""
     sent, never = (
-        (ROOT / "docs" / "errors.md").read_text(encoding="utf-8").split("## Codes of the protocol that are never")
+        (ROOT / "docs" / "reference" / "errors.md")
+        .read_text(encoding="utf-8")
+        .split("## Codes of the protocol that are never")
     )
     return tuple(  # type: ignore[return-value]
         {

@@ -104,5 +104,5 @@ async def test_a_planted_leak_is_found(leak: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_security_page_names_everything_that_is_visible_by_design() -> None:
-    page = " ".join((ROOT / "docs" / "security.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "explanation" / "security.md").read_text().split())
     assert [words for words in KEPT.values() if words not in page] == []

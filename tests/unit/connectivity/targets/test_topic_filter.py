@@ -475,7 +475,7 @@ def test_a_filter_reads_the_thing_fields_that_a_live_signal_carries(signal: Live
 # --- the pages ----------------------------------------------------------------------------------------------------------
 
 DOCS = ROOT / "docs"
-FILTERS = (DOCS / "filters.md").read_text("utf-8")
+FILTERS = (DOCS / "reference" / "filters.md").read_text("utf-8")
 OF_TARGETS = re.findall(
     r"^\| `([a-z]+\(.*)` \| (none|[0-9, ]+) \|$", FILTERS.partition("## Filters of targets")[2], re.MULTILINE
 )
@@ -521,7 +521,7 @@ def test_a_filter_of_a_target_lets_those_pass_that_the_page_names(filter: str, r
 
 
 def test_the_targets_page_shows_the_message_that_is_sent() -> None:
-    page = (DOCS / "targets.md").read_text("utf-8")
+    page = (DOCS / "reference" / "targets.md").read_text("utf-8")
     shown = json.loads(re.findall(r"```json\n(.*?)```", page, re.DOTALL)[0])
     (target,) = re.findall(r'^  - "(_/_/things/twin/events.*)"$', page, re.MULTILINE)
     plant = a_plant(

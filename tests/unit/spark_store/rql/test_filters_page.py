@@ -17,7 +17,7 @@ from spark_store.rql import evaluate, parse, resolve_times
 from tests.support.paths import ROOT
 from tests.support.table import each_row
 
-PAGE = (ROOT / "docs" / "filters.md").read_text("utf-8").partition("## Filters of targets")[0]
+PAGE = (ROOT / "docs" / "reference" / "filters.md").read_text("utf-8").partition("## Filters of targets")[0]
 BLOCKS = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)]
 ROWS = re.findall(r"^\| `([a-zA-Z]+\(.*)` \| (.+) \|$", PAGE, re.MULTILINE)
 MATCHES = [(filter, result) for filter, result in ROWS if re.fullmatch(r"none|[0-9, ]+", result)]
