@@ -8,7 +8,7 @@ out. Metadata headers are read here too, so that errors in headers come before a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -18,10 +18,12 @@ from connectivity.authorization.enforcer import ALWAYS_VISIBLE, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata
 from connectivity.twins.context import CommandContext
-from mappings.errors import DecodeError
+from connectivity.twins.errors import fault
+from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityType
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
 from mappings.model.metadata import METADATA
+from mappings.model.signals import Live
 from spark_store import rql
 from spark_store.errors import QueryError
 from spark_store.history.event_view import whole_thing
@@ -60,8 +62,11 @@ SKIP_MINIMIZING: Final = "skip-minimizing-merge"
 PATCH_CONDITIONS: Final = "merge-thing-patch-conditions"
 LIVE_CONDITION: Final = "live-channel-condition"
 
+CONDITION: Final = "condition"
+
 _HEADERS: Final = metadata.HEADERS | {
-    *("if-match", "if-none-match", "if-equal", "condition"),
+    *("if-match", "if-none-match", "if-equal"),
+    CONDITION,
     PATCH_CONDITIONS,
     LIVE_CONDITION,
 }
@@ -86,9 +91,8 @@ class Preconditions(msgspec.Struct, frozen=True):
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
         for predicate in (predicate for predicate in asked if predicate is not None):
-            for field in rql.fields(predicate):
-                if not _is_readable(case, enforcer, field.path):
-                    raise case.refuse("things:condition.failed")
+            if not _may_compare(case.subjects, enforcer, predicate):
+                raise case.refuse("things:condition.failed")
 
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
         """Refuse the command unless its condition is true of the present thing."""
@@ -166,10 +170,10 @@ def _tags(case: CommandContext, name: str) -> Tags | None:
 
 def _condition(case: CommandContext) -> rql.Predicate | None:
     """Return the parsed condition of a thing command; policies and things that do not exist have none."""
-    text = case.headers.get("condition")
+    text = case.headers.get(CONDITION)
     if text is None or case.entity.type is EntityType.POLICY:
         return None
-    return _predicate(case, "condition", text)
+    return _predicate(case, CONDITION, text)
 
 
 def _live_condition(case: CommandContext) -> rql.Predicate | None:
@@ -208,19 +212,44 @@ def _patch_conditions(case: CommandContext) -> Iterator[tuple[Segments, rql.Pred
         yield place, _predicate(case, PATCH_CONDITIONS, text)
 
 
+def condition_fault(
+    signal: Live, subjects: Sequence[str], thing: Snapshot, enforcer: Enforcer, now: datetime
+) -> Fault | None:
+    """Return the fault if the condition of a live signal is invalid, unreadable, or not true."""
+    text = signal.headers.get(CONDITION)
+    if text is None:
+        return None
+    try:
+        predicate = rql.parse(text)
+    except QueryError as error:
+        return error.fault
+    if _may_compare(subjects, enforcer, predicate) and _is_true(predicate, thing, now):
+        return None
+    return fault("things:condition.failed", signal.entity, signal.path)
+
+
 def _holds(case: CommandContext, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
-    return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
+    return _is_true(predicate, snapshot, datetime.fromisoformat(case.now))
 
 
-def _is_readable(case: CommandContext, enforcer: Enforcer, path: Segments) -> bool:
+def _is_true(predicate: rql.Predicate, snapshot: Snapshot, now: datetime) -> bool:
+    return rql.evaluate(rql.resolve_times(predicate, now), whole_thing(snapshot))
+
+
+def _may_compare(subjects: Sequence[str], enforcer: Enforcer, predicate: rql.Predicate) -> bool:
+    """Whether the subjects may read every field of a condition, whatever the thing has."""
+    return all(_is_readable(subjects, enforcer, field.path) for field in rql.fields(predicate))
+
+
+def _is_readable(subjects: Sequence[str], enforcer: Enforcer, path: Segments) -> bool:
     if path[0] in ALWAYS_VISIBLE["thing"]:
-        return enforcer.partial(case.subjects, READ, "thing:/")
+        return enforcer.partial(subjects, READ, "thing:/")
     if path[0] == METADATA:
         path = path[1:]
     if path[:2] != ("features", "*"):
-        return enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(path)}")
+        return enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(path)}")
     # Every feature: those that the policy names, and any other.
-    return enforcer.has(case.subjects, READ, "thing:/features") and all(
-        enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(('features', feature, *path[2:]))}")
-        for feature in (*enforcer.named_below(case.subjects, READ, "thing:/features"), "*")
+    return enforcer.has(subjects, READ, "thing:/features") and all(
+        enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(('features', feature, *path[2:]))}")
+        for feature in (*enforcer.named_below(subjects, READ, "thing:/features"), "*")
     )
