@@ -67,6 +67,14 @@ def foreign_labels(labels: Sequence[str]) -> list[str]:
 _HEADERS_TOO_LARGE = 431
 
 
+def refusal_of(command: Command, refused: TwinError) -> ErrorResponse:
+    """Return the error response to a refused command."""
+    headers = address_headers(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
+    if refused.etag is not None:
+        headers = {**headers, "etag": refused.etag}
+    return ErrorResponse(command.entity, refused.group, refused.fault, headers)
+
+
 class Sender(msgspec.Struct, frozen=True):
     """The delivery of a command, and the subjects that it is executed for.
 
@@ -107,10 +115,7 @@ class CommandExecutor:
                 if name is not None:
                     answer = StoredAnswer(name, encode_response(decision.response, command))
         except TwinError as refused:
-            headers = (
-                address_headers(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
-            )
-            return ErrorResponse(command.entity, refused.group, refused.fault, headers)
+            return refusal_of(command, refused)
         except StoreUnavailable:
             raise
         except Exception:

@@ -17,15 +17,16 @@ import msgspec
 from connectivity.authorization.enforcer import ALWAYS_VISIBLE, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata
+from connectivity.twins.access import forbidden, has_any_permission
 from connectivity.twins.context import CommandContext
 from connectivity.twins.errors import fault
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityType
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
 from mappings.model.metadata import METADATA
-from mappings.model.signals import Live
+from mappings.model.signals import Live, LiveCommand
 from spark_store import rql
-from spark_store.errors import QueryError
+from spark_store.errors import QueryError, RqlSyntaxError
 from spark_store.history.event_view import whole_thing
 from spark_store.records import Snapshot
 
@@ -94,6 +95,12 @@ class Preconditions(msgspec.Struct, frozen=True):
             if not _may_compare(case.subjects, enforcer, predicate):
                 raise case.refuse("things:condition.failed")
 
+    def forbidden(self, case: CommandContext, enforcer: Enforcer, code: str) -> TwinError:
+        """Return the refusal for a missing permission; that of an unreadable condition comes first."""
+        if has_any_permission(case.entity, enforcer, case.subjects):
+            self.check_readable(case, enforcer)
+        return forbidden(case, enforcer, code)
+
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
         """Refuse the command unless its condition is true of the present thing."""
         if self.condition is None:
@@ -113,7 +120,7 @@ class Preconditions(msgspec.Struct, frozen=True):
         """Refuse the command unless its entity tags match.
 
         `present` returns the part's tag; it is None if the part is missing. A part that the caller may not read has no tag:
-        only `*` matches it.
+        only `*` matches it. The refusal contains the tag.
         """
         if self.if_match is None and self.if_none_match is None:
             return
@@ -122,17 +129,21 @@ class Preconditions(msgspec.Struct, frozen=True):
             if self.if_match is not None and action not in ("delete", "retrieve"):
                 raise case.precondition_failed("found 'if-match', but nothing exists at this path")
             return
-        tag = present() or ""
-        if self.if_match is not None and not self.if_match.match_strongly(tag):
-            raise case.precondition_failed("no tag of 'if-match' is the current one")
-        if self.if_none_match is not None and self.if_none_match.match_weakly(tag):
+        tag = present()
+        if self.if_match is not None and not self.if_match.match_strongly(tag or ""):
+            raise _with_tag(case.precondition_failed("no tag of 'if-match' is the current one"), tag)
+        if self.if_none_match is not None and self.if_none_match.match_weakly(tag or ""):
             if action == "retrieve":
-                raise case.refuse(f"{case.entity.type.group}:precondition.notmodified")
-            raise case.precondition_failed("a tag of 'if-none-match' is the current one")
+                raise _with_tag(case.refuse(f"{case.entity.type.group}:precondition.notmodified"), tag)
+            raise _with_tag(case.precondition_failed("a tag of 'if-none-match' is the current one"), tag)
 
     @property
     def skips_equal(self) -> bool:
         return self.if_equal != UPDATE
+
+
+def _with_tag(refused: TwinError, tag: str | None) -> TwinError:
+    return TwinError(refused.fault, refused.group, tag)
 
 
 NONE: Final = Preconditions()
@@ -169,9 +180,9 @@ def _tags(case: CommandContext, name: str) -> Tags | None:
 
 
 def _condition(case: CommandContext) -> rql.Predicate | None:
-    """Return the parsed condition of a thing command; policies and things that do not exist have none."""
+    """Return the parsed condition of a thing command; policies and creations have none."""
     text = case.headers.get(CONDITION)
-    if text is None or case.entity.type is EntityType.POLICY:
+    if text is None or case.entity.type is EntityType.POLICY or case.command.action == "create":
         return None
     return _predicate(case, CONDITION, text)
 
@@ -189,6 +200,8 @@ def _predicate(case: CommandContext, header: str, text: Any) -> rql.Predicate:
     try:
         return rql.parse(text)
     except QueryError as error:
+        if isinstance(error, RqlSyntaxError) and header != PATCH_CONDITIONS:
+            raise case.refuse("things:condition.invalid", error.fault.message) from error
         raise TwinError(error.fault, case.entity.type.group) from error
 
 
@@ -222,6 +235,8 @@ def condition_fault(
     try:
         predicate = rql.parse(text)
     except QueryError as error:
+        if isinstance(signal, LiveCommand) and isinstance(error, RqlSyntaxError):
+            return fault("things:condition.invalid", signal.entity, signal.path, error.fault.message)
         return error.fault
     if _may_compare(subjects, enforcer, predicate) and _is_true(predicate, thing, now):
         return None

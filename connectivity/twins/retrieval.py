@@ -47,7 +47,7 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
-        raise forbidden(case, enforcer, f"things:{case.address.resource.name}.notfound")
+        raise asked.forbidden(case, enforcer, f"things:{case.address.resource.name}.notfound")
     enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     state = state_of(snapshot)

@@ -49,6 +49,23 @@ async def test_case_01_a_command_is_answered_with_its_correlation_id() -> None:
     assert (answer["status"], answer["headers"]["correlation-id"]) == (201, "c-1")
 
 
+async def test_an_error_about_an_entity_tag_has_the_present_one_in_its_header() -> None:
+    harness = ConnectionHarness()
+    harness.deliver(creation(), turn(True))
+    await until(lambda: len(harness.answers()) == 2)
+    read = await harness.ask(command("retrieve", "/attributes/on"))
+    tag = read["headers"]["etag"]
+    for asked, status in (
+        (command("retrieve", "/attributes/on", if_none_match="*"), 304),
+        (turn(False, if_match='"other"'), 412),
+        (command("delete", if_match='"rev:7"'), 412),
+    ):
+        answer = await harness.ask(asked)
+        assert answer["status"] == status
+        assert answer["headers"]["etag"] == (tag if status == 304 or "on" in asked.decode() else '"rev:2"')
+    assert "etag" not in (await harness.ask(command("retrieve", "/attributes/none")))["headers"]
+
+
 async def test_each_command_of_a_batch_sees_those_before_it() -> None:
     harness = ConnectionHarness()
     read = command("retrieve", "/attributes/on")

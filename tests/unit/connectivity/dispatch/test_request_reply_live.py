@@ -539,7 +539,7 @@ async def test_a_device_without_response_is_an_error_or_answered_by_the_twin(
 @pytest.mark.parametrize(
     ("payload", "refusal"),
     [
-        (query("eq("), (400, "rql.expression.invalid")),
+        (query("eq("), (400, "things:condition.invalid")),
         (query(path="/attributes/none"), (404, "things:attribute.notfound")),
         (query(at_historical_revision=1), (400, "header.notsupported")),
         (turn(False, live_channel_condition="exists(thingId)"), (405, "things:live.channelcondition.notallowed")),
@@ -607,8 +607,13 @@ async def test_a_live_signal_with_a_true_condition_is_delivered() -> None:
 async def test_a_live_signal_with_an_invalid_condition_is_refused() -> None:
     harness = await turned_on()
     other = beside(harness, target(MESSAGES))
-    answer = await harness.ask(message(condition="eq("))
-    assert (answer["status"], answer["value"]["error"], other.answers()) == (400, "rql.expression.invalid", [])
+    for payload, error in (
+        (message(condition="eq("), "rql.expression.invalid"),
+        (live("modify", "/attributes/on", 1, condition="eq("), "things:condition.invalid"),
+        (live("modify", "/attributes/on", 1, condition="eq(foo,1)"), "rql.expression.invalid"),
+    ):
+        answer = await harness.ask(payload)
+        assert (answer["status"], answer["value"]["error"], other.answers()) == (400, error, [])
 
 
 async def test_a_condition_of_a_message_compares_only_what_its_sender_can_read() -> None:
