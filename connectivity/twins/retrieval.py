@@ -107,8 +107,8 @@ def _with_hidden(
 ) -> Mapping[str, Any]:
     """A thing with those fields beside its document that are selected, as far as the caller may read them."""
     found = with_hidden(case, seen, snapshot, selection)
-    said = metadata.readable(case, enforcer, snapshot) if METADATA in selection else {}
-    return {**found, METADATA: said} if said else found
+    said = metadata.readable(case, enforcer, snapshot) if METADATA in selection else None
+    return found if said is None else {**found, METADATA: said}
 
 
 def with_hidden(
