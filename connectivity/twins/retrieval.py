@@ -36,6 +36,9 @@ from mappings.model.signals import Command
 from mappings.timestamps import parse_instant
 from spark_store.records import PastQuery, Snapshot
 
+LIFECYCLE: Final = "ACTIVE"
+"""The member `_lifecycle` of every thing that can be retrieved."""
+
 
 def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     """Return the response with the thing, or the part at a path. Raises TwinError."""
@@ -92,10 +95,12 @@ def _not_found(case: CommandContext, state: Mapping[str, Any]) -> Exception:
 
 
 def read_selection(case: CommandContext) -> FieldSelection | None:
-    """Return the parsed `fields` of a command that may have them."""
+    """Return the parsed `fields` of a command that may have them; an empty text selects nothing."""
     fields = case.command.fields
     if fields is None or not case.address.resource.is_selectable:
         return None
+    if not fields:
+        return {}
     try:
         return parse_fields(fields)
     except InvalidSelector as error:
@@ -131,6 +136,8 @@ def hidden(
         "_created": shorten_timestamp(snapshot.created),
         "_modified": shorten_timestamp(snapshot.modified),
     }
+    if snapshot.entity.type is EntityType.THING:
+        found["_lifecycle"] = LIFECYCLE
     if "_policy" in selection and (policy := _readable_policy(snapshot, subjects, world)) is not None:
         found["_policy"] = policy
     return found
