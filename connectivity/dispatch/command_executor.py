@@ -28,9 +28,11 @@ from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
+from mappings.ids import EntityId, EntityType
 from mappings.model.headers import FIELDS, address_headers
 from mappings.model.signals import Command, ErrorResponse, Headers
 from spark_store.errors import StoreUnavailable
+from spark_store.history.replay import state_text
 from spark_store.records import Change, EventCause, StoredAnswer
 
 log = structlog.get_logger(__name__)
@@ -126,6 +128,8 @@ class CommandExecutor:
             cause = (
                 cause_of(command.headers, sender.labels, arrival.route.connection_id, subjects) if needs_cause else None
             )
+            if cause is not None and decision.events[-1].is_deletion:
+                cause = cause._replace(last=self._last_state(command.entity))
             creator = subjects[0] if undo is not None else None
             permissions, is_reference = decision.permissions, decision.is_reference
             change = Change(decision.events, decision.snapshots, answer, cause, permissions, creator, is_reference)
@@ -135,3 +139,8 @@ class CommandExecutor:
                 batch.undo.append(undo)
             batch.announcements += decision.announcements
         return decision.response
+
+    def _last_state(self, entity: EntityId) -> bytes | None:
+        """Return the state of a thing before its deletion, for the extra fields of targets."""
+        before = self._store.snapshot(entity) if entity.type is EntityType.THING else None
+        return state_text(before) if before is not None else None
