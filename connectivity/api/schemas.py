@@ -119,6 +119,7 @@ SEARCH_PAGE_EXAMPLE = {
         {"thingId": "acme.site:lamp-7", "attributes": {"room": "hall", "size": 4}},
         {"thingId": "acme.site:lamp-8", "attributes": {"room": "hall", "size": 3}},
     ],
+    "nextPageOffset": 25,
     "cursor": "gqRkYXRhxA",
 }
 PLAN_EXAMPLE = {
@@ -206,6 +207,12 @@ def schemas() -> dict[str, Any]:
                     "type": "array",
                     "items": _OPEN,
                     "description": "Things, or their members named in `fields`.",
+                },
+                "nextPageOffset": {
+                    "type": "integer",
+                    "minimum": -1,
+                    "description": "For `option=limit(…)`: the number of things before the next page, -1 for none. "
+                    "Absent if `size` or `cursor` is given and the page has things.",
                 },
                 "cursor": {"type": "string", "description": "For `option=cursor(…)`; absent on the last page."},
             },

@@ -138,12 +138,12 @@ def hidden(
     }
     if snapshot.entity.type is EntityType.THING:
         found["_lifecycle"] = LIFECYCLE
-    if "_policy" in selection and (policy := _readable_policy(snapshot, subjects, world)) is not None:
+    if "_policy" in selection and (policy := readable_policy(snapshot, subjects, world)) is not None:
         found["_policy"] = policy
     return found
 
 
-def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup) -> Any:
+def readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup) -> Any:
     """Return the readable part of the thing's policy; None if there is none."""
     entity = parse_entity_id(EntityType.POLICY, snapshot.policy or "")
     policy = world.snapshot(entity) if entity is not None else None

@@ -60,6 +60,7 @@ class FakeManagement:
     stored: dict[str, list[Definition]] = field(default_factory=dict)
     requests: list[tuple[Any, ...]] = field(default_factory=list)
     refuses: dict[str, Exception] = field(default_factory=dict)
+    next_offset: int | None = None
     """By the name of a method, what it raises."""
     made: int = 0
 
@@ -194,7 +195,8 @@ class FakeManagement:
 
     async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
         self._do("things", inquiry)
-        return HttpSearchPage(b'[{"thingId":"acme:lamp"}]', "bmV4dA" if inquiry.options is None else None)
+        cursor = "bmV4dA" if inquiry.options is None else None
+        return HttpSearchPage(b'[{"thingId":"acme:lamp"}]', cursor, self.next_offset)
 
     async def count(self, inquiry: HttpSearch) -> int:
         self._do("count", inquiry)
