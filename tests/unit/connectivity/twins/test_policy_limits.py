@@ -237,7 +237,7 @@ LARGEST: dict[str, dict[str, Any]] = {
         "E": {**entry(["a:0"], {}), "references": [{"entry": f"R{n}"} for n in range(550)]},
     },
     "unknown permissions": {
-        "ALL": SHARED | entry([], {"thing:/": {"grant": [f"P{n}" for n in range(330)], "revoke": []}}),
+        "ALL": SHARED | entry([], {"thing:/": {"grant": [f"P{n}" for n in range(340)], "revoke": []}}),
         **{f"E{n}": {**entry(["a:1"], {"thing:/": ALL}), "references": [{"entry": "ALL"}]} for n in range(14)},
     },
 }
