@@ -114,6 +114,11 @@ SUBSCRIPTION_EXAMPLE = {
     "idle": 1.5,
 }
 AUDIT_EXAMPLE = {"at": "2026-02-03T09:12:40Z", "by": "anna", "action": "modify", "connection": "depot-7", "revision": 3}
+PERMISSION_CHECKS_EXAMPLE = {
+    "canRead": {"resource": "thing:/attributes/room", "entityId": "acme.site:lamp-7", "hasPermissions": ["READ"]},
+    "canManage": {"resource": "policy:/", "entityId": "acme.site:lamps", "hasPermissions": ["READ", "WRITE"]},
+}
+PERMISSION_RESULTS_EXAMPLE = {"canRead": True, "canManage": False}
 SEARCH_PAGE_EXAMPLE = {
     "items": [
         {"thingId": "acme.site:lamp-7", "attributes": {"room": "hall", "size": 4}},
@@ -198,6 +203,29 @@ def schemas() -> dict[str, Any]:
             {"id": _TEXT, "connection": _TEXT, "demand": {"type": "integer"}, "sent": {"type": "integer"}}
         ),
         "Audit": _list_of({"at": _AT, "by": _TEXT, "action": _TEXT}),
+        "PermissionChecks": {
+            "type": "object",
+            "description": "The checks, by names of your choice.",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["resource", "entityId", "hasPermissions"],
+                "properties": {
+                    "resource": {"type": "string", "pattern": "^(thing|message|policy):/"},
+                    "entityId": {"type": "string", "maxLength": 256, "description": "The ID of a thing or a policy."},
+                    "hasPermissions": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": _TEXT,
+                        "description": "`READ`, `WRITE`, `EXECUTE`.",
+                    },
+                },
+            },
+        },
+        "PermissionResults": {
+            "type": "object",
+            "additionalProperties": {"type": "boolean"},
+            "description": "Whether the caller has all permissions of each check.",
+        },
         "SearchPage": {
             "type": "object",
             "required": ["items"],

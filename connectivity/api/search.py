@@ -83,7 +83,7 @@ Subjects = Annotated[
     Query(
         alias="as",
         default_factory=list,
-        description="Authorization subject to search with instead of the token's own subjects; may be repeated. "
+        description="Authorization subject to use instead of the token's own subjects; may be repeated. "
         "For admins only; the audit log records the user and the subjects.",
         examples=[["integration:fleet"]],
         max_length=_MOST_SUBJECTS,
@@ -117,7 +117,7 @@ def router(searches: SearchRequests) -> APIRouter:
         wait: Timeout = None,
     ) -> Response:
         inquiry = HttpSearch(
-            subjects=_subjects(request, subjects),
+            subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
             options=option,
@@ -148,7 +148,7 @@ def router(searches: SearchRequests) -> APIRouter:
         request: Request, subjects: Subjects, filter: Filter = None, namespaces: Namespaces = None, wait: Timeout = None
     ) -> Response:
         inquiry = HttpSearch(
-            subjects=_subjects(request, subjects),
+            subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
             namespaces=_namespaces(namespaces),
@@ -177,7 +177,7 @@ def router(searches: SearchRequests) -> APIRouter:
         wait: Timeout = None,
     ) -> Response:
         inquiry = HttpSearch(
-            subjects=_subjects(request, subjects),
+            subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
             options=option,
@@ -189,7 +189,7 @@ def router(searches: SearchRequests) -> APIRouter:
     return api
 
 
-def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
+def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     """Return the subjects of a search.
 
     Raises OperationRefused if there are none, or if only admins may name them.

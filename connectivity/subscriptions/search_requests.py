@@ -5,8 +5,7 @@ place may belong to a thing that the user has no permission to read, so a cursor
 reveals nothing, cannot be forged, and is invalid after a restart. It is bound to the subjects, and contains the value of
 `time:now`, so that all pages answer one query.
 
-A search on behalf of others is written to the audit log before it starts: once an hour for the same names, so that a
-dashboard does not displace other entries.
+A search on behalf of others is written to the audit log before it starts.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,7 @@ import msgspec
 
 from connectivity.errors import OperationRefused
 from connectivity.security.cipher import Cipher
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.aggregation_feed import FullScan
 from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from connectivity.subscriptions.search_feed import SearchFeed, SearchRequest, SearchService, SearchWorker
@@ -32,7 +32,6 @@ from connectivity.twins.access import ThingRights
 from mappings.errors import Fault
 from mappings.model.field_selector import FieldSelection
 from spark_store.errors import InvalidOption, QueryError, StoreError
-from spark_store.records import AuditEntry
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.options import PageOptions, read_page_options
 from spark_store.rql.order import TypeRank
@@ -76,9 +75,6 @@ NO_THINGS: Final = HttpSearchPage(b"[]", None, -1)
 _MAX_CURSOR_LENGTH: Final = 16 * 1024
 """The longest cursor in characters, which has to fit into the head of a request."""
 
-_AUDIT_INTERVAL: Final = timedelta(hours=1)
-_MAX_AUDITED: Final = 1_000
-"""The most pairs of a user and names whose audit entry is remembered."""
 
 _LONGEST_KEPT_FILTER: Final = 4_000
 """The longest filter in characters that a cursor holds; of a longer one it holds the digest."""
@@ -132,16 +128,15 @@ class SearchRequests:
         *,
         page_bytes: int,
         count_timeout: float,
-        note: Callable[[AuditEntry], Awaitable[None]],
+        audit: BehalfAudit,
     ) -> None:
-        """`count_timeout`: the time limit for counting all matches. `note` adds to the audit log."""
+        """`count_timeout`: the time limit for counting all matches."""
         self._service = service
         self._now = now
         self._page_bytes = page_bytes
         self._count_timeout = count_timeout
         self._cursors = CursorCipher()
-        self._note = note
-        self._audited: dict[tuple[str, frozenset[str]], datetime] = {}
+        self._audit = audit
 
     async def things(self, search: HttpSearch) -> HttpSearchPage:
         """Return the things that match, in order. Raises OperationRefused."""
@@ -203,14 +198,8 @@ class SearchRequests:
     async def _parse_and_audit(self, search: HttpSearch) -> _ParsedSearch:
         """Parse a search, and write it to the audit log if needed. Raises QueryError, StoreError."""
         parsed = self._parse(search)
-        if (by := search.instead) is not None:
-            now, key = self._now(), (by, frozenset(search.subjects))
-            if (before := self._audited.get(key)) is None or not timedelta() <= now - before < _AUDIT_INTERVAL:
-                names = ", ".join(sorted(key[1]))
-                await self._note(AuditEntry(now.isoformat(), by, "search on behalf of others", "", None, names))
-                if len(self._audited) >= _MAX_AUDITED:
-                    self._audited.clear()
-                self._audited[key] = now
+        if search.instead is not None:
+            await self._audit.record(search.instead, "search", search.subjects)
         return parsed
 
     def _parse(self, search: HttpSearch) -> _ParsedSearch:

@@ -27,11 +27,16 @@ from connectivity.management.interface import (
     SampleMessage,
     permit_all,
 )
+from connectivity.management.permission_requests import PermissionRequest, PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.security.uri import mask_uri
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
+from connectivity.twins.context import CurrentStateLookup
+from connectivity.twins.decider import Decision, decide
 from connectivity.validation.validator import parse
 from mappings.errors import Fault
+from mappings.model.signals import Command
 from tests.support.api.fake_erasures import Erasures
 
 DOCUMENT: Mapping[str, Any] = {
@@ -51,6 +56,11 @@ def missing(connection_id: str) -> OperationRefused:
 def owned_by_file(connection_id: str) -> OperationRefused:
     words = f"The connection {connection_id} is owned by site.yaml."
     return OperationRefused(Fault(409, "connectivity:connection.conflict", words))
+
+
+def _decide(command: Command, subjects: Sequence[str]) -> Decision:
+    """Decide in a world without entities."""
+    return decide(command, subjects, CurrentStateLookup(lambda _: None, lambda: ""), "")
 
 
 @dataclass
@@ -208,6 +218,11 @@ class FakeManagement:
         found = {"accessPath": "in the order of IDs", "order": "+thingId", "things": 7, "candidates": None}
         return {**found, "isIndexed": True, "text": text}
 
+    async def check(self, request: PermissionRequest) -> bytes:
+        self._do("check", request)
+        checks = PermissionRequests(_decide, cast(BehalfAudit, None))
+        return await checks.check(replace(request, instead=None))
+
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         self._do("audit", limit)
         return [{"at": START, "by": "anna", "action": "delete", "connection": "site", "revision": 2}][:limit]
@@ -249,6 +264,7 @@ def app_of(
         found,
         cast(SearchRequests, found),
         sleep,
+        permissions=cast(PermissionRequests, found),
     )
 
 

@@ -66,6 +66,19 @@ async def test_an_error_about_an_entity_tag_has_the_present_one_in_its_header() 
     assert "etag" not in (await harness.ask(command("retrieve", "/attributes/none")))["headers"]
 
 
+async def test_permissions_are_checked_of_several_entities() -> None:
+    harness = ConnectionHarness()
+    await harness.ask(creation())
+    check = {"resource": "thing:/", "entityId": "acme.site:lamp-7", "hasPermissions": ["READ", "WRITE"]}
+    topic = "_/_/policies/commands/checkPermissions"
+    answer = await harness.ask(document(topic, value={"mine": check, "none": {**check, "entityId": "acme:x"}}))
+    assert (answer["topic"], answer["path"], answer["status"]) == (topic, "/", 200)
+    assert answer["value"] == {"mine": True, "none": False}
+    answer = await harness.ask(document(topic, value={"no": {}}, correlation_id="c-9"))
+    assert (answer["topic"], answer["status"]) == ("_/_/policies/errors", 400)
+    assert (answer["value"]["error"], answer["headers"]["correlation-id"]) == ("json.field.missing", "c-9")
+
+
 async def test_each_command_of_a_batch_sees_those_before_it() -> None:
     harness = ConnectionHarness()
     read = command("retrieve", "/attributes/on")

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from connectivity.errors import OperationRefused
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.search_queue import SearchQueue
 from connectivity.subscriptions.search_requests import (
     NO_THINGS,
@@ -60,7 +61,7 @@ def searches_of(
             raise StoreUnavailable(f"no room for {entry.by}")
         noted.append(entry)
 
-    return SearchRequests(harness.searching, now, page_bytes=1 << 20, count_timeout=60.0, note=note)
+    return SearchRequests(harness.searching, now, page_bytes=1 << 20, count_timeout=60.0, audit=BehalfAudit(now, note))
 
 
 async def lamps(harness: ConnectionHarness, number: int) -> None:
