@@ -90,7 +90,7 @@ def _leak_policies(patch: pytest.MonkeyPatch) -> None:
         assert entity is not None
         return (found := world.snapshot(entity)) and found.state
 
-    patch.setattr(retrieval, "_readable_policy", whole)
+    patch.setattr(retrieval, "readable_policy", whole)
 
 
 @pytest.mark.parametrize("leak", [_leak_events, _leak_filters, _leak_policies])

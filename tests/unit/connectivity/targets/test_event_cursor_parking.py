@@ -292,6 +292,7 @@ async def test_parked_things_survive_a_restart_and_no_event_of_others_is_repeate
     await harness.event_publisher.close()
     assert places(harness.journal)[0][2:] == (harness.store.tail.newest, 0, ((ID, 2),))
     assert isinstance(harness.journal, Disk)
+    await harness.store.barrier()
     again = ConnectionHarness(source(), journal=harness.journal)
     after = await beside(again, target(EVENTS, address=BY_NAME))
     await until(lambda: is_done(after))

@@ -20,7 +20,6 @@ from tests.support.in_process.event_followers import EVENTS, beside, cursor, fol
 from tests.support.in_process.service import (
     LAMP,
     ConnectionHarness,
-    Disk,
     command,
     connection,
     creation,
@@ -38,9 +37,10 @@ from tests.support.temporary_journal import places as positions
 pytestmark = pytest.mark.usefixtures("harnesses")
 
 
-def service(journal: Disk) -> ConnectionHarness:
-    """The same service, started again."""
-    return ConnectionHarness(source(), journal=journal)
+async def service(before: ConnectionHarness) -> ConnectionHarness:
+    """The same service, started again: the former one still has its journal, and writes nothing more."""
+    await before.store.barrier()
+    return ConnectionHarness(source(), journal=before.disk)
 
 
 async def forgotten(harness: ConnectionHarness) -> None:
@@ -97,7 +97,7 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     other.deliver(turn(5))
     await until(lambda: len(harness.history()) == 6)
     await harness.event_publisher.close()
-    again = service(harness.disk)
+    again = await service(harness)
     assert again.event_publisher.has_targets
     assert [found.cause for found in follow_on(harness.journal, 5, 10, 1 << 20)][:1] == [
         EventCause("site", {"correlation-id": "c-4", "ditto-originator": "acme:owner"})
@@ -149,7 +149,7 @@ async def test_the_event_of_a_deletion_has_the_last_values_of_extra_fields_also_
     await turned(harness, 1)
     await harness.ask(command("delete"))
     await harness.event_publisher.close()
-    again = service(harness.disk)
+    again = await service(harness)
     other = await followers(again).follow()
     await until(lambda: len(ends(other)) == len(expected))
     assert ends(other) == expected
@@ -168,7 +168,7 @@ async def test_events_after_the_last_stored_position_are_sent_again_in_order_aft
     other.link.confirms = False
     await turned(harness, 3, 4)
     await sent(other, 4)
-    again = await beside(service(harness.disk))
+    again = await beside(await service(harness))
     assert await sent(again, 2) == [4, 5]
 
 
@@ -251,7 +251,7 @@ async def test_trimmed_events_are_skipped_counted_and_reported_to_the_operator()
     await harness.event_publisher.close()
     assert positions(harness.journal) == [CursorPosition("other", "0:events", 12, 6)]
     assert skipped == [("other", "0", 0), ("other", "0", 6)], "a counter that begins at 0, so that its rise is seen"
-    again = await beside(service(harness.disk))
+    again = await beside(await service(harness))
     assert list(again.event_publisher.conditions("other")) == [(0, "has missed 6 events")]
 
 
