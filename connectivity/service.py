@@ -147,7 +147,9 @@ class Service:
             on_commit=self.monitor.commit.observe,
         )
         limits = TwinLimits(
-            historical_headers=tuple(settings.journal.historical_headers), creation=settings.creation.rules
+            historical_headers=tuple(settings.journal.historical_headers),
+            creation=settings.creation.rules,
+            token_integration=settings.token_integration.rule,
         )
         self.decider = Decider(self.store, now=now, limits=limits)
         quotas = Quotas(settings.quotas)

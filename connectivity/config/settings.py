@@ -49,6 +49,7 @@ from connectivity.config.quotas import QuotaRule
 from connectivity.config.section import Section
 from connectivity.security import creation, egress
 from connectivity.security.keys import read_key
+from connectivity.security.token_integration import DEFAULT, TokenIntegration, check_template
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.texts import lower_text
@@ -382,6 +383,28 @@ class SparkMode(str, Enum):
     OFF = "off"
 
 
+class TokenIntegrationSettings(Section):
+    """The subject that the action `activateTokenIntegration` adds to a policy entry.
+
+    See [Token integration](policies.md#token-integration).
+    """
+
+    subject: Annotated[str, AfterValidator(check_template)] = Field(
+        default=DEFAULT.subject,
+        description="The subject, with the placeholders `policy-entry:label`, `request:subjectId` (the first subject of the "
+        "sender) and `header:NAME`.",
+    )
+    lifetime: PositiveDuration = Field(
+        default=DEFAULT.lifetime,
+        description="How long the subject is valid; its expiry is rounded up to a whole hour.",
+    )
+
+    @property
+    def rule(self) -> TokenIntegration:
+        """As the action applies it."""
+        return TokenIntegration(self.subject, self.lifetime)
+
+
 class SparkSettings(Section):
     """Where Spark runs, if at all."""
 
@@ -477,6 +500,7 @@ class Settings(BaseSettings):
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()
     creation: CreationSettings = CreationSettings()
+    token_integration: TokenIntegrationSettings = TokenIntegrationSettings()
     spark: SparkSettings = SparkSettings()
     log: LogSettings = LogSettings()
     tracing: TracingSettings = TracingSettings()

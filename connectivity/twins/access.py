@@ -71,10 +71,10 @@ def has_any_permission(entity: EntityId, enforcer: Enforcer | None, subjects: Se
     return enforcer is not None and enforcer.is_known_to(subjects, *_TYPES[entity.type])
 
 
-def forbidden(case: CommandContext, enforcer: Enforcer | None, code: str) -> TwinError:
+def forbidden(case: CommandContext, enforcer: Enforcer | None, code: str, detail: str = "") -> TwinError:
     """Return the refusal for a missing permission; without any, it is that of a missing entity."""
     is_known = has_any_permission(case.entity, enforcer, case.subjects)
-    return case.refuse(code if is_known else not_found(case.entity))
+    return case.refuse(code, detail) if is_known else case.refuse(not_found(case.entity))
 
 
 def may_use_stream(

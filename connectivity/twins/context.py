@@ -20,6 +20,7 @@ from connectivity.authorization.enforcer import DROP, Enforcer
 from connectivity.authorization.policy_imports import Policy
 from connectivity.errors import TwinError
 from connectivity.security.creation import UNRESTRICTED, CreationRules
+from connectivity.security.token_integration import DEFAULT, TokenIntegration
 from connectivity.twins import errors, incarnations
 from connectivity.twins.incarnations import EntityLives, PresentOnly
 from connectivity.twins.paths import ResourcePath
@@ -66,8 +67,8 @@ class StateLookup(Protocol):
 class TwinLimits:
     """Limits of sizes, and the headers of a command that its event keeps.
 
-    `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers, and who
-    may create what.
+    `thing`, `policy`: bytes of compact JSON; `headers`: characters of all names and values; the rest are numbers, who may
+    create what, and the subjects of token integration.
     """
 
     thing: int = 102_400
@@ -78,6 +79,7 @@ class TwinLimits:
     things_at_once: int = 200
     historical_headers: tuple[str, ...] = ()
     creation: CreationRules = UNRESTRICTED
+    token_integration: TokenIntegration = DEFAULT
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -242,7 +244,9 @@ def decision(
     permissions: bytes | None = None,
     is_reference: bool | None = None,
 ) -> Decision:
-    events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
+    events = tuple(step.event for step in steps)
+    # Of an entity with several events the last state.
+    snapshots = tuple({step.snapshot.entity: step.snapshot for step in steps}.values())
     return Decision(events, snapshots, response, is_for_device, tuple(announcements), permissions, is_reference)
 
 

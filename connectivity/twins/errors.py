@@ -202,6 +202,11 @@ _FAULTS: dict[str, _ErrorText] = {
         "Use fewer subjects or fewer and shorter resources in its entries, references and imports. Counted are, for each "
         "entry, its subjects times the segments of its resources.",
     ),
+    "policies:action.failed": _ErrorText(
+        403,
+        "The action '{path}' on the policy '{id}' failed: {detail}.",
+        "It needs EXECUTE at 'policy:/entries/LABEL/actions/NAME', and an entry that it applies to.",
+    ),
     "policies:policy.notcreatable": _ErrorText(
         403,
         "The policy '{id}' cannot be created: you would not be able to change it.",

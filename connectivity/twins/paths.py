@@ -93,6 +93,12 @@ _OF_SUBJECTS: Final = {
     "subjects": Resource("subject", _REMOVED, part="subject", is_created=True),
     "resources": Resource("resource", _REMOVED, part="resource", is_created=True),
 }
+ACTIVATE, DEACTIVATE = "activateTokenIntegration", "deactivateTokenIntegration"
+_ACTIONS: Final = {
+    name: Resource("action", frozenset({"create"}), is_selectable=False, part=name) for name in (ACTIVATE, DEACTIVATE)
+}
+"""The actions on a policy or on an entry of it."""
+
 _IMPORT: Final = Resource("import", _REMOVED, part="import", is_created=True)
 _OF_IMPORT: Final = {
     "entries": Resource("import", _CHANGED, is_selectable=False, part="labels"),
@@ -204,6 +210,8 @@ def _policy_resource(segments: Segments) -> Resource | None:
             return _ENTRY
         case ("entries", _, part):
             return _OF_ENTRY.get(part)
+        case ("actions", action) | ("entries", _, "actions", action):
+            return _ACTIONS.get(action)
         case ("imports", _):
             return _IMPORT
         case ("imports", _, part):

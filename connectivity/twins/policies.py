@@ -26,6 +26,7 @@ from connectivity.twins.context import (
     state_of,
 )
 from connectivity.twins.errors import quote
+from connectivity.twins.policy_actions import decide_action
 from connectivity.twins.policy_expiry import departure_announcements
 from connectivity.twins.preconditions import Preconditions
 from connectivity.twins.retrieval import displayed_enforcer, read_selection, view_of, with_hidden
@@ -46,6 +47,8 @@ def decide_policy(case: CommandContext) -> Decision:
     action = case.command.action
     if action not in case.address.resource.actions:
         raise case.refuse("protocoladapter:unknown.topicpath", action)
+    if case.address.resource.name == "action":
+        return decide_action(case)
     policy_values.check_subject(case)
     asked = preconditions.read(case)
     match action:

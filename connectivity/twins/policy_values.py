@@ -117,10 +117,11 @@ def _entry(case: CommandContext, entry: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _subjects(case: CommandContext, value: Mapping[str, Any]) -> dict[str, Any]:
-    return {_subject_id(case, subject): _subject(case, about) for subject, about in value.items()}
+    return {_subject_id(case, id): subject(case, about) for id, about in value.items()}
 
 
-def _subject(case: CommandContext, about: Any) -> dict[str, Any]:
+def subject(case: CommandContext, about: Any) -> dict[str, Any]:
+    """Return what a policy says of one subject. Raises TwinError."""
     about = _inner(case, about, "a subject")
     if "type" not in about:
         raise case.refuse("json.field.missing", "type")
@@ -135,12 +136,18 @@ def _subject(case: CommandContext, about: Any) -> dict[str, Any]:
 
 
 def _own_subject(case: CommandContext, value: Any) -> dict[str, Any]:
-    return _subject(case, _outer(case, value))
+    return subject(case, _outer(case, value))
 
 
 def _subject_id(case: CommandContext, text: str) -> str:
     """The id of a subject, with the caller in place of the placeholder for him."""
-    subject = resolve_subject(case, text)
+    found = resolve_subject(case, text)
+    check_subject_id(case, found)
+    return found
+
+
+def check_subject_id(case: CommandContext, subject: str) -> None:
+    """Refuse an invalid ID of a subject. Raises TwinError."""
     scheme = subject.find("://")
     issuer, colon, name = (
         subject.partition(":") if scheme < 0 else (subject[: scheme + 3], *subject[scheme + 3 :].partition(":")[1:])
@@ -148,7 +155,6 @@ def _subject_id(case: CommandContext, text: str) -> str:
     is_valid = issuer and colon and name and _CONTROL.search(subject) is None
     if not is_valid or utf16_length(subject) > MAX_ID_LENGTH:
         raise case.refuse("policies:subjectid.invalid", quote(subject))
-    return subject
 
 
 def resolve_subject(case: CommandContext, text: str) -> str:

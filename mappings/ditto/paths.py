@@ -28,6 +28,8 @@ _ENTRY_PARTS = {
     "allowedAdditions": _CHANGE_AND_DELETE,
     "references": _CHANGE_AND_DELETE,
 }
+_CREATE = frozenset({"create"})
+_POLICY_ACTIONS = frozenset({"activateTokenIntegration", "deactivateTokenIntegration"})
 _IMPORT_PARTS = frozenset({"entries", "transitiveImports"})
 
 
@@ -93,6 +95,8 @@ def _policy_actions(segments: Sequence[str]) -> frozenset[str] | None:
             return _CHANGE
         case ("entries", _, part):
             return _ENTRY_PARTS.get(part)
+        case ("actions", action) | ("entries", _, "actions", action) if action in _POLICY_ACTIONS:
+            return _CREATE
         case ("entries", _) | ("imports",) | ("imports", _):
             return _CHANGE_AND_DELETE
         case ("imports", _, part) if part in _IMPORT_PARTS:

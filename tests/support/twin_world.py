@@ -97,14 +97,16 @@ class TwinWorld:
             names.setdefault("content-type", MERGE_PATCH)
         command = Command(entity, action, path, raw, {"correlation-id": "c-1", **names}, fields)
         decision = decide(command, by, self.world, self.now, self.limits)
-        for event, snapshot in zip(decision.events, decision.snapshots, strict=True):
-            assert evolve(self.snapshots.get(event.entity), event) == snapshot
-            self.snapshots[event.entity] = snapshot
+        for event in decision.events:
+            self.snapshots[event.entity] = evolve(self.snapshots.get(event.entity), event)
             self.events.append(event)
             if event.is_deletion:
                 ended = self.incarnations.setdefault(event.entity, [])
                 first = ended[-1].last + 1 if ended else 1
                 ended.append(Incarnation(first, event.revision, decision.permissions))
+        for snapshot in decision.snapshots:
+            assert self.snapshots[snapshot.entity] == snapshot
+            self.snapshots[snapshot.entity] = snapshot
         return decision
 
     def refused(self, action: str, path: str = "/", value: Any = ..., **more: Any) -> tuple[int, str]:

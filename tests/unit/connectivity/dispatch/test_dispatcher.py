@@ -79,6 +79,22 @@ async def test_permissions_are_checked_of_several_entities() -> None:
     assert (answer["value"]["error"], answer["headers"]["correlation-id"]) == ("json.field.missing", "c-9")
 
 
+async def test_an_action_changes_several_entries_of_a_policy_at_once() -> None:
+    harness = ConnectionHarness()
+    resources = {
+        key: {"grant": grant, "revoke": []}
+        for key, grant in (("thing:/", ["READ"]), ("policy:/", ["READ", "WRITE", "EXECUTE"]))
+    }
+    entry = {"subjects": {OWNER: {"type": "test"}}, "resources": resources}
+    topic = "acme.site/shared/policies/commands/create"
+    value = {"policyId": "acme.site:shared", "entries": {"A": entry, "B": entry}}
+    assert (await harness.ask(document(topic, value=value)))["status"] == 201
+    answer = await harness.ask(document(topic, "/actions/activateTokenIntegration"))
+    assert (answer["topic"], answer["status"], answer["headers"]["entity-revision"]) == (topic, 204, 3)
+    answer = await harness.ask(document("acme.site/shared/policies/commands/retrieve", "/entries/B/subjects"))
+    assert list(answer["value"]) == [OWNER, f"integration:B:{OWNER}"]
+
+
 async def test_each_command_of_a_batch_sees_those_before_it() -> None:
     harness = ConnectionHarness()
     read = command("retrieve", "/attributes/on")

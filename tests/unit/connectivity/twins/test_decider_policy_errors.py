@@ -55,6 +55,7 @@ REFUSED: list[tuple[str, int, str, str, Any, dict[str, Any]]] = [
     ("imports.notfound", 404, "retrieve", "/imports", ..., {"by": [VIEWER]}),
     ("import.notfound", 404, "delete", "/imports/a:b", ..., {}),
     ("policy.conflict", 409, "create", "/", {"policyId": POLICY, "entries": {"A": OWNERS}}, {}),
+    ("action.failed", 403, "create", f"{V}/actions/activateTokenIntegration", ..., {}),
     ("entry.referenceconflict", 409, "delete", V, ..., {}),
     ("import.referenceconflict", 409, "delete", f"/imports/{SHARED}", ..., {}),
     ("precondition.failed", 412, "modify", SUBJECT, ABOUT, {"if_none_match": "*"}),

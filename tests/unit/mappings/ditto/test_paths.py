@@ -41,6 +41,8 @@ POLICY_PATHS = {
     "/entries/owner/namespaces": "modify retrieve",
     "/entries/owner/allowedAdditions": "modify retrieve delete",
     "/entries/owner/references": "modify retrieve delete",
+    "/entries/owner/actions/activateTokenIntegration": "create",
+    "/actions/deactivateTokenIntegration": "create",
     "/imports": "modify retrieve delete",
     "/imports/acme:base": "modify retrieve delete",
     "/imports/acme:base/entries": "modify retrieve",
