@@ -244,9 +244,7 @@ def decision(
     permissions: bytes | None = None,
     is_reference: bool | None = None,
 ) -> Decision:
-    events = tuple(step.event for step in steps)
-    # Of an entity with several events the last state.
-    snapshots = tuple({step.snapshot.entity: step.snapshot for step in steps}.values())
+    events, snapshots = tuple(step.event for step in steps), tuple(step.snapshot for step in steps)
     return Decision(events, snapshots, response, is_for_device, tuple(announcements), permissions, is_reference)
 
 

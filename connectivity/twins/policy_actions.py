@@ -56,7 +56,9 @@ def decide_action(case: CommandContext) -> Decision:
     if not policy_values.is_administered(after):
         raise case.refuse("policies:entry.modificationinvalid")
     response = case.respond(204, None, revision=snapshot.revision)
-    return decision(steps, response, departure_announcements(before, snapshot))
+    found = decision(steps, response, departure_announcements(before, snapshot))
+    # The state after all events: one for each entity.
+    return msgspec.structs.replace(found, snapshots=found.snapshots[-1:])
 
 
 def _announcement(case: CommandContext) -> Any:

@@ -318,10 +318,15 @@ def _imported_policy_id(case: CommandContext, id: str, policy_id: str) -> str:
 
 def _import(case: CommandContext, value: Mapping[str, Any], policy_id: str) -> dict[str, Any]:
     labels, transitive = value.get("entries"), value.get("transitiveImports")
-    full: dict[str, Any] = {"entries": [] if labels is None else _strings(case, labels, "entries")}
+    full: dict[str, Any] = {"entries": [] if labels is None else _labels(case, labels)}
     if transitive is not None:
         full["transitiveImports"] = _transitive(case, _strings(case, transitive, "transitiveImports"), policy_id)
     return full
+
+
+def _labels(case: CommandContext, value: Any) -> list[str]:
+    """The labels of entries that an import names, each once."""
+    return list(dict.fromkeys(_label(case, label) for label in _strings(case, value, "entries")))
 
 
 def _transitive(case: CommandContext, ids: Sequence[str], policy_id: str) -> list[str]:
@@ -374,7 +379,7 @@ _READERS: Final[Mapping[str, Callable[[CommandContext, Any], Any]]] = {
     "references": lambda case, value: _references(case, _array(case, value)),
     "imports": lambda case, value: _imports(case, _outer(case, value), str(case.entity)),
     "import": _own_import,
-    "labels": lambda case, value: _strings(case, _array(case, value), "entries"),
+    "labels": lambda case, value: _labels(case, _array(case, value)),
     "transitiveImports": lambda case, value: _transitive(
         case, _strings(case, _array(case, value), "transitiveImports"), str(case.entity)
     ),

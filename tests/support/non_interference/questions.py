@@ -226,6 +226,7 @@ class Asker:
         makers: Sequence[tuple[int, Callable[[], Question]]] = (
             (6, self._retrieve),
             (2, self._retrieve_several),
+            (1, self._check_permissions),
             (3, self._retrieve_past),
             (3, self._change),
             (1, self._create),
@@ -289,6 +290,17 @@ class Asker:
         ids = [it.id for it in self._dice.sample((*THINGS, NEVER[0]), self._dice.randint(1, 5))]
         fields = self._fields() if self._dice.random() < 0.6 else None
         return Ask("_/_/things/twin/commands/retrieve", value={"thingIds": ids}, fields=fields)
+
+    def _check_permissions(self) -> Ask:
+        checks = {}
+        for number in range(self._dice.randint(1, 4)):
+            entity = self._entity()
+            kind, place = "policy", self._policy_place()
+            if entity.type is EntityType.THING:
+                kind, place = self._dice.choice(("thing", "message")), self._dice.choice(("/", a_place(self._dice)))
+            permissions = self._dice.sample(("READ", "WRITE"), self._dice.randint(1, 2))
+            checks[str(number)] = {"resource": f"{kind}:{place}", "entityId": entity.id, "hasPermissions": permissions}
+        return Ask("_/_/policies/commands/checkPermissions", value=checks)
 
     def _retrieve_past(self) -> Ask:
         asked = self._retrieve()

@@ -179,6 +179,8 @@ ODD_ANNOUNCEMENTS: list[dict[str, Any]] = [
         (["imports"], 5, "json.invalid"),
         (["imports"], {"a:b": 5}, "json.invalid"),
         (["imports"], {"a:b": {"entries": "X"}}, "json.invalid"),
+        (["imports"], {"a:b": {"entries": ["imported-x"]}}, "policies:label.invalid"),
+        (["imports"], {"a:b": {"entries": ["a/b"]}}, "policies:entry.invalid"),
         (["imports"], {"a:b": {"transitiveImports": [POLICY]}}, "policies:import.invalid"),
         (["imports"], {"a:b": {"transitiveImports": [f"a:{n}" for n in range(11)]}}, "policies:imports.toolarge"),
         (["imports"], {"ab": {}}, "policies:id.invalid"),
