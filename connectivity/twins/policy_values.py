@@ -112,7 +112,8 @@ def _entry(case: CommandContext, entry: Mapping[str, Any]) -> dict[str, Any]:
         if (member := entry.get(name)) is not None:
             if not isinstance(member, list):
                 raise case.refuse("json.invalid", f"expected an array as {name}")
-            full[name] = _READERS[name](case, member)
+            if member or name != "references":
+                full[name] = _READERS[name](case, member)
     return full
 
 

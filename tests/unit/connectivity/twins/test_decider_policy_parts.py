@@ -136,6 +136,8 @@ def test_the_first_references_of_an_entry_are_created() -> None:
     assert world.status("modify", path, [], to=P) == 204
     assert world.status("modify", path, value, to=P) == 201
     assert world.refused("modify", path, value * 2, to=P) == (400, "policies:entry.invalid")
+    world.send("modify", "/entries/VIEW", {**VIEW, "references": []}, to=P)
+    assert "references" not in world.get("/entries/VIEW", to=P)
 
 
 def test_deleting_the_imports_removes_every_import() -> None:
