@@ -22,7 +22,7 @@ import structlog
 from connectivity.errors import Detail
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.sources.delivery import DeliveryLedger, InboundDelivery, read
-from connectivity.sources.reader import SourceReader
+from connectivity.sources.reader import Preparation, SourceReader
 from connectivity.sources.turns import MOST_DELIVERIES, SourceTurns, UserTurns
 from connectivity.store.store import Store
 from connectivity.transports.base import Delivery, KnownNames, Link
@@ -239,12 +239,8 @@ class SourceConsumer:
                     throttled = minutes
                 if deliveries[0].user is None:
                     await self._process(deliveries, buffer.user_turns)
-                elif self._is_of_user_alone(deliveries):
-                    # The same without a task of its own.
-                    await self._process(deliveries, buffer.turns.user(deliveries[0].user))
                 else:
-                    for delivery in deliveries:
-                        self._enqueue(delivery)
+                    self._divide(deliveries)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
@@ -254,40 +250,49 @@ class SourceConsumer:
                 task.cancel()
             buffer.leave(self)
 
-    def _is_of_user_alone(self, deliveries: Sequence[Delivery]) -> bool:
-        """Whether no other user has to wait for these: one delivery of the only user, which no script reads."""
-        turns = self._retry_buffer.turns
-        if len(deliveries) > 1 or self._queues or self._reader.has_scripts or turns.alone is None:
-            return False
-        return turns.alone is turns.user(deliveries[0].user)
+    def _divide(self, deliveries: Sequence[Delivery]) -> None:
+        """Process deliveries of users whose turn can begin now; the others wait in the queues of their users."""
+        by_user: dict[Hashable, list[Delivery]] = {}
+        for delivery in deliveries:
+            by_user.setdefault(delivery.user, []).append(delivery)
+        for key, own in by_user.items():
+            if (queue := self._queues.get(key)) is not None:
+                queue += own
+                continue
+            user = self._retry_buffer.turns.user(key)
+            if (done := self._process_at_once(own, user)) < len(own):
+                queue = self._queues[key] = deque(own[done:])
+                task = asyncio.get_running_loop().create_task(self._process_queue(key, queue, user))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    def _enqueue(self, delivery: Delivery) -> None:
-        """Add a delivery to the queue of its user, which a task processes until it is empty."""
-        if (queue := self._queues.get(delivery.user)) is not None:
-            queue.append(delivery)
-            return
-        queue = self._queues[delivery.user] = deque((delivery,))
-        task = asyncio.get_running_loop().create_task(self._process_queue(delivery.user, queue))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _process_at_once(self, deliveries: Sequence[Delivery], user: UserTurns) -> int:
+        """Process the first deliveries if the user's turn can begin now; return how many."""
+        buffer, turns = self._retry_buffer, self._retry_buffer.turns
+        must_wait = self._reader.has_scripts or buffer.recovery is not None
+        if must_wait or not (turns.alone is user or turns.begin(user)):
+            return 0
+        first = deliveries[next_part(deliveries, 0, user.most)]
+        self._add_unsettled(first)
+        self._process_part(first, (), user, time_ns())
+        return len(first)
 
-    async def _process_queue(self, user: Hashable, queue: deque[Delivery]) -> None:
-        turns = self._retry_buffer.turns.user(user)
+    async def _process_queue(self, key: Hashable, queue: deque[Delivery], user: UserTurns) -> None:
+        """Process the deliveries of a user until its queue is empty."""
         try:
             while queue:
-                await self._process([queue.popleft() for _ in range(min(len(queue), MOST_DELIVERIES))], turns)
+                await self._process([queue.popleft() for _ in range(min(len(queue), MOST_DELIVERIES))], user)
         except Exception as error:
             self.stop(error)
         finally:
-            del self._queues[user]
+            del self._queues[key]
 
     async def _process(self, deliveries: Sequence[Delivery], user: UserTurns) -> None:
         """Process the deliveries of one user in its turns."""
         buffer = self._retry_buffer
         turns = buffer.turns
         started = time_ns()
-        self.unsettled()
-        self._unsettled += deliveries
+        self._add_unsettled(deliveries)
         await self._reader.route.outbox.wait_for_room()
         # The user waits for mapping scripts, so that its deliveries stay in order.
         prepared = await self._reader.prepare(deliveries)
@@ -299,12 +304,23 @@ class SourceConsumer:
                 await buffer.begin_turn(user)
             part = _ONLY if len(deliveries) == 1 else next_part(deliveries, end, user.most)
             end = part.stop
-            try:
-                inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
-                buffer.process(inbound, partial(buffer.hold, dict.fromkeys(inbound, self)))
-            finally:
-                if turns.alone is not user:
-                    turns.end(user, end - part.start)
+            self._process_part(deliveries[part], prepared[part], user, started)
+
+    def _add_unsettled(self, deliveries: Sequence[Delivery]) -> None:
+        self.unsettled()
+        self._unsettled += deliveries
+
+    def _process_part(
+        self, deliveries: Sequence[Delivery], prepared: Sequence[Preparation], user: UserTurns, started: int
+    ) -> None:
+        """Process deliveries in the turn of their user, and end it."""
+        buffer, turns = self._retry_buffer, self._retry_buffer.turns
+        try:
+            inbound = read(self._reader, deliveries, buffer.ledger, prepared, started)
+            buffer.process(inbound, partial(buffer.hold, dict.fromkeys(inbound, self)))
+        finally:
+            if turns.alone is not user:
+                turns.end(user, len(deliveries))
 
     def stop(self, error: Exception) -> None:
         """End `run` with this error, because the deliveries of the link cannot be processed."""

@@ -1,11 +1,11 @@
-"""The tenant that works: modifies over MQTT at a rate, each measured from the time at which it was due.
+"""The tenant that works: modifies at a rate, each measured from the time at which it was due.
 
-    python -m tests.support.hostile_tenant.good_tenant HOST PORT RATE PID
+    python -m tests.support.hostile_tenant.good_tenant mqtt|websocket HOST PORT SUBJECT RATE PID
 
-Commands leave at their time, answered or not. Prints `ready` once all things exist. SIGTERM stops the sending; then
-everything sent is waited for, and one JSON line is printed: when each command was due (monotonic clock) with its
-milliseconds, those of processor that the service (PID) has used until the answer came, the number of commands that were
-refused, and of those without an answer.
+It speaks MQTT to a broker, or WebSocket to the listener of the hostile tenant, as another user. Commands leave at their
+time, answered or not. Prints `ready` once all things exist. SIGTERM stops the sending; then everything sent is waited for,
+and one JSON line is printed: when each command was due (monotonic clock) with its milliseconds, those of processor that the
+service (PID) has used until the answer came, the number of commands that were refused, and of those without an answer.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ import signal
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from tests.support.clients.mqtt import MqttClient
+from tests.support.clients.mqtt import BrokerClient, MqttClient
 from tests.support.connection_documents import policy_for, topic
+from tests.support.hostile_tenant.peer import Peer, frame
 
 SUBJECT = "good:tenant"
 THINGS = 20
@@ -29,15 +31,43 @@ ANSWERED_WITHIN = 30.0
 _decode = msgspec.json.Decoder().decode
 
 
-def main(host: str, port: int, rate: float, pid: int) -> int:
+class ListenerClient(BrokerClient):
+    """A peer of a WebSocket listener, with a network address of its own."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__()
+        self._peer = Peer(port, "/hostile", "127.0.0.2")
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def _receive(self) -> None:
+        with suppress(OSError, ValueError):
+            while True:
+                payload = self._peer.receive_bytes()
+                self.received.put(self.read(payload))
+
+    def send(self, document: Any, *, wait: bool = True, to: str | None = None) -> None:
+        self._peer.send(frame(document))
+
+    def close(self) -> None:
+        # The thread ends with the process: it may hold the socket's buffer.
+        pass
+
+
+def client_of(protocol: str, host: str, port: int) -> BrokerClient:
+    if protocol == "websocket":
+        return ListenerClient(port)
+    return MqttClient(host, port, ask="good/ask", answers="good/answers")
+
+
+def main(client: BrokerClient, subject: str, rate: float, pid: int) -> int:
     # The clock of all threads of another process (clock_getcpuclockid).
     processor = partial(time.clock_gettime, ~pid << 3 | 2)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    with MqttClient(host, port, ask="good/ask", answers="good/answers") as client:
+    with client:
         client.read = lambda payload: (time.monotonic(), processor(), _decode(payload))
         for number in range(THINGS):
-            client.command(topic(f"good-{number}", "commands/create"), value={"_policy": policy_for(SUBJECT)})
+            client.command(topic(f"good-{number}", "commands/create"), value={"_policy": policy_for(subject)})
             _, _, answer = client.next()
             assert answer["status"] == 201, answer
         print("ready", flush=True)
@@ -61,7 +91,7 @@ def main(host: str, port: int, rate: float, pid: int) -> int:
     return 0
 
 
-def _answers(client: MqttClient, due: list[float], spent: list[float]) -> dict[str, Any]:
+def _answers(client: BrokerClient, due: list[float], spent: list[float]) -> dict[str, Any]:
     answered: dict[int, tuple[float, float, float]] = {}
     refused = 0
     deadline = time.monotonic() + ANSWERED_WITHIN
@@ -81,5 +111,5 @@ def _answers(client: MqttClient, due: list[float], spent: list[float]) -> dict[s
 
 
 if __name__ == "__main__":
-    _, host, port, rate, pid = sys.argv
-    sys.exit(main(host, int(port), float(rate), int(pid)))
+    _, protocol, host, port, subject, rate, pid = sys.argv
+    sys.exit(main(client_of(protocol, host, int(port)), subject, float(rate), int(pid)))

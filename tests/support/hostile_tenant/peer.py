@@ -33,8 +33,9 @@ def frame(document: dict[str, Any]) -> bytes:
 class Peer:
     """A connected WebSocket. What comes is read by `receive` or `discard`, or never."""
 
-    def __init__(self, port: int, path: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE)
+    def __init__(self, port: int, path: str, host: str = "127.0.0.1") -> None:
+        """`host`: the address that it connects from; at a listener without tokens, each is a user."""
+        self._socket = socket.create_connection(("127.0.0.1", port), PATIENCE, (host, 0))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(upgrade_request(path))
         self._received = self._socket.makefile("rb")
@@ -50,6 +51,11 @@ class Peer:
 
     def receive(self) -> dict[str, Any]:
         """The next message. Raises OSError when the service has closed the socket."""
+        found: dict[str, Any] = json.loads(self.receive_bytes())
+        return found
+
+    def receive_bytes(self) -> bytes:
+        """As `receive`, as it came."""
         while True:
             head = self._received.read(2)
             if len(head) < 2:
@@ -60,8 +66,7 @@ class Peer:
                 (size,) = struct.unpack(form, self._received.read(struct.calcsize(form)))
             payload = self._received.read(size)
             if head[0] == _TEXT:
-                found: dict[str, Any] = json.loads(payload)
-                return found
+                return payload
 
     def ask(self, document: dict[str, Any]) -> dict[str, Any]:
         """Send a command and return the next message."""

@@ -50,6 +50,8 @@ class Scene:
     """Things of the hostile tenant that exist before."""
     descriptors: int | None = None
     """How many file descriptors the service may have; None: as many as the system allows."""
+    is_shared: bool = False
+    """Whether the tenant that works is another user of the hostile tenant's listener, and not at a broker."""
 
 
 class Program:
@@ -164,7 +166,10 @@ def play(scene: Scene, broker: Mosquitto, folder: Path, seconds: float) -> tuple
         started = stack.enter_context(programs())
         attack = Program("attacks", scene.resource, websocket, tcp, ready="prepared")
         started.append(attack.process)
-        good = Program("good_tenant", broker.host, broker.port, RATE, service.pid, ready="ready")
+        way = ("websocket", "127.0.0.1", websocket, attacks.SUBJECT)
+        if not scene.is_shared:
+            way = ("mqtt", broker.host, broker.port, good_tenant.SUBJECT)
+        good = Program("good_tenant", *way, RATE, service.pid, ready="ready")
         started.append(good.process)
         if scene.descriptors is not None:
             resource.prlimit(service.pid, resource.RLIMIT_NOFILE, (scene.descriptors, scene.descriptors))
