@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, QuotaUse
+from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
 from connectivity.fair_share import FairShare, PeerShare
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -41,18 +41,29 @@ def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> 
     )
 
 
-def quota_fault(kind: SubscriptionKind, exceeded: QuotaUse) -> Fault:
-    """Return the fault of a subscribe beyond a quota."""
-    return Fault(
-        429, _code(kind), f"There are too many subscriptions: {exceeded}.", "Cancel subscriptions, or ask the operator."
-    )
+class SubscriptionQuotas:
+    """The quotas of open subscriptions, by subject and by the namespace of an entity."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+
+    def take(self, kind: SubscriptionKind, entity: EntityId | None, subjects: Sequence[str]) -> Fault | None:
+        """Add a subscription to the use of these; return the fault, and add nothing, if a quota is exceeded."""
+        if self._quotas.is_empty or (exceeded := self._quotas.take(_growth(entity, subjects))) is None:
+            return None
+        message = f"There are too many subscriptions: {exceeded}."
+        return Fault(429, _code(kind), message, "Cancel subscriptions, or ask the operator.")
+
+    def give_back(self, entity: EntityId | None, subjects: Sequence[str]) -> None:
+        """Subtract a subscription that has ended."""
+        if not self._quotas.is_empty:
+            self._quotas.give_back(_growth(entity, subjects))
 
 
-def growth_by_subscription(entity: EntityId | None, subjects: Sequence[str], number: int) -> dict[QuotaKey, int]:
-    """Return the growth by so many subscriptions to an entity."""
-    growth = {(QuotaHolder.SUBJECT, subject, Quantity.SUBSCRIPTIONS): number for subject in subjects[:1]}
+def _growth(entity: EntityId | None, subjects: Sequence[str]) -> dict[QuotaKey, int]:
+    growth = {(QuotaHolder.SUBJECT, subject, Quantity.SUBSCRIPTIONS): 1 for subject in subjects[:1]}
     if entity is not None:
-        growth[QuotaHolder.NAMESPACE, entity.namespace, Quantity.SUBSCRIPTIONS] = number
+        growth[QuotaHolder.NAMESPACE, entity.namespace, Quantity.SUBSCRIPTIONS] = 1
     return growth
 
 

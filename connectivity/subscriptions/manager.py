@@ -38,9 +38,8 @@ from connectivity.subscriptions.feed import NOTHING, Feed, FeedFailed, FeedPosit
 from connectivity.subscriptions.limits import (
     SHARED,
     SubscriptionLimits,
-    growth_by_subscription,
+    SubscriptionQuotas,
     limit_fault,
-    quota_fault,
 )
 from connectivity.subscriptions.read_ahead import (
     ConnectionBudget,
@@ -157,6 +156,7 @@ class ActiveSubscription(Subscription):
         "position",
         "posting",
         "pump",
+        "quota_entity",
         "share",
         "subjects",
         "subscribed",
@@ -171,6 +171,8 @@ class ActiveSubscription(Subscription):
         self.peer = subscriber
         self.subjects = subscriber.subjects
         self.share = share
+        self.quota_entity: EntityId | None = None
+        """The entity, if the quota of its namespace is used."""
         self.budget: ReadAheadBudget | None = None
         self.feed: Feed | None = None
         self.position: FeedPosition = 0
@@ -201,7 +203,7 @@ class SubscriptionManager(ConnectionComponent):
         quotas: Quotas | None = None,
     ) -> None:
         """`clock` returns monotonic seconds."""
-        self._quotas = quotas or Quotas(())
+        self._quotas = SubscriptionQuotas(quotas or Quotas(()))
         self._open = open_feed
         self._bounds = bounds
         self._clock = clock
@@ -235,27 +237,26 @@ class SubscriptionManager(ConnectionComponent):
             self._cancel(previous)
         shares = self.shares(subscriber.reply.connection_id)
         share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
-        entity = signal.query.entity
-        fault = None if share.has_room else limit_fault(signal.kind, shares, share)
-        if fault is None and not self._quotas.is_empty:
-            exceeded = self._quotas.take(growth_by_subscription(entity, subscriber.subjects, 1))
-            fault = quota_fault(signal.kind, exceeded) if exceeded is not None else None
+        kind, entity, subjects = signal.kind, signal.query.entity, subscriber.subjects
+        fault = None if share.has_room else limit_fault(kind, shares, share)
+        if fault is None and (fault := self._quotas.take(kind, None, subjects)) is None:
+            feed = self._feed_of(signal, subscriber)
+            # The quota of a namespace is used and shown by those alone who may read the entity.
+            if not isinstance(feed, Fault) and (fault := self._quotas.take(kind, entity, ())) is not None:
+                feed.close()
+                self._quotas.give_back(None, subjects)
         if fault is not None:
             group = entity.type.group if entity is not None else "things"
             subscriber.reply.post(ErrorResponse(entity, group, fault, signal.headers))
             return
         # Only now: cancelling the last one of a scope may end the scope.
         subscription = self._scopes[scope][key] = ActiveSubscription(signal, key, subscriber, share, self._second)
+        subscription.quota_entity = None if isinstance(feed, Fault) else entity
         share.take()
         self._reply_to(subscription, subscriber)
         if not subscriber.has_session:
             self._schedule(subscription, self._bounds.idle_timeout)
         subscriber.reply.post(Created(subscription.kind, key, subscription.entity, signal.headers))
-        try:
-            feed = self._open(signal, subscriber.subjects)
-        except StoreError:
-            log.exception("feed not opened", **_log_fields(subscription))
-            feed = INTERNAL_ERROR
         if isinstance(feed, Fault):
             self._send(subscription, subscription.fail(feed))
         elif feed is NOTHING:
@@ -263,6 +264,14 @@ class SubscriptionManager(ConnectionComponent):
         else:
             subscription.feed = feed
             self._start(subscription)
+
+    def _feed_of(self, signal: Subscribe, subscriber: Subscriber) -> Feed | Fault:
+        try:
+            return self._open(signal, subscriber.subjects)
+        except StoreError:
+            about = {"connection": subscriber.reply.connection_id, **log_context(signal.headers)}
+            log.exception("feed not opened", entity=str(signal.query.entity), **about)
+            return INTERNAL_ERROR
 
     def open_feed(self, signal: Subscribe, subjects: tuple[str, ...]) -> Feed | Fault:
         """Return the feed of a subscribe, for a session handler that wraps it. Raises StoreError."""
@@ -573,8 +582,7 @@ class SubscriptionManager(ConnectionComponent):
             # It may wait for a page, or for a link, that will not come.
             subscription.pump.cancel()
         subscription.share.give_back()
-        if not self._quotas.is_empty:
-            self._quotas.take(growth_by_subscription(subscription.entity, subscription.subjects, -1))
+        self._quotas.give_back(subscription.quota_entity, subscription.subjects)
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
         if subscription.peer.fails_once:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from connectivity.config.quotas import QuotaRule
+from connectivity.subscriptions.feed import Feed
 from connectivity.subscriptions.manager import Subscriber
 from connectivity.transports.base import ReaderStatus
+from mappings.errors import Fault
 from mappings.model.signals import Created, ErrorResponse, HistoryQuery, Subscribe, SubscriptionKind
-from tests.support.in_process.fakes import KeepingReply
-from tests.support.in_process.subscription_setup import LAMP, READER, Bench
+from tests.support.in_process.fakes import KeepingReply, ListFeed
+from tests.support.in_process.subscription_setup import LAMP, NOT_FOUND, READER, Bench
 
 
 async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_id() -> None:
@@ -74,6 +76,22 @@ async def test_subscriptions_beyond_a_quota_are_refused_until_one_ends(rule: Quo
     assert isinstance(refused, ErrorResponse)
     assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
     assert expected in refused.fault.message
+    bench.cancel(first)
+    bench.subscribe()
+
+
+async def test_who_may_not_read_an_entity_neither_uses_nor_learns_the_quota_of_its_namespace() -> None:
+    feeds: list[Feed | Fault] = [*([NOT_FOUND] * 3), ListFeed([]), ListFeed([]), NOT_FOUND, ListFeed([])]
+    bench = Bench(lambda: feeds.pop(0), quotas=[QuotaRule(namespaces=("*",), subscriptions=1)])
+    signal, reply = Subscribe(SubscriptionKind.HISTORY, HistoryQuery(LAMP), {}), KeepingReply()
+    stranger = Subscriber(reply, ("acme:stranger",), "c-2")
+    for _ in range(3):
+        bench.streams.subscribe(signal, stranger)
+    first = bench.subscribe()
+    bench.streams.subscribe(signal, bench.peer)
+    assert isinstance(bench.reply.signals[-1], ErrorResponse)
+    bench.streams.subscribe(signal, stranger)
+    assert reply.names == ["Created"] * 4
     bench.cancel(first)
     bench.subscribe()
 
