@@ -73,6 +73,12 @@ class PendingCommit:
             self.durable.exception()
 
 
+def take_barriers(queue: deque[PendingCommit]) -> Iterator[PendingCommit]:
+    """Take the barriers that a queue begins with, so that none delays the commit before it."""
+    while queue and queue[0].is_barrier:
+        yield queue.popleft()
+
+
 class Progress:
     """How far submitted changes are from being durable, for those who would submit more."""
 
@@ -91,12 +97,6 @@ class Progress:
         """Return how many lists of changes are not durable, and their weight."""
         weights = [each.weight for part in self._pending() for each in part if each.changes]
         return len(weights), sum(weights)
-
-    @staticmethod
-    def take_barriers(queue: deque[PendingCommit]) -> Iterator[PendingCommit]:
-        """Take the barriers that a queue begins with, so that none delays the commit before it."""
-        while queue and queue[0].is_barrier:
-            yield queue.popleft()
 
     async def wait(self) -> None:
         """Wait until the next commit has ended, whether it has succeeded or not."""

@@ -25,7 +25,15 @@ import msgspec
 import structlog
 
 from connectivity.authorization.revalidation import PolicyChangeNotifier
-from connectivity.store.commit import CommitResult, PendingCommit, PendingTrim, Progress, ReportQueue, UncommittedState
+from connectivity.store.commit import (
+    CommitResult,
+    PendingCommit,
+    PendingTrim,
+    Progress,
+    ReportQueue,
+    UncommittedState,
+    take_barriers,
+)
 from connectivity.store.event_tail import EventTail
 from connectivity.store.incarnation_repository import IncarnationRepository
 from connectivity.store.options import BATCH_WEIGHT, FORGET_ANSWERS, GATHER, READERS, TURN_SECONDS, StoreOptions
@@ -406,7 +414,7 @@ class Store:
             if has_step:
                 # An operator may wait for it: changes behind it are left for the next commit.
                 self._take_step(self._queue.popleft())
-            self._written += self.progress.take_barriers(self._queue)
+            self._written += take_barriers(self._queue)
             is_full = sum(len(submitted.changes) for submitted in self._written) >= self._most
             is_next = self._queue and (not has_step or self._queue[0].step is not None)
             if is_next and not self._is_worker_step_next and not is_full:
