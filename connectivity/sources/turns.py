@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
+from itertools import count
 from time import perf_counter
 from weakref import WeakKeyDictionary
 
@@ -58,6 +60,9 @@ class SourceTurns:
         self._recent: OrderedDict[UserTurns, None] = OrderedDict()
         """The users of the last turns, the latest last."""
         self._waiting: dict[UserTurns, deque[asyncio.Future[None]]] = {}
+        self._line: list[tuple[int, int, UserTurns]] = []
+        """A heap of the waiting users, by the number of their last turn; tickets keep two from being compared."""
+        self._tickets = count()
         self._count = 0
         """How many turns have ended."""
         self.alone: UserTurns | None = None
@@ -136,7 +141,10 @@ class SourceTurns:
 
     async def _wait_in_line(self, user: UserTurns) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(user, deque()).append(turn)
+        if (waiting := self._waiting.get(user)) is None:
+            waiting = self._waiting[user] = deque()
+            heappush(self._line, (user.number, next(self._tickets), user))
+        waiting.append(turn)
         try:
             await turn
         except asyncio.CancelledError:
@@ -148,16 +156,19 @@ class SourceTurns:
     def _pass_on(self) -> None:
         """Give the turn to the user without one for the longest time."""
         self._holder = None
-        while self._waiting:
-            user = min(self._waiting, key=_last_turn)
-            turn = self._waiting[user].popleft()
-            if not self._waiting[user]:
+        while self._line:
+            number, ticket, user = heappop(self._line)
+            if number != user.number:
+                # It has had a turn since, such as by another source.
+                heappush(self._line, (user.number, ticket, user))
+                continue
+            waiting = self._waiting[user]
+            turn = waiting.popleft()
+            if waiting:
+                heappush(self._line, (number, ticket, user))
+            else:
                 del self._waiting[user]
             if not turn.done():
                 self._holder = user
                 turn.set_result(None)
                 return
-
-
-def _last_turn(user: UserTurns) -> int:
-    return user.number

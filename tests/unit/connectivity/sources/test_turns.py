@@ -11,6 +11,7 @@ import pytest
 from connectivity.sources.turns import BACKLOG, MOST_DELIVERIES, RECENT, TURN_SECONDS, SourceTurns, UserTurns
 from connectivity.store.commit import PendingCommit, Progress
 from spark_store.records import Change
+from tests.support.cpu_budget import at_most
 
 
 class World:
@@ -175,3 +176,17 @@ async def test_a_turn_that_was_given_to_a_cancelled_task_goes_to_the_next() -> N
     world.turns.end(second, 1)
     await passes()
     assert world.turn(other)
+
+
+async def test_thousands_of_users_in_line_cost_each_turn_little() -> None:
+    world, users = World(), [UserTurns() for _ in range(3)]
+    assert world.turn(users[0])
+    assert world.turn(users[1])
+    await passes()
+    assert world.turns.begin(users[2])
+    line = [asyncio.create_task(world.turns.wait(UserTurns())) for _ in range(10_000)]
+    await passes()
+    with at_most(0.5):
+        for task in line:
+            world.turns._pass_on()
+            await task
