@@ -6,6 +6,7 @@ is the answer to a delivery, stored in the same transaction so that a redelivery
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -15,6 +16,13 @@ import msgspec
 from mappings.ids import EntityId, EntityType, namespace_of, partition_entity
 from mappings.model.signals import Event
 from mappings.timestamps import utc_text
+
+LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)\])?")
+"""The Spark masters whose workers can open the journal."""
+
+EXPECTED_MASTER = (
+    "local, local[N] or local[*]: the journal is an SQLite file, which only processes on this host can open safely"
+)
 
 
 def entity_of(type: str, id: str) -> EntityId:

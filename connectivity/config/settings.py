@@ -53,6 +53,7 @@ from connectivity.security.token_integration import DEFAULT, TokenIntegration, c
 from mappings.errors import DecodeError
 from mappings.model.json_pointer import format_pointer, parse_pointer
 from mappings.texts import lower_text
+from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER
 
 PREFIX = "CONNECTIVITY_"
 
@@ -405,6 +406,13 @@ class TokenIntegrationSettings(Section):
         return TokenIntegration(self.subject, self.lifetime)
 
 
+def _is_on_this_host(master: str) -> str:
+    """A Spark master whose workers can open the journal. Raises ValueError."""
+    if LOCAL_MASTER.fullmatch(master) is None:
+        raise ValueError(EXPECTED_MASTER)
+    return master
+
+
 class SparkSettings(Section):
     """Where Spark runs, if at all."""
 
@@ -415,7 +423,11 @@ class SparkSettings(Section):
             "the journal keeps everything. Default: `embedded` if the extra `spark` is installed, else `off`.",
         )
     )
-    master: Annotated[str, Field(min_length=1)] = Field(default="local[*]", description="Spark's master.")
+    master: Annotated[str, AfterValidator(_is_on_this_host)] = Field(
+        default="local[*]",
+        description="Spark's master: `local[*]`, or `local[N]` for N cores. Others are refused: the journal is an SQLite "
+        "file, which only processes on this host can open.",
+    )
     remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
         default=None,
         description="The address of a Spark Connect server that runs Spark queries instead of the pipeline, such as "
@@ -432,16 +444,6 @@ class SparkSettings(Section):
     memory: Annotated[str, BeforeValidator(read_memory, json_schema_input_type=MemoryForm)] = Field(
         default="1g", description="Memory of Spark's Java process, such as `1g` or `1500m`."
     )
-    shared_data_dir: bool = Field(
-        default=False, description="Whether every worker of a cluster sees `data_dir` as the same folder."
-    )
-
-    @model_validator(mode="after")
-    def _workers_see_the_journal(self) -> SparkSettings:
-        """The journal is a file beside the service."""
-        if self.mode is SparkMode.EMBEDDED and not self.master.startswith("local") and not self.shared_data_dir:
-            raise ValueError("spark.master local[…], or spark.shared_data_dir true where every worker sees data_dir")
-        return self
 
 
 class LogSettings(Section):

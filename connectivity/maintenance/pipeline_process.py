@@ -87,8 +87,6 @@ def command(settings: Settings, action: str, *options: str) -> list[str]:
     found = [sys.executable, "-m", "spark_store.pipeline", action, "--data-dir", str(settings.data_dir)]
     found += _schedule(settings)
     found += ["--master", spark.master, "--memory", spark.memory]
-    if spark.shared_data_dir:
-        found.append("--shared-data-dir")
     if spark.jars is not None:
         found += ["--jars", str(spark.jars)]
     if spark.mirror is not None:

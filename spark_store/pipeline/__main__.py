@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import queue
-import re
 import signal
 import sys
 import threading
@@ -42,7 +41,7 @@ from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
 from spark_store.lake.tables import EVENTS, TABLES, Lake
 from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
-from spark_store.records import now_text
+from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER, now_text
 
 if TYPE_CHECKING:
     from spark_store.pipeline.retention import RetentionRules
@@ -56,9 +55,6 @@ NICE = 15
 
 _LOCK_SECONDS, _HAND_SECONDS = 60.0, 5.0
 """How long another pipeline may take to end: for the service's own, and for manual commands."""
-
-_MASTER = re.compile(r"local|local\[(?:\d+|\*)(?:,\s*\d+)?\]|local-cluster\[.+\]|(?:spark|k8s|mesos)://.+|yarn")
-"""The forms of a Spark master."""
 
 _LAST_SECONDS = 60.0
 """How long a process whose parent is gone may take to finish its batch."""
@@ -74,21 +70,8 @@ def say(event: str, **fields: Any) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one action; the exit code."""
     given = _parser().parse_args(arguments)
-    if _MASTER.fullmatch(given.master) is None:
-        say(
-            "failed",
-            reason="spark.master: expected local, local[N] or local[*], or a cluster, such as spark://HOST:7077 or "
-            f"k8s://https://HOST:6443, found {given.master}",
-            kind="Unusable",
-        )
-        return EXIT_UNUSABLE
-    if not given.master.startswith("local") and not given.shared_data_dir:
-        say(
-            "failed",
-            reason=f"the journal is a file of this machine, so expected a master local[…], found {given.master}; "
-            "use --shared-data-dir if every worker sees the folder",
-            kind="Unusable",
-        )
+    if LOCAL_MASTER.fullmatch(given.master) is None:
+        say("failed", reason=f"spark.master: found {given.master}, expected {EXPECTED_MASTER}", kind="Unusable")
         return EXIT_UNUSABLE
     if given.with_parent and given.action != "run":
         _watch_parent(threading.Event())
@@ -131,7 +114,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("action", choices=sorted(_ACTIONS))
     parser.add_argument("--data-dir", type=Path, required=True, help="folder of journal and lake")
     parser.add_argument("--master", default="local[*]", help="Spark's master")
-    parser.add_argument("--shared-data-dir", action="store_true", help="every worker of a cluster sees --data-dir")
     parser.add_argument("--jars", type=Path, help="folder of Delta's jars")
     parser.add_argument("--mirror", help="with `install`: address of a Maven repository instead of the central one")
     parser.add_argument("--memory", default="1g", help="memory of the Java process")

@@ -36,6 +36,7 @@ from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.lake.tables import Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
 from spark_store.pipeline.java import JavaProgram, find_java
+from spark_store.records import LOCAL_MASTER
 
 STDERR = 2
 
@@ -82,9 +83,6 @@ _SETTINGS = {
     # Files so large that they are few, so small that a page of one entity reads little.
     "spark.databricks.delta.optimize.maxFileSize": str(32 << 20),
     "spark.databricks.delta.optimize.minFileSize": str(16 << 20),
-}
-
-_LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # Many small tasks cost more than they save on one machine: with Delta's default a commit takes seconds.
@@ -123,8 +121,8 @@ class ConnectOptions:
 class SessionOptions:
     """Options of the Spark session.
 
-    `memory` is that of the Java process, in Java's form. `scratch`: an absolute folder for temporary files of a local
-    master; by default the system's. `settings` override all others.
+    `memory` is that of the Java process, in Java's form. `scratch`: an absolute folder for temporary files; by default the
+    system's. `settings` override all others.
     """
 
     master: str = "local[*]"
@@ -133,10 +131,6 @@ class SessionOptions:
     connect: ConnectOptions | None = None
     scratch: Path | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_local(self) -> bool:
-        return self.master.startswith("local")
 
 
 def prepared_classes(jars: Path, java: JavaProgram) -> Path:
@@ -153,9 +147,7 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
     classes = prepared_classes(options.jars, find_java())
     # Another Spark, or another interpreter, that happens to be set up on this machine is not meant.
     os.environ["SPARK_HOME"] = str(Path(pyspark.__file__).parent)
-    if options.is_local:
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(_master(options)).appName(name)
     for key, value in _settings(options, jars, classes if classes.exists() else None).items():
         builder = builder.config(key, value)
@@ -165,24 +157,11 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         # A Java process that was killed, no memory, no room: another start may go well.
-        raise StoreUnavailable(
-            f"Spark does not start with master {options.master}: {_reason(options, error)}"
-        ) from error
+        said = " ".join(str(error).partition("\n\tat ")[0].split())[:_SHOWN]
+        raise StoreUnavailable(f"Spark does not start with master {options.master}: {said}") from error
 
-
-_NO_MASTER = re.compile(r"All masters are unresponsive|stopped SparkContext")
-"""Texts of Spark if no cluster answers."""
 
 _SHOWN = 400
-
-
-def _reason(options: SessionOptions, error: Exception) -> str:
-    """Return Spark's text without stack trace, with the remedy if it is known."""
-    text = str(error)
-    if not options.is_local and _NO_MASTER.search(text):
-        return "nothing answers there; check spark.master, and whether that cluster runs"
-    return " ".join(text.partition("\n\tat ")[0].split())[:_SHOWN]
-
 
 _GREETING = re.compile(
     rb"WARNING: Using incubator modules|Setting default log level to |To adjust logging level |"
@@ -231,14 +210,10 @@ def _in_environment(name: str, value: str | None) -> Iterator[None]:
             os.environ[name] = before
 
 
-_LOCAL_MASTER = re.compile(r"local(?:\[(?P<cores>\d+|\*)(?P<rest>,\s*\d+)?\])?")
-
-
-def _cores(options: SessionOptions) -> int | None:
-    """Return how many tasks a local master runs at once; None for a remote master."""
-    found = _LOCAL_MASTER.fullmatch(options.master)
-    if found is None:
-        return None
+def _cores(options: SessionOptions) -> int:
+    """Return how many cores the master uses."""
+    found = LOCAL_MASTER.fullmatch(options.master)
+    assert found is not None
     cores = found["cores"] or "1"
     return (os.cpu_count() or 1) if cores == "*" else int(cores)
 
@@ -249,11 +224,7 @@ def _master(options: SessionOptions) -> str:
     One that answers Spark queries has twice as many slots as cores: a stage of a query is cut for the cores, so that it
     leaves slots free, however long its tasks are.
     """
-    cores = _cores(options)
-    if options.connect is None or cores is None:
-        return options.master
-    rest = _LOCAL_MASTER.fullmatch(options.master)["rest"] or ""  # type: ignore[index]
-    return f"local[{2 * cores}{rest}]"
+    return options.master if options.connect is None else f"local[{2 * _cores(options)}]"
 
 
 def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = None) -> dict[str, str]:
@@ -264,13 +235,12 @@ def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = 
         java += " -Xlog:cds=off -Xlog:cds+dynamic=off"
     found = {
         **_SETTINGS,
-        **(_LOCAL if options.is_local else {}),
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.driver.memory": options.memory,
         "spark.driver.extraJavaOptions": java,
     }
-    # Spark takes a comma for the end of a folder's name. Workers elsewhere have folders of their own.
-    if options.scratch is not None and options.is_local and "," not in str(options.scratch):
+    # Spark takes a comma for the end of a folder's name.
+    if options.scratch is not None and "," not in str(options.scratch):
         found["spark.local.dir"] = str(options.scratch)
         if not _forbids_programs(options.scratch):
             found["spark.driver.extraJavaOptions"] += f" -Djava.io.tmpdir={shlex.quote(str(options.scratch))}"
@@ -278,9 +248,8 @@ def _settings(options: SessionOptions, jars: list[Path], classes: Path | None = 
         found |= _CONNECT | {
             "spark.connect.grpc.binding.port": str(options.connect.port),
             "spark.driver.maxResultSize": str(_bytes(options.memory) // _RESULT_SHARE),
+            "spark.default.parallelism": str(_cores(options)),
         }
-        if (cores := _cores(options)) is not None:
-            found["spark.default.parallelism"] = str(cores)
     return found | dict(options.settings)
 
 

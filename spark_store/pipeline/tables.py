@@ -89,10 +89,9 @@ class LakeWriter:
         """Makes the journal readable for the session, too."""
         for source in SOURCES:
             spark.dataSource.register(source)
-        if (spark.sparkContext.master or "").startswith("local"):
-            # Adaptive execution makes each stage a job, which costs more than it saves here. (Spark queries have sessions of
-            # their own.)
-            spark.conf.set("spark.sql.adaptive.enabled", "false")
+        # Adaptive execution makes each stage a job, which costs more than it saves here. (Spark queries have sessions of
+        # their own.)
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
         return cls(spark, Lake(data_dir), spark.sparkContext.defaultParallelism)
 
     def name(self, table: Table) -> str:

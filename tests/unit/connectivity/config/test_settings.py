@@ -276,11 +276,20 @@ def test_reconnecting_waits_at_least_min_and_at_most_max(tmp_path: Path) -> None
     assert "a min above 0" in problems(written(tmp_path, "reconnect: {min: 0s}\n"))[0]
 
 
-def test_design_8_26_a_cluster_with_a_journal_beside_the_service_is_refused(tmp_path: Path) -> None:
-    text = "spark: {mode: embedded, master: 'spark://h:7077'}\n"
-    assert "spark.shared_data_dir" in problems(written(tmp_path, text))[0]
-    shared = text.replace("}", ", shared_data_dir: true}")
-    assert load_settings(written(tmp_path, shared)).spark.master == "spark://h:7077"
+@pytest.mark.parametrize("mode", ["embedded", "external", "off"])
+@pytest.mark.parametrize(
+    "master", ["spark://h:7077", "k8s://https://h:6443", "yarn", "local-cluster[2,1,512]", "local[x]"]
+)
+def test_design_8_26_a_spark_master_whose_workers_may_be_elsewhere_is_refused(
+    master: str, mode: str, tmp_path: Path
+) -> None:
+    (problem,) = problems(written(tmp_path, f"spark: {{mode: '{mode}', master: '{master}'}}\n"))
+    assert f'found "{master}", expected local, local[N] or local[*]: the journal is an SQLite file' in problem
+
+
+@pytest.mark.parametrize("master", ["local", "local[3]", "local[*]"])
+def test_a_spark_master_on_this_host_is_taken(master: str, tmp_path: Path) -> None:
+    assert load_settings(written(tmp_path, f"spark: {{master: '{master}'}}\n")).spark.master == master
 
 
 @pytest.mark.parametrize(

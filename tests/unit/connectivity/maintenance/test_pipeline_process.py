@@ -61,12 +61,12 @@ async def pipeline(tmp_path: Path) -> AsyncIterator[PipelineProcess]:
 
 def test_the_command_says_where_and_how(tmp_path: Path) -> None:
     retention = {"default": "1d", "acme": "forever", "site": {"days": 0.5, "revisions": 7}}
-    spark = {"master": "spark://head:7077", "shared_data_dir": True, "jars": "/jars", "memory": "2g"}
+    spark = {"master": "local[3]", "jars": "/jars", "memory": "2g"}
     found = command(settings(tmp_path, spark=spark, lake={"retention": retention}), "run", "--with-parent")
     assert found[1:4] == ["-m", "spark_store.pipeline", "run"]
     assert " ".join(found[4:]) == (
         f"--data-dir {tmp_path} --optimize-every=600 --optimize-files=256 --vacuum-every=600 --retention-every=3600 "
-        "--master spark://head:7077 --memory 2g --shared-data-dir --jars /jars "
+        "--master local[3] --memory 2g --jars /jars "
         '--retention {"default": {"seconds": 86400.0}, "acme": {}, "site": {"seconds": 43200.0, "revisions": 7}} '
         "--with-parent"
     )

@@ -55,10 +55,8 @@ def test_a_spark_that_does_not_start_this_time_is_tried_again(
         start_session(SessionOptions())
 
 
-def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = (
-        "Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:\n\n\tat org.apache."
-    )
+def test_a_spark_that_does_not_start_is_said_without_a_stack(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "This stopped SparkContext was created at:\n\n\tat org.apache."
 
     def refuses(_: object) -> None:
         raise PySparkRuntimeError(f"java.lang.IllegalStateException: {said}")
@@ -66,14 +64,10 @@ def test_a_cluster_that_does_not_answer_is_said_without_a_stack(monkeypatch: pyt
     monkeypatch.setattr(session, "find_jars", lambda _: [])
     monkeypatch.setattr(session, "find_java", lambda: JavaProgram("java", "17"))
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", refuses)
-    with pytest.raises(
-        StoreUnavailable, match=r"master spark://h:1: nothing answers there; check spark\.master"
-    ) as caught:
-        start_session(SessionOptions(master="spark://h:1"))
-    assert "\n" not in str(caught.value)
     with pytest.raises(StoreUnavailable, match="stopped SparkContext") as caught:
         start_session(SessionOptions())
     assert "org.apache" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> None:
@@ -82,7 +76,6 @@ def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> N
     assert found["spark.sql.shuffle.partitions"] == "8"
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
     assert "s3cret" not in repr(options)
-    assert "spark.driver.host" not in _settings(SessionOptions(master="spark://head:7077"), [])
 
 
 def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name(
@@ -93,7 +86,6 @@ def test_spark_writes_temporary_files_to_the_scratch_folder_with_any_usable_name
     found = _settings(SessionOptions(scratch=folder), [])
     assert found["spark.local.dir"] == str(folder)
     assert shlex.split(found["spark.driver.extraJavaOptions"])[-1] == f"-Djava.io.tmpdir={folder}"
-    assert "spark.local.dir" not in _settings(SessionOptions(master="spark://head:7077", scratch=folder), [])
     assert "spark.local.dir" not in _settings(SessionOptions(scratch=folder / "a,b"), []), "these would be two folders"
     monkeypatch.setattr(session, "_forbids_programs", lambda folder: True)
     found = _settings(SessionOptions(scratch=folder), [])
@@ -123,9 +115,7 @@ def test_prepared_classes_are_taken_where_there_are_some(tmp_path: Path, monkeyp
 def test_wide_queries_leave_slots_and_memory_to_the_pipeline() -> None:
     options = SessionOptions(master="local[3]", memory="2g", connect=ConnectOptions())
     assert _master(options) == "local[6]"
-    assert _master(SessionOptions(master="local[3, 4]", connect=ConnectOptions())) == "local[6, 4]"
     assert _master(SessionOptions(master="local[3]")) == "local[3]"
-    assert _master(SessionOptions(master="spark://head:7077", connect=ConnectOptions())) == "spark://head:7077"
     found = _settings(options, [])
     assert (found["spark.scheduler.mode"], found["spark.default.parallelism"]) == ("FAIR", "3")
     assert found["spark.driver.maxResultSize"] == str(256 << 20)

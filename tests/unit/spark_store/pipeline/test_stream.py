@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -384,15 +383,3 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     assert failures() == ["optimize: a damaged file"]
     assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
     assert failures() == []
-
-
-@pytest.mark.parametrize(("master", "planned"), [("local[2]", {"spark.sql.adaptive.enabled": "false"}), ("yarn", {})])
-def test_stages_are_planned_one_by_one_on_a_cluster_alone(master: str, planned: dict[str, str], tmp_path: Path) -> None:
-    found: dict[str, str] = {}
-    spark: Any = SimpleNamespace(
-        dataSource=SimpleNamespace(register=lambda _: None),
-        sparkContext=SimpleNamespace(master=master, defaultParallelism=2),
-        conf=SimpleNamespace(set=found.__setitem__),
-    )
-    LakeWriter.of(spark, tmp_path)
-    assert found == planned
