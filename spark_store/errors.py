@@ -297,7 +297,10 @@ _DAMAGED = re.compile(
     r"Could not open Parquet|could not verify page integrity|Expected contiguous commit files|"
     r"[Pp]arquet file size is|Object at location \S+ not found"
 )
-_ASIDE = re.compile(r"FileNotFoundException: [^\n]*/(?:lake/pipeline/(?:tmp|checkpoint)|blockmgr-[^/\n]+)/[^\n]*")
+_CONFLICT = re.compile(r"DELTA_CONCURRENT_\w+")
+"""Another transaction has changed what one relied on."""
+
+_ASIDE = re.compile(r"FileNotFoundException: [^\n]*/(?:lake/pipeline/tmp|blockmgr-[^/\n]+)/[^\n]*")
 """Files that Spark has moved aside are not part of a table."""
 
 _FILE = re.compile(r"(?:file:)?(/[^\s'\"`;,]+\.(?:parquet|json))")
@@ -343,6 +346,8 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
         return StoreUnavailable(f"{where}{reason[0]}; {_SYSTEM_STEPS[reason[0]]} ({shown})")
     if _TOMORROW.search(text):
         return LakeUnfit(f"a table was written by a later version; {_STEP_TOMORROW} ({shown})")
+    if conflict := _CONFLICT.search(text):
+        return LakeBusy(f"{conflict[0]}: another pipeline has written the same table meanwhile; end one of the two")
     if _DAMAGED.search(_ASIDE.sub("", text)):
         return damaged_table(f"{where}expected a file that can be read, found: {shown}")
     return StoreUnavailable(f"{kind}: {shown}")

@@ -46,7 +46,7 @@ FINAL = {2, 4, 5}
 _DEBUG_EVENTS = {"batch", "maintenance"}
 """Events that are too frequent for the log."""
 
-_WARNING_EVENTS = {"maintenance failed", "erasure failed", "watermark lost", "clock went back", "clock went ahead"}
+_WARNING_EVENTS = {"maintenance failed", "erasure failed", "watermark lost", "clock went ahead"}
 """Events that an operator should look at, although the pipeline goes on."""
 
 _MAINTENANCE = {"maintenance", "maintenance failed"}

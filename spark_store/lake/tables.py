@@ -167,7 +167,7 @@ class Lake:
 
     @property
     def pipeline(self) -> Path:
-        """The files of the pipeline: watermark, lock, checkpoint of the stream."""
+        """The files of the pipeline, such as watermark and lock."""
         return self.folder / "pipeline"
 
     @property
@@ -201,10 +201,6 @@ class Lake:
     @property
     def lock(self) -> Path:
         return self.pipeline / "lock"
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.pipeline / "checkpoint"
 
     def path(self, table: Table) -> str:
         """The folder of a table, absolute, as Spark and Delta readers want it."""

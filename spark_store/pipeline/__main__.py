@@ -180,8 +180,8 @@ def stop_at_signals(stopping: threading.Event) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.connect_address import local_address, publish_address
+    from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
     from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
-    from spark_store.pipeline.stream import PipelineOptions, PipelineStream
     from spark_store.pipeline.table_maintenance import MaintenancePlan
 
     stopping = threading.Event()
@@ -207,7 +207,7 @@ def _run(given: argparse.Namespace) -> int:
             serving.enter_context(publish_address(target.lake.connect, address))
             say("spark queries", port=port)
         if not stopping.is_set():
-            PipelineStream(target, say, options, stopping).run()
+            PipelineLoop(target, say, options, stopping).run()
     say("stopped")
     return 0
 
@@ -328,6 +328,7 @@ def _target(
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    from spark_store.pipeline.loop import translate_error
     from spark_store.pipeline.session import (
         SessionOptions,
         lake_lock,
@@ -336,7 +337,6 @@ def _target(
         sweep,
         wait_for_lock,
     )
-    from spark_store.pipeline.stream import translate_error
     from spark_store.pipeline.tables import LakeWriter
 
     lake = Lake(given.data_dir)

@@ -1,8 +1,9 @@
-"""Seven points at which tests may kill the pipeline.
+"""Eight points at which tests may kill the pipeline, or pause it.
 
 They do nothing unless the variable SPARK_STORE_CRASH is `POINT:VICTIM:FILE`: when the point is reached and the file exists,
 the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java process alone) or
-`service` (the parent process). So a restarted pipeline dies once for each file that was created.
+`service` (the parent process). So a restarted pipeline dies once for each file that was created. With `pause` for a victim
+both processes are stopped by SIGSTOP, until someone continues them.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class FaultPoint(str, Enum):
     """
 
     BEFORE_READ = "before-read"
+    BEFORE_COMMIT = "before-commit"
     AFTER_APPEND = "after-append"
     BETWEEN = "between-append-and-merge"
     AFTER_MERGE = "after-merge"
@@ -76,6 +78,11 @@ def _planned(point: FaultPoint) -> tuple[str, Path] | None:
 
 
 def _kill(victim: str, file: Path, spark: SparkSession) -> None:
+    if victim == "pause":
+        file.unlink()
+        for pid in (java_pid(spark), os.getpid()):
+            os.kill(pid, signal.SIGSTOP)
+        return
     pid = {"java": lambda: java_pid(spark), "service": os.getppid, "driver": os.getpid}[victim]()
     file.unlink()
     os.kill(pid, signal.SIGKILL)

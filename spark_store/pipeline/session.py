@@ -60,13 +60,11 @@ _SETTINGS = {
     "spark.sql.variable.substitute": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A stream runs for months: the history of batches must stay small.
+    # A pipeline runs for months: the history of batches must stay small.
     "spark.sql.ui.retainedExecutions": "10",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "50",
     "spark.ui.retainedTasks": "200",
-    "spark.sql.streaming.minBatchesToRetain": "5",
-    "spark.sql.streaming.numRecentProgressUpdates": "5",
     "spark.sql.parquet.compression.codec": "zstd",
     # A damaged page must not be rewritten with a valid checksum. (Hadoop's own checksum files are in no backup.)
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
@@ -270,7 +268,7 @@ def connect_port(spark: SparkSession) -> int:
 
 
 def put_first(spark: SparkSession) -> None:
-    """Give the calling thread, and its threads and streams, priority over Spark queries.
+    """Give the calling thread, and its threads, priority over Spark queries.
 
     Delta's own threads have it by the file of the pools.
     """

@@ -1,10 +1,9 @@
 """The journal as two Spark data sources, read in partitions by Python workers as Arrow batches.
 
-`journal_events` is a stream; its offset is the number of the last event (`{"seq": 17}`), so a range of offsets is a range of
-events. `journal_states` has the present states of the entities with events in a range; they may be newer, never older.
-Options: `path`, `parallelism` (partitions of a large range); of the stream `start` (the offset to begin after) and
-`max_rows` of a batch; of the states `first` and `last`. A partition with fewer events than its numbers fails, and so do
-states of trimmed events: something was deleted that the lake does not have.
+`journal_events` has the events numbered `first` to `last`; `journal_states` the present states of the entities with events
+in that range, which may be newer, never older. Options: `path`, `first`, `last` and `parallelism` (partitions of a large
+range). A partition with fewer events than its numbers fails, and so do states of trimmed events: something was deleted that
+the lake does not have.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
-from spark_store.pipeline.arrow_reader import LONG, short_events
+from spark_store.pipeline.arrow_reader import EVENTS, LONG, short_events
 
 EVENTS_SCHEMA = (
     "entity_type STRING, entity STRING, revision BIGINT, seq BIGINT, timestamp TIMESTAMP, action STRING, path STRING, "
@@ -70,7 +68,7 @@ def split_range(first: int, last: int, parallelism: int) -> list[EventRange]:
 
 
 class JournalEvents(DataSource):
-    """The events of a journal, as a stream."""
+    """The events of a journal."""
 
     @classmethod
     def name(cls) -> str:
@@ -79,37 +77,20 @@ class JournalEvents(DataSource):
     def schema(self) -> str:
         return EVENTS_SCHEMA
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's signature
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         return _EventsReader(self.options)
 
 
-class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _RangeReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str]) -> None:
         self._path = Path(options["path"])
-        self._start = int(options["start"])
-        self._max_rows = int(options["max_rows"])
+        self._first, self._last = int(options["first"]), int(options["last"])
         self._parallelism = int(options["parallelism"])
-        self._end: int | None = None
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._end = self._newest()
 
-    def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        return {"seq": self._start}
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadMaxRows(self._max_rows)
-
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
-        newest = max(self._newest() if self._end is None else self._end, start["seq"])
-        return {"seq": min(newest, start["seq"] + limit.max_rows) if isinstance(limit, ReadMaxRows) else newest}
-
-    def _newest(self) -> int:
-        with JournalReader.open(self._path) as journal_reader:
-            return journal_reader.newest()
-
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[EventRange]:
-        return split_range(start["seq"] + 1, end["seq"], self._parallelism)
+class _EventsReader(_RangeReader):
+    def partitions(self) -> Sequence[EventRange]:
+        return split_range(self._first, self._last, self._parallelism)
 
     def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         # Checked first, for a better error.
@@ -118,19 +99,31 @@ class _EventsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for batch in short_events(self._path, partition.first, partition.last):
             found += batch.num_rows
             yield batch
-        wanted = partition.last - partition.first + 1
         with JournalReader.open(self._path) as journal_reader:
-            if found < wanted:
+            if found <= partition.last - partition.first:
                 for batch in arrow(journal_reader.long_entries(partition.first, partition.last, LONG), JournalEntry):
                     found += batch.num_rows
                     yield batch
-            # Counted afterwards: an erasure may have deleted events meanwhile.
-            holes = journal_reader.holes(partition.first, partition.last)
-        if found + holes < wanted:
-            raise LakeUnfit(
-                f"{self._path}: expected every event from {partition.first} to {partition.last}, found {found} of them; "
-                "restore the journal, or start a new lake"
-            )
+            _expect_all(journal_reader, partition, found)
+
+
+def _few_event_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, None, None]:
+    """The same in a process that has the journal open, so without the other SQLite of `arrow_reader`."""
+    found = 0
+    with JournalReader.open(path) as journal_reader:
+        for batch in arrow(journal_reader.entries_by_entity(wanted.first, wanted.last), JournalEntry):
+            found += batch.num_rows
+            yield batch
+        _expect_all(journal_reader, wanted, found)
+
+
+def _expect_all(journal_reader: JournalReader, wanted: EventRange, found: int) -> None:
+    # Holes are counted after reading: an erasure may have deleted events meanwhile.
+    if found + journal_reader.holes(wanted.first, wanted.last) <= wanted.last - wanted.first:
+        raise LakeUnfit(
+            f"{journal_reader.path}: expected every event from {wanted.first} to {wanted.last}, found {found} of them; "
+            "restore the journal, or start a new lake"
+        )
 
 
 class JournalStates(DataSource):
@@ -147,12 +140,7 @@ class JournalStates(DataSource):
         return _StatesReader(self.options)
 
 
-class _StatesReader(DataSourceReader):
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._path = Path(options["path"])
-        self._first, self._last = int(options["first"]), int(options["last"])
-        self._parallelism = int(options["parallelism"])
-
+class _StatesReader(_RangeReader):
     def partitions(self) -> Sequence[EventRange]:
         parts = max(1, len(split_range(self._first, self._last, self._parallelism)))
         return [EventRange(self._first, self._last, part, parts) for part in range(parts)]
@@ -177,17 +165,26 @@ def _state_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, 
 SOURCES: Sequence[type[DataSource]] = (JournalEvents, JournalStates)
 
 
+def events_of(path: Path, first: int, last: int, most: int) -> pa.Table | None:
+    """Return the events of `journal_events`, read here; None for more than `most`, or too many bytes."""
+    return None if last - first >= most else _few(_few_event_batches(path, EventRange(first, last)), EVENTS, most)
+
+
 def states_of(path: Path, first: int, last: int, most: int) -> pa.Table | None:
     """Return the states of `journal_states`, read here; None for more than `most`, or too many bytes."""
+    return _few(_state_batches(path, EventRange(first, last)), _STATES, most)
+
+
+def _few(found: Generator[pa.RecordBatch, None, None], schema: pa.Schema, most: int) -> pa.Table | None:
     rows = size = 0
     batches: list[pa.RecordBatch] = []
-    with contextlib.closing(_state_batches(path, EventRange(first, last))) as found:
+    with contextlib.closing(found):
         for batch in found:
             rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows > most or size > _BATCH_BYTES:
                 return None
             batches.append(batch)
-    return pa.Table.from_batches(batches, _STATES)
+    return pa.Table.from_batches(batches, schema)
 
 
 def arrow(rows: Iterable[Row], shape: type[Row]) -> Iterator[pa.RecordBatch]:

@@ -1,30 +1,32 @@
-"""Operations on the tables: create, check, append, merge, read positions. All may be repeated.
+"""Operations on the tables: create, check, append, merge, read positions.
 
-An append has the number of its last event (`txnVersion`), and Delta ignores the same or a lower one. A merge writes only
-newer rows; it has the number too, if it is above the one in the log, and is done in any case. So a repeated batch changes
-nothing, and the tables know their positions, also after a restore. A table of an earlier version gets the added columns; a
-merge fills them.
+An append has the number of its last event in the table's log (`txnVersion`), and is done only if the table ends right
+before its first one. A merge writes only newer rows; it has the number too, if it is above the one in the log, and is done
+in any case. So nothing is there twice, and the tables know their positions, also after a restore. A table of an earlier
+version gets the added columns; a merge fills them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column as Expression
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from spark_store.errors import LakeUnfit
+from spark_store.errors import LakeBusy, LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
 from spark_store.pipeline import fault_injection
 from spark_store.pipeline.fault_injection import FaultPoint
-from spark_store.pipeline.source import SOURCES, states_of
+from spark_store.pipeline.source import SOURCES, events_of, states_of
 
 
 def event_rows(entries: DataFrame) -> DataFrame:
@@ -69,6 +71,12 @@ def _namespace(entity: Expression) -> Expression:
 
 FEW = 20_000
 """Up to how many states are read in this process: planning and writing a source takes longer."""
+
+FEW_EVENTS = 2_000
+"""The same for events, which have to be fetched and sorted."""
+
+_WRITE_OPTIONS = 8
+"""The optional parameters of Delta's description of a write."""
 
 _WRITTEN_DOWN = "spark.databricks.delta.merge.materializeSource"
 _NUMBERED_BY = "spark.databricks.delta.write.txnAppId"
@@ -189,12 +197,32 @@ def append_once(target: LakeWriter, table: Table, rows: DataFrame, app: str, num
     rows.writeTo(target.name(table)).option("txnAppId", app).option("txnVersion", str(number)).append()
 
 
-def append_events(target: LakeWriter, rows: DataFrame, last: int) -> None:
-    """Append rows of events up to number `last`, unless that has been done.
+def append_events(target: LakeWriter, first: int, last: int) -> None:
+    """Append the events `first` to `last` of the journal to `events`, if the table ends right before them.
 
-    Into a table that is there: one that vanished must not come into being again with only these rows.
+    Raises LakeBusy where it does not: another pipeline writes the lake. The number is read within the transaction, and Delta
+    refuses one whose number another commit has changed meanwhile. The public writer knows only "skip what is not above".
     """
-    append_once(target, EVENTS, rows, APP, last)
+    few = events_of(target.lake.journal, first, last, FEW_EVENTS)
+    entries = target.journal("journal_events", first, last) if few is None else target.spark.createDataFrame(few)
+    delta: Any = target.spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
+    option: Any = target.spark._jvm.scala.Option  # type: ignore[union-attr]
+    log = delta.DeltaLog.forTable(target.spark._jsparkSession, target.lake.path(EVENTS))
+    transaction = log.startTransaction()
+    if transaction.readVersion() < 0:
+        # One that vanished must not come into being again with only these rows.
+        raise StoreUnavailable(f"{target.lake.path(EVENTS)}: expected a Delta table, found none")
+    if (found := max(transaction.txnVersion(APP), 0)) != first - 1:
+        raise LakeBusy(
+            f"{target.lake.path(EVENTS)}: expected its last event to be {first - 1}, found {found}: another pipeline has "
+            "appended; end one of the two"
+        )
+    files = transaction.writeFiles(event_rows(entries)._jdf)
+    fault_injection.reach(FaultPoint.BEFORE_COMMIT, target.spark)
+    number = delta.actions.SetTransaction(APP, last, option.apply(time.time_ns() // 1_000_000))
+    append = target.spark._jvm.org.apache.spark.sql.SaveMode.Append  # type: ignore[union-attr]
+    operation = getattr(delta, "DeltaOperations$Write")(append, *[option.empty()] * _WRITE_OPTIONS)
+    transaction.commit(files.appended(number), operation)
     fault_injection.reach(FaultPoint.AFTER_APPEND, target.spark)
 
 

@@ -2,10 +2,10 @@
 
     python -m tests.bench.lake_filling FOLDER ROUNDS
 
-In a process of its own, with the session and the stream that the pipeline has. FOLDER holds a journal. The first round warms
+In a process of its own, with the session and the loop that the pipeline has. FOLDER holds a journal. The first round warms
 Java up and does not count. Prepared are the same rows in the same batches, cached in Spark: what is left of the work is the
-append and the merge alone, one after the other as they always were. What a stream needs before its first batch, once in its
-life, is told apart (`whole` has it too). Prints one JSON line: how many rows a round has, and lists of the seconds and the
+append and the merge alone, one after the other as they always were. What the loop needs before its first batch is told apart
+(`whole` has it too). Prints one JSON line: how many rows a round has, and lists of the seconds and the
 seconds of processor time (driver, Java and Python workers together) that each round took.
 """
 
@@ -17,23 +17,18 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.datasource import DataSource, DataSourceReader
-from pyspark.sql.types import StructType
 
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.tables import Lake
+from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.pipeline import tables
-from spark_store.pipeline.arrow_reader import short_events
+from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.session import SessionOptions, start_session
-from spark_store.pipeline.source import EVENTS_SCHEMA, EventRange, split_range
-from spark_store.pipeline.stream import PipelineOptions, PipelineStream
 from spark_store.pipeline.tables import LakeWriter, event_rows, latest_rows
 from tests.bench.harness import processor_seconds_of_all
 
@@ -55,7 +50,7 @@ def timed(spent: Spent, name: str) -> Iterator[None]:
 
 def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
     """Everything that the journal has, into a new lake. Timed is what lies between the begin of the first batch and the end
-    of the last one; how long all of it took, with the start of the stream, too."""
+    of the last one; how long all of it took, with the start of the loop, too."""
     ended: list[tuple[float, float]] = []
 
     def heard(event: str, **fields: Any) -> None:
@@ -68,10 +63,10 @@ def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
             ended.append((time.perf_counter(), processor_seconds()))
 
     begun = time.perf_counter()
-    PipelineStream(target, heard, options, threading.Event()).run()
+    PipelineLoop(target, heard, options, threading.Event()).run()
     spent.setdefault("whole", []).append(time.perf_counter() - begun)
     spent.setdefault("journal", []).append(ended[-1][0] - ended[0][0])
-    # The processor time of the stream's start counts: nobody can tell it from that of the first batch.
+    # The processor time of the loop's start counts: nobody can tell it from that of the first batch.
     spent.setdefault("journal_processor", []).append(ended[-1][1] - ended[0][1])
 
 
@@ -81,42 +76,16 @@ def cached(rows: DataFrame) -> DataFrame:
     return rows
 
 
-class Events(DataSource):
-    """The events that the pipeline's stream gives, as a table."""
-
-    @classmethod
-    def name(cls) -> str:
-        return "bench_events"
-
-    def schema(self) -> str:
-        return EVENTS_SCHEMA
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        return _EventsReader(self.options)
-
-
-class _EventsReader(DataSourceReader):
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._options = options
-
-    def partitions(self) -> Sequence[EventRange]:
-        first, last, parallelism = (int(self._options[name]) for name in ("first", "last", "parallelism"))
-        return split_range(first, last, parallelism)
-
-    def read(self, partition: EventRange) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        return short_events(Path(self._options["path"]), partition.first, partition.last)
-
-
 def fill_prepared(target: LakeWriter, other: LakeWriter, rows: int, batch: int, spent: Spent) -> None:
     """The same append and merge, from data frames that are ready, into the tables of another lake."""
     seconds: Spent = {}
     tables.prepare(other)
     for last in range(batch, rows + 1, batch):
         first = last - batch + 1
-        events = cached(event_rows(target.journal("bench_events", first, last)))
+        events = cached(event_rows(target.journal("journal_events", first, last)))
         states = cached(latest_rows(target.journal("journal_states", first, last)))
         with timed(seconds, "batch"):
-            tables.append_events(other, events, last)
+            tables.append_once(other, EVENTS, events, APP, last)
             tables.merge_rows(other, states, last)
         events.unpersist()
         states.unpersist()
@@ -130,7 +99,6 @@ def main(folder: Path, rounds: int) -> int:
         rows = follower.newest()
     spark = start_session(SessionOptions())
     target, other = LakeWriter.of(spark, folder), LakeWriter(spark, Lake(folder / "prepared"), 2)
-    spark.dataSource.register(Events)
     spent: Spent = {}
     for number in range(rounds + 1):
         for lake in (target.lake, other.lake):

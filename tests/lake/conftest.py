@@ -14,24 +14,12 @@ from pyspark.sql import SparkSession
 from spark_store.lake.connect_address import local_address
 from spark_store.pipeline.session import ConnectOptions, SessionOptions, connect_port, java_pid, start_session
 from tests.support.dice import THOROUGH
-from tests.support.lake.pipeline_process import QUICK_JAVA, DataFolder
+from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, DataFolder
 
 _CONNECT = ConnectOptions()
 
-_CHEAP = {
-    # Expressions are interpreted. To write and compile code for each takes longer than a few rows do.
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    # One task where the product has two.
-    "spark.default.parallelism": "1",
-    "spark.sql.shuffle.partitions": "1",
-    "spark.databricks.delta.snapshotPartitions": "1",
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
-    # A result that is too large is found out sooner.
-    "spark.driver.maxResultSize": str(32 << 20),
-}
-"""Settings of the session in `make test`: they save a third of its CPU time. The product does not have them, nor does
-`make soak`; nor do the pipeline processes of tests."""
+_RESULTS = {"spark.driver.maxResultSize": str(32 << 20)}
+"""A result that is too large is found out sooner."""
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +32,7 @@ def spark() -> Iterator[SparkSession]:
             # What its own files do as they are imported is none of ours.
             warnings.simplefilter("ignore")
             session = start_session(
-                SessionOptions(master="local[2]", connect=_CONNECT, settings={} if THOROUGH else _CHEAP)
+                SessionOptions(master="local[2]", connect=_CONNECT, settings={} if THOROUGH else {**CHEAP, **_RESULTS})
             )
     finally:
         if before is None:

@@ -14,17 +14,15 @@ from pyspark.sql import SparkSession
 from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
-from spark_store.errors import LakeUnfit
+from spark_store.errors import LakeBusy, LakeUnfit
 from spark_store.lake.reader import full_snapshot_before
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
-from spark_store.pipeline.arrow_reader import short_events
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import (
     LakeWriter,
     append_events,
-    event_rows,
     last_appended,
     last_merged,
     merge_latest,
@@ -65,7 +63,7 @@ def odd_changes() -> list[Change]:
 
 
 @pytest.mark.slow(reason="the first stream of the session")
-def test_the_tables_are_the_journal_row_for_row_and_an_append_done_again_changes_nothing(
+def test_the_tables_are_the_journal_row_for_row_and_only_the_next_events_are_appended(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
     """In two batches: deletions, policies, streams and odd values too."""
@@ -87,9 +85,9 @@ def test_the_tables_are_the_journal_row_for_row_and_an_append_done_again_changes
     # The states of these changes are not what their events fold to; everything else is compared.
     assert [it for it in differences(data_folder) if "different from a replay of the events" not in it] == []
     target = LakeWriter.of(spark, data_folder.folder)
-    rows = spark.createDataFrame(pa.Table.from_batches(short_events(data_folder.lake.journal, 7, 30)))
-    append_events(target, event_rows(rows), 30)
-    assert DeltaTable(data_folder.lake.path(EVENTS)).transaction_version(APP) == 30
+    for first, last in ((7, 30), (21, 30)):
+        with pytest.raises(LakeBusy, match=rf"lake/events: expected its last event to be {first - 1}, found 30"):
+            append_events(target, first, last)
     data_folder.assert_equal()
 
 
@@ -103,12 +101,11 @@ def test_the_tables_match_the_journal_after_losses(spark: SparkSession, data_fol
     data_folder.write(5)
     assert batches(take_all(spark, data_folder)) == [5]
     data_folder.assert_equal()
-    # A watermark from before the last batch, as a crash leaves it; none at all; no checkpoint.
+    # A watermark from before the last batch, as a crash leaves it; none at all.
     publish_watermark(data_folder.lake.watermark, Watermark(30))
     assert ("catching up", {"first": 31, "last": 35}) in take_all(spark, data_folder)
     data_folder.assert_equal()
     data_folder.lake.watermark.unlink()
-    shutil.rmtree(data_folder.lake.checkpoint)
     assert batches(take_all(spark, data_folder)) == []
     data_folder.assert_equal()
     assert read_watermark(data_folder.lake.watermark).seq == 35
@@ -170,7 +167,8 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
     spark.conf.set("spark.databricks.delta.write.txnAppId", APP)
     spark.conf.set("spark.databricks.delta.write.txnVersion", "99")
     try:
-        append_events(target, target.read(EVENTS).where("false"), 11)
+        data_folder.write(1)
+        append_events(target, 11, 11)
     finally:
         spark.conf.unset("spark.databricks.delta.write.txnAppId")
         spark.conf.unset("spark.databricks.delta.write.txnVersion")

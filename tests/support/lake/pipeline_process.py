@@ -24,7 +24,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake, Table
 from spark_store.maintenance.verify import VerifyOptions, verify
-from spark_store.pipeline.stream import PipelineOptions, PipelineStream
+from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change
 from tests.support.journal_entries import change
@@ -33,6 +33,19 @@ from tests.support.wait import wait_until_sync
 
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """A Java process of a test does not live long enough for its second compiler to be worth its time."""
+
+CHEAP = {
+    # Expressions are interpreted. To write and compile code for each takes longer than a few rows do.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    # One task where the product has two.
+    "spark.default.parallelism": "1",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+}
+"""Settings of the sessions in `make test`: they save a third of their CPU time. The product does not have them, nor does
+`make soak`; nor do the pipeline processes of tests."""
 
 MAIN = "import sys; from spark_store.pipeline.__main__ import main; sys.exit(main())"
 """Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work."""
@@ -111,7 +124,7 @@ def take_all(spark: SparkSession, data_folder: DataFolder, **options: Any) -> Sa
     """Everything that the journal has, moved by a stream in this process; what was said."""
     for attempt in range(TRIES):
         said: Said = []
-        stream = PipelineStream(
+        stream = PipelineLoop(
             LakeWriter.of(spark, data_folder.folder),
             lambda event, said=said, **fields: said.append((event, fields)),
             PipelineOptions(once=True, **options),

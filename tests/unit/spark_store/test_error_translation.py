@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spark_store.errors import (
+    LakeBusy,
     LakeUnfit,
     StoreError,
     StoreUnavailable,
@@ -91,9 +92,9 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
             "Py4JJavaError: java.io",
         ),
         (
-            "FileNotFoundException: File file:/d/lake/pipeline/checkpoint/offsets/3 does not exist",
-            StoreUnavailable,
-            "P",
+            "io.delta.exceptions.ConcurrentTransactionException: [DELTA_CONCURRENT_TRANSACTION] Concurrent",
+            LakeBusy,
+            "DELTA_CONCURRENT_TRANSACTION: another pipeline has written the same table",
         ),
         ("FileNotFoundException: /tmp/blockmgr-7/30/temp_shuffle_1 (No such file)", StoreUnavailable, "Py4JJava"),
         (

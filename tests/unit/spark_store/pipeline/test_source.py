@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from connectivity.maintenance.erasure import erase_offline
@@ -22,6 +21,7 @@ from spark_store.pipeline.source import (
     JournalStates,
     _EventsReader,
     arrow,
+    events_of,
     split_range,
     states_of,
 )
@@ -123,37 +123,31 @@ def test_short_and_long_events_have_the_same_columns() -> None:
     assert batch.schema == arrow_reader.EVENTS
 
 
-def reader(data_folder: DataFolder, start: int = 0, max_rows: int = 10) -> _EventsReader:
-    options = {
-        "path": str(data_folder.lake.journal),
-        "start": str(start),
-        "max_rows": str(max_rows),
-        "parallelism": "2",
-    }
-    made = JournalEvents(options).streamReader(None)  # type: ignore[arg-type]
+def reader(data_folder: DataFolder, first: int = 1, last: int = 1) -> _EventsReader:
+    options = {"path": str(data_folder.lake.journal), "first": str(first), "last": str(last), "parallelism": "2"}
+    made = JournalEvents(options).reader(StructType())
     assert isinstance(made, _EventsReader)
     return made
 
 
-def test_the_offset_is_the_number_of_the_last_event_within_the_limit(data_folder: DataFolder) -> None:
-    events = reader(data_folder, start=3)
-    assert events.initialOffset() == {"seq": 3}
-    assert events.latestOffset({"seq": 0}, events.getDefaultReadLimit()) == {"seq": 0}
+def test_a_range_is_the_same_events_whenever_it_is_read(data_folder: DataFolder) -> None:
     data_folder.write(25)
-    assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
-    assert events.latestOffset({"seq": 20}, ReadMaxRows(10)) == {"seq": 25}
-    assert events.latestOffset({"seq": 0}, ReadAllAvailable()) == {"seq": 25}
-    assert events.latestOffset({"seq": 40}, ReadMaxRows(10)) == {"seq": 40}
-
-
-def test_a_range_of_offsets_is_the_same_events_whenever_it_is_read(data_folder: DataFolder) -> None:
-    data_folder.write(25)
-    (part,) = reader(data_folder).partitions({"seq": 5}, {"seq": 15})
+    (part,) = reader(data_folder, 6, 15).partitions()
     data_folder.write(25)
     (batch,) = reader(data_folder).read(part)
+    few = events_of(data_folder.lake.journal, 6, 15, 10)
+    assert few is not None
+    assert few.sort_by("seq") == pa.Table.from_batches([batch]).sort_by("seq")
     assert sorted(batch.column("seq").to_pylist()) == list(range(6, 16))
     names = batch.column("entity").to_pylist()
     assert len([name for name, _ in itertools.groupby(names)]) == len(set(names)), "those of an entity lie together"
+
+
+def test_many_or_large_events_are_not_read_at_once(data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    data_folder.write(25)
+    assert events_of(data_folder.lake.journal, 1, 25, 24) is None
+    monkeypatch.setattr("spark_store.pipeline.source._BATCH_BYTES", 100)
+    assert events_of(data_folder.lake.journal, 1, 25, 25) is None
 
 
 def test_events_of_any_length_are_read_each_once(data_folder: DataFolder) -> None:
@@ -169,12 +163,5 @@ def test_a_hole_in_the_journal_stops_the_batch(data_folder: DataFolder) -> None:
     data_folder.write(5)
     with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
         list(reader(data_folder).read(EventRange(1, 9)))
-
-
-def test_the_available_now_limit_excludes_later_events(data_folder: DataFolder) -> None:
-    data_folder.write(15)
-    events = reader(data_folder)
-    events.prepareForTriggerAvailableNow()
-    data_folder.write(15)
-    assert events.latestOffset({"seq": 0}, ReadMaxRows(10)) == {"seq": 10}
-    assert events.latestOffset({"seq": 10}, ReadMaxRows(10)) == {"seq": 15}
+    with pytest.raises(LakeUnfit, match="every event from 1 to 9, found 5"):
+        events_of(data_folder.lake.journal, 1, 9, 10)

@@ -1,29 +1,25 @@
-"""The stream: moves batches of the journal into both tables, and publishes the watermark.
+"""The loop: moves batches of the journal into both tables, and publishes the watermark.
 
 A batch appends its events and merges the states of their entities, both at the same time. When both are durable
-(`spark_store.lake.durability`), it publishes the position. Unfinished work is repeated, which changes nothing (see
-`tables`). At every start the tables say where to begin, never Spark's checkpoint, which is deleted: a power cut could damage
-it.
+(`spark_store.lake.durability`), it publishes the position. The tables alone say where to begin, at every start; a batch is
+appended only where they end (`tables.append_events`), so a second writer ends, even if a lock failed. Spark's Structured
+Streaming is not used: its checkpoint would be a second position, which a backup or a power cut can part from the tables.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
-from pyspark.sql.streaming.query import StreamingQuery
 
 from mappings.timestamps import utc_text
 from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, translate_spark_error
@@ -46,7 +42,7 @@ from spark_store.pipeline.clock import look as look_at_clock
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.table_maintenance import Due, MaintenancePlan, MaintenanceState, due
-from spark_store.pipeline.tables import LakeWriter, event_rows
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import now_text
 
 
@@ -65,14 +61,14 @@ class StartPosition(NamedTuple):
 
 
 class StartPlan(NamedTuple):
-    """The events whose states must be merged first (none if first > last), and where to continue."""
+    """The events whose states must be merged first (none if first > last); `last` is where to continue."""
 
     first: int
     last: int
 
 
 def plan(found: StartPosition) -> StartPlan:
-    """Return what to do at a start; `last` is where the stream begins.
+    """Return what to do at a start.
 
     Raises LakeUnfit if continuing would lose events, or mix those of two journals.
     """
@@ -91,14 +87,12 @@ def plan(found: StartPosition) -> StartPlan:
 Say = Callable[..., None]
 """Receives an event's name, and its fields."""
 
-_POLL_SECONDS = 0.2
+_POLL_SECONDS = 0.1
+"""The least pause between two looks at the journal."""
 _LOOK_BATCHES = 8
 """After how many batches the tables' files are counted: that takes as long as a small batch."""
-_JUMP_SECONDS = 1.0
-"""A clock that is set back by less is waited for."""
 _ERASE_AGAIN_SECONDS = 60.0
 """After how many seconds a failed erasure is retried."""
-_QUERY = "journal to lake"
 _NO_ANSWER = "Answer from Java side is empty"
 """The error of Py4J for a Java process that is gone."""
 
@@ -113,19 +107,7 @@ class PipelineOptions:
     maintenance: MaintenancePlan = field(default_factory=MaintenancePlan)
 
 
-class _Stopping(Exception):
-    """A batch was not begun, because the stream is to stop."""
-
-
-class _ClockWentBack(Exception):
-    """The machine's clock was set back by so many seconds."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"by {seconds} seconds")
-        self.seconds = seconds
-
-
-class PipelineStream:
+class PipelineLoop:
     """One run of the pipeline on the locked lake."""
 
     def __init__(
@@ -138,16 +120,13 @@ class PipelineStream:
     ) -> None:
         """`stopping` may be set at any time, also by a signal: the current batch is finished, none is begun.
 
-        `clock` returns the seconds that Spark uses.
+        `clock` returns the seconds since 1970.
         """
         self._target = target
         self._say = say
         self._options = options
         self._stopping = stopping
         self._clock = clock
-        self._is_pausing = False
-        self._batch = threading.Lock()
-        self._failure: Exception | None = None
         self._erase_again = 0.0
         now = datetime.now(UTC)
         self._done = MaintenanceState(now, now, now, 0, 0)
@@ -156,8 +135,6 @@ class PipelineStream:
         """The newest full snapshot."""
         self._at = ""
         """The kind of maintenance that was begun last."""
-        self._started = 0
-        """Where the query began."""
         self._look = look_at_clock(None, self._time(), uptime())
 
     def run(self) -> None:
@@ -166,15 +143,7 @@ class PipelineStream:
         Raises StoreError, also for Spark's errors; after LakeUnfit trying again does not help.
         """
         try:
-            newest = self._catch_up()
-            if self._options.once and newest <= self._watermark.seq:
-                # A query would take a second to find that out.
-                self._erase()
-                self._keep_up()
-            else:
-                self._follow()
-        except _Stopping:
-            return
+            self._follow(self._catch_up())
         except (PySparkException, Py4JError, OSError) as error:
             raise translate_error(error) from error
 
@@ -236,91 +205,31 @@ class PipelineStream:
             self._say("watermark lost", reason=str(error))
             return Watermark()
 
-    def _follow(self) -> None:
-        while True:
-            try:
-                self._follow_clock()
-                return
-            except _ClockWentBack as error:
-                # Spark would wait for the time of its next batch to come again, however long that takes.
-                self._say("clock went back", seconds=round(error.seconds, 3))
-
-    def _follow_clock(self) -> None:
-        """Follow until the end. Raises _ClockWentBack to begin again, when no batch runs."""
-        query, ahead = self._start(), self._clock() - time.monotonic()
-        jump: _ClockWentBack | None = None
-        try:
-            while not query.awaitTermination(_POLL_SECONDS):  # type: ignore[arg-type]  # parts of seconds are taken too
-                before, ahead = ahead, self._clock() - time.monotonic()
-                if before - ahead > _JUMP_SECONDS:
-                    jump = _ClockWentBack(before - ahead)
-                    self._is_pausing = True
-                if (self._stopping.is_set() or self._is_pausing) and self._batch.acquire(blocking=False):
-                    # No batch runs, and none will begin.
-                    self._batch.release()
-                    query.stop()
-                self._erase()
-                self._keep_up()
+    def _follow(self, newest: int) -> None:
+        """Move everything that comes, until `stopping`; with `once` up to event `newest`."""
+        while not self._stopping.is_set():
+            begun = time.monotonic()
+            if not self._options.once:
+                newest = self._newest()
+            if newest > self._watermark.seq:
+                self._move(min(newest, self._watermark.seq + self._options.max_batch_rows))
             self._erase()
             self._keep_up()
-        except PySparkException:
-            # The error of a batch is more precise than Spark's.
-            if self._failure is not None and not (jump and isinstance(self._failure, _Stopping)):
-                raise self._failure from None
-            if jump is None:
-                raise
-        finally:
-            self._is_pausing, self._failure = False, None
-            # Failed maintenance does not end the query; a killed Java process cannot be asked.
-            with contextlib.suppress(PySparkException, Py4JError, OSError):
-                query.stop()
-        if jump is not None and not self._stopping.is_set():
-            raise jump
+            if newest <= self._watermark.seq:
+                if self._options.once:
+                    return
+                self._stopping.wait(max(_POLL_SECONDS, begun + self._options.interval - time.monotonic()))
 
-    def _start(self) -> StreamingQuery:
-        place, options = self._target.lake, self._options
-        # A remaining checkpoint would be continued. See `_take`, too.
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(place.checkpoint)
-        self._started = self._watermark.seq
-        entries = (
-            self._target.spark.readStream.format("journal_events")
-            .option("path", str(place.journal.absolute()))
-            .option("parallelism", self._target.parallelism)
-            .option("max_rows", options.max_batch_rows)
-            .option("start", self._watermark.seq)
-            .load()
-        )
-        writer = (
-            entries.writeStream.queryName(_QUERY)
-            .option("checkpointLocation", str(place.checkpoint.absolute()))
-            .foreachBatch(self._take)
-        )
-        if options.once:
-            return writer.trigger(availableNow=True).start()
-        return writer.trigger(processingTime=f"{round(options.interval * 1000)} milliseconds").start()
+    def _newest(self) -> int:
+        with JournalReader.open(self._target.lake.journal) as journal_reader:
+            return journal_reader.newest()
 
-    def _take(self, entries: DataFrame, number: int) -> None:
-        """Process one batch. Called by Spark in a thread of its own."""
-        with self._batch:
-            try:
-                if self._stopping.is_set() or self._is_pausing:
-                    raise _Stopping
-                fault_injection.reach(FaultPoint.BEFORE_READ, self._target.spark)
-                checkpoint = self._target.lake.checkpoint
-                check_begin(_last_of(checkpoint, number - 1) if number else self._started, self._watermark.seq)
-                last = _last_of(checkpoint, number)
-                # Spark may begin with a batch of nothing.
-                if last > self._watermark.seq:
-                    self._move(entries, last)
-            except Exception as error:
-                self._failure = error
-                raise
-
-    def _move(self, entries: DataFrame, last: int) -> None:
+    def _move(self, last: int) -> None:
+        """Move one batch: the events up to this one."""
+        fault_injection.reach(FaultPoint.BEFORE_READ, self._target.spark)
         begun, first = time.monotonic(), self._watermark.seq + 1
         appended = self._run_in_threads(
-            lambda: tables.append_events(self._target, event_rows(entries), last),
+            lambda: tables.append_events(self._target, first, last),
             lambda: tables.merge_latest(self._target, first, last),
         )
         seconds = time.monotonic() - begun
@@ -373,17 +282,16 @@ class PipelineStream:
             self._erase_these(todo)
 
     def _erase_these(self, todo: Sequence[Erasure]) -> None:
-        with self._batch:
-            failure = None
-            try:
-                erasure.erase(self._target, todo)
-                self._count_files()
-                self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=now_text())
-            except (PySparkException, Py4JJavaError, StoreError) as error:
-                # Like failed maintenance, it must not keep new events out of the lake.
-                self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
-                failure = str(translate_error(error))
-            self._notify(erasure_failure=failure)
+        failure = None
+        try:
+            erasure.erase(self._target, todo)
+            self._count_files()
+            self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=now_text())
+        except (PySparkException, Py4JJavaError, StoreError) as error:
+            # Like failed maintenance, it must not keep new events out of the lake.
+            self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
+            failure = str(translate_error(error))
+        self._notify(erasure_failure=failure)
         if failure is None:
             self._say("erased", erasures=[it.id for it in todo])
         else:
@@ -414,22 +322,19 @@ class PipelineStream:
                 self._take_full_snapshot()
             todo = todo._replace(keep=False)
             if any(todo):
-                # No batch runs at the same time, so nothing can get into the way of anything.
-                with self._batch:
-                    self._do(todo)
+                self._do(todo)
         except (PySparkException, Py4JJavaError, StoreError) as error:
             self._put_off(str(translate_error(error)))
 
     def _put_off(self, reason: str) -> None:
         """Schedule failed maintenance as if it had been done. Other kinds do not wait for it."""
         now = datetime.now(UTC)
-        with self._batch:
-            if self._at == "full_snapshot":
-                self._newest_snapshot = self._watermark.seq
-            self._done = table_maintenance.with_failed_run(self._done, self._at, now)
-            self._note(self._at, reason)
-            with contextlib.suppress(StoreError):
-                self._notify()
+        if self._at == "full_snapshot":
+            self._newest_snapshot = self._watermark.seq
+        self._done = table_maintenance.with_failed_run(self._done, self._at, now)
+        self._note(self._at, reason)
+        with contextlib.suppress(StoreError):
+            self._notify()
         self._say("maintenance failed", reason=reason)
 
     def _note(self, kind: str, failure: str | None) -> None:
@@ -441,14 +346,13 @@ class PipelineStream:
         self._watermark = msgspec.structs.replace(self._watermark, maintenance_failures=failures)
 
     def _take_full_snapshot(self) -> None:
-        """Keep a full snapshot of both tables. Batches go on meanwhile: newer rows do no harm."""
+        """Take a full snapshot of the things."""
         seq = self._watermark.seq
         self._say("full snapshot", seq=seq, things=snapshots.take_full_snapshot(self._target, seq))
-        with self._batch:
-            self._newest_snapshot = seq
-            self._note("full_snapshot", None)
-            self._count_files()
-            self._notify()
+        self._newest_snapshot = seq
+        self._note("full_snapshot", None)
+        self._count_files()
+        self._notify()
 
     def _do(self, todo: Due) -> None:
         begun = time.monotonic()
@@ -507,21 +411,6 @@ def _run_timed(work: Callable[[], None]) -> float:
     """Do it; when it was done, in monotonic seconds."""
     work()
     return time.monotonic()
-
-
-def _last_of(checkpoint: Path, number: int) -> int:
-    """Return the last event number of a batch from Spark's offset file, the only place that has it."""
-    lines = (checkpoint / "offsets" / str(number)).read_text(encoding="utf-8").splitlines()
-    return int(msgspec.json.decode(lines[-1])["seq"])
-
-
-def check_begin(begin: int, watermark: int) -> None:
-    """Check that a batch begins where the lake ends. Raises StoreUnavailable."""
-    if begin != watermark:
-        raise StoreUnavailable(
-            f"expected a batch that begins after event {watermark}, where the lake is, found one that begins after {begin}: "
-            "the checkpoint is of another run; the pipeline removes it at its start"
-        )
 
 
 def translate_error(error: Exception) -> StoreError:

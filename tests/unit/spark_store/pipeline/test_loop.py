@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import queue
-import shutil
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,11 +20,11 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import APP, ERASURES, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, read_watermark
-from spark_store.pipeline import erasure, retention, snapshots, stream, table_maintenance
+from spark_store.pipeline import erasure, loop, retention, snapshots, table_maintenance
 from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.clock import Uptime
+from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.retention import RetentionRules
-from spark_store.pipeline.stream import PipelineOptions, PipelineStream, check_begin
 from spark_store.pipeline.table_maintenance import Due
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder
@@ -63,8 +60,8 @@ def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     return LakeWriter(spark, place, 1)
 
 
-def stream_of(target: LakeWriter) -> PipelineStream:
-    return PipelineStream(target, lambda *_, **__: None, PipelineOptions(), threading.Event())
+def loop_of(target: LakeWriter) -> PipelineLoop:
+    return PipelineLoop(target, lambda *_, **__: None, PipelineOptions(), threading.Event())
 
 
 def test_the_lake_is_durable_before_the_watermark_says_so(
@@ -74,8 +71,8 @@ def test_the_lake_is_durable_before_the_watermark_says_so(
         done.append("publish")
         publish_watermark(*given)
 
-    monkeypatch.setattr(stream, "publish_watermark", publish)
-    stream_of(target)._publish(7)
+    monkeypatch.setattr(loop, "publish_watermark", publish)
+    loop_of(target)._publish(7)
     assert done == ["sync True", "publish"]
     assert read_watermark(target.lake.watermark).seq == 7
 
@@ -86,7 +83,7 @@ def test_a_lake_that_is_not_durable_moves_no_watermark(target: LakeWriter, monke
 
     monkeypatch.setattr(durability, "sync", refuses)
     with pytest.raises(StoreUnavailable):
-        stream_of(target)._publish(7)
+        loop_of(target)._publish(7)
     assert not target.lake.watermark.exists()
 
 
@@ -124,9 +121,9 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
 
     monkeypatch.setattr(reader, "last_transaction", noted)
     monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
-    monkeypatch.setattr(PipelineStream, "_publish", killed)
+    monkeypatch.setattr(PipelineLoop, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
-        stream_of(target)._catch_up()
+        loop_of(target)._catch_up()
     kept = read_watermark(target.lake.watermark)
     assert (kept.seq, kept.erased, kept.erased_at) == ((45, 3, "t") if older is None else (45, 2, None))
 
@@ -158,7 +155,7 @@ def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
     monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     with pytest.raises(KeyboardInterrupt):
-        stream_of(target)._catch_up()
+        loop_of(target)._catch_up()
     assert known == [(20, 1, 45)]
 
 
@@ -174,21 +171,13 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
     monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
-    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
-    made = PipelineStream(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
+    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    made = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
     made._catch_up()
     waits = table_maintenance.MaintenancePlan().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
     assert waits.total_seconds() == pytest.approx(left, abs=30)
     # Never done: since the table was made.
     assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
-
-
-def test_a_batch_starts_where_the_lake_is() -> None:
-    """Not where the checkpoint of another run was."""
-    check_begin(7, 7)
-    for begin in (6, 8):
-        with pytest.raises(StoreUnavailable, match=f"begins after event 7, where the lake is, found .* after {begin}"):
-            check_begin(begin, 7)
 
 
 @pytest.mark.parametrize(
@@ -200,50 +189,27 @@ def test_a_batch_starts_where_the_lake_is() -> None:
     ],
 )
 def test_a_java_process_that_was_killed_is_reported_in_our_words(error: Exception) -> None:
-    assert "Java process ended unexpectedly: killed, or out of memory" in str(stream.translate_error(error))
+    assert "Java process ended unexpectedly: killed, or out of memory" in str(loop.translate_error(error))
 
 
-def test_a_checkpoint_that_cannot_be_removed_is_no_place_to_start(
-    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("newest", "batches"), [(0, []), (3, [3]), (25, [10, 20, 25])])
+def test_a_run_for_once_moves_what_is_there_and_then_erases_and_keeps_up(
+    newest: int, batches: list[int], target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuses(*_: Any, **__: Any) -> None:
-        raise PermissionError("not yours")
+    moved: list[int] = []
 
-    monkeypatch.setattr(shutil, "rmtree", refuses)
-    with pytest.raises(PermissionError):
-        stream_of(target)._start()
+    def move(running: PipelineLoop, last: int) -> None:
+        moved.append(last)
+        running._watermark = Watermark(last)
 
-
-@pytest.mark.parametrize(("newest", "expected"), [(0, ["erase", "keep up"]), (3, ["follow"])])
-def test_a_run_that_finds_nothing_new_starts_no_query(
-    newest: int, expected: list[str], target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PipelineStream, "_catch_up", lambda _: newest)
-    for name in ("_follow", "_erase", "_keep_up"):
-        monkeypatch.setattr(PipelineStream, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
-    PipelineStream(target, lambda *_, **__: None, PipelineOptions(once=True), threading.Event()).run()
-    assert done == expected
-
-
-def test_a_moment_is_kept_beside_a_batch(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who fills a lake anew does not wait for it. What the watermark tells is told between batches."""
-    kept: queue.SimpleQueue[int] = queue.SimpleQueue()
-    monkeypatch.setattr(snapshots, "take_full_snapshot", lambda _, seq: kept.put(seq))
-    counted = threading.Event()
-    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: counted.set())
-    filling = stream_of(target)
-    filling._watermark = Watermark(300_000)
-    filling._done = filling._done._replace(events=300_000)
-    with ThreadPoolExecutor(1) as threads:
-        with filling._batch:
-            keeping = threads.submit(filling._keep_up)
-            assert kept.get(timeout=30) == 300_000
-            assert not counted.is_set()
-            filling._watermark = Watermark(500_000)
-        keeping.result(30)
-    assert counted.is_set()
-    assert read_watermark(target.lake.watermark).seq == 500_000
-    assert kept.empty()
+    monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: newest)
+    monkeypatch.setattr(PipelineLoop, "_move", move)
+    for name in ("_erase", "_keep_up"):
+        monkeypatch.setattr(PipelineLoop, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
+    options = PipelineOptions(max_batch_rows=10, once=True)
+    PipelineLoop(target, lambda *_, **__: None, options, threading.Event()).run()
+    assert moved == batches
+    assert done[-2:] == ["erase", "keep up"]
 
 
 def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +219,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
-    filling = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
+    filling = PipelineLoop(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
     filling._done = filling._done._replace(events=300_000)
     filling._keep_up()
     assert said == ["maintenance failed"]
@@ -268,8 +234,8 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
         raise StoreUnavailable("the disk is full")
 
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
-    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
-    filling = stream_of(target)
+    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    filling = loop_of(target)
     filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
     filling._keep_up()
     assert "VACUUM" not in done
@@ -284,7 +250,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatc
     asked = [Erasure(number, "thing", f"acme:lamp-{number}", 5, "t", "anna", "t", None) for number in range(1, 121)]
     erased: list[tuple[int, int]] = []
     stopping = threading.Event()
-    running = PipelineStream(target, lambda *_, **__: None, PipelineOptions(), stopping)
+    running = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(), stopping)
 
     def erase(_: LakeWriter, erasures: Sequence[Erasure]) -> None:
         erased.append((erasures[0].id, erasures[-1].id))
@@ -293,7 +259,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatc
 
     monkeypatch.setattr(JournalReader, "erasures", lambda _, after: asked[after:])
     monkeypatch.setattr(erasure, "erase", erase)
-    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     running._erase()
     assert erased == [(1, 50), (51, 100)]
     assert read_watermark(target.lake.watermark).erased == 100
@@ -312,8 +278,8 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     def told(event: str, **fields: Any) -> None:
         said.append((event, fields))
 
-    def started() -> PipelineStream:
-        found = PipelineStream(target, told, PipelineOptions(), threading.Event(), lambda: begun + wrong)
+    def started() -> PipelineLoop:
+        found = PipelineLoop(target, told, PipelineOptions(), threading.Event(), lambda: begun + wrong)
         with pytest.raises(StoreUnavailable, match="as far as needed"):
             found._catch_up()
         return found
@@ -324,7 +290,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     monkeypatch.setattr(retention, "forget", forget)
     monkeypatch.setattr(tables_module, "prepare", lambda _: {})
     monkeypatch.setattr(reader, "last_transaction", no_further)
-    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     running = started()
     running._do(Due(optimize=False, vacuum=False, forget=True))
     assert [event for event, _ in said] == ["expired", "maintenance"]
@@ -345,7 +311,7 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     started()._do(Due(optimize=False, vacuum=False, forget=True))
     assert forgotten[2] == pytest.approx(begun, abs=600)
     for seconds in (20.0, 30.0):
-        monkeypatch.setattr(stream, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
+        monkeypatch.setattr(loop, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
         started()._do(Due(optimize=False, vacuum=False, forget=True))
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
     # A clock that is behind makes nothing older, and what is believed stays what it was.
@@ -374,12 +340,12 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
         assert said.pop() == ("maintenance failed" if len(todo) == 2 else "maintenance")
         return [f"{kind}: {why}" for kind, why in read_watermark(target.lake.watermark).maintenance_failures.items()]
 
-    monkeypatch.setattr(stream, "due", lambda *_: todo.pop(0))
+    monkeypatch.setattr(loop, "due", lambda *_: todo.pop(0))
     monkeypatch.setattr(snapshots, "take", lambda _: 0)
     monkeypatch.setattr(table_maintenance, "optimize", optimize)
     monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
-    monkeypatch.setattr(PipelineStream, "_count_files", lambda _: None)
-    running = PipelineStream(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
+    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    running = PipelineLoop(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
     assert failures() == ["optimize: a damaged file"]
     assert failures() == ["optimize: a damaged file"], "old files were removed, and nothing was compacted"
     assert failures() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_store.errors import LakeUnfit
-from spark_store.pipeline.stream import StartPlan, StartPosition, plan
+from spark_store.pipeline.loop import StartPlan, StartPosition, plan
 from tests.support.table import each_row
 
 

@@ -1,0 +1,123 @@
+"""A writer of a lake as a process, which takes no lock: `python -m tests.support.lake.writer_process FOLDER`.
+
+At each line of its input it moves everything that the journal has, and prints how that ended. So one Spark serves many
+rounds. The line may name a point at which it stops itself. `LakeWriterProcess` starts, stops and continues it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from spark_store.errors import StoreError
+from spark_store.pipeline.fault_injection import VARIABLE, FaultPoint
+from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+from spark_store.pipeline.session import SessionOptions, start_session
+from spark_store.pipeline.tables import LakeWriter
+from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, WITHIN, DataFolder
+from tests.support.wait import wait_until_sync
+
+_TRIGGER = "pause"
+
+
+def _serve(folder: Path) -> None:
+    writer = LakeWriter.of(start_session(SessionOptions(master="local[1]", settings=CHEAP)), folder)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        os.environ[VARIABLE] = f"{line.strip()}:pause:{folder / _TRIGGER}"
+        try:
+            PipelineLoop(writer, _say, PipelineOptions(once=True), threading.Event()).run()
+            print("done", flush=True)
+        except StoreError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+
+
+def _say(event: str, **_: Any) -> None:
+    print(event, flush=True)
+
+
+class LakeWriterProcess:
+    """The process, seen from a test."""
+
+    def __init__(self, data_folder: DataFolder) -> None:
+        self._trigger = data_folder.folder / _TRIGGER
+        self._said = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.lake.writer_process", str(data_folder.folder)],
+            stdin=subprocess.PIPE,
+            stdout=self._said,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "JDK_JAVA_OPTIONS": QUICK_JAVA},
+        )
+        self._read = 0
+        self._wait_for("ready")
+
+    def _lines(self) -> list[str]:
+        return Path(self._said.name).read_text(encoding="utf-8", errors="replace").splitlines()
+
+    def _wait_for(self, *ends: str) -> str:
+        """The first new line that begins with one of these."""
+
+        def found() -> int | None:
+            lines = self._lines()
+            return next((it for it in range(self._read, len(lines)) if lines[it].startswith(ends)), None)
+
+        wait_until_sync(lambda: found() is not None or self._process.poll() is not None, WITHIN)
+        line = found()
+        assert line is not None, "\n".join(self._lines())
+        self._read = line + 1
+        return self._lines()[line]
+
+    def begin(self, pause: FaultPoint | None = None) -> None:
+        """Move what the journal has; return at its pause, if there is one, else when it has found its position."""
+        if pause is not None:
+            self._trigger.touch()
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{'' if pause is None else pause.value}\n".encode())
+        self._process.stdin.flush()
+        if pause is not None:
+            wait_until_sync(lambda: psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED, WITHIN)
+        else:
+            self._wait_for("following")
+
+    def pause(self) -> None:
+        """Stop the process and its Java process, wherever they are."""
+        for process in self._all():
+            process.suspend()
+
+    def go_on(self) -> str:
+        """Let it go on, and return how it ended."""
+        for process in self._all():
+            process.resume()
+        return self._wait_for("done", "LakeBusy", "LakeUnfit", "Store")
+
+    def _all(self) -> list[psutil.Process]:
+        own = psutil.Process(self._process.pid)
+        return [own, *own.children(recursive=True)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._all():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._process.wait(WITHIN)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._said.close()
+
+
+if __name__ == "__main__":
+    _serve(Path(sys.argv[1]))
