@@ -269,6 +269,7 @@ _STEP_LAKE = (
     "stop the pipeline; restore the table's folder from a backup, or, while the journal has everything, move the folder "
     "away: the pipeline creates it again"
 )
+_STEP_ABSENT = "mount the folder, or restore the table's folder from a backup"
 _STEP_TOMORROW = (
     "start the newer service, or, while the journal has everything, move the table's folder away: the pipeline "
     "creates it again"
@@ -291,17 +292,20 @@ _TOMORROW = re.compile(
     r"minimum reader version)|Kernel error: Unsupported"
 )
 _DAMAGED = re.compile(
-    r"is not a Parquet file|CANNOT_READ_FILE_FOOTER|FAILED_READ_FILE|FileNotFoundException|DELTA_LOG_FILE|"
-    r"DELTA_STATE_RECOVER_ERROR|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_MISSING_|Json(?:Parse|EOF|Mapping)\w*Exception|"
-    r"MalformedRecord|UnexpectedEndOfInput|Parquet magic bytes|Truncated record|Json error|"
-    r"Could not open Parquet|could not verify page integrity|Expected contiguous commit files|"
-    r"[Pp]arquet file size is|Object at location \S+ not found"
+    r"is not a Parquet file|DELTA_STATE_RECOVER_ERROR|Json(?:Parse|EOF|Mapping)\w*Exception|MalformedRecord|"
+    r"UnexpectedEndOfInput|Parquet magic bytes|Truncated record|Json error|could not verify page integrity|"
+    r"[Pp]arquet file size is"
 )
+"""Content that is not what was written."""
+
+_ABSENT = re.compile(
+    r"FileNotFoundException|FILE_NOT_EXIST|DELTA_LOG_FILE|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_MISSING_|"
+    r"Expected contiguous commit files|Object at location \S+ not found"
+)
+"""A file that may come back, for example with its mount."""
+
 _CONFLICT = re.compile(r"DELTA_CONCURRENT_\w+")
 """Another transaction has changed what one relied on."""
-
-_ASIDE = re.compile(r"FileNotFoundException: [^\n]*/(?:lake/pipeline/tmp|blockmgr-[^/\n]+)/[^\n]*")
-"""Files that Spark has moved aside are not part of a table."""
 
 _FILE = re.compile(r"(?:file:)?(/[^\s'\"`;,]+\.(?:parquet|json))")
 _SHOWN = 400
@@ -321,7 +325,11 @@ def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
         return LakeUnfit(f"{said}; {_STEP_TOMORROW}")
     if reason := _SYSTEM_TEXT.search(text):
         return StoreUnavailable(f"{said}; {_SYSTEM_STEPS[reason[0]]}")
-    return damaged_table(said) if _DAMAGED.search(text) else StoreUnavailable(said)
+    if _DAMAGED.search(text):
+        return damaged_table(said)
+    if _ABSENT.search(text):
+        return StoreUnavailable(f"{path}: expected every file of the table, found none for: {shown}; {_STEP_ABSENT}")
+    return StoreUnavailable(said)
 
 
 def translate_system_error(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
@@ -348,8 +356,10 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
         return LakeUnfit(f"a table was written by a later version; {_STEP_TOMORROW} ({shown})")
     if conflict := _CONFLICT.search(text):
         return LakeBusy(f"{conflict[0]}: another pipeline has written the same table meanwhile; end one of the two")
-    if _DAMAGED.search(_ASIDE.sub("", text)):
+    if _DAMAGED.search(text):
         return damaged_table(f"{where}expected a file that can be read, found: {shown}")
+    if file and _ABSENT.search(text):
+        return StoreUnavailable(f"{where}expected a file of the lake, found none; {_STEP_ABSENT} ({shown})")
     return StoreUnavailable(f"{kind}: {shown}")
 
 

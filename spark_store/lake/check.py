@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_store.errors import LakeUnfit, damaged_table, translate_lake_error, translate_system_error
+from spark_store.errors import LakeUnfit, StoreUnavailable, damaged_table, translate_lake_error, translate_system_error
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.durability import is_complete
@@ -40,12 +40,30 @@ def check_lake(place: Lake, journal_reader: JournalReader, *, every_page: bool) 
             raise damaged_table(fault)
 
 
-def check_reach(place: Lake, journal_reader: JournalReader) -> None:
-    """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
+def expect_lake(place: Lake) -> None:
+    """Expect a table of events if the journal was trimmed; otherwise a new lake is created.
+
+    Raises StoreUnavailable if it is missing: a disk that is mounted later must not be hidden by new tables.
+    """
+    with JournalReader.open(place.journal) as journal_reader:
+        begin = _begin(journal_reader)
+    if begin > 1 and not place.has(EVENTS):
+        raise StoreUnavailable(
+            f"{place.folder}: expected the events before {begin}, which the journal has trimmed, found no lake; mount the "
+            "folder, or restore the folder `lake` from a backup"
+        )
+
+
+def _begin(journal_reader: JournalReader) -> int:
+    """Return the first number that is still known to the journal."""
     # In this order: the lake only grows, and the journal is trimmed to what is in it.
     newest, oldest = journal_reader.newest(), journal_reader.oldest_known()
-    begin = newest + 1 if oldest is None else oldest
-    if begin > 1:
+    return newest + 1 if oldest is None else oldest
+
+
+def check_reach(place: Lake, journal_reader: JournalReader) -> None:
+    """Check that `events` has all trimmed events of the journal. Raises LakeUnfit, StoreUnavailable."""
+    if (begin := _begin(journal_reader)) > 1:
         refuse_hole(begin, reader.position(place).seq if place.has(EVENTS) else 0)
 
 

@@ -179,11 +179,14 @@ def stop_at_signals(stopping: threading.Event) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
+    from spark_store.lake.check import expect_lake
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
     from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
     from spark_store.pipeline.table_maintenance import MaintenancePlan
 
+    # Without Spark, which takes long to start, since it may be tried for hours.
+    expect_lake(Lake(given.data_dir))
     stopping = threading.Event()
     stop_at_signals(stopping)
     if given.with_parent:

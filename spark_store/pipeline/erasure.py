@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
 
-from spark_store.errors import damaged_table, translate_system_error
+from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.journal.erasure import Erasure, condition
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import ERASURES, TABLES, Lake, Table
@@ -59,7 +59,7 @@ def _note(target: LakeWriter, table: Table, number: int) -> None:
 def clean(target: LakeWriter) -> None:
     """Remove every file that no table needs, after the files with remaining rows are durable.
 
-    Raises StoreUnavailable if that fails, LakeUnfit for a table with missing files.
+    Raises StoreUnavailable if that fails, or if a file is missing.
     """
     durability.sync(target.lake)
     for table in TABLES:
@@ -75,7 +75,7 @@ def _clean(place: Lake, table: Table) -> None:
     needed = {folder / name for name in reader.files(place, table)}
     # Before anything goes, each file that is to stay is known by its name on the disk.
     if missing := next((file for file in needed if not file.is_file()), None):
-        raise damaged_table(f"{missing}: expected a file of the table, found none")
+        raise StoreUnavailable(f"{missing}: expected a file of the table, found none; mount or restore it")
     kept = needed | {file.with_name(f".{file.name}.crc") for file in needed}
     for where, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
         if Path(where) == folder:

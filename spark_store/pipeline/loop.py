@@ -26,7 +26,7 @@ from spark_store.errors import LakeUnfit, StoreError, StoreUnavailable, translat
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
-from spark_store.lake.check import refuse_hole
+from spark_store.lake.check import expect_lake, refuse_hole
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, TABLES
 from spark_store.lake.watermark import (
     BatchProgress,
@@ -153,6 +153,7 @@ class PipelineLoop:
         Returns the number of the journal's newest event.
         """
         target = self._target
+        expect_lake(target.lake)
         tables.prepare(target)
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:

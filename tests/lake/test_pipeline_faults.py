@@ -251,5 +251,6 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
     data_folder.assert_equal()
     shutil.rmtree(data_folder.lake.folder)
     trim(data_folder, 5)
-    with pytest.raises(LakeUnfit, match="restore the folder `lake` from a backup"):
+    with pytest.raises(StoreUnavailable, match="restore the folder `lake` from a backup"):
         take_all(spark, data_folder)
+    assert not data_folder.lake.has(EVENTS)

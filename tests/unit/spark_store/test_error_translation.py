@@ -78,13 +78,25 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         ("java.io.FileNotFoundException: /d/x.index (Cannot allocate memory)", StoreUnavailable, "give the machine"),
         (
             "java.io.FileNotFoundException: /d/my lake/pipeline/lake/events/part-0.parquet (No such file or directory)",
-            LakeUnfit,
+            StoreUnavailable,
             "restore the table's folder",
         ),
         (
             "java.io.FileNotFoundException: File file:/d/lake/latest/_delta_log/00000000000000000001.json does not exist",
+            StoreUnavailable,
+            "/d/lake/latest/_delta_log/00000000000000000001.json: expected a file of the lake, found none",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
+            "Caused by: java.io.IOException: Stale file handle\n\tat java",
+            StoreUnavailable,
+            "Py4JJavaError: [FAILED_READ_FILE.NO_HINT]",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
+            "Caused by: could not verify page integrity, CRC checksum verification failed\n\tat java",
             LakeUnfit,
-            "/d/lake/latest/_delta_log/00000000000000000001.json: expected a file",
+            "/d/lake/events/part-0.parquet: expected a file that can be read",
         ),
         (
             "java.io.FileNotFoundException: /d/lake/pipeline/tmp/1/blockmgr-3/0c/shuffle_1_2.index (No such file)\n\tat",
@@ -165,7 +177,6 @@ def no_file(table: Path) -> None:
         (much_later_protocol, "start the newer service"),
         (half_a_log, "restore the table's folder from a backup"),
         (half_a_file, "restore the table's folder from a backup"),
-        (no_file, "restore the table's folder from a backup"),
     ],
 )
 def test_a_delta_lake_error_becomes_a_lake_error_with_the_next_step(
@@ -180,3 +191,16 @@ def test_a_delta_lake_error_becomes_a_lake_error_with_the_next_step(
     assert isinstance(found, LakeUnfit)
     assert step in str(found)
     assert "\n" not in str(found)
+
+
+def test_a_missing_file_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    """Its disk may be mounted later, and then it is there again."""
+    table = tmp_path / "table"
+    write_deltalake(table, pa.table({"a": [1]}))
+    no_file(table)
+    with pytest.raises(Exception, match="not found") as caught:
+        DeltaTable(table).to_pyarrow_table()
+    found = translate_lake_error(table, caught.value)
+    assert type(found) is StoreUnavailable
+    assert "found none" in str(found)
+    assert "mount the folder, or restore the table's folder from a backup" in str(found)

@@ -202,3 +202,26 @@ async def test_trimmed_events_are_counted_and_logged_once_a_minute(both: Journal
         await trimmer.round()
     assert steps == [TRIM_EVENTS, 1, 1]
     assert [(it["events"], it["oldest"]) for it in logs] == [(TRIM_EVENTS + 1, TRIM_EVENTS + 2), (1, TRIM_EVENTS + 3)]
+
+
+@pytest.mark.parametrize("missing", ["the lake", "a table", "its files", "its log"])
+async def test_trimming_continues_by_itself_when_the_lake_is_back(
+    missing: str, both: JournalAndLake, tmp_path: Path
+) -> None:
+    both.publish(EVENTS_THERE)
+    table = Path(both.lake.path(EVENTS))
+    moved = {
+        "the lake": [both.lake.folder],
+        "a table": [table],
+        "its files": [*table.glob("*.parquet")],
+        "its log": [table / "_delta_log"],
+    }[missing]
+    trimmer = both.trimmer(second(10**6))
+    (tmp_path / "elsewhere").mkdir()
+    for path in moved:
+        path.rename(tmp_path / "elsewhere" / path.name)
+    assert await trimmer.round() == 0
+    assert both.left() == 1
+    for path in moved:
+        (tmp_path / "elsewhere" / path.name).rename(path)
+    assert await trimmer.round() == EVENTS_THERE

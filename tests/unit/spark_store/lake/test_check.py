@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.check import check_lake, check_reach
+from spark_store.lake.check import check_lake, check_reach, expect_lake
 from spark_store.lake.durability import is_complete
 from spark_store.lake.tables import EVENTS, LATEST, Table
 from tests.support.lake.pipeline_process import DataFolder, lamp
@@ -198,3 +198,14 @@ def test_a_file_that_the_system_does_not_let_be_read_is_not_damaged(
     monkeypatch.setattr(pq, "ParquetFile", refuses)
     with pytest.raises(StoreUnavailable, match=step):
         look(data_folder, every_page=True)
+
+
+def test_a_lake_that_is_not_there_is_waited_for_if_the_journal_was_trimmed(data_folder: DataFolder) -> None:
+    """Its disk may not be mounted yet: no table is created in its place."""
+    shutil.rmtree(data_folder.lake.folder)
+    expect_lake(data_folder.lake)
+    trim(data_folder, 3)
+    with pytest.raises(
+        StoreUnavailable, match=r"lake: expected the events before 4, .* found no lake; mount the folder"
+    ):
+        expect_lake(data_folder.lake)

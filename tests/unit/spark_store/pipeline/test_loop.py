@@ -268,6 +268,7 @@ def test_many_erasures_are_noted_as_they_are_done(target: LakeWriter, monkeypatc
 def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    DataFolder(target.lake.data_dir)
     begun, wrong, forgotten = time.time(), 0.0, []
     said: list[tuple[str, dict[str, Any]]] = []
 
