@@ -203,10 +203,15 @@ def files(lake: Lake, table: Table) -> dict[str, int]:
 
     Raises StoreUnavailable, LakeUnfit.
     """
+    return files_of_version(lake, table)[1]
+
+
+def files_of_version(lake: Lake, table: Table) -> tuple[int, dict[str, int]]:
+    """Return a table's newest version and its files as `files` does."""
     with open_table(lake, table) as delta:
-        actions = delta.get_add_actions(flatten=True)
+        version, actions = delta.version(), delta.get_add_actions(flatten=True)
         paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-    return {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
+    return version, {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
 
 
 def check_log(lake: Lake, table: Table) -> None:

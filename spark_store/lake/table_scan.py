@@ -242,7 +242,8 @@ class DeltaTableReader:
             if self._clock() - self._looked < LOOK_SECONDS:
                 return known
             self._looked = self._clock()
-            if not self._log(known.number + 1).exists():
+            # A log may have been shortened up to a later checkpoint: then its own part is gone, too.
+            if not self._log(known.number + 1).exists() and self._mark(known.number) == self._noted:
                 return known
         return self._refresh(known)
 

@@ -1,26 +1,29 @@
-"""Erases entities from the lake: rows from every table, bytes from the disk.
+"""Erases entities from the lake: rows from every table, bytes from the disk, IDs from the logs.
 
 The journal is erased first (`spark_store.journal.erasure`), so nothing can arrive again. Rows up to the record's event
 number are deleted; later ones stay. Then every file that no table needs is removed, whatever its age (Delta's VACUUM would
-keep files that seem to be of the future), and states of an interrupted rebuild. Readers of older versions must open the
-table again. At last Spark deletes shuffle files. All of it may be repeated. Each table's log gets the ID of the erasure, so
-that a table restored from a backup is erased again. Nothing else writes the tables meanwhile.
+keep files that seem to be of the future), every part of a log before a new checkpoint, since statistics have the first and
+the last ID of each file, and what interrupted commands left. Readers of older versions must open the table again. At last
+Spark deletes shuffle files. All of it may be repeated. Each table's log gets the ID of the erasure, so that a table restored
+from a backup is erased again. Nothing else writes the tables meanwhile.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from spark_store.errors import StoreUnavailable, translate_system_error
-from spark_store.journal.erasure import Erasure, condition
+from spark_store.journal.erasure import Erasure
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import ERASURES, TABLES, Lake, Table
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.session import drop_shuffles
-from spark_store.pipeline.tables import LakeWriter, append_once
+from spark_store.pipeline.tables import LakeWriter, append_once, delete_rows, write_checkpoint
+
+_GONE = "entity_type STRING, entity STRING, seq BIGINT"
 
 AT_ONCE = 50
 """The most erasures at a time."""
@@ -32,11 +35,14 @@ def finished_erasures(erasures: Sequence[Erasure]) -> list[Erasure]:
 
 
 def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
-    """Delete the rows, those of an interrupted rebuild, and unneeded files; then note it in every table."""
+    """Delete the rows, what interrupted commands left, and unneeded files; then note it in every table."""
     rebuild.discard(target.lake)
+    target.lake.progress_file.unlink(missing_ok=True)
+    last = {(it.entity_type, it.entity): it.seq for it in erasures}
+    gone = target.spark.createDataFrame([(*key, seq) for key, seq in last.items()], _GONE)
     for table in TABLES:
-        target.spark.sql(f"DELETE FROM {target.name(table)} WHERE {condition(erasures)}").collect()
-    clean(target)
+        delete_rows(target, table, gone, "kept.seq <= gone.seq")
+    clean(target.lake, {table.name: write_checkpoint(target, table) for table in TABLES})
     drop_shuffles(target.spark)
     # Only now: a backup that has the ID has none of the old files.
     for table in TABLES:
@@ -56,33 +62,47 @@ def _note(target: LakeWriter, table: Table, number: int) -> None:
     append_once(target, table, target.read(table).where("false"), ERASURES, number)
 
 
-def clean(target: LakeWriter) -> None:
-    """Remove every file that no table needs, after the files with remaining rows are durable.
+def clean(place: Lake, versions: Mapping[str, int]) -> None:
+    """Remove every file that no table needs, when its newest version, with its checkpoint, is durable.
 
-    Raises StoreUnavailable if that fails, or if a file is missing.
+    Raises StoreUnavailable if that fails, if a file is missing, or if a table has another version.
     """
-    durability.sync(target.lake)
+    durability.sync(place)
     for table in TABLES:
         try:
-            _clean(target.lake, table)
+            _clean(place, table, versions[table.name])
+            _shorten_log(Path(place.path(table)) / "_delta_log", versions[table.name])
         except OSError as error:
-            path = error.filename or target.lake.path(table)
+            path = error.filename or place.path(table)
             raise translate_system_error(path, error, "erased data cannot be removed from the files") from error
 
 
-def _clean(place: Lake, table: Table) -> None:
+def _clean(place: Lake, table: Table, version: int) -> None:
     folder = Path(place.path(table))
-    needed = {folder / name for name in reader.files(place, table)}
+    found, names = reader.files_of_version(place, table)
+    if found != version:
+        raise StoreUnavailable(
+            f"{folder}: expected version {version}, which Spark has, found {found}; nothing was removed"
+        )
+    needed = {folder / name for name in names}
     # Before anything goes, each file that is to stay is known by its name on the disk.
     if missing := next((file for file in needed if not file.is_file()), None):
         raise StoreUnavailable(f"{missing}: expected a file of the table, found none; mount or restore it")
     kept = needed | {file.with_name(f".{file.name}.crc") for file in needed}
-    for where, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+    for where, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
         if Path(where) == folder:
             folders.remove("_delta_log")
-        for file in (Path(where) / name for name in names):
+        for file in (Path(where) / name for name in files):
             if file not in kept:
                 file.unlink()
+
+
+def _shorten_log(log: Path, version: int) -> None:
+    """Remove what is before the checkpoint of this version, oldest first: a kill leaves no gap."""
+    for file in sorted(log.iterdir(), key=lambda it: it.name.lstrip(".")):
+        number = file.name.lstrip(".").partition(".")[0]
+        if number.isdigit() and int(number) < version:
+            file.unlink()
 
 
 def _refuse(error: OSError) -> None:

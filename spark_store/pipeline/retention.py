@@ -27,10 +27,10 @@ from mappings.model.signals import Event
 from spark_store.history.replay import StateFold, state_text
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake import durability, reader
-from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, Table
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.snapshots import KEY
-from spark_store.pipeline.tables import LakeWriter
+from spark_store.pipeline.tables import LakeWriter, delete_rows
 from spark_store.records import SPARK_FORMAT, Snapshot, entity_of
 from spark_store.sql import literal
 
@@ -188,10 +188,10 @@ def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime)
         snapshots.append(target, _missing_snapshots(target, boundaries))
         # After a power cut, events must not be gone without their snapshots.
         durability.sync(target.lake)
-        _delete(target, SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
+        delete_rows(target, SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
         if reader.size(target.lake, FULL_SNAPSHOTS).files:
-            _delete(target, FULL_SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
-        _delete(target, EVENTS, boundaries, "kept.revision <= gone.boundary")
+            delete_rows(target, FULL_SNAPSHOTS, boundaries, "kept.revision < gone.boundary")
+        delete_rows(target, EVENTS, boundaries, "kept.revision <= gone.boundary")
     finally:
         boundaries.unpersist()
     return int(deleted)
@@ -208,15 +208,6 @@ def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) ->
         sql.count("*").alias("events"),
         sql.min("ts").alias("oldest"),
         sql.max("ts").alias("latest"),
-    )
-
-
-def _delete(target: LakeWriter, table: Table, boundaries: DataFrame, condition: str) -> None:
-    boundaries.createOrReplaceTempView("retention_boundaries")
-    target.spark.sql(
-        f"MERGE INTO {target.name(table)} AS kept USING retention_boundaries AS gone "
-        f"ON kept.entity = gone.entity AND kept.entity_type = gone.entity_type AND {condition} "
-        "WHEN MATCHED THEN DELETE"
     )
 
 

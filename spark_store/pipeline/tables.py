@@ -109,6 +109,20 @@ class LakeWriter:
     def read(self, table: Table) -> DataFrame:
         return self.spark.read.format("delta").load(self.lake.path(table))
 
+    @property
+    def delta(self) -> Any:
+        """Delta's package in the Java process."""
+        return self.spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
+
+    @property
+    def option(self) -> Any:
+        """Scala's `Option` there."""
+        return self.spark._jvm.scala.Option  # type: ignore[union-attr]
+
+    def log(self, table: Table) -> Any:
+        """A table's log there."""
+        return self.delta.DeltaLog.forTable(self.spark._jsparkSession, self.lake.path(table))
+
     def journal(self, name: str, first: int, last: int) -> DataFrame:
         """A range of the journal, by the name of one of its sources."""
         return (
@@ -205,10 +219,8 @@ def append_events(target: LakeWriter, first: int, last: int) -> None:
     """
     few = events_of(target.lake.journal, first, last, FEW_EVENTS)
     entries = target.journal("journal_events", first, last) if few is None else target.spark.createDataFrame(few)
-    delta: Any = target.spark._jvm.org.apache.spark.sql.delta  # type: ignore[union-attr]
-    option: Any = target.spark._jvm.scala.Option  # type: ignore[union-attr]
-    log = delta.DeltaLog.forTable(target.spark._jsparkSession, target.lake.path(EVENTS))
-    transaction = log.startTransaction()
+    delta, option = target.delta, target.option
+    transaction = target.log(EVENTS).startTransaction()
     if transaction.readVersion() < 0:
         # One that vanished must not come into being again with only these rows.
         raise StoreUnavailable(f"{target.lake.path(EVENTS)}: expected a Delta table, found none")
@@ -224,6 +236,28 @@ def append_events(target: LakeWriter, first: int, last: int) -> None:
     operation = getattr(delta, "DeltaOperations$Write")(append, *[option.empty()] * _WRITE_OPTIONS)
     transaction.commit(files.appended(number), operation)
     fault_injection.reach(FaultPoint.AFTER_APPEND, target.spark)
+
+
+def delete_rows(target: LakeWriter, table: Table, gone: DataFrame, condition: str) -> None:
+    """Delete the rows of a table that match a row of `gone` by entity and this condition.
+
+    A merge, not a DELETE: the log keeps a statement's text, and it must not name the entities. One without a match is no
+    version of the table.
+    """
+    view = "gone_rows"
+    gone.createOrReplaceTempView(view)
+    target.spark.sql(
+        f"MERGE INTO {target.name(table)} AS kept USING {view} AS gone "
+        f"ON kept.entity = gone.entity AND kept.entity_type = gone.entity_type AND {condition} WHEN MATCHED THEN DELETE"
+    ).collect()
+
+
+def write_checkpoint(target: LakeWriter, table: Table) -> int:
+    """Write a checkpoint of a table's newest version, and return its number."""
+    log = target.log(table)
+    snapshot = log.update(False, target.option.empty(), target.option.empty())
+    log.checkpoint(snapshot, target.option.empty())
+    return int(snapshot.version())
 
 
 def merge_latest(target: LakeWriter, first: int, last: int) -> None:

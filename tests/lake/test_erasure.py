@@ -21,6 +21,7 @@ from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
+from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.status import read_status
 from spark_store.lake.tables import ERASURES, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES, Lake
 from spark_store.lake.watermark import read_watermark
@@ -71,7 +72,7 @@ def put_ahead(place: Lake) -> None:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> LakeWriter:
+def place(tmp_path: Path) -> Lake:
     """Tables whose rows were deleted or replaced, with every file that they ever had; no Spark."""
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
@@ -83,9 +84,14 @@ def target(tmp_path: Path) -> LakeWriter:
         if table != LATEST:
             DeltaTable(path).delete("as_of = 1")
     DeltaTable(place.path(LATEST)).optimize.compact()
+    for table in TABLES:
+        DeltaTable(place.path(table)).create_checkpoint()
     put_ahead(place)
-    spark: Any = None
-    return LakeWriter(spark, place, 1)
+    return place
+
+
+def versions(place: Lake) -> dict[str, int]:
+    return {table.name: DeltaTable(place.path(table)).version() for table in TABLES}
 
 
 def data_files(place: Lake) -> dict[str, set[str]]:
@@ -102,9 +108,8 @@ def rows(place: Lake) -> list[list[Any]]:
     return [DeltaTable(place.path(table)).to_pyarrow_table().to_pylist() for table in TABLES]
 
 
-def test_cleaning_keeps_only_the_files_of_the_newest_versions_regardless_of_their_age(target: LakeWriter) -> None:
+def test_cleaning_keeps_only_the_files_of_the_newest_versions_regardless_of_their_age(place: Lake) -> None:
     """Of files that nobody has committed nothing either, and no checksum of one that went."""
-    place = target.lake
     needed = {table.name: set(reader.files(place, table)) for table in TABLES}
     assert [len(it) for it in needed.values()] == [1, 1, 1, 1]
     for table in TABLES:
@@ -113,44 +118,62 @@ def test_cleaning_keeps_only_the_files_of_the_newest_versions_regardless_of_thei
             file.with_name(f".{file.name}.crc").write_bytes(b"sum")
         Path(place.path(table), "never-committed.parquet").write_bytes(MARK.encode())
     before = rows(place)
-    erasure.clean(target)
+    erasure.clean(place, versions(place))
     sums = {name: {str(Path(it).with_name(f".{Path(it).name}.crc")) for it in files} for name, files in needed.items()}
     assert data_files(place) == {name: files | sums[name] for name, files in needed.items()}
     assert next(iter(needed[FULL_SNAPSHOTS.name])).startswith("as_of=2/")
     assert rows(place) == before
-    erasure.clean(target)
+    assert MARK.encode() not in b"".join(it.read_bytes() for it in place.folder.rglob("*0.json")), "nor in a log"
+    erasure.clean(place, versions(place))
     assert rows(place) == before, "twice"
 
 
-def test_a_table_behind_a_symbolic_link_is_cleaned_too(target: LakeWriter, tmp_path: Path) -> None:
-    folder = Path(target.lake.path(EVENTS))
+def test_nothing_goes_from_a_table_with_another_version_than_spark_has(place: Lake) -> None:
+    before = data_files(place)
+    with pytest.raises(StoreUnavailable, match=r"lake/events: expected version 9, which Spark has, found 2; nothing"):
+        erasure.clean(place, versions(place) | {EVENTS.name: 9})
+    assert data_files(place) == before
+
+
+def test_a_log_is_shortened_from_its_beginning(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left when it is interrupted is a whole log."""
+    log, unlinked = Path(place.path(EVENTS)) / "_delta_log", []
+
+    def unlink(path: Path) -> None:
+        unlinked.append(path.name)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    erasure._shorten_log(log, 2)
+    assert unlinked == [f"{number:020}.json" for number in (0, 1)]
+
+
+def test_a_table_behind_a_symbolic_link_is_cleaned_too(place: Lake, tmp_path: Path) -> None:
+    folder = Path(place.path(EVENTS))
     folder.rename(tmp_path / "elsewhere")
     folder.symlink_to(tmp_path / "elsewhere")
-    erasure.clean(target)
-    assert data_files(target.lake)["events"] == set(reader.files(target.lake, EVENTS))
+    erasure.clean(place, versions(place))
+    assert data_files(place)["events"] == set(reader.files(place, EVENTS))
 
 
-def test_nothing_goes_from_a_table_that_lacks_a_file(target: LakeWriter) -> None:
+def test_nothing_goes_from_a_table_that_lacks_a_file(place: Lake) -> None:
     """Its log and its folder do not tell the same."""
-    (needed,) = reader.files(target.lake, SNAPSHOTS)
-    Path(target.lake.path(SNAPSHOTS), needed).unlink()
-    before = data_files(target.lake)[SNAPSHOTS.name]
-    with pytest.raises(LakeUnfit, match=r"snapshots/\S+: expected a file of the table, found none"):
-        erasure.clean(target)
-    assert data_files(target.lake)[SNAPSHOTS.name] == before
+    (needed,) = reader.files(place, SNAPSHOTS)
+    Path(place.path(SNAPSHOTS), needed).unlink()
+    before = data_files(place)[SNAPSHOTS.name]
+    with pytest.raises(StoreUnavailable, match=r"snapshots/\S+: expected a file of the table, found none"):
+        erasure.clean(place, versions(place))
+    assert data_files(place)[SNAPSHOTS.name] == before
 
 
 @pytest.mark.parametrize("call", ["scandir", "unlink"])
-def test_a_file_that_cannot_be_removed_raises_an_error(
-    call: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_removed_raises_an_error(call: str, place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(path: Any, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(os, call, refuses)
     expected = r"lake/events\S*: erased data cannot be removed from the files: Permission denied"
     with pytest.raises(StoreUnavailable, match=expected):
-        erasure.clean(target)
+        erasure.clean(place, versions(place))
 
 
 def interrupted_rebuild(data_folder: DataFolder) -> None:
@@ -172,6 +195,12 @@ def marked(data_folder: DataFolder) -> list[str]:
     return plain + rows
 
 
+def named(data_folder: DataFolder) -> list[str]:
+    """The files of the lake that hold the ID. The journal's record keeps it."""
+    files = (it for it in data_folder.lake.folder.rglob("*") if it.is_file())
+    return [str(it.relative_to(data_folder.folder)) for it in files if str(lamp(9)).encode() in it.read_bytes()]
+
+
 @pytest.mark.slow(reason="Spark deletes from four tables, the first that it does in a session")
 @pytest.mark.spark
 def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, data_folder: DataFolder) -> None:
@@ -185,6 +214,10 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
         with JournalReader.open(data_folder.lake.journal) as follower:
             add_states(data_folder.folder, SNAPSHOTS, map(latest_row, follower.states(1, follower.newest())))
         write_all_tables(data_folder.folder)
+        history = LakeHistory(data_folder.lake)
+        assert history.snapshot(lamp(9), 5) is not None
+        assert {Path(it).parts[1] for it in named(data_folder)} == {table.name for table in TABLES}
+        data_folder.lake.progress_file.write_text(str(lamp(9)), encoding="utf-8")
         files = {Path(it).parts[1] for it in marked(data_folder) if it.startswith("lake/")}
         assert files == {table.name for table in TABLES}, "the search finds the mark"
         erase_offline(data_folder.folder, lamp(9), "anna")
@@ -193,6 +226,8 @@ def test_an_erased_thing_is_in_no_file_and_the_others_stay(spark: SparkSession, 
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
     assert ("erased", {"erasures": [1]}) in said
     assert marked(data_folder) == []
+    assert named(data_folder) == []
+    assert history.snapshot(lamp(0), 5) is not None, "a reader goes on behind the end of the log that it knew"
     data_folder.assert_equal()
     assert differences(data_folder) == []
     others = sorted(str(lamp(number)) for number in range(3))
@@ -230,7 +265,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         # Made again before the lake has heard of it.
         data_folder.append([change(lamp(9), newest + 2)])
 
-        def killed(_: LakeWriter) -> None:
+        def killed(*_: Any) -> None:
             raise KeyboardInterrupt
 
         monkeypatch.setattr(erasure, "clean", killed)
@@ -238,7 +273,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             take_all(spark, data_folder)
         assert read_watermark(data_folder.lake.watermark).erased == 0
 
-        def damaged(_: LakeWriter) -> None:
+        def damaged(*_: Any) -> None:
             raise LakeUnfit("an old file is damaged")
 
         monkeypatch.setattr(erasure, "clean", damaged)

@@ -14,7 +14,7 @@ from spark_store.history.replay import evolve
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
-from spark_store.pipeline import snapshots
+from spark_store.pipeline import snapshots, tables
 from spark_store.pipeline.retention import (
     DeletedEvents,
     RetentionRule,
@@ -230,17 +230,17 @@ def test_a_retention_that_was_killed_is_done_by_the_next_one(
     Lamps(data_folder).write(lamp("old", "a"), *range(1, 7))
     take_all(spark, data_folder)
     target, rules = LakeWriter.of(spark, data_folder.folder), RetentionRules(RetentionRule(revisions=2))
-    delete = module._delete
+    delete = tables.delete_rows
 
     def killed(*given: Any) -> None:
         if given[1] is EVENTS:
             raise KeyboardInterrupt
         delete(*given)
 
-    monkeypatch.setattr(module, "_delete", killed)
+    monkeypatch.setattr(module, "delete_rows", killed)
     with pytest.raises(KeyboardInterrupt):
         forget(target, rules, NOW)
     assert len(data_folder.table(EVENTS)) == 6
-    monkeypatch.setattr(module, "_delete", delete)
+    monkeypatch.setattr(module, "delete_rows", delete)
     assert forget(target, rules, NOW) == 4
     assert [it["revision"] for it in data_folder.table(SNAPSHOTS)] == [4], "once"

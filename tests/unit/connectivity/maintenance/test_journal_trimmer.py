@@ -204,18 +204,22 @@ async def test_trimmed_events_are_counted_and_logged_once_a_minute(both: Journal
     assert [(it["events"], it["oldest"]) for it in logs] == [(TRIM_EVENTS + 1, TRIM_EVENTS + 2), (1, TRIM_EVENTS + 3)]
 
 
+def parts(lake: Lake) -> dict[str, list[Path]]:
+    table = Path(lake.path(EVENTS))
+    return {
+        "the lake": [lake.folder],
+        "a table": [table],
+        "its files": [*table.glob("*.parquet")],
+        "its log": [table / "_delta_log"],
+    }
+
+
 @pytest.mark.parametrize("missing", ["the lake", "a table", "its files", "its log"])
 async def test_trimming_continues_by_itself_when_the_lake_is_back(
     missing: str, both: JournalAndLake, tmp_path: Path
 ) -> None:
     both.publish(EVENTS_THERE)
-    table = Path(both.lake.path(EVENTS))
-    moved = {
-        "the lake": [both.lake.folder],
-        "a table": [table],
-        "its files": [*table.glob("*.parquet")],
-        "its log": [table / "_delta_log"],
-    }[missing]
+    moved = parts(both.lake)[missing]
     trimmer = both.trimmer(second(10**6))
     (tmp_path / "elsewhere").mkdir()
     for path in moved:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from spark_store.errors import HistoryUnavailable
 from spark_store.lake.history_reader import LakeHistory
@@ -57,6 +58,21 @@ def test_a_table_version_with_removed_files_is_still_readable(lake: Lake) -> Non
     assert read(fresh, 1, 40) == span(1, 40)
     compact(lake)
     assert read(opened, 5, 40) == span(5, 40)
+
+
+def test_a_log_that_was_shortened_behind_its_reader_is_opened_again(lake: Lake) -> None:
+    fill(lake, 1, 10)
+    clock = Clock()
+    opened = LakeHistory(lake, clock=clock)
+    assert read(opened, 1, 30) == span(1, 10)
+    fill(lake, 11, 20)
+    fill(lake, 21, 30)
+    table = DeltaTable(lake.path(EVENTS))
+    table.create_checkpoint()
+    for number in range(table.version()):
+        Path(lake.path(EVENTS), "_delta_log", f"{number:020}.json").unlink()
+    clock.now = 2
+    assert read(opened, 1, 30) == span(1, 30)
 
 
 def test_a_lake_that_was_replaced_by_another_one_is_read(lake: Lake) -> None:
