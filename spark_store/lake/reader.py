@@ -29,6 +29,9 @@ from spark_store.lake.watermark import TableSize, read_watermark
 CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
 """How data files are read: a page whose checksum does not match is an error."""
 
+_CUT_ENDS = ("\x7f", "\U0010ffff")
+"""Delta's ends of a cut text, above every other one."""
+
 _CUT = timedelta(milliseconds=1)
 _OF_FULL_SNAPSHOTS = ("partition.as_of", "max.modified")
 _ROWS_OF_FULL_SNAPSHOTS = ("partition.as_of", "num_records")
@@ -183,6 +186,15 @@ def has_gaps(lake: Lake, table: Table, column: str) -> bool:
         # Not by a filter: files without the column would be skipped for lack of statistics.
         batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
         return any(batch.column(0).null_count for batch in batches)
+
+
+def has_cut_statistics(lake: Lake, table: Table) -> bool:
+    """Whether a file's greatest ID is cut in the log. Raises StoreUnavailable, LakeUnfit."""
+    with open_table(lake, table) as delta:
+        actions = delta.get_add_actions(flatten=True)
+        if "max.entity" not in actions.schema.names:
+            return False
+        return any(id is not None and id.endswith(_CUT_ENDS) for id in actions["max.entity"].to_pylist())
 
 
 def size(lake: Lake, table: Table) -> TableSize:

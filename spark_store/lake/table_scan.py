@@ -46,7 +46,15 @@ FORMER: Final = 16
 _FEW_COMMITS: Final = 200
 """More commits than that are not looked through for deletions."""
 
-_DELETES_NOTHING: Final = {"WRITE", "OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS"}
+_DELETES_NOTHING: Final = {
+    "WRITE",
+    "OPTIMIZE",
+    "COMPUTE STATS",
+    "VACUUM START",
+    "VACUUM END",
+    "SET TBLPROPERTIES",
+    "ADD COLUMNS",
+}
 """The names of operations that delete no row."""
 
 INSTANTS: Final = pa.timestamp("us", "UTC")

@@ -49,6 +49,8 @@ FIRST = "pipeline"
 _TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """The variable for the token. A setting would be visible in the list of processes."""
 
+STATISTICS_LENGTH = "spark.databricks.io.skipping.stringPrefixLength"
+
 _RESULT_SHARE = 8
 """The results of one query may fill the memory of the Java process to an eighth."""
 
@@ -70,6 +72,8 @@ _SETTINGS = {
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Retention is the tables' own, and may be shorter than a week.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # Statistics have whole IDs, of up to 256 characters. With the default of 32, no file is skipped if all IDs begin alike.
+    STATISTICS_LENGTH: "1024",
     # Small row groups with statistics: a page of one entity decodes few of them. For that, rows are in order of entity and
     # revision.
     "spark.hadoop.parquet.block.size": str(1 << 20),

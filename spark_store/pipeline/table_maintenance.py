@@ -24,7 +24,7 @@ from spark_store.lake.watermark import Watermark, publish_watermark, read_waterm
 from spark_store.pipeline import fault_injection
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.retention import RetentionRules
-from spark_store.pipeline.tables import LakeWriter
+from spark_store.pipeline.tables import LakeWriter, complete_statistics
 
 GRACE = timedelta(minutes=1)
 """How long overdue maintenance waits at a start: new events come first, even if maintenance crashes."""
@@ -124,6 +124,9 @@ def _has_passed(duration: timedelta, since: datetime, now: datetime) -> bool:
 
 def optimize(target: LakeWriter) -> None:
     """Compact and cluster all tables, except partitioned ones."""
+    for table in TABLES:
+        # For tables of earlier versions.
+        complete_statistics(target, table)
     for table in (table for table in TABLES if table.clustered_by):
         with fault_injection.during(FaultPoint.DURING_COMPACTION, target.spark, Path(target.lake.path(table))):
             target.spark.sql(f"OPTIMIZE {target.name(table)}").collect()

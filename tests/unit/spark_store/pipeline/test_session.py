@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
+from mappings.ids import MAX_ID_LENGTH
 from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
 from spark_store.pipeline.__main__ import EXIT_FAILED
@@ -24,6 +25,7 @@ from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
     _TOKEN_VARIABLE,
     FIRST,
+    STATISTICS_LENGTH,
     ConnectOptions,
     SessionOptions,
     _in_environment,
@@ -75,6 +77,7 @@ def test_explicit_settings_override_defaults_and_the_token_is_never_shown() -> N
     found = _settings(options, [])
     assert found["spark.sql.shuffle.partitions"] == "8"
     assert found["spark.connect.grpc.binding.address"] == "127.0.0.1"
+    assert int(found[STATISTICS_LENGTH]) > MAX_ID_LENGTH
     assert "s3cret" not in repr(options)
 
 
