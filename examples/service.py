@@ -62,6 +62,8 @@ def service(folder: Path, connections: Path, *, with_lake: bool = False) -> Iter
     }
     if with_lake:
         environment |= {"CONNECTIVITY_SPARK__MODE": "embedded", "JDK_JAVA_OPTIONS": QUICK_JAVA}
+        # At once, since someone waits for it.
+        environment["CONNECTIVITY_LAKE__INTERVAL"] = "0s"
     log = folder / "service.log"
     running = start(COMMAND, log, environment)
     try:

@@ -146,6 +146,10 @@ class LakeSettings(Section):
     retention_every: PositiveDuration = Field(
         default=timedelta(hours=1), description="How often to delete events that exceed their retention."
     )
+    interval: Duration = Field(
+        default=timedelta(seconds=5),
+        description="How often new events are moved to the lake; `0s`: at once, which costs more files and processor time.",
+    )
     optimize_every: PositiveDuration = Field(
         default=timedelta(minutes=10), description="How often tables that have grown are compacted and clustered."
     )

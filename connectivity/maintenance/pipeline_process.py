@@ -43,7 +43,7 @@ PAUSE_MIN, PAUSE_MAX = 1.0, 60.0
 FINAL = {2, 4, 5}
 """Exit codes after which another start would end the same way (see `spark_store.pipeline.__main__`)."""
 
-_DEBUG_EVENTS = {"batch", "maintenance"}
+_DEBUG_EVENTS = {"batch", "merged", "maintenance"}
 """Events that are too frequent for the log."""
 
 _WARNING_EVENTS = {"maintenance failed", "erasure failed", "watermark lost", "clock went ahead"}
@@ -103,6 +103,7 @@ def _schedule(settings: Settings) -> list[str]:
     """Return when maintenance is due: times in seconds."""
     kept = settings.lake
     return [
+        f"--interval={kept.interval.total_seconds():.15g}",
         f"--optimize-every={kept.optimize_every.total_seconds():.15g}",
         f"--optimize-files={kept.optimize_files}",
         f"--vacuum-every={kept.vacuum_every.total_seconds():.15g}",
@@ -315,7 +316,7 @@ class PipelineProcess:
             try:
                 if self._journal_reader is None:
                     self._journal_reader = JournalReader.open(self._lake.journal)
-                lag = measure_lag(self._journal_reader, watermark.seq, datetime.now(UTC))
+                lag = measure_lag(self._journal_reader, watermark.visible, datetime.now(UTC))
                 return _LakeStatus(watermark, lag, len(self._journal_reader.erasures(watermark.erased)))
             except StoreError as error:
                 log.debug("the lake's lag cannot be read", reason=str(error))

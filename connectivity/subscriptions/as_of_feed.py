@@ -166,7 +166,7 @@ class AsOfSearches:
 
     def _is_reached(self, before: datetime) -> bool:
         with JournalReader.open(self.lake.journal) as reader:
-            return is_reached(reader, read_watermark(self.lake.watermark).seq, before)
+            return is_reached(reader, read_watermark(self.lake.watermark).visible, before)
 
     def with_guards(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
         """Add to each candidate what decides about it, by the journal; in a thread. Raises StoreUnavailable."""

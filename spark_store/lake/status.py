@@ -23,7 +23,7 @@ def read_status(place: Lake, now: datetime) -> dict[str, Any]:
     """
     watermark, reason = _watermark(place)
     with JournalReader.open(place.journal) as journal_reader:
-        lag, newest = measure_lag(journal_reader, watermark.seq, now), journal_reader.newest()
+        lag, newest = measure_lag(journal_reader, watermark.visible, now), journal_reader.newest()
         pending = len(journal_reader.erasures(watermark.erased))
         lacking = _lacking(place, journal_reader)
     shown: dict[str, Any] = msgspec.to_builtins(watermark)

@@ -1,9 +1,9 @@
 """The watermark: how far the lake follows the journal, in one small file.
 
-`Watermark.seq` is the highest number whose events and states are committed in both tables. The pipeline publishes it after
-both commits; the journal may be trimmed up to it. The file is written durably and renamed, so readers find the old or the
-new one. Its other members inform operators; only retention and maintenance read their own last runs. A lost watermark costs
-only work: the tables know their content.
+`Watermark.seq` is the highest number whose events and states are committed in both tables; the journal may be trimmed up to
+it. `appended` is the same for `events` alone, which may be minutes ahead. The pipeline publishes each after its commit. The
+file is written durably and renamed, so readers find the old or the new one. Its other members inform operators; only
+retention and maintenance read their own last runs. A lost watermark costs only work: the tables know their content.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ class Watermark(msgspec.Struct, frozen=True):
     """
 
     seq: int = 0
+    appended: int = 0
     published: str | None = None
     batch: BatchProgress | None = None
     optimized: str | None = None
@@ -80,6 +81,11 @@ class Watermark(msgspec.Struct, frozen=True):
     tables: Mapping[str, TableSize] = {}
     compacted: Mapping[str, int] = {}
     maintenance_failures: Mapping[str, str] = {}
+
+    @property
+    def visible(self) -> int:
+        """The last event that is in `events`."""
+        return max(self.seq, self.appended)
 
 
 def read_watermark(path: Path) -> Watermark:

@@ -126,7 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--preview", action="store_true", help="with `retention`: show what would be deleted, change nothing"
     )
-    parser.add_argument("--interval", type=float, default=0.5, help="seconds between the starts of two batches")
+    parser.add_argument("--interval", type=float, default=5.0, help="seconds between the starts of two batches")
+    parser.add_argument(
+        "--merge-every", type=_seconds, default=_seconds("120"), help="seconds between two merges of states"
+    )
     parser.add_argument("--batch-rows", type=int, default=500_000, help="the most events in one batch")
     parser.add_argument("--optimize-batches", type=int, default=64, help="compact the tables after this many batches")
     parser.add_argument("--optimize-files", type=int, default=256, help="or after this many new files")
@@ -194,6 +197,7 @@ def _run(given: argparse.Namespace) -> int:
     maintenance_options = MaintenancePlan(
         batches=given.optimize_batches,
         files=given.optimize_files,
+        merge_every=given.merge_every,
         optimize_every=given.optimize_every,
         full_snapshot_events=given.full_snapshot_events,
         vacuum_every=given.vacuum_every,

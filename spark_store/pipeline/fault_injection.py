@@ -1,4 +1,4 @@
-"""Eight points at which tests may kill the pipeline, or pause it.
+"""Seven points at which tests may kill the pipeline, or pause it.
 
 They do nothing unless the variable SPARK_STORE_CRASH is `POINT:VICTIM:FILE`: when the point is reached and the file exists,
 the file is removed and the victim is killed with SIGKILL: `driver` (this process), `java` (the Java process alone) or
@@ -26,15 +26,11 @@ _LOOK_SECONDS = 0.002
 
 
 class FaultPoint(str, Enum):
-    """A place in a batch, or beside it.
-
-    Append and merge run at the same time: `BETWEEN` is after the first of them, whichever it is.
-    """
+    """A place in a batch, or beside it."""
 
     BEFORE_READ = "before-read"
     BEFORE_COMMIT = "before-commit"
     AFTER_APPEND = "after-append"
-    BETWEEN = "between-append-and-merge"
     AFTER_MERGE = "after-merge"
     BEFORE_WATERMARK = "before-watermark"
     DURING_COMPACTION = "during-compaction"

@@ -1,9 +1,10 @@
-"""The loop: moves batches of the journal into both tables, and publishes the watermark.
+"""The loop: appends batches to `events`; beside it, a thread merges states and maintains the tables.
 
-A batch appends its events and merges the states of their entities, both at the same time. When both are durable
-(`spark_store.lake.durability`), it publishes the position. The tables alone say where to begin, at every start; a batch is
-appended only where they end (`tables.append_events`), so a second writer ends, even if a lock failed. Spark's Structured
-Streaming is not used: its checkpoint would be a second position, which a backup or a power cut can part from the tables.
+A batch is appended every `interval`, `latest` is merged every few minutes, since a merge of random entities rewrites most of
+it. When something is durable (`spark_store.lake.durability`), its position is published. The tables alone say where to
+begin, at every start; a batch is appended only where they end (`tables.append_events`), so a second writer ends, even if a
+lock failed. Spark's Structured Streaming is not used: its checkpoint would be a second position, which a backup or a power
+cut can part from the tables.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -91,6 +92,8 @@ _POLL_SECONDS = 0.1
 """The least pause between two looks at the journal."""
 _LOOK_BATCHES = 8
 """After how many batches the tables' files are counted: that takes as long as a small batch."""
+_LOOK_SECONDS = 0.5
+"""The pause between two looks for erasures and maintenance that is due."""
 _ERASE_AGAIN_SECONDS = 60.0
 """After how many seconds a failed erasure is retried."""
 _NO_ANSWER = "Answer from Java side is empty"
@@ -99,10 +102,13 @@ _NO_ANSWER = "Answer from Java side is empty"
 
 @dataclass(frozen=True, slots=True)
 class PipelineOptions:
-    """`interval`: seconds from one batch's begin to the next. `once`: end when all events are in the lake."""
+    """`interval`: seconds from one batch's begin to the next, 0 for at once.
+
+    `once`: end when all events are in the lake.
+    """
 
     max_batch_rows: int = 500_000
-    interval: float = 0.5
+    interval: float = 5.0
     once: bool = False
     maintenance: MaintenancePlan = field(default_factory=MaintenancePlan)
 
@@ -127,6 +133,12 @@ class PipelineLoop:
         self._options = options
         self._stopping = stopping
         self._clock = clock
+        self._appending = threading.Lock()
+        """Held during a batch, and while rows of `events` are deleted."""
+        self._publishing = threading.Lock()
+        self._batches = self._counted = self._compacted = 0
+        """Batches of this run; up to which files were counted, and tables compacted."""
+        self._merged = time.monotonic()
         self._erase_again = 0.0
         now = datetime.now(UTC)
         self._done = MaintenanceState(now, now, now, 0, 0)
@@ -143,7 +155,12 @@ class PipelineLoop:
         Raises StoreError, also for Spark's errors; after LakeUnfit trying again does not help.
         """
         try:
-            self._follow(self._catch_up())
+            newest = self._catch_up()
+            if self._options.once:
+                self._follow(lambda: newest, lambda: self._watermark.visible >= newest)
+                self._maintain(is_end=True)
+            else:
+                self._follow_beside_maintenance()
         except (PySparkException, Py4JError, OSError) as error:
             raise translate_error(error) from error
 
@@ -173,7 +190,7 @@ class PipelineLoop:
         if decided.first <= decided.last:
             self._say("catching up", first=decided.first, last=decided.last)
             tables.merge_latest(target, decided.first, decided.last)
-        self._publish(decided.last)
+        self._publish(seq=decided.last, appended=decided.last, published=now_text())
         self._resume_maintenance()
         self._count_files()
         self._say("following", seq=decided.last, newest=found.newest)
@@ -187,7 +204,7 @@ class PipelineLoop:
         """
         known = self._watermark
         if reached < known.seq:
-            self._notify(seq=reached)
+            self._notify(seq=reached, appended=0)
         if (erased := erasure.last_done(self._target.lake)) < known.erased:
             self._notify(erased=erased, erased_at=None)
 
@@ -206,69 +223,80 @@ class PipelineLoop:
             self._say("watermark lost", reason=str(error))
             return Watermark()
 
-    def _follow(self, newest: int) -> None:
-        """Move everything that comes, until `stopping`; with `once` up to event `newest`."""
-        while not self._stopping.is_set():
+    def _follow_beside_maintenance(self) -> None:
+        ended = threading.Event()
+        with ThreadPoolExecutor(1, "maintenance", put_first, (self._target.spark,)) as threads:
+            maintaining = threads.submit(self._maintain_until, ended)
+            try:
+                self._follow(self._newest, maintaining.done)
+            finally:
+                ended.set()
+        maintaining.result()
+
+    def _follow(self, newest: Callable[[], int], is_over: Callable[[], bool]) -> None:
+        """Append what comes, up to the newest event, until `stopping` or `is_over`."""
+        while not self._stopping.is_set() and not is_over():
             begun = time.monotonic()
-            if not self._options.once:
-                newest = self._newest()
-            if newest > self._watermark.seq:
-                self._move(min(newest, self._watermark.seq + self._options.max_batch_rows))
-            self._erase()
-            self._keep_up()
-            if newest <= self._watermark.seq:
-                if self._options.once:
-                    return
+            last = newest()
+            if last > self._watermark.visible:
+                self._append(min(last, self._watermark.visible + self._options.max_batch_rows))
+            if last <= self._watermark.visible and not is_over():
                 self._stopping.wait(max(_POLL_SECONDS, begun + self._options.interval - time.monotonic()))
 
     def _newest(self) -> int:
         with JournalReader.open(self._target.lake.journal) as journal_reader:
             return journal_reader.newest()
 
-    def _move(self, last: int) -> None:
-        """Move one batch: the events up to this one."""
-        fault_injection.reach(FaultPoint.BEFORE_READ, self._target.spark)
-        begun, first = time.monotonic(), self._watermark.seq + 1
-        appended = self._run_in_threads(
-            lambda: tables.append_events(self._target, first, last),
-            lambda: tables.merge_latest(self._target, first, last),
-        )
-        seconds = time.monotonic() - begun
-        self._publish(last, BatchProgress(last - first + 1, round(seconds, 3)))
-        self._done = self._done._replace(batches=self._done.batches + 1, events=last - self._newest_snapshot)
-        if self._done.batches % _LOOK_BATCHES == 0:
-            self._count_files()
-        self._say(
-            "batch",
-            seq=last,
-            rows=last - first + 1,
-            seconds=round(seconds, 3),
-            append_seconds=round(appended - begun, 3),
-        )
+    def _append(self, last: int) -> None:
+        """Append one batch: the events up to this one."""
+        with self._appending:
+            fault_injection.reach(FaultPoint.BEFORE_READ, self._target.spark)
+            begun, first = time.monotonic(), self._watermark.visible + 1
+            tables.append_events(self._target, first, last)
+            batch = BatchProgress(last - first + 1, round(time.monotonic() - begun, 3))
+            self._publish(appended=last, published=now_text(), batch=batch)
+            self._batches += 1
+        self._say("batch", seq=last, rows=batch.rows, seconds=batch.seconds)
 
-    def _run_in_threads(self, append: Callable[[], None], merge: Callable[[], None]) -> float:
-        """Do both in threads, since most of a small batch is planning, in one thread.
+    def _maintain_until(self, ended: threading.Event) -> None:
+        while not ended.wait(_LOOK_SECONDS):
+            self._maintain()
+        self._maintain(is_end=True)
 
-        Returns when the append was done, in monotonic seconds. They write two tables and are independent: after a crash the
-        missing one is repeated. Raises an error after both have ended.
-        """
-        with ThreadPoolExecutor(2, "batch", put_first, (self._target.spark,)) as threads:
-            appending, merging = threads.submit(_run_timed, append), threads.submit(_run_timed, merge)
-            first, _ = wait([appending, merging], return_when=FIRST_COMPLETED)
-            if not any(it.exception() for it in first):
-                fault_injection.reach(FaultPoint.BETWEEN, self._target.spark)
-        merging.result()
-        return appending.result()
+    def _maintain(self, *, is_end: bool = False) -> None:
+        """Do what is due: erasures, states, maintenance. Only this thread writes anything but appends."""
+        self._erase()
+        self._merge(is_end=is_end)
+        self._keep_up()
 
-    def _publish(self, seq: int, batch: BatchProgress | None = None) -> None:
+    def _merge(self, *, is_end: bool) -> None:
+        """Merge the states of entities whose events were appended since the last merge, if it is due."""
+        first, last = self._watermark.seq + 1, self._watermark.visible
+        waited = timedelta(seconds=time.monotonic() - self._merged)
+        is_due = waited >= self._options.maintenance.merge_every or last - first >= self._options.max_batch_rows
+        if first > last or not (is_due or is_end):
+            return
+        begun = time.monotonic()
+        tables.merge_latest(self._target, first, last)
+        self._publish(seq=last)
+        self._merged = time.monotonic()
+        self._say("merged", seq=last, seconds=round(self._merged - begun, 3))
+
+    def _publish(self, **positions: Any) -> None:
         fault_injection.reach(FaultPoint.BEFORE_WATERMARK, self._target.spark)
-        self._notify(seq=seq, published=now_text(), batch=batch or self._watermark.batch)
+        self._notify(**positions)
 
     def _notify(self, **changes: Any) -> None:
-        """Make the batch durable, and publish it."""
+        """Make what was written durable, and publish it."""
         durability.sync(self._target.lake)
-        self._watermark = msgspec.structs.replace(self._watermark, **changes)
-        publish_watermark(self._target.lake.watermark, self._watermark)
+        with self._publishing:
+            self._watermark = msgspec.structs.replace(self._watermark, **changes)
+            publish_watermark(self._target.lake.watermark, self._watermark)
+
+    def _remember(self, **changes: Any) -> None:
+        """Publish it with the next `_notify`."""
+        with self._publishing:
+            self._watermark = msgspec.structs.replace(self._watermark, **changes)
 
     def _erase(self) -> None:
         """Carry out erasures that the journal has done, while no batch runs.
@@ -285,9 +313,11 @@ class PipelineLoop:
     def _erase_these(self, todo: Sequence[Erasure]) -> None:
         failure = None
         try:
-            erasure.erase(self._target, todo)
+            # A batch that was read before must not bring rows again, nor may its files be removed before they are committed.
+            with self._appending:
+                erasure.erase(self._target, todo)
             self._count_files()
-            self._watermark = msgspec.structs.replace(self._watermark, erased=todo[-1].id, erased_at=now_text())
+            self._remember(erased=todo[-1].id, erased_at=now_text())
         except (PySparkException, Py4JJavaError, StoreError) as error:
             # Like failed maintenance, it must not keep new events out of the lake.
             self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
@@ -303,21 +333,24 @@ class PipelineLoop:
         sizes = {table.name: reader.size(self._target.lake, table) for table in TABLES}
         compacted = self._watermark.compacted
         added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in sizes.items())
-        self._watermark = msgspec.structs.replace(self._watermark, tables=sizes)
-        entities = reader.rows(self._target.lake, LATEST)
-        self._done = self._done._replace(
-            files=added, events=self._watermark.seq - self._newest_snapshot, entities=entities
-        )
+        self._remember(tables=sizes)
+        self._counted = self._batches
+        self._done = self._done._replace(files=added, entities=reader.rows(self._target.lake, LATEST))
 
     def _keep_up(self) -> None:
         """Carry out maintenance that is due.
 
         A failure is retried later: it must not keep new events out of the lake.
         """
-        todo = due(self._done, datetime.now(UTC), self._options.maintenance)
-        if not any(todo) or self._stopping.is_set():
+        if self._stopping.is_set():
             return
         try:
+            if self._batches - self._counted >= _LOOK_BATCHES:
+                self._count_files()
+            self._done = self._done._replace(
+                batches=self._batches - self._compacted, events=self._watermark.seq - self._newest_snapshot
+            )
+            todo = due(self._done, datetime.now(UTC), self._options.maintenance)
             if todo.keep:
                 self._at = "full_snapshot"
                 self._take_full_snapshot()
@@ -332,6 +365,8 @@ class PipelineLoop:
         now = datetime.now(UTC)
         if self._at == "full_snapshot":
             self._newest_snapshot = self._watermark.seq
+        if self._at == "optimize":
+            self._compacted = self._batches
         self._done = table_maintenance.with_failed_run(self._done, self._at, now)
         self._note(self._at, reason)
         with contextlib.suppress(StoreError):
@@ -344,10 +379,10 @@ class PipelineLoop:
         failures.pop(kind, None)
         if failure is not None:
             failures[kind] = failure
-        self._watermark = msgspec.structs.replace(self._watermark, maintenance_failures=failures)
+        self._remember(maintenance_failures=failures)
 
     def _take_full_snapshot(self) -> None:
-        """Take a full snapshot of the things."""
+        """Take a full snapshot of the things, as of the last merge."""
         seq = self._watermark.seq
         self._say("full snapshot", seq=seq, things=snapshots.take_full_snapshot(self._target, seq))
         self._newest_snapshot = seq
@@ -376,26 +411,30 @@ class PipelineLoop:
         believed, ahead = utc_text(look.believed), look.ahead
         if ahead is not None:
             self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
-        events = retention.forget(self._target, self._options.maintenance.retention, look.until)
+        # Delta would refuse one of the two: rows are deleted by what the table has.
+        with self._appending:
+            events = retention.forget(self._target, self._options.maintenance.retention, look.until)
         self._say("expired", events=events)
         looked = RetentionRun(
             believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
         )
-        self._watermark = msgspec.structs.replace(self._watermark, retention=looked)
+        self._remember(retention=looked)
         self._done = self._done._replace(forgotten=datetime.now(UTC))
 
     def _optimize(self) -> None:
-        """Take the snapshots that are due, and compact."""
+        """Take the snapshots that are due, and compact. Batches continue meanwhile."""
+        batches = self._batches
         self._say("snapshots", taken=snapshots.take(self._target))
         table_maintenance.optimize(self._target)
         compacted = {table.name: reader.size(self._target.lake, table).files for table in TABLES}
-        self._done = self._done._replace(optimized=datetime.now(UTC), batches=0)
-        self._watermark = msgspec.structs.replace(self._watermark, optimized=now_text(), compacted=compacted)
+        self._done = self._done._replace(optimized=datetime.now(UTC))
+        self._compacted = batches
+        self._remember(optimized=now_text(), compacted=compacted)
 
     def _vacuum(self) -> None:
         table_maintenance.vacuum(self._target)
         self._done = self._done._replace(vacuumed=datetime.now(UTC))
-        self._watermark = msgspec.structs.replace(self._watermark, vacuumed=now_text())
+        self._remember(vacuumed=now_text())
 
     def _time(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
@@ -406,12 +445,6 @@ def _look_of(looked: RetentionRun) -> ClockReading:
     measured = Uptime(looked.boot, looked.seconds)
     clock, believed = (datetime.fromisoformat(it) for it in (looked.clock or looked.at, looked.at))
     return ClockReading(clock, believed, measured, looked.steady, timedelta(seconds=looked.off))
-
-
-def _run_timed(work: Callable[[], None]) -> float:
-    """Do it; when it was done, in monotonic seconds."""
-    work()
-    return time.monotonic()
 
 
 def translate_error(error: Exception) -> StoreError:

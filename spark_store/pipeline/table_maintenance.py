@@ -3,8 +3,8 @@
 `due` decides, the others act. Waiting times continue over restarts (`resume_state`). `spark_store.pipeline.retention`
 deletes expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log
 has the least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum`
-has removed their files, after a time of each table (see `spark_store.lake.tables`). Nothing here may run during a
-batch: a merge and a compaction of one table exclude each other.
+has removed their files, after a time of each table (see `spark_store.lake.tables`). One thread does
+this and merges: they exclude each other. Appends continue meanwhile.
 """
 
 from __future__ import annotations
@@ -35,11 +35,12 @@ class MaintenancePlan:
     """The schedule of maintenance.
 
     Tables are compacted after `batches`, or so many new `files`, or `optimize_every` if there was a batch. A full snapshot
-    is kept after `full_snapshot_events`, or twice the number of entities.
+    is kept after `full_snapshot_events`, or twice the number of entities. States are merged every `merge_every`.
     """
 
     batches: int = 64
     files: int = 256
+    merge_every: timedelta = timedelta(minutes=2)
     optimize_every: timedelta = timedelta(minutes=10)
     vacuum_every: timedelta = timedelta(minutes=10)
     forget_every: timedelta = timedelta(hours=1)

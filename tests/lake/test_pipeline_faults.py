@@ -223,7 +223,7 @@ def test_a_loop_outlives_a_clock_that_jumps_and_maintenance_that_fails_and_notic
     spark: SparkSession, data_folder: DataFolder
 ) -> None:
     back = 0.0
-    maintenance = MaintenancePlan(batches=3, optimize_every=FOREVER, vacuum_every=FOREVER)
+    maintenance = MaintenancePlan(batches=3, merge_every=timedelta(0), optimize_every=FOREVER, vacuum_every=FOREVER)
     data_folder.write(10)
     with Running(spark, data_folder, lambda: time.time() - back, interval=0.5, maintenance=maintenance) as running:
         running.wait_for("batch", seq=10)

@@ -67,7 +67,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_figures(lambda: search_metrics(2, 0))
     monitor.watch_figures(lambda: read_ahead_metrics({_CONNECTION: 4096}))
     watermark = Watermark(
-        3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}
+        3, 3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}
     )
     monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
     return monitor

@@ -50,6 +50,9 @@ CHEAP = {
 MAIN = "import sys; from spark_store.pipeline.__main__ import main; sys.exit(main())"
 """Without the low priority that `python -m spark_store.pipeline` gives itself: other tests would keep it from its work."""
 
+AT_ONCE = ("--interval", "0.2", "--merge-every", "0")
+"""Options of pipelines that tests wait for; later ones override them."""
+
 WITHIN = 400.0
 """Seconds for a Java process to start and to do something, on a machine that is busy with other things."""
 
@@ -145,7 +148,7 @@ class PipelineProcess:
 
     def __init__(self, data_folder: DataFolder, action: str, *options: str, **variables: str) -> None:
         self.said_file = tempfile.NamedTemporaryFile(dir=data_folder.folder, suffix=".log", delete=False)  # noqa: SIM115
-        self._command = [sys.executable, "-c", MAIN, action, "--data-dir", str(data_folder.folder), *options]
+        self._command = [sys.executable, "-c", MAIN, action, "--data-dir", str(data_folder.folder), *AT_ONCE, *options]
         self._variables = {"JDK_JAVA_OPTIONS": QUICK_JAVA, "PYTHONUNBUFFERED": "1", **variables}
         self._tries = 0
         self.process = self._start()

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import psutil
 
-from tests.support.lake.pipeline_process import MAIN, WITHIN
+from tests.support.lake.pipeline_process import AT_ONCE, MAIN, WITHIN
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 
@@ -34,7 +34,7 @@ class PipelineService(ServiceProcess):
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], options: Sequence[str] = ()) -> None:
         super().__init__(folder, {"spark": {"mode": "embedded", "master": "local[2]"}, **settings})
-        self.program = (sys.executable, "-c", _PROGRAM.format(main=MAIN, options=list(options)))
+        self.program = (sys.executable, "-c", _PROGRAM.format(main=MAIN, options=[*AT_ONCE, *options]))
 
     @classmethod
     def begin(cls, folder: Path, *options: str) -> Self:

@@ -65,8 +65,8 @@ def test_the_command_says_where_and_how(tmp_path: Path) -> None:
     found = command(settings(tmp_path, spark=spark, lake={"retention": retention}), "run", "--with-parent")
     assert found[1:4] == ["-m", "spark_store.pipeline", "run"]
     assert " ".join(found[4:]) == (
-        f"--data-dir {tmp_path} --optimize-every=600 --optimize-files=256 --vacuum-every=600 --retention-every=3600 "
-        "--master local[3] --memory 2g --jars /jars "
+        f"--data-dir {tmp_path} --interval=5 --optimize-every=600 --optimize-files=256 --vacuum-every=600 "
+        "--retention-every=3600 --master local[3] --memory 2g --jars /jars "
         '--retention {"default": {"seconds": 86400.0}, "acme": {}, "site": {"seconds": 43200.0, "revisions": 7}} '
         "--with-parent"
     )
@@ -294,6 +294,7 @@ async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path)
     made._lake.pipeline.mkdir(parents=True)
     at = "2030-01-15T00:00:00.000000Z"
     published = Watermark(
+        3,
         3,
         at,
         BatchProgress(200, 0.5),

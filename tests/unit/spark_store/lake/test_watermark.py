@@ -15,7 +15,7 @@ def test_a_published_watermark_is_read_back(tmp_path: Path) -> None:
     assert read_watermark(file) == Watermark(seq=0)
     for seq in (5, 9):
         published = Watermark(
-            seq, "2030-01-15T07:30:00.250000Z", BatchProgress(4, 0.5), tables={"events": TableSize(3, 700)}
+            seq, seq + 3, "2030-01-15T07:30:00.250000Z", BatchProgress(4, 0.5), tables={"events": TableSize(3, 700)}
         )
         publish_watermark(file, published)
         assert read_watermark(file) == published

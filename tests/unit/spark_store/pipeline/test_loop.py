@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.clock import Uptime
 from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.retention import RetentionRules
-from spark_store.pipeline.table_maintenance import Due
+from spark_store.pipeline.table_maintenance import Due, MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
@@ -75,7 +77,7 @@ def test_the_lake_is_durable_before_the_watermark_says_so(
         publish_watermark(*given)
 
     monkeypatch.setattr(loop, "publish_watermark", publish)
-    loop_of(target)._publish(7)
+    loop_of(target)._publish(seq=7)
     assert done == ["sync True", "publish"]
     assert read_watermark(target.lake.watermark).seq == 7
 
@@ -86,7 +88,7 @@ def test_a_lake_that_is_not_durable_moves_no_watermark(target: LakeWriter, monke
 
     monkeypatch.setattr(durability, "sync", refuses)
     with pytest.raises(StoreUnavailable):
-        loop_of(target)._publish(7)
+        loop_of(target)._publish(seq=7)
     assert not target.lake.watermark.exists()
 
 
@@ -123,7 +125,7 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
     def noted(_: Lake, table: Table, app: str) -> int:
         return {ERASURES: 2 if table == older else 4, APP: 0}[app]
 
-    def killed(*_: Any) -> None:
+    def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reader, "last_transaction", noted)
@@ -200,23 +202,123 @@ def test_a_java_process_that_was_killed_is_reported_in_our_words(error: Exceptio
 
 
 @pytest.mark.parametrize(("newest", "batches"), [(0, []), (3, [3]), (25, [10, 20, 25])])
-def test_a_run_for_once_moves_what_is_there_and_then_erases_and_keeps_up(
+def test_a_run_for_once_moves_what_is_there_and_then_maintains(
     newest: int, batches: list[int], target: LakeWriter, done: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved: list[int] = []
 
-    def move(running: PipelineLoop, last: int) -> None:
+    def append(running: PipelineLoop, last: int) -> None:
         moved.append(last)
-        running._watermark = Watermark(last)
+        running._watermark = Watermark(appended=last)
 
     monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: newest)
-    monkeypatch.setattr(PipelineLoop, "_move", move)
+    monkeypatch.setattr(PipelineLoop, "_append", append)
     for name in ("_erase", "_keep_up"):
-        monkeypatch.setattr(PipelineLoop, name, lambda _, name=name: done.append(name[1:].replace("_", " ")))
+        monkeypatch.setattr(PipelineLoop, name, lambda _, name=name: done.append(name))
+    monkeypatch.setattr(PipelineLoop, "_merge", lambda _, *, is_end: done.append(f"merge {is_end}"))
     options = PipelineOptions(max_batch_rows=10, once=True)
     PipelineLoop(target, lambda *_, **__: None, options, threading.Event()).run()
     assert moved == batches
-    assert done[-2:] == ["erase", "keep up"]
+    assert done == ["_erase", "merge True", "_keep_up"]
+
+
+class Moving:
+    """A loop whose batches and merges are counted instead of done."""
+
+    def __init__(self, target: LakeWriter, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self.batches: list[tuple[int, int]] = []
+        self.merges: list[tuple[int, int]] = []
+        monkeypatch.setattr(tables_module, "append_events", lambda _, *given: self.batches.append(given))
+        monkeypatch.setattr(tables_module, "merge_latest", lambda _, *given: self.merges.append(given))
+        self.stopping = threading.Event()
+        self.loop = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(**options), self.stopping)
+
+
+def test_states_are_merged_when_they_have_waited_or_are_many(
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge of random entities rewrites most of the table, so not with each batch; the journal keeps what is to merge."""
+    moving = Moving(target, monkeypatch, max_batch_rows=100)
+    moving.loop._append(60)
+    moving.loop._merge(is_end=False)
+    assert moving.merges == []
+    kept = read_watermark(target.lake.watermark)
+    assert (kept.seq, kept.appended, kept.visible) == (0, 60, 60)
+    moving.loop._append(160)
+    moving.loop._merge(is_end=False)
+    assert moving.merges == [(1, 160)], "as many as a batch has"
+    moving.loop._append(161)
+    moving.loop._merged -= MaintenancePlan().merge_every.total_seconds()
+    moving.loop._merge(is_end=False)
+    assert moving.merges == [(1, 160), (161, 161)], "they have waited"
+    moving.loop._merged -= 1000
+    moving.loop._merge(is_end=True)
+    assert moving.merges == [(1, 160), (161, 161)], "there is nothing to merge"
+    moving.loop._append(162)
+    moving.loop._merge(is_end=True)
+    assert moving.merges[-1] == (162, 162)
+    assert moving.batches == [(1, 60), (61, 160), (161, 161), (162, 162)]
+    kept = read_watermark(target.lake.watermark)
+    assert (kept.seq, kept.appended) == (162, 162)
+
+
+def test_batches_follow_each_other_while_more_waits_and_else_after_the_interval(
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Moving(target, monkeypatch, max_batch_rows=10, interval=3600)
+    waits: list[float | None] = []
+
+    def wait(seconds: float | None = None) -> bool:
+        waits.append(seconds)
+        moving.stopping.set()
+        return True
+
+    monkeypatch.setattr(moving.loop, "_newest", lambda: 25)
+    monkeypatch.setattr(moving.stopping, "wait", wait)
+    moving.loop._follow(lambda: 25, lambda: False)
+    assert moving.batches == [(1, 10), (11, 20), (21, 25)]
+    assert waits == [pytest.approx(3600, abs=60)]
+
+
+def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It happens in a thread; the error is that of the run."""
+    moving = Moving(target, monkeypatch, interval=0)
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise StoreUnavailable("a file of latest is missing")
+
+    monkeypatch.setattr(loop, "put_first", lambda _: None)
+    monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: 0)
+    monkeypatch.setattr(PipelineLoop, "_newest", lambda _: 5)
+    monkeypatch.setattr(PipelineLoop, "_maintain", fails)
+    with pytest.raises(StoreUnavailable, match="a file of latest is missing"):
+        moving.loop.run()
+    assert moving.batches == [(1, 5)]
+
+
+def test_full_snapshots_and_compaction_do_not_wait_for_a_batch_but_deletions_do(
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: queue.SimpleQueue[str] = queue.SimpleQueue()
+    monkeypatch.setattr(snapshots, "take_full_snapshot", lambda *_: done.put("full snapshot"))
+    monkeypatch.setattr(snapshots, "take", lambda _: 0)
+    monkeypatch.setattr(table_maintenance, "optimize", lambda _: done.put("optimize"))
+    monkeypatch.setattr(table_maintenance, "vacuum", lambda _: done.put("vacuum"))
+    monkeypatch.setattr(retention, "forget", lambda *_: done.put("retention"))
+    monkeypatch.setattr(reader, "size", lambda *_: TableSize(1, 1))
+    monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
+    running = loop_of(target)
+    running._watermark = Watermark(300_000)
+    with ThreadPoolExecutor(1) as threads:
+        with running._appending:
+            threads.submit(running._take_full_snapshot).result(30)
+            threads.submit(running._do, Due(optimize=True, vacuum=True, forget=False)).result(30)
+            assert [done.get(timeout=30) for _ in range(3)] == ["full snapshot", "optimize", "vacuum"]
+            waiting = threads.submit(running._do, Due(optimize=False, vacuum=False, forget=True))
+            assert not waiting.done()
+            assert done.empty()
+        waiting.result(30)
+    assert done.get(timeout=30) == "retention"
 
 
 def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +329,7 @@ def test_a_moment_that_cannot_be_kept_keeps_no_event_out(target: LakeWriter, mon
 
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
     filling = PipelineLoop(target, lambda event, **_: said.append(event), PipelineOptions(), threading.Event())
-    filling._done = filling._done._replace(events=300_000)
+    filling._watermark = Watermark(300_000)
     filling._keep_up()
     assert said == ["maintenance failed"]
     filling._keep_up()
@@ -243,7 +345,8 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
     monkeypatch.setattr(snapshots, "take_full_snapshot", refuses)
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     filling = loop_of(target)
-    filling._done = filling._done._replace(events=300_000, vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
+    filling._watermark = Watermark(300_000)
+    filling._done = filling._done._replace(vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
     filling._keep_up()
     assert "VACUUM" not in done
     filling._keep_up()
