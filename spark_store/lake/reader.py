@@ -80,17 +80,30 @@ def full_snapshot_before(lake: Lake, before: datetime) -> FullSnapshot:
     No row is read. Raises StoreUnavailable, LakeUnfit.
     """
     with open_table(lake, FULL_SNAPSHOTS) as delta:
-        actions = delta.get_add_actions(flatten=True)
-        names, version = actions.schema.names, delta.version()
-        newest: dict[int, datetime] = {}
-        if "max.modified" in names:
-            for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_FULL_SNAPSHOTS), strict=True):
-                # Files without statistics are unknown.
-                at = modified or datetime.max.replace(tzinfo=UTC)
-                newest[seq] = max(at, newest.get(seq, at))
+        newest, version = _newest_changes(delta), delta.version()
     # Statistics of times are cut to milliseconds.
     found = [seq for seq, at in newest.items() if at < before - _CUT]
     return FullSnapshot(version, max(found, default=0))
+
+
+def full_snapshot_times(lake: Lake) -> dict[int, datetime]:
+    """Return when the newest change in each full snapshot happened, in order.
+
+    Raises StoreUnavailable, LakeUnfit.
+    """
+    with open_table(lake, FULL_SNAPSHOTS) as delta:
+        return dict(sorted(_newest_changes(delta).items()))
+
+
+def _newest_changes(delta: DeltaTable) -> dict[int, datetime]:
+    newest: dict[int, datetime] = {}
+    actions = delta.get_add_actions(flatten=True)
+    if "max.modified" in actions.schema.names:
+        for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_FULL_SNAPSHOTS), strict=True):
+            # Files without statistics are unknown.
+            at = modified or datetime.max.replace(tzinfo=UTC)
+            newest[seq] = max(at, newest.get(seq, at))
+    return newest
 
 
 def full_snapshots(lake: Lake) -> dict[int, int]:

@@ -8,6 +8,7 @@ lake, so a snapshot exists once, also after a kill.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame
@@ -74,13 +75,48 @@ def thin(target: LakeWriter) -> int:
     rows = reader.full_snapshots(target.lake)
     if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):
         return 0
-    spared = spare(rows, reader.events_up_to(target.lake, list(rows)))
-    if spared:
+    return _drop(target, spare(rows, reader.events_up_to(target.lake, list(rows))))
+
+
+def thin_by_age(target: LakeWriter) -> int:
+    """Delete the full snapshots that are too close for their age; return how many."""
+    return _drop(target, too_close(reader.full_snapshot_times(target.lake)))
+
+
+def _drop(target: LakeWriter, numbers: Sequence[int]) -> int:
+    if numbers:
         # Whole partitions: no file is read or written for that.
         target.spark.sql(
-            f"DELETE FROM {target.name(FULL_SNAPSHOTS)} WHERE as_of IN ({', '.join(map(str, spared))})"
+            f"DELETE FROM {target.name(FULL_SNAPSHOTS)} WHERE as_of IN ({', '.join(map(str, numbers))})"
         ).collect()
-    return len(spared)
+    return len(numbers)
+
+
+_HOUR, _DAY, _MONTH = timedelta(hours=1), timedelta(days=1), timedelta(days=30)
+_DISTANCES = ((_HOUR, timedelta(0)), (_DAY, _HOUR), (_MONTH, _DAY), (timedelta.max, _MONTH))
+"""Up to which age a full snapshot is kept if it is how far from the one before."""
+
+
+def too_close(times: Mapping[int, datetime]) -> list[int]:
+    """Return which full snapshots may be deleted, in order and with their times.
+
+    Kept are all of the last hour before the newest, then one an hour for a day, one a day for a month, and one a month. The
+    first of each hour, day and month stays, so that one that was kept once is kept at its next age too.
+    """
+    newest, found = max(times.values(), default=None), []
+    kept: datetime | None = None
+    for number, at in times.items():
+        assert newest is not None
+        distance = next(distance for age, distance in _DISTANCES if newest - at <= age)
+        if distance and kept is not None and _bucket(at, distance) == _bucket(kept, distance):
+            found.append(number)
+        else:
+            kept = at
+    return found
+
+
+def _bucket(at: datetime, distance: timedelta) -> int:
+    return (at - datetime.min.replace(tzinfo=UTC)) // distance
 
 
 def spare(rows: Mapping[int, int], events: Sequence[int]) -> list[int]:

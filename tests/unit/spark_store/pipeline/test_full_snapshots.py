@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,3 +84,47 @@ def test_moments_that_spare_too_little_go_as_partitions(tmp_path: Path) -> None:
     target, spark = filled(tmp_path, [7, 8], {2: 5, 6: 5, 9: 5})
     assert snapshots.thin(target) == 2
     assert [it.partition(" WHERE ")[2] for it in spark.requests] == ["as_of IN (2, 6)"]
+
+
+NEWEST = datetime(2030, 3, 31, 12, 30, tzinfo=UTC)
+
+
+def ago(**age: float) -> datetime:
+    return NEWEST - timedelta(**age)
+
+
+def test_full_snapshots_become_rarer_with_their_age() -> None:
+    every = {number: NEWEST - timedelta(minutes=10 * (10_000 - number)) for number in range(1, 10_001)}
+    deleted = set(snapshots.too_close(every))
+    kept = [at for number, at in every.items() if number not in deleted]
+    assert [at for at in kept if at >= ago(hours=1)] == [ago(minutes=minutes) for minutes in range(60, -1, -10)]
+    for since, until, distance, number in (
+        (ago(days=1), ago(hours=1), timedelta(hours=1), 23),
+        (ago(days=30), ago(days=1), timedelta(days=1), 29),
+        (ago(days=70), ago(days=30), timedelta(days=30), 1),
+    ):
+        found = [at for at in kept if since <= at < until]
+        assert number <= len(found) <= number + 1
+        assert all(later - earlier <= distance for earlier, later in itertools.pairwise(found))
+    assert len(kept) < 70
+
+
+def test_a_full_snapshot_that_was_kept_stays_at_the_next_age_or_the_one_before_it_does() -> None:
+    """However often it is looked: nothing goes that leaves a longer gap than its age allows."""
+    there: dict[int, datetime] = {}
+    for number in range(1, 3_000):
+        there[number] = NEWEST + timedelta(minutes=20 * number)
+        for gone in snapshots.too_close(there):
+            del there[gone]
+    times = list(there.values())
+    gaps = [(times[-1] - earlier, later - earlier) for earlier, later in itertools.pairwise(times)]
+    assert all(gap <= timedelta(hours=2) for age, gap in gaps if age <= timedelta(days=1))
+    assert all(gap <= timedelta(days=2) for age, gap in gaps if age <= timedelta(days=30))
+    assert len(times) < 65
+
+
+def test_full_snapshots_that_are_alone_or_unknown_stay() -> None:
+    assert snapshots.too_close({}) == []
+    assert snapshots.too_close({7: NEWEST}) == []
+    unknown = datetime.max.replace(tzinfo=UTC)
+    assert snapshots.too_close({7: unknown, 9: unknown}) == []
