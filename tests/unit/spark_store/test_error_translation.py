@@ -94,6 +94,12 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         ),
         (
             "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
+            "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error\n\tat java",
+            LakeUnfit,
+            "/d/lake/events/part-0.parquet: expected a file that can be read",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
             "Caused by: could not verify page integrity, CRC checksum verification failed\n\tat java",
             LakeUnfit,
             "/d/lake/events/part-0.parquet: expected a file that can be read",
