@@ -261,7 +261,8 @@ class PipelineLoop:
     def _maintain_until(self, ended: threading.Event) -> None:
         while not ended.wait(_LOOK_SECONDS):
             self._maintain()
-        self._maintain(is_end=True)
+        if self._stopping.is_set():
+            self._merge(is_end=True)
 
     def _maintain(self, *, is_end: bool = False) -> None:
         """Do what is due: erasures, states, maintenance. Only this thread writes anything but appends."""
@@ -273,8 +274,8 @@ class PipelineLoop:
         """Merge the states of entities whose events were appended since the last merge, if it is due."""
         first, last = self._watermark.seq + 1, self._watermark.visible
         waited = timedelta(seconds=time.monotonic() - self._merged)
-        is_due = waited >= self._options.maintenance.merge_every or last - first >= self._options.max_batch_rows
-        if first > last or not (is_due or is_end):
+        is_many = last - self._watermark.seq >= self._options.max_batch_rows
+        if first > last or not (is_many or is_end or waited >= self._options.maintenance.merge_every):
             return
         begun = time.monotonic()
         tables.merge_latest(self._target, first, last)

@@ -63,6 +63,7 @@ def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list
         "--data-dir",
         str(folder),
         "--with-parent",
+        *("--interval", "0.5", "--merge-every", "10"),
         *options,
     ]
     batches: list[dict[str, float]] = []
@@ -104,7 +105,7 @@ def soon(folder: Path, scale: Scale = FULL) -> list[Figure]:
 
 
 def wait_for(lake: Lake, seq: int, process: psutil.Process) -> None:
-    while read_watermark(lake.watermark).seq < seq:
+    while read_watermark(lake.watermark).visible < seq:
         if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
             raise RuntimeError("the pipeline ended")
         time.sleep(LOOK_SECONDS)
@@ -119,7 +120,7 @@ def _write_and_watch(folder: Path, scale: Scale) -> list[float]:
     def watch() -> None:
         file = Lake(folder).watermark
         while not is_over.is_set():
-            if (seq := read_watermark(file).seq) != (seen[-1][0] if seen else 0):
+            if (seq := read_watermark(file).visible) != (seen[-1][0] if seen else 0):
                 seen.append((seq, time.monotonic()))
             time.sleep(LOOK_SECONDS)
 

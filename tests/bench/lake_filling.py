@@ -61,6 +61,8 @@ def fill(target: LakeWriter, options: PipelineOptions, spent: Spent) -> None:
                 begin = time.perf_counter() - fields["seconds"]
                 ended[0] = (begin, ended[0][1])
             ended.append((time.perf_counter(), processor_seconds()))
+        if event == "merged":
+            ended.append((time.perf_counter(), processor_seconds()))
 
     begun = time.perf_counter()
     PipelineLoop(target, heard, options, threading.Event()).run()
