@@ -1,8 +1,9 @@
-"""Protects the lake from power cuts: `sync` makes files durable, `repair` removes damaged commits.
+"""Protects the lake from power cuts, and shortens logs: `sync`, `repair`, `clean_log`.
 
 Spark and Delta never wait for the disk. So the pipeline calls `sync` before the watermark covers events, and before files
 are removed that were replaced. A power cut may leave later files empty; no one relies on those versions, and they are
-written again. One system call makes the lake's file system durable; where there is none, each file is synced.
+written again: `repair` removes damaged commits. One system call makes the lake's file system durable; where there is none,
+each file is synced.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from spark_store.errors import translate_system_error
-from spark_store.lake.tables import TABLES, Lake
+from spark_store.lake.tables import LOG_RETENTION, TABLES, Lake
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -127,6 +128,28 @@ def is_complete(log: Path, version: int) -> bool:
     first = max((number + 1 for number in found if number < version), default=0)
     commits = {it.name for it in log.glob("*.json") if _size(it)}
     return all(f"{number:020}.json" in commits for number in range(first, version))
+
+
+def shorten_log(log: Path, version: int) -> None:
+    """Remove what is before the checkpoint of this version, oldest first: a kill leaves no gap."""
+    for file in sorted(log.iterdir(), key=lambda it: it.name.lstrip(".")):
+        number = file.name.lstrip(".").partition(".")[0]
+        if number.isdigit() and int(number) < version:
+            file.unlink()
+
+
+def clean_log(log: Path, now: float) -> None:
+    """Remove what is before the newest checkpoint that is older than `LOG_RETENTION`.
+
+    Delta itself does that to the day: thousands of parts, which everyone who opens the table has to list. Raises
+    StoreUnavailable.
+    """
+    until = now - LOG_RETENTION.total_seconds()
+    try:
+        old = [it for it in log.glob("[0-9]*.checkpoint.parquet") if it.stat().st_mtime < until and _is_parquet(it)]
+        shorten_log(log, max((int(it.name.partition(".")[0]) for it in old), default=0))
+    except OSError as error:
+        raise translate_system_error(error.filename or log, error) from error
 
 
 def _is_parquet(file: Path) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,10 +64,14 @@ class Table:
         return f"CLUSTER BY ({', '.join(self.clustered_by)})"
 
 
+LOG_RETENTION = timedelta(hours=1)
+"""How long a table's log keeps old versions: 720 with a batch every 5 s."""
+
 _COMMON = {
     "delta.enableDeletionVectors": "false",
     "delta.columnMapping.mode": "none",
     "delta.checkpointInterval": "50",
+    # Delta wants it to be as long as that of deleted files. `LOG_RETENTION` is shorter.
     "delta.logRetentionDuration": "interval 1 day",
 }
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.journal.erasure import Erasure
 from spark_store.lake import durability, reader
+from spark_store.lake.durability import shorten_log
 from spark_store.lake.tables import ERASURES, TABLES, Lake, Table
 from spark_store.pipeline import rebuild
 from spark_store.pipeline.session import drop_shuffles
@@ -71,7 +72,7 @@ def clean(place: Lake, versions: Mapping[str, int]) -> None:
     for table in TABLES:
         try:
             _clean(place, table, versions[table.name])
-            _shorten_log(Path(place.path(table)) / "_delta_log", versions[table.name])
+            shorten_log(Path(place.path(table)) / "_delta_log", versions[table.name])
         except OSError as error:
             path = error.filename or place.path(table)
             raise translate_system_error(path, error, "erased data cannot be removed from the files") from error
@@ -95,14 +96,6 @@ def _clean(place: Lake, table: Table, version: int) -> None:
         for file in (Path(where) / name for name in files):
             if file not in kept:
                 file.unlink()
-
-
-def _shorten_log(log: Path, version: int) -> None:
-    """Remove what is before the checkpoint of this version, oldest first: a kill leaves no gap."""
-    for file in sorted(log.iterdir(), key=lambda it: it.name.lstrip(".")):
-        number = file.name.lstrip(".").partition(".")[0]
-        if number.isdigit() and int(number) < version:
-            file.unlink()
 
 
 def _refuse(error: OSError) -> None:

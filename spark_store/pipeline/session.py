@@ -72,6 +72,9 @@ _SETTINGS = {
     "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Retention is the tables' own, and may be shorter than a week.
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # No checksum file beside each file: pages have checksums, and a log would have twice as many files.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # Statistics have whole IDs, of up to 256 characters. With the default of 32, no file is skipped if all IDs begin alike.
     STATISTICS_LENGTH: "1024",
     # Small row groups with statistics: a page of one entity decodes few of them. For that, rows are in order of entity and

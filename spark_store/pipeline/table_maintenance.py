@@ -9,6 +9,7 @@ this and merges: they exclude each other. Appends continue meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -134,10 +135,11 @@ def optimize(target: LakeWriter) -> None:
 
 
 def vacuum(target: LakeWriter) -> None:
-    """Remove files that no recent version needs, after their replacements are durable."""
+    """Remove files that no recent version needs, and old parts of logs, when the newer ones are durable."""
     durability.sync(target.lake)
     for table in TABLES:
         target.spark.sql(f"VACUUM {target.name(table)}").collect()
+        durability.clean_log(Path(target.lake.path(table)) / "_delta_log", time.time())
 
 
 def publish_maintenance(place: Lake, done: Callable[[Watermark], Mapping[str, Any]], *kinds: str) -> None:

@@ -151,6 +151,8 @@ def _prepare(target: LakeWriter, table: Table) -> None:
         )
         return
     reader.check_log(target.lake, table)
+    # Of an earlier version, which others would compare with a file that is written without one now.
+    Path(target.lake.path(table), "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
     try:
         found = {field.name: field.dataType.simpleString() for field in target.read(table).schema.fields}
     except AnalysisException as error:

@@ -135,18 +135,6 @@ def test_nothing_goes_from_a_table_with_another_version_than_spark_has(place: La
     assert data_files(place) == before
 
 
-def test_a_log_is_shortened_from_its_beginning(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left when it is interrupted is a whole log."""
-    log, unlinked = Path(place.path(EVENTS)) / "_delta_log", []
-
-    def unlink(path: Path) -> None:
-        unlinked.append(path.name)
-
-    monkeypatch.setattr(Path, "unlink", unlink)
-    erasure._shorten_log(log, 2)
-    assert unlinked == [f"{number:020}.json" for number in (0, 1)]
-
-
 def test_a_table_behind_a_symbolic_link_is_cleaned_too(place: Lake, tmp_path: Path) -> None:
     folder = Path(place.path(EVENTS))
     folder.rename(tmp_path / "elsewhere")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeBusy, LakeUnfit
 from spark_store.lake.reader import full_snapshot_before
-from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, TABLES
+from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, LOG_RETENTION, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.session import STATISTICS_LENGTH
@@ -29,6 +31,7 @@ from spark_store.pipeline.tables import (
     last_merged,
     merge_latest,
     merge_rows,
+    write_checkpoint,
 )
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import TANK, change, published, timestamp
@@ -353,4 +356,29 @@ def test_statistics_have_whole_ids_also_in_tables_whose_ids_were_cut(
     data_folder.append([counted(second, 1)])
     take_all(spark, data_folder)
     assert greatest() == {str(first), str(second)}
+    data_folder.assert_equal()
+
+
+@pytest.mark.soak(shard="lake")
+def test_the_log_keeps_an_hour_and_is_two_files_for_each_batch(spark: SparkSession, data_folder: DataFolder) -> None:
+    """At a batch every five seconds: what everyone who opens the table has to list."""
+    data_folder.write(10)
+    write_all_tables(data_folder.folder)
+    target, log = LakeWriter.of(spark, data_folder.folder), Path(data_folder.lake.path(EVENTS)) / "_delta_log"
+    for _ in range(3):
+        data_folder.write(10)
+        take_all(spark, data_folder)
+    assert not list(log.glob(".*")), "no checksums of files"
+    opened = DeltaTable(data_folder.lake.path(EVENTS))
+    first = write_checkpoint(target, EVENTS)
+    long_ago = time.time() - LOG_RETENTION.total_seconds() - 120
+    os.utime(log / f"{first:020}.checkpoint.parquet", (long_ago, long_ago))
+    for _ in range(2):
+        data_folder.write(10)
+        take_all(spark, data_folder)
+    table_maintenance.vacuum(target)
+    assert min(int(it.stem) for it in log.glob("*.json")) == first
+    assert opened.to_pyarrow_table().num_rows == 40, "a version that is open is still read"
+    data_folder.write(10)
+    take_all(spark, data_folder)
     data_folder.assert_equal()

@@ -197,3 +197,29 @@ def test_other_damage_stays_as_it_is(place: Lake) -> None:
         os.truncate(commit(place, number), 0)
     assert durability.repair(place) == [commit(place, 2), commit(place, 1)], "without the first one there is no table"
     assert durability.repair(Lake(place.folder / "elsewhere")) == []
+
+
+def commits(place: Lake) -> list[int]:
+    return sorted(int(it.stem) for it in commit(place, 0).parent.glob("[0-9]*.json"))
+
+
+def test_a_log_is_shortened_from_its_beginning(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left when it is interrupted is a whole log."""
+    unlinked: list[str] = []
+    monkeypatch.setattr(Path, "unlink", lambda it: unlinked.append(it.name))
+    durability.shorten_log(Path(place.path(EVENTS)) / "_delta_log", 2)
+    assert unlinked == [f"{number:020}.json" for number in (0, 1)]
+
+
+@pytest.mark.parametrize(("age", "spoil", "first"), [(7_300.0, False, 2), (3_500.0, False, 0), (7_300.0, True, 0)])
+def test_a_log_keeps_an_hour_before_its_checkpoint(age: float, spoil: bool, first: int, place: Lake) -> None:
+    """Versions of the last hour can still be opened, and the table too."""
+    file = checkpoint(place, 2)
+    if spoil:
+        os.truncate(file, 100)
+    now = time.time()
+    os.utime(file, (now - age, now - age))
+    durability.clean_log(Path(place.path(EVENTS)) / "_delta_log", now)
+    assert commits(place) == [*range(first, 3)]
+    if not spoil:
+        assert [DeltaTable(place.path(EVENTS), version=it).version() for it in commits(place)] == commits(place)

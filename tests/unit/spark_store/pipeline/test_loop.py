@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
@@ -16,7 +17,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from mappings.timestamps import utc_text
-from spark_store.errors import StoreUnavailable
+from spark_store.errors import LakeBusy, StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
@@ -61,6 +62,8 @@ def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     place = Lake(tmp_path)
     place.pipeline.mkdir(parents=True)
     monkeypatch.setattr(durability, "sync", lambda it: done.append(f"sync {it == place}"))
+    monkeypatch.setattr(durability, "clean_log", lambda *_: done.append("log"))
+    monkeypatch.setattr(snapshots, "thin_by_age", lambda _: 0)
     spark: Any = Spark(done)
     return LakeWriter(spark, place, 1)
 
@@ -99,7 +102,7 @@ def test_files_are_removed_only_after_their_replacement_is_durable(
     monkeypatch.setattr(erasure, "_clean", lambda *_: done.append("clean"))
     monkeypatch.setattr(erasure, "drop_shuffles", lambda _: done.append("shuffles"))
     monkeypatch.setattr(erasure, "_note", lambda _, table, number: done.append(f"note {number} in {table.name}"))
-    monkeypatch.setattr(erasure, "_shorten_log", lambda *_: None)
+    monkeypatch.setattr(erasure, "shorten_log", lambda *_: None)
     monkeypatch.setattr(erasure, "delete_rows", lambda *_: done.append("delete"))
     monkeypatch.setattr(erasure, "write_checkpoint", lambda *_: done.append("checkpoint"))
     erasure.erase(target, [Erasure(4, "thing", "acme:lamp", 5, "t", "anna", "t", None)])
@@ -108,7 +111,7 @@ def test_files_are_removed_only_after_their_replacement_is_durable(
     assert done == [*deleted, "sync True", *["clean"] * tables, "shuffles", *noted]
     done.clear()
     table_maintenance.vacuum(target)
-    assert done == ["sync True", *["VACUUM"] * tables]
+    assert done == ["sync True", *["VACUUM", "log"] * tables]
 
 
 @pytest.mark.parametrize("older", [*TABLES, None])
@@ -294,6 +297,29 @@ def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.Mon
     with pytest.raises(StoreUnavailable, match="a file of latest is missing"):
         moving.loop.run()
     assert moving.batches == [(1, 5)]
+
+
+@pytest.mark.parametrize(("is_fenced", "merges"), [(False, [(1, 5)]), (True, [])])
+def test_states_are_merged_when_a_run_is_stopped_but_not_after_an_error(
+    is_fenced: bool, merges: list[tuple[int, int]], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Moving(target, monkeypatch, interval=0)
+    newest = iter([5, 9])
+
+    def append(_: LakeWriter, first: int, __: int) -> None:
+        if first > 5:
+            raise LakeBusy("another pipeline has appended")
+        if not is_fenced:
+            moving.stopping.set()
+
+    monkeypatch.setattr(loop, "put_first", lambda _: None)
+    monkeypatch.setattr(tables_module, "append_events", append)
+    monkeypatch.setattr(PipelineLoop, "_catch_up", lambda _: 0)
+    monkeypatch.setattr(PipelineLoop, "_newest", lambda _: next(newest))
+    monkeypatch.setattr(PipelineLoop, "_maintain", lambda _: None)
+    with pytest.raises(LakeBusy) if is_fenced else contextlib.nullcontext():
+        moving.loop.run()
+    assert moving.merges == merges
 
 
 def test_full_snapshots_and_compaction_do_not_wait_for_a_batch_but_deletions_do(
