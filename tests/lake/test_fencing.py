@@ -54,10 +54,16 @@ def test_a_writer_that_was_stopped_over_a_batch_doubles_nothing(spark: SparkSess
 def test_a_writer_that_was_stopped_anywhere_doubles_nothing(spark: SparkSession, data_folder: DataFolder) -> None:
     ends, random = [], dice("fencing")
     with LakeWriterProcess(data_folder) as late:
+        for _ in range(3):
+            data_folder.write(20)
+            late.begin()
+            begun = time.monotonic()
+            assert late.go_on() == "done"
+            seconds = time.monotonic() - begun
         for _ in range(100):
             data_folder.write(random.randint(1, 40))
             late.begin()
-            time.sleep(random.uniform(0, 1.2))
+            time.sleep(random.uniform(0, 1.5 * seconds))
             late.pause()
             data_folder.write(random.randint(1, 40))
             take_one_batch(spark, data_folder, random.randint(1, 60))
