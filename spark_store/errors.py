@@ -294,7 +294,8 @@ _TOMORROW = re.compile(
 _DAMAGED = re.compile(
     r"is not a Parquet file|DELTA_STATE_RECOVER_ERROR|Json(?:Parse|EOF|Mapping)\w*Exception|MalformedRecord|"
     r"UnexpectedEndOfInput|Parquet magic bytes|Truncated record|Json error|could not verify page integrity|"
-    r"[Pp]arquet file size is|ChecksumException"
+    r"[Pp]arquet file size is|ChecksumException|footer is too large|"
+    r"FAILED_READ_FILE[\s\S]*?Caused by: java\.io\.EOFException"
 )
 """Content that is not what was written."""
 

@@ -94,6 +94,19 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         ),
         (
             "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
+            "Caused by: java.lang.RuntimeException: footer is too large: 3447435189to be read\n\tat java",
+            LakeUnfit,
+            "/d/lake/events/part-0.parquet: expected a file that can be read",
+        ),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
+            "Caused by: java.io.EOFException\n\tat java",
+            LakeUnfit,
+            "/d/lake/events/part-0.parquet: expected a file that can be read",
+        ),
+        ("Python worker exited unexpectedly (crashed)\nCaused by: java.io.EOFException", StoreUnavailable, "Py4JJava"),
+        (
+            "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
             "Caused by: org.apache.hadoop.fs.ChecksumException: Checksum error\n\tat java",
             LakeUnfit,
             "/d/lake/events/part-0.parquet: expected a file that can be read",
