@@ -186,11 +186,10 @@ async def test_the_policy_is_sent_where_it_is_readable(harness: ConnectionHarnes
 
     async def shown_to(number: int) -> Any:
         searcher = Searcher(harness, source=number)
-        ((thing,),) = await searcher.request(await searcher.subscribe(None, fields="thingId,_policy,_lifecycle"))
-        return thing
+        return await searcher.request(await searcher.subscribe(None, fields="thingId,_policy,_lifecycle"))
 
-    assert set((await shown_to(0))["_policy"]["entries"]) == set(policy["entries"])
-    assert await shown_to(1) == {"thingId": "acme.site:lamp-1", "_lifecycle": "ACTIVE"}
+    assert set((await shown_to(0))[0][0]["_policy"]["entries"]) == set(policy["entries"])
+    assert await shown_to(1) == [[{"thingId": "acme.site:lamp-1", "_lifecycle": "ACTIVE"}]]
 
 
 async def test_case_83_fields_without_read_permission_are_not_sent(harness: ConnectionHarness) -> None:
