@@ -85,9 +85,13 @@ class Preconditions(msgspec.Struct, frozen=True):
     patch_conditions: tuple[tuple[Segments, rql.Predicate], ...] = ()
     """Places in a patch, and the condition of each."""
     metadata: metadata.MetadataRequest = metadata.NOTHING
+    invalid: TwinError | None = None
+    """The refusal of an invalid condition, which only matters if the thing exists for the caller."""
 
     def check_readable(self, case: CommandContext, enforcer: Enforcer) -> None:
-        """Refuse a condition on values that the caller may not read, whatever the thing has."""
+        """Refuse an invalid condition, and one on values that the caller may not read, whatever the thing has."""
+        if self.invalid is not None:
+            raise self.invalid
         if self.condition is None and self.live_condition is None and not self.patch_conditions:
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
@@ -158,15 +162,24 @@ def read(case: CommandContext) -> Preconditions:
     if_equal = headers.get("if-equal", UPDATE)
     if if_equal not in (UPDATE, SKIP, SKIP_MINIMIZING):
         raise case.refuse("header.invalid", "if-equal")
-    return Preconditions(
+    asked = Preconditions(
         _tags(case, "if-match"),
         _tags(case, "if-none-match"),
         if_equal,
-        _condition(case),
-        _live_condition(case),
-        tuple(_patch_conditions(case)),
-        metadata.read(case),
+        patch_conditions=tuple(_patch_conditions(case)),
+        metadata=metadata.read(case),
     )
+    condition, live_condition = _text_of(case, CONDITION), _text_of(case, LIVE_CONDITION)
+    if condition is None and live_condition is None:
+        return asked
+    try:
+        return msgspec.structs.replace(
+            asked,
+            condition=None if condition is None else _predicate(case, CONDITION, condition),
+            live_condition=None if live_condition is None else _predicate(case, LIVE_CONDITION, live_condition),
+        )
+    except TwinError as error:
+        return msgspec.structs.replace(asked, invalid=error)
 
 
 def _tags(case: CommandContext, name: str) -> Tags | None:
@@ -179,19 +192,14 @@ def _tags(case: CommandContext, name: str) -> Tags | None:
     return tags
 
 
-def _condition(case: CommandContext) -> rql.Predicate | None:
-    """Return the parsed condition of a thing command; policies and creations have none."""
-    text = case.headers.get(CONDITION)
+def _text_of(case: CommandContext, header: str) -> str | None:
+    """Return the text of a condition of a thing command; policies and creations have none."""
+    text = case.headers.get(header)
     if text is None or case.entity.type is EntityType.POLICY or case.command.action == "create":
         return None
-    return _predicate(case, CONDITION, text)
-
-
-def _live_condition(case: CommandContext) -> rql.Predicate | None:
-    text = case.headers.get(LIVE_CONDITION)
-    if text is None or case.entity.type is EntityType.POLICY:
-        return None
-    return _predicate(case, LIVE_CONDITION, text)
+    if not isinstance(text, str):
+        raise case.refuse("header.invalid", header)
+    return text
 
 
 def _predicate(case: CommandContext, header: str, text: Any) -> rql.Predicate:

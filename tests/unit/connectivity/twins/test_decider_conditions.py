@@ -80,6 +80,18 @@ def test_case_83_a_condition() -> None:
     assert world.refused("modify", "/attributes/a", 1, condition=5) == (400, "header.invalid")
 
 
+@pytest.mark.parametrize("condition", ["eq(", "eq(foo,1)", "eq(attributes/a,1)"])
+def test_a_condition_is_not_evaluated_if_the_thing_does_not_exist_for_the_sender(condition: str) -> None:
+    world = TwinWorld()
+    world.write_policy({})
+    for action, value in (("modify", 1), ("merge", 1), ("delete", ...), ("retrieve", ...)):
+        assert world.refused(action, "/attributes/a", value, condition=condition) == (404, "things:thing.notfound")
+    assert world.status("modify", "/", {"policyId": POLICY}, condition=condition) == 201
+    for action, value in (("modify", 1), ("merge", 1), ("delete", ...), ("retrieve", ...)):
+        refusal = world.refused(action, "/attributes/a", value, by=["edge:nobody"], condition=condition)
+        assert refusal == (404, "things:thing.notfound")
+
+
 def test_case_84_a_condition_on_a_missing_field() -> None:
     world = a_world()
     assert world.status("modify", "/attributes/a", 1, condition='ne(attributes/none,"x")') == 201
