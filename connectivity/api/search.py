@@ -33,39 +33,46 @@ _LONGEST_FILTER = 32 * 1024
 """In characters. Filters over brokers may be longer; a query must fit into the head of a request."""
 _MOST_SUBJECTS = 100
 
+_MOST_REPEATED = 20
+"""How often a parameter may be repeated."""
+
 Filter = Annotated[
-    str | None,
+    list[Annotated[str, Field(max_length=_LONGEST_FILTER)]],
     Query(
-        description="RQL filter, such as `gt(attributes/size,3)`. Default: all things.",
-        examples=['eq(attributes/room,"hall")'],
-        max_length=_LONGEST_FILTER,
+        default_factory=list,
+        description="RQL filter, such as `gt(attributes/size,3)`; of several, all must match. Default: all things.",
+        examples=[['eq(attributes/room,"hall")']],
+        max_length=_MOST_REPEATED,
     ),
 ]
 Namespaces = Annotated[
-    str | None,
+    list[Annotated[str, Field(max_length=10_000)]],
     Query(
+        default_factory=list,
         description="Namespaces, separated by commas; an empty list matches nothing. Default: all.",
-        examples=["acme.site,acme.lab"],
-        max_length=10_000,
+        examples=[["acme.site,acme.lab"]],
+        max_length=_MOST_REPEATED,
     ),
 ]
 Fields = Annotated[
-    str | None,
+    list[Annotated[str, Field(max_length=10_000)]],
     Query(
+        default_factory=list,
         description="The members to show, such as `thingId,attributes/room`. Those that begin with `_` are only shown when "
         "they are named: `_revision`, `_created`, `_modified`, `_namespace`, `_lifecycle`, `_metadata`, `_policy`.",
-        examples=["thingId,attributes(room,size)"],
-        max_length=10_000,
+        examples=[["thingId,attributes(room,size)"]],
+        max_length=_MOST_REPEATED,
     ),
 ]
 Options = Annotated[
-    str | None,
+    list[Annotated[str, Field(max_length=20_000)]],
     Query(
+        default_factory=list,
         description="`size(n)`: the page size, at most 200, default 25. `sort(+path,-path)`: the order, default `thingId`. "
         "`cursor(…)`: the page after the one that had this cursor, which contains filter, namespaces and order; they may be "
         "repeated. `limit(offset,count)`: a page by its offset, instead of `size` and `cursor`; slow for large offsets.",
-        examples=["size(50),sort(-attributes/size,+thingId)"],
-        max_length=20_000,
+        examples=[["size(50),sort(-attributes/size,+thingId)"]],
+        max_length=_MOST_REPEATED,
     ),
 ]
 Timeout = Annotated[
@@ -110,17 +117,17 @@ def router(searches: SearchRequests) -> APIRouter:
     async def things(
         request: Request,
         subjects: Subjects,
-        filter: Filter = None,
-        namespaces: Namespaces = None,
-        fields: Fields = None,
-        option: Options = None,
+        filter: Filter,
+        namespaces: Namespaces,
+        fields: Fields,
+        option: Options,
         wait: Timeout = None,
     ) -> Response:
         inquiry = HttpSearch(
             subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
-            filter=filter,
-            options=option,
+            filter=_filter(filter),
+            options=_joined(option),
             namespaces=_namespaces(namespaces),
             selection=_selection(fields),
             seconds=_seconds(wait),
@@ -145,12 +152,12 @@ def router(searches: SearchRequests) -> APIRouter:
         ),
     )
     async def count(
-        request: Request, subjects: Subjects, filter: Filter = None, namespaces: Namespaces = None, wait: Timeout = None
+        request: Request, subjects: Subjects, filter: Filter, namespaces: Namespaces, wait: Timeout = None
     ) -> Response:
         inquiry = HttpSearch(
             subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
-            filter=filter,
+            filter=_filter(filter),
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
@@ -171,16 +178,16 @@ def router(searches: SearchRequests) -> APIRouter:
     async def plan(
         request: Request,
         subjects: Subjects,
-        filter: Filter = None,
-        namespaces: Namespaces = None,
-        option: Options = None,
+        filter: Filter,
+        namespaces: Namespaces,
+        option: Options,
         wait: Timeout = None,
     ) -> Response:
         inquiry = HttpSearch(
             subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
-            filter=filter,
-            options=option,
+            filter=_filter(filter),
+            options=_joined(option),
             namespaces=_namespaces(namespaces),
             seconds=_seconds(wait),
         )
@@ -210,11 +217,22 @@ def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     return caller.subjects
 
 
-def _namespaces(text: str | None) -> frozenset[str] | None:
+def _joined(texts: list[str]) -> str | None:
+    return ",".join(texts) if texts else None
+
+
+def _filter(texts: list[str]) -> str | None:
+    """Return the filter that matches if all the given ones do."""
+    return f"and({','.join(texts)})" if len(texts) > 1 else _joined(texts)
+
+
+def _namespaces(texts: list[str]) -> frozenset[str] | None:
+    text = _joined(texts)
     return None if text is None else frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _selection(fields: str | None) -> FieldSelection | None:
+def _selection(texts: list[str]) -> FieldSelection | None:
+    fields = _joined(texts)
     if not fields:
         return None
     try:
