@@ -1,0 +1,37 @@
+"""The tutorials do what they say, from an empty folder: each command and message is taken from the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.brokers import free_port
+from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.tutorial import Tutorial, matches
+
+
+def api() -> dict[str, str]:
+    """Environment variables for a service whose API has a port of its own."""
+    return {"CONNECTIVITY_API__PORT": str(free_port())}
+
+
+@pytest.mark.broker("mosquitto")
+def test_a_device_on_mqtt(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    ports = {"1883": str(mosquitto.port)}
+    with Tutorial("device-mqtt", tmp_path, ports, api()) as tutorial:
+        tutorial.follow()
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_expected"),
+    [
+        ("id 4711\nopen\n", True),
+        ("id 4711\nmore\nand more\nopen\n", True),
+        ("id 4711\nopen\nmore\n", False),
+        ("id \n", False),
+        ("open\n", False),
+    ],
+)
+def test_an_ellipsis_in_the_output_on_a_page_is_any_text_or_any_lines(printed: str, is_expected: bool) -> None:
+    assert matches("id …\n…\nopen\n", printed) is is_expected

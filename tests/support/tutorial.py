@@ -1,0 +1,187 @@
+"""Follows a tutorial in an empty folder: writes its files, types its commands, compares what they print.
+
+A block with a title is a file of that name. A block `console` is typed into a terminal: `$ ` begins a command, `^C`
+interrupts the one that runs, all else is output. A block with the title `Terminal N` belongs to a terminal whose last
+command goes on. In output, `…` is any text, and a line `…` any lines.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from tests.support.paths import ROOT
+from tests.support.wait import PATIENCE, TimedOut, wait_until_sync
+
+FOLDER = ROOT / "docs" / "tutorials"
+LONGEST = 250
+SOURCES = "~/broker-connectivity"
+"""The clone of this repository that pages install from."""
+
+_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"\n]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_TERMINAL = re.compile(r"Terminal \d")
+
+
+class Block(NamedTuple):
+    language: str
+    title: str
+    text: str
+
+
+class Terminal:
+    """One terminal of the reader, in one folder."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self._log = folder / f".terminal-{id(self)}"
+        self._running: subprocess.Popen[bytes] | None = None
+
+    def run(self, command: str, expected: str, *, goes_on: bool = False) -> None:
+        """Type a command. One that goes on is left as soon as it has printed what is expected."""
+        assert self._running is None, f"typed into a terminal that is busy: {command}"
+        with self._log.open("wb") as log:
+            self._running = subprocess.Popen(
+                ["bash", "-c", command],
+                cwd=self._folder,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        if goes_on:
+            self._await(command, expected)
+            return
+        code = self._running.wait(PATIENCE)
+        self._running = None
+        printed = self._log.read_text("utf-8")
+        assert code == 0, f"$ {command}\nends with {code}:\n{printed}"
+        assert matches(expected, printed), f"$ {command}\nprints\n{printed}\nexpected\n{expected}"
+
+    def _await(self, command: str, expected: str) -> None:
+        running = self._running
+        assert running is not None
+        try:
+            wait_until_sync(
+                lambda: matches(f"{expected}…\n", self._log.read_text("utf-8")) or running.poll() is not None
+            )
+        except TimedOut:
+            raise AssertionError(f"$ {command}\nprints\n{self._log.read_text()}\nexpected\n{expected}") from None
+        assert running.poll() is None, f"$ {command}\nended with {running.returncode}:\n{self._log.read_text()}"
+
+    def interrupt(self) -> None:
+        """Ctrl-C, and wait for the end of the command."""
+        assert self._running is not None
+        os.killpg(self._running.pid, signal.SIGINT)
+        self._running.wait(PATIENCE)
+        self._running = None
+
+    def close(self) -> None:
+        if self._running is not None:
+            os.killpg(self._running.pid, signal.SIGKILL)
+            self._running.wait(PATIENCE)
+
+
+class Tutorial:
+    """A page, and the folder in which it is followed. `replaced` is said otherwise here, such as the port of a broker."""
+
+    def __init__(
+        self, name: str, folder: Path, replaced: Mapping[str, str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.page = (FOLDER / f"{name}.md").read_text("utf-8")
+        assert self.page.count("\n") <= LONGEST
+        self.folder = folder
+        self._replaced = replaced
+        interpreters = Path(sys.executable).parent
+        self._environment = {
+            **os.environ,
+            "PATH": f"{interpreters}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONUNBUFFERED": "1",
+            # As without the extra `spark`.
+            "CONNECTIVITY_SPARK__MODE": "off",
+            **(environment or {}),
+        }
+        self._terminals: dict[str, Terminal] = {}
+
+    def follow(self) -> None:
+        """Do everything that the page says, in its order."""
+        for block in self.blocks():
+            text = block.text
+            for said, here in self._replaced.items():
+                text = text.replace(said, here)
+            if block.language == "console":
+                self._type(block.title, text)
+            elif block.title:
+                file = self.folder / block.title
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, "utf-8")
+            else:
+                assert block.language == "mermaid", f"neither a file nor a terminal: {text}"
+
+    def blocks(self) -> Iterator[Block]:
+        found = [Block(*block) for block in _FENCE.findall(self.page)]
+        assert len(found) * 2 == self.page.count("```"), "a block that is not recognized"
+        yield from found
+
+    def _type(self, title: str, text: str) -> None:
+        assert not title or _TERMINAL.fullmatch(title), title
+        if text.startswith("^C\n"):
+            self._terminals[title].interrupt()
+            text = text.removeprefix("^C\n")
+        elif title not in self._terminals:
+            self._terminals[title] = Terminal(self.folder, self._environment)
+        parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+        assert not parts[0], f"output before a command: {parts[0]}"
+        for part in parts[1:]:
+            command, expected = _command(part)
+            if not self._prepared(command):
+                self._terminals[title].run(command, expected, goes_on=bool(title) and part is parts[-1])
+
+    def _prepared(self, command: str) -> bool:
+        """Whether the command makes the folder and the environment, which are here already."""
+        if found := re.fullmatch(r"mkdir ([\w-]+) && cd \1", command):
+            self.folder = self.folder / found[1]
+            self.folder.mkdir()
+            self._terminals.clear()
+            self._terminals[""] = Terminal(self.folder, self._environment)
+            return True
+        if command.startswith("pip install "):
+            for wanted in command.split()[2:]:
+                distribution("broker-connectivity" if wanted.strip("'").partition("[")[0] == SOURCES else wanted)
+            return True
+        return command in {"python3 -m venv .venv", ". .venv/bin/activate"}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for terminal in self._terminals.values():
+            terminal.close()
+
+
+def _command(part: str) -> tuple[str, str]:
+    """A command, which may have several lines, and its output."""
+    lines = part.splitlines(keepends=True)
+    count = 1
+    while lines[count - 1].endswith("\\\n"):
+        count += 1
+    return "".join(lines[:count]).strip(), "".join(lines[count:])
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Whether this was printed, where `…` is any text, and a line `…` any lines."""
+    lines = [
+        r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.rstrip().split("…"))) + r"\s*?\n"
+        for line in expected.splitlines()
+    ]
+    return re.fullmatch("".join(lines), printed) is not None
