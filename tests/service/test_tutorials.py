@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
+from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.tutorial import Tutorial, matches
 
 
@@ -20,6 +21,13 @@ def api() -> dict[str, str]:
 def test_a_device_on_mqtt(mosquitto: Mosquitto, tmp_path: Path) -> None:
     ports = {"1883": str(mosquitto.port)}
     with Tutorial("device-mqtt", tmp_path, ports, api()) as tutorial:
+        tutorial.follow()
+
+
+@pytest.mark.broker("rabbitmq")
+def test_a_back_end_on_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
+    login = {"amqp://guest:guest@localhost:5672": rabbitmq.uri()}
+    with Tutorial("back-end-rabbitmq", tmp_path, login, api()) as tutorial:
         tutorial.follow()
 
 

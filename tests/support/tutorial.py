@@ -133,14 +133,17 @@ class Tutorial:
 
     def _type(self, title: str, text: str) -> None:
         assert not title or _TERMINAL.fullmatch(title), title
-        if text.startswith("^C\n"):
-            self._terminals[title].interrupt()
-            text = text.removeprefix("^C\n")
-        elif title not in self._terminals:
-            self._terminals[title] = Terminal(self.folder, self._environment)
-        parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
-        assert not parts[0], f"output before a command: {parts[0]}"
-        for part in parts[1:]:
+        for begins_busy, part in enumerate(re.split(r"^\^C\n", text, flags=re.MULTILINE)):
+            if begins_busy:
+                self._terminals[title].interrupt()
+            elif part and title not in self._terminals:
+                self._terminals[title] = Terminal(self.folder, self._environment)
+            self._type_commands(title, part)
+
+    def _type_commands(self, title: str, text: str) -> None:
+        before, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+        assert not before, f"output before a command: {before}"
+        for part in parts:
             command, expected = _command(part)
             if not self._prepared(command):
                 self._terminals[title].run(command, expected, goes_on=bool(title) and part is parts[-1])
@@ -157,7 +160,7 @@ class Tutorial:
             for wanted in command.split()[2:]:
                 distribution("broker-connectivity" if wanted.strip("'").partition("[")[0] == SOURCES else wanted)
             return True
-        return command in {"python3 -m venv .venv", ". .venv/bin/activate"}
+        return command == "python3 -m venv .venv && . .venv/bin/activate"
 
     def __enter__(self) -> Self:
         return self
