@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.brokers import free_port
+from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.tutorial import Tutorial, matches
@@ -28,6 +29,12 @@ def test_a_device_on_mqtt(mosquitto: Mosquitto, tmp_path: Path) -> None:
 def test_a_back_end_on_rabbitmq(rabbitmq: RabbitMQ, tmp_path: Path) -> None:
     login = {"amqp://guest:guest@localhost:5672": rabbitmq.uri()}
     with Tutorial("back-end-rabbitmq", tmp_path, login, api()) as tutorial:
+        tutorial.follow()
+
+
+@pytest.mark.broker("kafka")
+def test_a_back_end_on_kafka(kafka: Kafka, tmp_path: Path) -> None:
+    with Tutorial("back-end-kafka", tmp_path, {"localhost:9092": kafka.bootstrap}, api()) as tutorial:
         tutorial.follow()
 
 
