@@ -38,6 +38,15 @@ def test_a_back_end_on_kafka(kafka: Kafka, tmp_path: Path) -> None:
         tutorial.follow()
 
 
+@pytest.mark.broker("mosquitto")
+def test_an_operators_first_hour(mosquitto: Mosquitto, tmp_path: Path) -> None:
+    port = str(free_port())
+    who = {f"GIT_{role}_{part}": "plant@acme.example" for role in ("AUTHOR", "COMMITTER") for part in ("NAME", "EMAIL")}
+    replaced = {"1883": str(mosquitto.port), "1884": str(free_port()), "8080": port}
+    with Tutorial("operator", tmp_path, replaced, {"CONNECTIVITY_API__PORT": port, **who}) as tutorial:
+        tutorial.follow()
+
+
 @pytest.mark.parametrize(
     ("printed", "is_expected"),
     [
