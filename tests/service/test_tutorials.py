@@ -10,6 +10,7 @@ from tests.support.brokers import free_port
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
+from tests.support.lake.pipeline_tables import write_all_tables
 from tests.support.tutorial import Tutorial, matches
 
 
@@ -45,6 +46,13 @@ def test_an_operators_first_hour(mosquitto: Mosquitto, tmp_path: Path) -> None:
     replaced = {"1883": str(mosquitto.port), "1884": str(free_port()), "8080": port}
     with Tutorial("operator", tmp_path, replaced, {"CONNECTIVITY_API__PORT": port, **who}) as tutorial:
         tutorial.follow()
+
+
+def test_an_analyst_with_duckdb_and_pandas(tmp_path: Path) -> None:
+    """The lake is written as by Spark, whose start would take longer than all else."""
+    variables = {**api(), "CONNECTIVITY_SPARK__MODE": "external"}
+    with Tutorial("analyst", tmp_path, {"8765": str(free_port())}, variables) as tutorial:
+        tutorial.follow({"connectivity pipeline status": lambda: write_all_tables(tutorial.folder / "data")})
 
 
 @pytest.mark.parametrize(

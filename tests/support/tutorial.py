@@ -13,7 +13,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from tests.support.wait import PATIENCE, TimedOut, wait_until_sync
 
 FOLDER = ROOT / "docs" / "tutorials"
 LONGEST = 250
-SOURCES = "~/broker-connectivity"
+SOURCES = ("~/broker-connectivity", "$HOME/broker-connectivity")
 """The clone of this repository that pages install from."""
 
 _FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"\n]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -123,9 +123,11 @@ class Tutorial:
             **(environment or {}),
         }
         self._terminals: dict[str, Terminal] = {}
+        self._before: Mapping[str, Callable[[], object]] = {}
 
-    def follow(self) -> None:
-        """Do everything that the page says, in its order."""
+    def follow(self, before: Mapping[str, Callable[[], object]] | None = None) -> None:
+        """Do everything that the page says, in its order. `before` a command, do something else."""
+        self._before = before or {}
         for block in self.blocks():
             text = block.text
             for said, here in self._replaced.items():
@@ -158,6 +160,7 @@ class Tutorial:
         assert not before, f"output before a command: {before}"
         for part in parts:
             command, expected = _command(part)
+            self._before.get(command, lambda: None)()
             if not self._prepared(command):
                 self._terminals[title].run(command, expected, goes_on=bool(title) and part is parts[-1])
 
@@ -171,7 +174,8 @@ class Tutorial:
             return True
         if command.startswith("pip install "):
             for wanted in command.split()[2:]:
-                distribution("broker-connectivity" if wanted.strip("'").partition("[")[0] == SOURCES else wanted)
+                name = wanted.strip('"').partition("[")[0]
+                distribution("broker-connectivity" if name in SOURCES else name)
             return True
         return command == "python3 -m venv .venv && . .venv/bin/activate"
 
