@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -11,7 +12,9 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.lake.pipeline_tables import write_all_tables
+from tests.support.public_client import node_path
 from tests.support.tutorial import Tutorial, matches
+from tests.support.wait import PATIENCE
 
 
 def api() -> dict[str, str]:
@@ -53,6 +56,17 @@ def test_an_analyst_with_duckdb_and_pandas(tmp_path: Path) -> None:
     variables = {**api(), "CONNECTIVITY_SPARK__MODE": "external"}
     with Tutorial("analyst", tmp_path, {"8765": str(free_port())}, variables) as tutorial:
         tutorial.follow({"connectivity pipeline status": lambda: write_all_tables(tutorial.folder / "data")})
+
+
+@pytest.mark.node
+def test_a_browser_over_websocket(tmp_path: Path) -> None:
+    """Node runs the page's programs; a browser would get the same ones."""
+    ports = {"8765": str(free_port()), "8000": str(free_port())}
+    with Tutorial("browser", tmp_path, ports, {**api(), "NODE_PATH": node_path("0.12.2")}) as tutorial:
+        tutorial.follow()
+        with urlopen(f"http://127.0.0.1:{ports['8000']}/levels.mjs", timeout=PATIENCE) as response:
+            assert response.headers.get_content_type() == "text/javascript"
+            assert response.read() == (tutorial.folder / "levels.mjs").read_bytes()
 
 
 @pytest.mark.parametrize(

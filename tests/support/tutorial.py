@@ -7,6 +7,7 @@ command goes on. In output, `…` is any text, and a line `…` any lines.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -47,14 +48,16 @@ class Terminal:
         self._folder, self._environment = folder, environment
         self._log = folder / f".terminal-{id(self)}"
         self._running: subprocess.Popen[bytes] | ForkedService | None = None
+        self._shown = ""
 
     def run(self, command: str, expected: str, *, goes_on: bool = False) -> None:
         """Type a command. One that goes on is left as soon as it has printed what is expected."""
         assert self._running is None, f"typed into a terminal that is busy: {command}"
         self._log.write_bytes(b"")
+        self._shown = ""
         self._running = self._start(command)
         if goes_on:
-            self._await(command, expected)
+            self.expect(expected)
             return
         code = self._running.wait(PATIENCE)
         self._running = None
@@ -79,16 +82,17 @@ class Terminal:
                 stderr=subprocess.STDOUT,
             )
 
-    def _await(self, command: str, expected: str) -> None:
+    def expect(self, expected: str) -> None:
+        """Wait until the command that goes on has printed this, after what was expected of it before."""
         running = self._running
         assert running is not None
+        self._shown += expected
+        shown = f"{self._shown}…\n"
         try:
-            wait_until_sync(
-                lambda: matches(f"{expected}…\n", self._log.read_text("utf-8")) or running.poll() is not None
-            )
+            wait_until_sync(lambda: matches(shown, self._log.read_text("utf-8")) or running.poll() is not None)
         except TimedOut:
-            raise AssertionError(f"$ {command}\nprints\n{self._log.read_text()}\nexpected\n{expected}") from None
-        assert running.poll() is None, f"$ {command}\nended with {running.returncode}:\n{self._log.read_text()}"
+            raise AssertionError(f"it prints\n{self._log.read_text()}\nexpected\n{self._shown}") from None
+        assert running.poll() is None, f"it has ended with {running.returncode}:\n{self._log.read_text()}"
 
     def interrupt(self) -> None:
         """Ctrl-C, and wait for the end of the command."""
@@ -156,8 +160,9 @@ class Tutorial:
             self._type_commands(title, part)
 
     def _type_commands(self, title: str, text: str) -> None:
-        before, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
-        assert not before, f"output before a command: {before}"
+        goes_on, *parts = re.split(r"^\$ ", text, flags=re.MULTILINE)
+        if goes_on:
+            self._terminals[title].expect(goes_on)
         for part in parts:
             command, expected = _command(part)
             self._before.get(command, lambda: None)()
@@ -176,6 +181,11 @@ class Tutorial:
             for wanted in command.split()[2:]:
                 name = wanted.strip('"').partition("[")[0]
                 distribution("broker-connectivity" if name in SOURCES else name)
+            return True
+        if found := re.fullmatch(r"npm install (\S+)@(\S+)", command):
+            places = self._environment["NODE_PATH"].split(os.pathsep)
+            packages = [file for place in places if (file := Path(place, found[1], "package.json")).exists()]
+            assert [json.loads(file.read_text("utf-8"))["version"] for file in packages] == [found[2]]
             return True
         return command == "python3 -m venv .venv && . .venv/bin/activate"
 

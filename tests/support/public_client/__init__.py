@@ -46,10 +46,16 @@ def node() -> str:
     return program
 
 
+def node_path(version: str) -> str:
+    """Where Node finds a client and the packages it comes with, for the environment variable of this name."""
+    return os.pathsep.join(
+        map(str, (_INSTALLED / version / "node_modules", _INSTALLED / "node_modules", _HERE / "absent"))
+    )
+
+
 async def run_node(script: Path, *words: str, version: str = "1.0.2") -> Process:
     """A Node program that finds a client and the packages it comes with. Has pipes to all sides. Raises ClientMissing."""
-    places = (_INSTALLED / version / "node_modules", _INSTALLED / "node_modules", _HERE / "absent")
-    environment = {**os.environ, "NODE_PATH": os.pathsep.join(map(str, places))}
+    environment = {**os.environ, "NODE_PATH": node_path(version)}
     return await asyncio.create_subprocess_exec(
         node(), str(script), *words, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
     )
