@@ -15,7 +15,8 @@ from connectivity import __version__
 from connectivity.config.settings_loader import load_settings
 from connectivity.validation.limitations import notes
 from connectivity.validation.validator import parse
-from tests.support.markdown import FENCE, anchors, prose
+from tests.support import markdown
+from tests.support.markdown import anchors, prose
 from tests.support.paths import ROOT
 from tests.support.validation import validate
 from tools.docs.manual import manuals
@@ -42,8 +43,8 @@ class Block(NamedTuple):
 
 def blocks(language: str) -> list[Block]:
     """Every fenced block in this language."""
-    found = [(page, *fence) for page in PAGES for fence in FENCE.findall(page.read_text(encoding="utf-8"))]
-    return [Block(*block) for block in found if block[1] == language]
+    found = [(page, block) for page in PAGES for block in markdown.blocks(page)]
+    return [Block(page, language, block.text) for page, block in found if block.language == language]
 
 
 def make_targets() -> dict[str, str]:

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
-FENCE = re.compile(r"^```(\w*)(?: [^\n]*)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-"""Language and text of a fenced block, which may have a title."""
+_FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"\n]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
+class Block(NamedTuple):
+    """A fenced block; its title is empty if it has none."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    """The fenced blocks of a page. Raises AssertionError if one is not recognized."""
+    text = page.read_text(encoding="utf-8")
+    found = [Block(*block) for block in _FENCE.findall(text)]
+    assert len(found) * 2 == len(re.findall("^```", text, re.MULTILINE)), f"{page.name}: a block is not recognized"
+    return found
+
+
 def prose(page: Path) -> str:
     """A page without its fenced blocks."""
-    return FENCE.sub("", page.read_text(encoding="utf-8"))
+    return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def anchors(page: Path) -> set[str]:

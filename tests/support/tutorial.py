@@ -14,13 +14,14 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from tests.support.forked_service import ForkedService
+from tests.support.markdown import blocks
 from tests.support.paths import ROOT
 from tests.support.wait import PATIENCE, TimedOut, wait_until_sync
 
@@ -29,16 +30,9 @@ LONGEST = 250
 SOURCES = ("~/broker-connectivity", "$HOME/broker-connectivity")
 """The clone of this repository that pages install from."""
 
-_FENCE = re.compile(r"^```(\w+)(?: title=\"([^\"\n]+)\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _TERMINAL = re.compile(r"Terminal \d")
 _FORKED = re.compile(r"connectivity ([^;|&<>$]+?)(?: ?(;|\|\|) echo \"exit code \$\?\")?")
 """Commands that are forked from a process with their modules, which takes a tenth of the time, and not given to a shell."""
-
-
-class Block(NamedTuple):
-    language: str
-    title: str
-    text: str
 
 
 class Terminal:
@@ -113,8 +107,8 @@ class Tutorial:
     def __init__(
         self, name: str, folder: Path, replaced: Mapping[str, str], environment: Mapping[str, str] | None = None
     ) -> None:
-        self.page = (FOLDER / f"{name}.md").read_text("utf-8")
-        assert self.page.count("\n") <= LONGEST
+        self._page = FOLDER / f"{name}.md"
+        assert self._page.read_text("utf-8").count("\n") <= LONGEST
         self.folder = folder
         self._replaced = replaced
         interpreters = Path(sys.executable).parent
@@ -132,7 +126,7 @@ class Tutorial:
     def follow(self, before: Mapping[str, Callable[[], object]] | None = None) -> None:
         """Do everything that the page says, in its order. `before` a command, do something else."""
         self._before = before or {}
-        for block in self.blocks():
+        for block in blocks(self._page):
             text = block.text
             for said, here in self._replaced.items():
                 text = text.replace(said, here)
@@ -144,11 +138,6 @@ class Tutorial:
                 file.write_text(text, "utf-8")
             else:
                 assert block.language == "mermaid", f"neither a file nor a terminal: {text}"
-
-    def blocks(self) -> Iterator[Block]:
-        found = [Block(*block) for block in _FENCE.findall(self.page)]
-        assert len(found) * 2 == self.page.count("```"), "a block that is not recognized"
-        yield from found
 
     def _type(self, title: str, text: str) -> None:
         assert not title or _TERMINAL.fullmatch(title), title
