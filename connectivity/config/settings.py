@@ -249,7 +249,7 @@ class SourceSettings(Section):
     unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
         default=ByteSize(16 * 1024 * 1024),
         description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of them "
-        "are settled. See [Invalid and unsent messages](../how-to/operating.md#invalid-and-unsent-messages).",
+        "are settled. See [Limits, refused and unsent messages](limits.md).",
     )
 
 

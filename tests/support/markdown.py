@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-"""Language and text of a fenced block."""
+FENCE = re.compile(r"^```(\w*)(?: title=\"[^\"]+\")?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+"""Language and text of a fenced block, which may have a title."""
 
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
