@@ -357,7 +357,7 @@ class CreationSettings(Section):
     """The subjects that may create things and policies in which namespaces.
 
     A creation needs a rule of `grant` that applies to it, and none of `revoke`. A rule is `{types, namespaces, subjects}`;
-    a list that is absent or empty includes everything. See [Creation](../explanation/security.md#creation).
+    a list that is absent or empty includes everything. See [Creation](quotas.md#creation).
     """
 
     grant: tuple[CreationRuleSettings, ...] = Field(
@@ -472,7 +472,7 @@ class Settings(BaseSettings):
     quotas: tuple[QuotaRule, ...] = Field(
         default=(),
         description="What each namespace and each subject may use: a list of rules, see "
-        "[Quotas](../explanation/security.md#quotas). The first rule that names a namespace or a subject applies to it.",
+        "[Quotas](quotas.md#quotas). The first rule that names a namespace or a subject applies to it.",
     )
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()
