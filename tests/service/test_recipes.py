@@ -17,7 +17,7 @@ import yaml
 from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Certificates, Mosquitto
 from tests.support.paths import ROOT
-from tests.support.recipe import Follower, blocks, programs
+from tests.support.recipe import HOW_TO, Follower, blocks, programs
 from tests.support.service_process import ServiceProcess
 
 pytestmark = pytest.mark.broker("mosquitto")
@@ -95,6 +95,22 @@ def clone(mosquitto: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.mark.parametrize("page", OVER_MQTT)
 def test_a_recipe_beside_the_example_connections_works_as_written(page: str, clone: Clone) -> None:
     follow(page, clone)
+
+
+def test_every_guide_with_commands_is_followed_by_a_test() -> None:
+    here = {
+        *OVER_MQTT,
+        "kafka-events",
+        "tls-client-certificates",
+        "rotate-broker-password",
+        "backup",
+        "restore",
+        "upgrade",
+    }
+    elsewhere = {"query-lake-duckdb", "manage-connections"}
+    needs_a_platform = {"deploying", "docker", "kubernetes"}
+    pages = {file.stem for file in HOW_TO.glob("*.md") if "```console" in file.read_text(encoding="utf-8")}
+    assert pages - {"operating"} == here | elsewhere | needs_a_platform
 
 
 def follow(page: str, clone: Clone, acts: Mapping[str, Callable[[], object]] | None = None) -> None:
