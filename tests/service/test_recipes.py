@@ -28,6 +28,7 @@ OVER_MQTT = [
     "alarm-on-limit",
     "no-answer",
     "limit-devices",
+    "share-until",
     "find-hot-things",
     "send-once",
     "one-worker",
