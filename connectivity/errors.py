@@ -156,11 +156,14 @@ class OperationRefused(ConnectivityError):
 
 
 class TwinError(ConnectivityError):
-    """A refused command on a thing or a policy. Nothing was stored."""
+    """A refused command on a thing or a policy. Nothing was stored.
 
-    def __init__(self, fault: Fault, group: str = "things") -> None:
+    `etag` is the present entity tag of the addressed part, if the refusal was about it.
+    """
+
+    def __init__(self, fault: Fault, group: str = "things", etag: str | None = None) -> None:
         super().__init__(f"{fault.error}: {fault.message}")
-        self.fault, self.group = fault, group
+        self.fault, self.group, self.etag = fault, group, etag
 
 
 class CommandFailed(ConnectivityError):

@@ -46,6 +46,7 @@ from connectivity.maintenance.policy_expiry import PolicyExpiryJob
 from connectivity.management.client import Backoff
 from connectivity.management.connection_test import run_connection_test
 from connectivity.management.manager import ConnectionManager
+from connectivity.management.permission_requests import PermissionRequests
 from connectivity.management.registry import ConnectionRegistry
 from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
@@ -54,6 +55,7 @@ from connectivity.monitoring import logs
 from connectivity.monitoring.prometheus import GaugeReading, PrometheusRegistry, store_figures
 from connectivity.security import egress, redaction
 from connectivity.security.descriptors import raise_limit
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.security.system_calls import NotSupported, hide_memory
 from connectivity.sessions import SessionServices, open_handlers
 from connectivity.sessions.base import RetentionTimes
@@ -163,13 +165,15 @@ class Service:
         if self.past is not None:
             self.searching.as_of = self.past.open
         definitions = ConnectionRepository(self.store)
+        audit = BehalfAudit(now, definitions.audit)
         self.search_requests = SearchRequests(
             self.searching,
             now,
             page_bytes=subscriptions.page_bytes,
             count_timeout=settings.search.budget_for_all.total_seconds(),
-            note=definitions.audit,
+            audit=audit,
         )
+        self.permission_requests = PermissionRequests(self.decider.decide, audit)
         self.live_feeds = LiveFeeds(self.store)
         self._entity_feeds = EntityFeeds(self.store, self.decider.world, self.live_feeds, now)
         self.subscriptions = SubscriptionManager(
@@ -417,7 +421,7 @@ async def _run(settings: Settings, settings_file: Path | None = None) -> None:
 async def _serve(settings: Settings, settings_file: Path | None, listening: socket.socket) -> None:
     service = Service(settings, settings_file=settings_file)
     parts = (service.eraser, service.management, service.search_requests)
-    app = application(service.monitor, service.readiness, settings.api, *parts)
+    app = application(service.monitor, service.readiness, settings.api, *parts, permissions=service.permission_requests)
     server = server_of(app, settings.api)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

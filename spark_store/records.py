@@ -30,6 +30,12 @@ def event_size(event: Event) -> int:
     return len(event.headers) + (len(event.value) if event.value is not None else 0)
 
 
+def published_size(published: PublishedEvent) -> int:
+    """As `event_size`, with the last state that the event's cause may have."""
+    cause = published.cause
+    return event_size(published.event) + (len(cause.last) if cause is not None and cause.last is not None else 0)
+
+
 class Snapshot(msgspec.Struct, frozen=True):
     """An entity at a revision.
 
@@ -111,10 +117,14 @@ class PolicyReferences(NamedTuple):
 
 
 class EventCause(NamedTuple):
-    """The cause of an event for targets: the connection of its command, and its headers there."""
+    """The cause of an event for targets: the connection of its command, and its headers there.
+
+    `last` is the state of a thing before the event that deletes it, as JSON.
+    """
 
     origin: str
     headers: Mapping[str, Any]
+    last: bytes | None = None
 
 
 class PublishedEvent(NamedTuple):

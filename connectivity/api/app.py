@@ -3,6 +3,7 @@
     health.py        /health/live, /health/ready, /metrics
     connections.py   /api/2/connections…
     search.py        /api/2/search/things…
+    permissions.py   /api/2/checkPermissions
     operations.py    /api/2/connectivity/subscriptions, /api/2/audit, /api/2/erasures
     openapi.py       /openapi.json
 
@@ -18,6 +19,7 @@ from typing import get_origin
 from fastapi import Depends, FastAPI, Request, Response
 
 from connectivity.api import connections, health, operations, search
+from connectivity.api import permissions as checks
 from connectivity.api.authentication import Authenticator
 from connectivity.api.errors import refusal
 from connectivity.api.health import Readiness
@@ -28,6 +30,7 @@ from connectivity.config.api_settings import ApiSettings
 from connectivity.config.problems import did_you_mean
 from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import Management
+from connectivity.management.permission_requests import PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
 
@@ -42,6 +45,8 @@ def application(
     management: Management | None = None,
     searches: SearchRequests | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    *,
+    permissions: PermissionRequests | None = None,
 ) -> FastAPI:
     """Return the application with its services. `sleep` is how long wrong tokens wait."""
     settings = settings or ApiSettings()
@@ -62,6 +67,8 @@ def application(
         app.include_router(operations.router(management))
     if searches is not None:
         app.include_router(search.router(searches))
+    if permissions is not None:
+        app.include_router(checks.router(permissions, bounds))
     if erasures is not None:
         app.include_router(operations.erasure_router(erasures, bounds))
     _add_openapi_route(app, settings.needs_token)

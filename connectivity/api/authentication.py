@@ -34,6 +34,8 @@ from mappings.errors import Fault
 
 PROBES: Final = frozenset({"/health/live", "/health/ready"})
 READ_METHODS: Final = frozenset({"GET", "HEAD"})
+QUESTIONS: Final = frozenset({"/api/2/checkPermissions"})
+"""Paths whose requests change nothing, whatever their method."""
 
 _PORT: Final = re.compile(r":\d*\Z")
 _TOKEN_NAMES: Final = re.compile(
@@ -114,8 +116,8 @@ class Authenticator:
             if is_probe and not isinstance(found, Caller):
                 # Everyone may read the status; only admins get all details.
                 found = None
-            elif isinstance(found, Caller) and not found.role.may(_role_of(scope["method"])):
-                found = insufficient_role(found, _role_of(scope["method"]))
+            elif isinstance(found, Caller) and not found.role.may(needed := _role_of(scope)):
+                found = insufficient_role(found, needed)
         if isinstance(found, Fault):
             await error_response(found, headers=_extra_headers(found))(scope, receive, send)
             return
@@ -235,9 +237,10 @@ def address_of(scope: Scope) -> str:
     return network_of(scope["client"][0] if scope.get("client") else "")
 
 
-def _role_of(method: str) -> TokenRole:
-    """Return the role that a method requires. `admins_only` requires more."""
-    return TokenRole.READ if method in READ_METHODS else TokenRole.WRITE
+def _role_of(scope: Scope) -> TokenRole:
+    """Return the role that a request requires. `admins_only` requires more."""
+    is_read = scope["method"] in READ_METHODS or scope["path"] in QUESTIONS
+    return TokenRole.READ if is_read else TokenRole.WRITE
 
 
 def _extra_headers(found: Fault) -> dict[str, str]:

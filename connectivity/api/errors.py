@@ -43,7 +43,7 @@ CODES: Final[Mapping[str, ErrorCode]] = {
         403, "a token with `grants` lists a stream with a policy that no connection lists it with"
     ),
     "api:subject.forbidden": ErrorCode(403, "the `grants` of the token lack a subject of the connection"),
-    "api:subjects.missing": ErrorCode(403, "a search with a token without `subjects`"),
+    "api:subjects.missing": ErrorCode(403, "a search or a check of permissions with a token without `subjects`"),
     "api:store.unavailable": ErrorCode(503, "the store is unavailable"),
     "connectivity:subscription.conflict": ErrorCode(409, "several subscription IDs begin with this prefix"),
     "connectivity:subscription.notfound": ErrorCode(404, "no open subscription ID begins with this prefix"),
@@ -70,14 +70,19 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "connectivity:precondition.notmodified": ErrorCode(304, "`if-none-match` names the current revision"),
     "header.invalid": ErrorCode(400, "an invalid header"),
     "internalerror": ErrorCode(500, "internal error; see the service's log"),
+    "json.field.missing": ErrorCode(400, "a member of the body is missing"),
     "json.fieldselector.invalid": ErrorCode(400, "`fields` is invalid"),
+    "policies:id.invalid": ErrorCode(400, "an invalid policy ID"),
     "rql.expression.invalid": ErrorCode(400, "`filter` is not valid RQL, or compares an unknown property"),
     "thing-search:search.limit": ErrorCode(
         429, "too many searches of these subjects wait, or a quota `searches` is used up"
     ),
     "thing-search:budget.exceeded": ErrorCode(503, "the search exceeded its time limit"),
     "thing-search:search.option.invalid": ErrorCode(400, "`option` is invalid, or has the cursor of another search"),
-    "json.invalid": ErrorCode(400, "the body is not valid JSON, repeats a name, or is nested too deep"),
+    "things:id.invalid": ErrorCode(400, "an invalid thing ID"),
+    "json.invalid": ErrorCode(
+        400, "the body is not valid JSON, repeats a name, is nested too deep, or has a member of the wrong type"
+    ),
 }
 """Every code that the API itself answers with, and those of `Management` that belong to an operation.
 

@@ -114,11 +114,17 @@ SUBSCRIPTION_EXAMPLE = {
     "idle": 1.5,
 }
 AUDIT_EXAMPLE = {"at": "2026-02-03T09:12:40Z", "by": "anna", "action": "modify", "connection": "depot-7", "revision": 3}
+PERMISSION_CHECKS_EXAMPLE = {
+    "canRead": {"resource": "thing:/attributes/room", "entityId": "acme.site:lamp-7", "hasPermissions": ["READ"]},
+    "canManage": {"resource": "policy:/", "entityId": "acme.site:lamps", "hasPermissions": ["READ", "WRITE"]},
+}
+PERMISSION_RESULTS_EXAMPLE = {"canRead": True, "canManage": False}
 SEARCH_PAGE_EXAMPLE = {
     "items": [
         {"thingId": "acme.site:lamp-7", "attributes": {"room": "hall", "size": 4}},
         {"thingId": "acme.site:lamp-8", "attributes": {"room": "hall", "size": 3}},
     ],
+    "nextPageOffset": 25,
     "cursor": "gqRkYXRhxA",
 }
 PLAN_EXAMPLE = {
@@ -197,6 +203,29 @@ def schemas() -> dict[str, Any]:
             {"id": _TEXT, "connection": _TEXT, "demand": {"type": "integer"}, "sent": {"type": "integer"}}
         ),
         "Audit": _list_of({"at": _AT, "by": _TEXT, "action": _TEXT}),
+        "PermissionChecks": {
+            "type": "object",
+            "description": "The checks, by names of your choice.",
+            "additionalProperties": {
+                "type": "object",
+                "required": ["resource", "entityId", "hasPermissions"],
+                "properties": {
+                    "resource": {"type": "string", "pattern": "^(thing|message|policy):/"},
+                    "entityId": {"type": "string", "maxLength": 256, "description": "The ID of a thing or a policy."},
+                    "hasPermissions": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": _TEXT,
+                        "description": "`READ`, `WRITE`, `EXECUTE`.",
+                    },
+                },
+            },
+        },
+        "PermissionResults": {
+            "type": "object",
+            "additionalProperties": {"type": "boolean"},
+            "description": "Whether the caller has all permissions of each check.",
+        },
         "SearchPage": {
             "type": "object",
             "required": ["items"],
@@ -206,6 +235,12 @@ def schemas() -> dict[str, Any]:
                     "type": "array",
                     "items": _OPEN,
                     "description": "Things, or their members named in `fields`.",
+                },
+                "nextPageOffset": {
+                    "type": "integer",
+                    "minimum": -1,
+                    "description": "For `option=limit(…)`: the number of things before the next page, -1 for none. "
+                    "Absent if `size` or `cursor` is given and the page has things.",
                 },
                 "cursor": {"type": "string", "description": "For `option=cursor(…)`; absent on the last page."},
             },

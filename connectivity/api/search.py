@@ -21,7 +21,7 @@ from connectivity.api.responses import JsonResponse
 from connectivity.api.schemas import PLAN_EXAMPLE, SEARCH_PAGE_EXAMPLE
 from connectivity.config.api_settings import TokenRole
 from connectivity.errors import OperationRefused
-from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
+from connectivity.subscriptions.search_requests import NO_THINGS, HttpSearch, SearchRequests
 from mappings.model.field_selector import FieldSelection, InvalidSelector, parse_fields
 
 PREFIX = "/api/2/search/things"
@@ -53,7 +53,7 @@ Fields = Annotated[
     str | None,
     Query(
         description="The members to show, such as `thingId,attributes/room`. Those that begin with `_` are only shown when "
-        "they are named: `_revision`, `_created`, `_modified`, `_namespace`, `_metadata`.",
+        "they are named: `_revision`, `_created`, `_modified`, `_namespace`, `_lifecycle`, `_metadata`, `_policy`.",
         examples=["thingId,attributes(room,size)"],
         max_length=10_000,
     ),
@@ -62,7 +62,8 @@ Options = Annotated[
     str | None,
     Query(
         description="`size(n)`: the page size, at most 200, default 25. `sort(+path,-path)`: the order, default `thingId`. "
-        "`cursor(…)`: the page after the one that had this cursor; filter, namespaces and order must be the same.",
+        "`cursor(…)`: the page after the one that had this cursor, which contains filter, namespaces and order; they may be "
+        "repeated. `limit(offset,count)`: a page by its offset, instead of `size` and `cursor`; slow for large offsets.",
         examples=["size(50),sort(-attributes/size,+thingId)"],
         max_length=20_000,
     ),
@@ -82,7 +83,7 @@ Subjects = Annotated[
     Query(
         alias="as",
         default_factory=list,
-        description="Authorization subject to search with instead of the token's own subjects; may be repeated. "
+        description="Authorization subject to use instead of the token's own subjects; may be repeated. "
         "For admins only; the audit log records the user and the subjects.",
         examples=[["integration:fleet"]],
         max_length=_MOST_SUBJECTS,
@@ -116,7 +117,7 @@ def router(searches: SearchRequests) -> APIRouter:
         wait: Timeout = None,
     ) -> Response:
         inquiry = HttpSearch(
-            subjects=_subjects(request, subjects),
+            subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
             options=option,
@@ -124,8 +125,10 @@ def router(searches: SearchRequests) -> APIRouter:
             selection=_selection(fields),
             seconds=_seconds(wait),
         )
-        found = HttpSearchPage(b"[]", None) if inquiry.namespaces == frozenset() else await searches.things(inquiry)
+        found = NO_THINGS if inquiry.namespaces == frozenset() else await searches.things(inquiry)
         shown: dict[str, Any] = {"items": msgspec.Raw(found.items)}
+        if found.next_offset is not None:
+            shown["nextPageOffset"] = found.next_offset
         if found.cursor is not None:
             shown["cursor"] = found.cursor
         return JsonResponse(shown)
@@ -145,7 +148,7 @@ def router(searches: SearchRequests) -> APIRouter:
         request: Request, subjects: Subjects, filter: Filter = None, namespaces: Namespaces = None, wait: Timeout = None
     ) -> Response:
         inquiry = HttpSearch(
-            subjects=_subjects(request, subjects),
+            subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
             namespaces=_namespaces(namespaces),
@@ -174,7 +177,7 @@ def router(searches: SearchRequests) -> APIRouter:
         wait: Timeout = None,
     ) -> Response:
         inquiry = HttpSearch(
-            subjects=_subjects(request, subjects),
+            subjects=searching_subjects(request, subjects),
             instead=caller_of(request).name if subjects else None,
             filter=filter,
             options=option,
@@ -186,7 +189,7 @@ def router(searches: SearchRequests) -> APIRouter:
     return api
 
 
-def _subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
+def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
     """Return the subjects of a search.
 
     Raises OperationRefused if there are none, or if only admins may name them.

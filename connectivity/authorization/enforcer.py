@@ -261,18 +261,17 @@ class Enforcer:
         seen = self.view(metadata, path, subjects)
         if seen is metadata or seen is DROP:
             return {} if seen is DROP else metadata
-        return _without_emptied(seen, metadata)
+        return _without_empty(seen)
 
 
-def _without_emptied(seen: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an object without objects that had members and have none left."""
+def _without_empty(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object without empty objects, since they may be what is left of unreadable parts."""
     found: dict[str, Any] = {}
-    for key, member in seen.items():
-        if isinstance(member, Mapping) and whole[key]:
-            if left := _without_emptied(member, whole[key]):
-                found[key] = left
-        else:
+    for key, member in metadata.items():
+        if not isinstance(member, Mapping):
             found[key] = member
+        elif left := _without_empty(member):
+            found[key] = left
     return found
 
 

@@ -1,25 +1,32 @@
-"""A policy together with the policies that it imports (Ditto protocol, imports).
+"""The effective entries of a policy: own and imported ones, with their references merged (Ditto).
 
-`resolve_imports` adds imported entries to a policy's own, as `policy-view: resolved` shows them, under labels that
-clients cannot choose. `effective` returns the enforced entries, with references resolved: an entry that references
-another one shares its subjects and resources, one level deep. Imported are `implicit` entries, and `explicit` ones that
-the import names, but not what the imported policy imports itself, except by `transitiveImports`. Missing policies and
-cycles are skipped. A `Lookup` supplies the policies, and so learns all dependencies, missing policies included. How much is
-read and applied is bounded; `enforced` returns what applies of a policy whose imports have grown beyond that.
+`effective_entries` is the one place with these rules, a pure function of the policies that a `Lookup` returns. Imported are
+`implicit` entries, and `explicit` ones that the import names; of the imports of an imported policy, those that
+`transitiveImports` names. A reference merges another entry into its own one, one level deep; `allowedAdditions` of the
+other one limits what remains of the own one. Missing policies and entries, entries that are `never` importable, and cycles
+are skipped. The `Lookup` learns all dependencies, missing policies included. How much is read and applied is bounded;
+`enforced` returns what applies of a policy whose imports have grown beyond that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from typing import Any, Final, NamedTuple, TypeAlias
 
-Lookup: TypeAlias = Callable[[str], Mapping[str, Any] | None]
+Policy: TypeAlias = Mapping[str, Any]
+Entry: TypeAlias = Mapping[str, Any]
+
+Lookup: TypeAlias = Callable[[str], Policy | None]
 """Returns the state of the policy with an ID; None if it does not exist."""
 
-Policy: TypeAlias = Mapping[str, Any]
+Source: TypeAlias = tuple[str, str]
+"""An entry as it is stored: the ID of its policy, and its label there."""
 
 MOST_POLICIES: Final = 20
 """How many policies a policy may reach by its imports and by theirs, each way on its own."""
+
+MOST_LEVELS: Final = 10
+"""How many levels of `transitiveImports` are followed."""
 
 MOST_PERMISSIONS: Final = 5_000
 """How many permissions may apply: subjects times the segments of resources, over all policy entries.
@@ -27,108 +34,204 @@ MOST_PERMISSIONS: Final = 5_000
 It bounds the time that it takes to compile a policy.
 """
 
+IMPLICIT, EXPLICIT, NEVER = "implicit", "explicit", "never"
+ADDITIONS: Final = ("subjects", "resources", "namespaces")
+"""The parts of an entry that references merge, and that `allowedAdditions` names."""
+
+_ALLOWED: Final = "allowedAdditions"
+
 _LEAST_BY_ENTRY: Final = 3
 """How many permissions an entry adds at least: it takes as long to compile."""
 
 
-class ImportedEntry(NamedTuple):
-    """An entry that is taken of a policy: under which label there, and under which one here."""
+class EffectiveEntry(NamedTuple):
+    """An entry that applies, with what its references merge into it.
 
-    policy_id: str
-    label: str
-    here: str
-    entry: Mapping[str, Any]
+    `path`: the imported policies on the way to it, and its label. `sources`: the stored entries that it consists of, the
+    entry itself first.
+    """
+
+    path: tuple[str, ...]
+    sources: tuple[Source, ...]
+    entry: Entry
+
+    @property
+    def label(self) -> str:
+        """The label in the importing policy, which clients cannot choose."""
+        *imports, label = self.path
+        return "".join(f"imported-{id}-" for id in imports) + label
+
+
+_Imported: TypeAlias = dict[tuple[str, ...], EffectiveEntry]
+"""Imported entries by path."""
 
 
 class PolicySize:
     """The numbers of policies reached and of permissions, until one exceeds its bound."""
 
-    __slots__ = ("_segments", "permissions", "policies")
+    __slots__ = ("permissions", "policies")
 
     def __init__(self) -> None:
         self.policies = self.permissions = 0
-        self._segments: dict[int, int] = {}
-        """The segments of resources that several entries share."""
 
     @property
     def is_too_large(self) -> bool:
         return self.policies > MOST_POLICIES or self.permissions > MOST_PERMISSIONS
 
-    def add(self, entry: Mapping[str, Any]) -> None:
+    def add(self, entry: Entry) -> None:
         """Count the permissions of an entry, or its namespaces if there are more."""
         found = 0
         if subjects := entry["subjects"]:
-            resources = entry["resources"]
-            segments = self._segments.get(id(resources))
-            if segments is None:
-                segments = self._segments[id(resources)] = "".join(resources).count("/")
-            found = len(subjects) * segments
+            found = len(subjects) * "".join(entry["resources"]).count("/")
         self.permissions += max(_LEAST_BY_ENTRY, found, len(entry.get("namespaces", ())))
 
-
-def imported_entries(policy: Policy, lookup: Lookup, size: PolicySize | None = None) -> Iterator[ImportedEntry]:
-    """Return the entries that a policy imports, references to them included, but not beyond the bounds."""
-    size = PolicySize() if size is None else size
-    for imported, wanted in policy["imports"].items():
-        yield from _entries_of_import(imported, wanted, lookup, (policy["policyId"],), size)
-    for entry in policy["entries"].values():
-        for reference in entry.get("references", ()):
-            if (found := _find_referenced(policy, reference, lookup)) is not None and "import" in reference:
-                yield ImportedEntry(reference["import"], reference["entry"], "", found)
+    def add_merge(self, entry: Entry) -> None:
+        """Count what of an entry is merged into another one, by the time that it takes."""
+        resources = entry.get("resources", {}).values()
+        found = sum(1 + len(each["grant"]) + len(each["revoke"]) for each in resources)
+        found += len(entry.get("subjects", ())) + len(entry.get("namespaces", ()))
+        self.permissions += max(_LEAST_BY_ENTRY, found)
 
 
-def _entries_of_import(
-    imported: str, wanted: Mapping[str, Any], lookup: Lookup, way: tuple[str, ...], size: PolicySize
-) -> Iterator[ImportedEntry]:
-    """Return the entries of one import. `way`: the policies that led here."""
-    if imported in way or size.is_too_large:
-        return
-    size.policies += 1
-    if size.is_too_large or (policy := lookup(imported)) is None:
-        return
-    for label, entry in policy["entries"].items():
-        importable = entry["importable"]
-        if importable == "implicit" or (importable == "explicit" and label in wanted["entries"]):
-            size.add(entry)
-            if size.is_too_large:
+def effective_entries(
+    policy: Policy,
+    lookup: Lookup,
+    size: PolicySize | None = None,
+    is_readable: Callable[[Source], bool] | None = None,
+) -> Sequence[EffectiveEntry]:
+    """Return the entries of a policy that apply: its own ones, then imported ones.
+
+    Some are missing if `size` is too large in the end. Imported and referenced entries that are not readable are left out.
+    """
+    resolution = _Resolution(lookup, PolicySize() if size is None else size, is_readable)
+    id = policy["policyId"]
+    imported = resolution.imports(policy, policy["imports"].keys() - {id}, frozenset((id,)), 0)
+    return [*resolution.own(policy, policy["entries"], imported), *imported.values()]
+
+
+class _Resolution:
+    """The resolution of one policy, which stops when it is too large."""
+
+    __slots__ = ("_is_readable", "_lookup", "_size")
+
+    def __init__(self, lookup: Lookup, size: PolicySize, is_readable: Callable[[Source], bool] | None) -> None:
+        self._lookup = lookup
+        self._size = size
+        self._is_readable = is_readable
+
+    def imports(self, policy: Policy, wanted: Set[str], visited: frozenset[str], level: int) -> _Imported:
+        """Return the entries of some of a policy's imports. `visited`: the policies on the way there."""
+        found: _Imported = {}
+        for id, about in policy["imports"].items():
+            if id in wanted:
+                found.update(self._import(id, about, visited | {id}, level))
+        return found
+
+    def _import(self, id: str, about: Mapping[str, Any], visited: frozenset[str], level: int) -> _Imported:
+        if self._size.is_too_large:
+            return {}
+        self._size.policies += 1
+        if self._size.is_too_large or (policy := self._lookup(id)) is None:
+            return {}
+        below: _Imported = {}
+        further = frozenset(about.get("transitiveImports", ())) - visited
+        if further and level < MOST_LEVELS:
+            below = self.imports(policy, further, visited, level + 1)
+        taken = [
+            label
+            for label, entry in policy["entries"].items()
+            if entry["importable"] == IMPLICIT or (entry["importable"] == EXPLICIT and label in about["entries"])
+            if self._is_readable is None or self._is_readable((id, label))
+        ]
+        found: _Imported = {}
+        for each in self.own(policy, taken, below):
+            # References belong to the policy that declares them.
+            entry = {name: part for name, part in each.entry.items() if name != "references"}
+            found[id, *each.path] = EffectiveEntry((id, *each.path), each.sources, entry)
+        for path, each in below.items():
+            # An import names entries of its own policy alone.
+            if each.entry["importable"] == IMPLICIT:
+                found[id, *path] = each._replace(path=(id, *path))
+        return found
+
+    def own(self, policy: Policy, labels: Collection[str], imported: _Imported) -> Iterator[EffectiveEntry]:
+        """Return some of a policy's own entries, with what they refer to."""
+        for label in labels:
+            if self._size.is_too_large:
                 return
-            yield ImportedEntry(imported, label, f"imported-{imported}-{label}", entry)
-    for further in wanted.get("transitiveImports", ()):
-        if (also := policy["imports"].get(further)) is not None:
-            for found in _entries_of_import(further, also, lookup, (*way, imported), size):
-                yield found._replace(here=f"imported-{imported}-{found.here}")
+            entry: Entry = policy["entries"][label]
+            sources: tuple[Source, ...] = ((policy["policyId"], label),)
+            if references := entry.get("references"):
+                others = list(self._referenced(policy, references, imported))
+                entry = self._merged(entry, [other.entry for other in others])
+                sources += tuple(source for other in others for source in other.sources)
+            self._size.add(entry)
+            yield EffectiveEntry((label,), sources, entry)
+
+    def _referenced(
+        self, policy: Policy, references: Sequence[Mapping[str, str]], imported: _Imported
+    ) -> Iterator[EffectiveEntry]:
+        """Return the entries that references name, each once: thousands to the same entry fit into a policy."""
+        own = policy["policyId"]
+        for id, label in dict.fromkeys((each.get("import"), each["entry"]) for each in references):
+            if id is not None:
+                if (found := imported.get((id, label))) is not None:
+                    yield found
+                continue
+            entry = policy["entries"].get(label)
+            if entry is None or entry["importable"] == NEVER:
+                continue
+            if self._is_readable is None or self._is_readable((own, label)):
+                yield EffectiveEntry((label,), ((own, label),), entry)
+
+    def _merged(self, entry: Entry, others: Sequence[Entry]) -> Entry:
+        """Return an entry with others merged into it; a subject is taken from the first that has it."""
+        limits = [each[_ALLOWED] for each in others if each.get(_ALLOWED) is not None]
+        own = {part: entry[part] for part in ADDITIONS if part in entry and all(part in limit for limit in limits)}
+        subjects: dict[str, Any] = {}
+        resources: dict[str, Any] = {}
+        namespaces: dict[str, None] = {}
+        for each in (*others, own):
+            self._size.add_merge(each)
+            if self._size.is_too_large:
+                break
+            for subject, about in each.get("subjects", {}).items():
+                subjects.setdefault(subject, about)
+            for key, permissions in each.get("resources", {}).items():
+                resources[key] = _united(resources[key], permissions) if key in resources else permissions
+            namespaces.update(dict.fromkeys(each.get("namespaces", ())))
+        merged = {**entry, "subjects": subjects, "resources": resources, "namespaces": list(namespaces)}
+        if not namespaces:
+            del merged["namespaces"]
+        if limits:
+            # These limits also apply to an entry that refers to this one.
+            limits += [entry[_ALLOWED]] if entry.get(_ALLOWED) is not None else []
+            merged[_ALLOWED] = [part for part in ADDITIONS if all(part in limit for limit in limits)]
+        return merged
 
 
-def resolve_imports(
-    policy: Policy, lookup: Lookup, is_shown: Callable[[ImportedEntry], bool] = lambda _: True
-) -> Policy:
-    """The policy with the imported entries behind its own: those of them that are shown."""
-    if not policy["imports"]:
-        return policy
-    entries = dict(policy["entries"])
-    entries.update(
-        (found.here, found.entry) for found in imported_entries(policy, lookup) if found.here and is_shown(found)
-    )
-    return {**policy, "entries": entries}
+def _united(one: Mapping[str, Sequence[str]], other: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return all grants and all revokes of two statements about the same resource."""
+    return {name: list(dict.fromkeys((*one[name], *other[name]))) for name in ("grant", "revoke")}
 
 
 def effective(policy: Policy, lookup: Lookup) -> tuple[Policy, PolicySize]:
     """Return the policy with every entry that applies, and its size.
 
-    Entries are its own, imported ones, and those that references share. Of a policy that is too large a part is returned.
+    Of a policy that is too large a part is returned.
     """
     size = PolicySize()
-    for entry in policy["entries"].values():
-        size.add(entry)
-    if size.is_too_large or not (
-        policy["imports"] or any(entry.get("references") for entry in policy["entries"].values())
-    ):
+    if not policy["imports"] and not any(entry.get("references") for entry in policy["entries"].values()):
+        for entry in policy["entries"].values():
+            size.add(entry)
         return policy, size
-    entries = dict(policy["entries"])
-    entries.update((found.here, found.entry) for found in imported_entries(policy, lookup, size) if found.here)
-    for number, joint in enumerate(_joint_entries(policy, lookup, size)):
-        # No label of a client has a slash in it.
-        entries[f"/{number}"] = joint
+    entries: dict[str, Entry] = {}
+    for found in effective_entries(policy, lookup, size):
+        label = found.label
+        while label in entries:
+            # IDs and labels can form the same text. No label of a client has a slash in it.
+            label += "/"
+        entries[label] = found.entry
     return {**policy, "entries": entries}, size
 
 
@@ -165,84 +268,12 @@ def _about_policies(policy: Policy) -> Policy:
     return {**policy, "entries": entries}
 
 
-def _joint_entries(policy: Policy, lookup: Lookup, size: PolicySize) -> Iterator[Mapping[str, Any]]:
-    """Return what the entries share by references, but not beyond the bounds."""
-    for entry in policy["entries"].values():
-        for reference in _distinct(entry.get("references", ())):
-            if (other := _find_referenced(policy, reference, lookup)) is None:
-                continue
-            # To compare namespaces is work too.
-            size.permissions += len(entry.get("namespaces", ())) + len(other.get("namespaces", ()))
-            if size.is_too_large:
-                return
-            for joint in _joint_resources(entry, other, _allowed_additions(reference, other)):
-                size.add(joint)
-                if size.is_too_large:
-                    return
-                yield joint
-
-
-def _distinct(references: Sequence[Mapping[str, str]]) -> Iterator[Mapping[str, str]]:
-    """Each reference once: thousands of one and the same fit into a policy, and each would be worked out."""
-    return iter({(reference.get("import"), reference["entry"]): reference for reference in references}.values())
-
-
-def _find_referenced(policy: Policy, reference: Mapping[str, str], lookup: Lookup) -> Mapping[str, Any] | None:
-    """The entry that a reference means, if it is there and may be had."""
-    if (imported := reference.get("import")) is None:
-        own: Mapping[str, Any] | None = policy["entries"].get(reference["entry"])
-        return own
-    other = lookup(imported) if imported in policy["imports"] and imported != policy["policyId"] else None
-    entry: Mapping[str, Any] | None = other["entries"].get(reference["entry"]) if other is not None else None
-    return None if entry is None or entry["importable"] == "never" else entry
-
-
-def _allowed_additions(reference: Mapping[str, str], other: Mapping[str, Any]) -> Sequence[str]:
-    """Return what the referencing entry may add to the other one; within a policy everything."""
-    every = ("subjects", "resources")
-    if "import" not in reference:
-        return every
-    found: Sequence[str] | None = other.get("allowedAdditions")
-    return every if found is None else found
-
-
-def _joint_resources(
-    entry: Mapping[str, Any], other: Mapping[str, Any], allowed: Sequence[str]
-) -> Iterator[Mapping[str, Any]]:
-    """Return what two entries give together that neither gives alone."""
-    namespaces = _both(entry.get("namespaces") or [], other.get("namespaces") or [])
-    if namespaces is None:
-        return
-    if "subjects" in allowed:
-        yield {"subjects": entry["subjects"], "resources": other["resources"], "namespaces": namespaces}
-    if "resources" in allowed:
-        yield {"subjects": other["subjects"], "resources": entry["resources"], "namespaces": namespaces}
-
-
 def matches(pattern: str, namespace: str) -> bool:
     """`acme.plant` is that namespace alone; `acme.*` every one below `acme`, but not `acme` itself."""
     return namespace.startswith(pattern[:-1]) if pattern.endswith(".*") else namespace == pattern
 
 
-def holds_in(entry: Mapping[str, Any], namespace: str) -> bool:
+def holds_in(entry: Entry, namespace: str) -> bool:
     """Whether an entry applies to an entity of this namespace."""
     patterns = entry.get("namespaces")
     return not patterns or any(matches(pattern, namespace) for pattern in patterns)
-
-
-def _both(one: Sequence[str], other: Sequence[str]) -> list[str] | None:
-    """Return the namespace patterns common to both lists; an empty list means all, None means none."""
-    if not one or not other:
-        return list(one or other)
-    return list(dict.fromkeys((*_within(one, other), *_within(other, one)))) or None
-
-
-def _within(patterns: Sequence[str], others: Sequence[str]) -> Iterator[str]:
-    """Return the patterns that match no other namespaces than those of another list."""
-    known = set(others)
-    above = {other[:-1] for other in others if other.endswith(".*")}
-    lengths = {len(prefix) for prefix in above}
-    for pattern in patterns:
-        ends = (end for end, sign in enumerate(pattern, 1) if sign == "." and end in lengths)
-        if pattern in known or any(pattern[:end] in above for end in ends):
-            yield pattern

@@ -12,11 +12,16 @@ from enum import Enum
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias
 
+from cachetools import FIFOCache
+
 from connectivity.config.quotas import QuotaRule
 from connectivity.security.creation import NamePatterns
 
 NEARLY = 90
 """The percentage of a quota from which on it is nearly used."""
+
+MOST_NAMES = 10_000
+"""The most names whose rules are remembered. Clients choose names, such as the namespaces of a search."""
 
 
 class QuotaHolder(str, Enum):
@@ -148,7 +153,7 @@ class Quotas:
         ]
         self.is_empty = not self._rules
         """Whether there is no rule."""
-        self._found: dict[tuple[QuotaHolder, str], QuotaRule | None] = {}
+        self._found: FIFOCache[tuple[QuotaHolder, str], QuotaRule | None] = FIFOCache(MOST_NAMES)
         self._stored = QuotaCounts()
         self._daily = QuotaCounts()
         self._open = QuotaCounts()
@@ -257,7 +262,6 @@ class Quotas:
             return
         self._stored = counts
         self._replaced_by = self.begun
-        self._found.clear()
         for growth in meanwhile or ():
             self._add({key: added for key, added in growth.items() if key[2].is_stored})
 

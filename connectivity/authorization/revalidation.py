@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -69,6 +69,9 @@ class PolicyChangeNotifier:
                 log.exception("policy change not processed")
 
 
+_MOST_OUTDATED: Final = 64
+"""How many outdated entries, or as many as current ones, the heap of expiries may have."""
+
 ROUND = 60
 """After how many sweeps all have been checked."""
 
@@ -118,16 +121,19 @@ class AccessRevalidation(ABC, Generic[Judged]):
         if not len(self._all):
             self._notifier.watch(self._changed)
         self._all.note(judged, upon)
-        self._expires.pop(judged, None)
-        if expires is not None:
+        if expires is None:
+            self._expires.pop(judged, None)
+        elif self._expires.get(judged) != expires:
             self._expires[judged] = expires
             heappush(self._expiring, (expires, next(self._numbers), judged))
+        self._remove_outdated()
 
     def forget(self, judged: Judged) -> None:
         """Remove a check."""
         self._all.forget(judged)
         self._owed.pop(judged, None)
         self._expires.pop(judged, None)
+        self._remove_outdated()
         if not len(self._all):
             self._notifier.leave(self._changed)
 
@@ -157,8 +163,15 @@ class AccessRevalidation(ABC, Generic[Judged]):
         while self._expiring and self._expiring[0][0] <= newest:
             expires, _, judged = heappop(self._expiring)
             if self._expires.get(judged) == expires:
+                del self._expires[judged]
                 found[judged] = None
         return found
+
+    def _remove_outdated(self) -> None:
+        """Remove outdated entries from the heap when they are the most: expiries may be years ahead."""
+        if len(self._expiring) > 2 * len(self._expires) + _MOST_OUTDATED:
+            self._expiring = [(expires, next(self._numbers), judged) for judged, expires in self._expires.items()]
+            heapify(self._expiring)
 
     def _depends_on_others(self, judged: Judged) -> bool:
         """Whether the dependencies have changed since they were noted."""

@@ -28,9 +28,11 @@ from connectivity.sources.deduplication import DeduplicationKey
 from connectivity.sources.delivery import InboundDelivery
 from connectivity.store.store import Store
 from connectivity.twins.decider import Decider
+from mappings.ids import EntityId, EntityType
 from mappings.model.headers import FIELDS, address_headers
 from mappings.model.signals import Command, ErrorResponse, Headers
 from spark_store.errors import StoreUnavailable
+from spark_store.history.replay import state_text
 from spark_store.records import Change, EventCause, StoredAnswer
 
 log = structlog.get_logger(__name__)
@@ -65,6 +67,14 @@ def foreign_labels(labels: Sequence[str]) -> list[str]:
 
 
 _HEADERS_TOO_LARGE = 431
+
+
+def refusal_of(command: Command, refused: TwinError) -> ErrorResponse:
+    """Return the error response to a refused command."""
+    headers = address_headers(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
+    if refused.etag is not None:
+        headers = {**headers, "etag": refused.etag}
+    return ErrorResponse(command.entity, refused.group, refused.fault, headers)
 
 
 class Sender(msgspec.Struct, frozen=True):
@@ -107,10 +117,7 @@ class CommandExecutor:
                 if name is not None:
                     answer = StoredAnswer(name, encode_response(decision.response, command))
         except TwinError as refused:
-            headers = (
-                address_headers(command.headers) if refused.fault.status == _HEADERS_TOO_LARGE else command.headers
-            )
-            return ErrorResponse(command.entity, refused.group, refused.fault, headers)
+            return refusal_of(command, refused)
         except StoreUnavailable:
             raise
         except Exception:
@@ -121,6 +128,8 @@ class CommandExecutor:
             cause = (
                 cause_of(command.headers, sender.labels, arrival.route.connection_id, subjects) if needs_cause else None
             )
+            if cause is not None and decision.events[-1].is_deletion:
+                cause = cause._replace(last=self._last_state(command.entity))
             creator = subjects[0] if undo is not None else None
             permissions, is_reference = decision.permissions, decision.is_reference
             change = Change(decision.events, decision.snapshots, answer, cause, permissions, creator, is_reference)
@@ -130,3 +139,8 @@ class CommandExecutor:
                 batch.undo.append(undo)
             batch.announcements += decision.announcements
         return decision.response
+
+    def _last_state(self, entity: EntityId) -> bytes | None:
+        """Return the state of a thing before its deletion, for the extra fields of targets."""
+        before = self._store.snapshot(entity) if entity.type is EntityType.THING else None
+        return state_text(before) if before is not None else None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import structlog
 
-from connectivity.dispatch.command_executor import CommandExecutor, Sender
+from connectivity.dispatch.command_executor import CommandExecutor, Sender, refusal_of
 from connectivity.dispatch.effects import (
     Batch,
     CommandResponse,
@@ -145,7 +145,7 @@ class CommandHandler:
             try:
                 self._decider.decide(command, subjects)
             except TwinError as refused:
-                return _refusal(command, refused)
+                return refusal_of(command, refused)
         return ErrorResponse(command.entity, command.entity.type.group, fault, command.headers)
 
     def _query_device(self, command: Command, received_signal: ReceivedSignal, arrival: InboundDelivery) -> Effect:
@@ -159,7 +159,7 @@ class CommandHandler:
             query = LiveCommand(command.entity, command.action, command.path, None, headers, fields=command.fields)
             live_delivery = self._request_reply.prepare(query, route, arrival)
         except TwinError as refused:
-            return RespondEffect(arrival, _refusal(command, refused), route)
+            return RespondEffect(arrival, refusal_of(command, refused), route)
         if isinstance(live_delivery, ErrorResponse):
             return RespondEffect(arrival, live_delivery, route)
         if live_delivery.pending is not None and command.headers.get("live-channel-timeout-strategy") == "use-twin":
@@ -173,7 +173,7 @@ class CommandHandler:
         try:
             query = self._decider.needed_past(command, arrival.received.subjects)
         except TwinError as refused:
-            return RespondEffect(arrival, _refusal(command, refused), received_signal.route)
+            return RespondEffect(arrival, refusal_of(command, refused), received_signal.route)
         if query is None:
             return self._execute(command, received_signal, arrival, batch, self._requested_acks(command, arrival))
         return ForwardEffect(
@@ -197,7 +197,7 @@ class CommandHandler:
             past = await state_at(self._store, query)
             response = self._decider.show_past(command, arrival.received.subjects, past).response
         except TwinError as refused:
-            response = _refusal(command, refused)
+            response = refusal_of(command, refused)
         except HistoryUnavailable as error:
             log.error(
                 "history unavailable",
@@ -210,7 +210,3 @@ class CommandHandler:
             log.exception("past state not retrieved", **log_fields(arrival, command.headers))
             response = internal_error_of(command)
         self._responder.carry_out(RespondEffect(arrival, response, received_signal.route))
-
-
-def _refusal(command: Command, refused: TwinError) -> ErrorResponse:
-    return ErrorResponse(command.entity, refused.group, refused.fault, command.headers)

@@ -49,6 +49,7 @@ from connectivity.transports.base import Outcome, ignore_outcome
 from connectivity.twins.access import may_acknowledge, may_receive, may_send, readable_response
 from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import WithoutPast
+from connectivity.twins.preconditions import CONDITION, condition_fault
 from mappings.errors import Fault
 from mappings.ids import LIVE_RESPONSE, EntityId, EntityType, parse_entity_id
 from mappings.model.signals import (
@@ -126,6 +127,14 @@ class _CurrentThing(WithoutPast):
 
     def now(self) -> datetime:
         return utc_now()
+
+    def condition_fault(self, signal: Live, subjects: Sequence[str]) -> Fault | None:
+        """Return the fault if the condition of a signal that may be sent prevents it."""
+        thing, enforcer = self.thing, self.permissions_now
+        is_creation = isinstance(signal, LiveCommand) and signal.action == "create"
+        if thing is None or enforcer is None or is_creation:
+            return None
+        return condition_fault(signal, subjects, thing, enforcer, self.now())
 
 
 class RequestReply:
@@ -226,7 +235,10 @@ class RequestReply:
         if isinstance(requested, Fault):
             return self._error_response(signal, requested, Outcome.DROPPED, arrival)
         current = _CurrentThing.of(signal.entity, self._world)
-        fault = may_send(signal, arrival.received.subjects, current)
+        subjects = arrival.received.subjects
+        fault = may_send(signal, subjects, current)
+        if fault is None and CONDITION in signal.headers:
+            fault = current.condition_fault(signal, subjects)
         is_awaited = bool(requested.labels) or requested.is_answered
         if fault is None and is_awaited and not isinstance(signal, LiveEvent):
             fault = self.duplicate(signal, arrival)

@@ -1,9 +1,10 @@
 """Takes the deliveries of a link to the dispatcher, in the order in which they arrive.
 
-A `SourceConsumer` consumes what one link delivers for one source. While the store cannot write, the `RetryBuffer` of the
-connection holds the deliveries of all of its consumers, makes the consumers wait, and later processes the deliveries in
-order of arrival. So deliveries about one entity stay in order, whichever client or source they arrive by. It also rejects
-deliveries that nothing settles, as the last resort.
+A `SourceConsumer` consumes what one link delivers for one source. The users of a listener do not wait for each other: each
+has a queue of its own, and `connectivity.sources.turns` divides the time. While the store cannot write, the `RetryBuffer`
+of the connection holds the deliveries of all of its consumers, makes the consumers wait, and later processes the deliveries
+in order of arrival. So deliveries about one entity stay in order, whichever client or source they arrive by. It also
+rejects deliveries that nothing settles, as the last resort.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from time import monotonic, time_ns
 from typing import Any
@@ -184,6 +185,9 @@ class SourceConsumer:
         self._link: Link | None = None
         self._unsettled: deque[Delivery] = deque()
         """In order of arrival; settled ones leave when they are the first."""
+        self._queues: dict[Hashable, deque[Delivery]] = {}
+        """The waiting deliveries of each user of a listener, while a task processes them."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self.working_since = monotonic()
         """Since when deliveries can be settled."""
 
@@ -227,40 +231,80 @@ class SourceConsumer:
         self._task, self._link = asyncio.current_task(), link
         throttled = link.throttled
         buffer = self._retry_buffer
-        turns = buffer.turns
         buffer.enter(self)
         try:
             async for deliveries in link.consume(self.source):
-                started = time_ns()
-                self.unsettled()
-                self._unsettled += deliveries
                 if (minutes := link.throttled) != throttled:
                     self._reader.note_throttled(minutes - throttled)
                     throttled = minutes
-                await self._reader.route.outbox.wait_for_room()
-                # The source waits for mapping scripts, so that its deliveries stay in order.
-                prepared = await self._reader.prepare(deliveries)
-                user = buffer.user_turns if (peer := deliveries[0].user) is None else turns.user(peer)
-                end = 0
-                while end < len(deliveries):
-                    if end:
-                        await asyncio.sleep(0)
-                    if turns.alone is not user or buffer.recovery is not None:
-                        await buffer.begin_turn(user)
-                    part = _ONLY if len(deliveries) == 1 else next_part(deliveries, end, user.most)
-                    end = part.stop
-                    try:
-                        inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
-                        buffer.process(inbound, partial(buffer.hold, dict.fromkeys(inbound, self)))
-                    finally:
-                        if turns.alone is not user:
-                            turns.end(user, end - part.start)
+                if deliveries[0].user is None:
+                    await self._process(deliveries, buffer.user_turns)
+                elif self._is_of_user_alone(deliveries):
+                    # The same without a task of its own.
+                    await self._process(deliveries, buffer.turns.user(deliveries[0].user))
+                else:
+                    for delivery in deliveries:
+                        self._enqueue(delivery)
         except asyncio.CancelledError:
             if self._error is not None:
                 raise self._error from None
             raise
         finally:
+            for task in self._tasks:
+                task.cancel()
             buffer.leave(self)
+
+    def _is_of_user_alone(self, deliveries: Sequence[Delivery]) -> bool:
+        """Whether no other user has to wait for these: one delivery of the only user, which no script reads."""
+        turns = self._retry_buffer.turns
+        if len(deliveries) > 1 or self._queues or self._reader.has_scripts or turns.alone is None:
+            return False
+        return turns.alone is turns.user(deliveries[0].user)
+
+    def _enqueue(self, delivery: Delivery) -> None:
+        """Add a delivery to the queue of its user, which a task processes until it is empty."""
+        if (queue := self._queues.get(delivery.user)) is not None:
+            queue.append(delivery)
+            return
+        queue = self._queues[delivery.user] = deque((delivery,))
+        task = asyncio.get_running_loop().create_task(self._process_queue(delivery.user, queue))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _process_queue(self, user: Hashable, queue: deque[Delivery]) -> None:
+        turns = self._retry_buffer.turns.user(user)
+        try:
+            while queue:
+                await self._process([queue.popleft() for _ in range(min(len(queue), MOST_DELIVERIES))], turns)
+        except Exception as error:
+            self.stop(error)
+        finally:
+            del self._queues[user]
+
+    async def _process(self, deliveries: Sequence[Delivery], user: UserTurns) -> None:
+        """Process the deliveries of one user in its turns."""
+        buffer = self._retry_buffer
+        turns = buffer.turns
+        started = time_ns()
+        self.unsettled()
+        self._unsettled += deliveries
+        await self._reader.route.outbox.wait_for_room()
+        # The user waits for mapping scripts, so that its deliveries stay in order.
+        prepared = await self._reader.prepare(deliveries)
+        end = 0
+        while end < len(deliveries):
+            if end:
+                await asyncio.sleep(0)
+            if turns.alone is not user or buffer.recovery is not None:
+                await buffer.begin_turn(user)
+            part = _ONLY if len(deliveries) == 1 else next_part(deliveries, end, user.most)
+            end = part.stop
+            try:
+                inbound = read(self._reader, deliveries[part], buffer.ledger, prepared[part], started)
+                buffer.process(inbound, partial(buffer.hold, dict.fromkeys(inbound, self)))
+            finally:
+                if turns.alone is not user:
+                    turns.end(user, end - part.start)
 
     def stop(self, error: Exception) -> None:
         """End `run` with this error, because the deliveries of the link cannot be processed."""

@@ -128,6 +128,8 @@ class SourceReader:
         self.is_enforcing = routes[0].source.enforcement is not None
         self._routes_with_prefix = list(zip(routes, _prefixes(routes), strict=True))
         self._routes_with_scripts = [route for route in routes if route.mapper.must_prepare]
+        self.has_scripts = bool(self._routes_with_scripts)
+        """Whether mapping scripts read the deliveries."""
         self.route = route = routes[0]
         source = route.source
         default = next((route for route in routes if route.mapper.is_default), None)
@@ -165,7 +167,7 @@ class SourceReader:
 
     async def prepare(self, deliveries: Sequence[Delivery]) -> Sequence[Preparation]:
         """Return the results of the mapping scripts for deliveries, in order; empty without scripts."""
-        if not self._routes_with_scripts:
+        if not self.has_scripts:
             return ()
         return await asyncio.gather(*map(self._prepare, deliveries))
 

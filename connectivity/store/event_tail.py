@@ -15,7 +15,7 @@ from mappings.ids import EntityId
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import statements
 from spark_store.journal.journal import Journal
-from spark_store.records import Change, HistoryStart, PublishedEvent, event_size
+from spark_store.records import Change, HistoryStart, PublishedEvent, published_size
 
 log = structlog.get_logger(__name__)
 
@@ -66,8 +66,9 @@ class EventTail:
         first = last - len(new) + 1
         if self._events and self._events[-1].seq != first - 1:
             self._discard()
-        self._events += [PublishedEvent(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
-        self._bytes += sum(event_size(event) for event, _ in new)
+        published = [PublishedEvent(seq, event, cause) for seq, (event, cause) in enumerate(new, first)]
+        self._events += published
+        self._bytes += sum(map(published_size, published))
         if len(self._events) > self._most or self._bytes > self._most_bytes:
             self._shorten()
         self.reach(last)
@@ -134,8 +135,8 @@ class EventTail:
     def _shorten(self) -> None:
         """Discard more than necessary, so that this is done rarely."""
         gone = max(0, len(self._events) - self._most * 7 // 8)
-        self._bytes -= sum(event_size(kept.event) for kept in self._events[:gone])
+        self._bytes -= sum(map(published_size, self._events[:gone]))
         while self._bytes > self._most_bytes * 7 // 8 and gone < len(self._events):
-            self._bytes -= event_size(self._events[gone].event)
+            self._bytes -= published_size(self._events[gone])
             gone += 1
         del self._events[:gone]

@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -31,9 +31,9 @@ from connectivity.subscriptions.feed import Feed, FeedFailed, FeedPosition, Page
 from connectivity.subscriptions.search_queue import MAX_RUNNING, MAX_WAITING, SearchQueue, User, search_metrics
 from connectivity.twins.access import ThingRights
 from connectivity.twins.context import CurrentStateLookup, StateLookup
-from connectivity.twins.retrieval import TIMESTAMP, shorten_timestamp
+from connectivity.twins.retrieval import LIFECYCLE, TIMESTAMP, readable_policy, shorten_timestamp
 from mappings.errors import Fault
-from mappings.ids import MAX_CACHED_LENGTH, EntityId
+from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
 from mappings.model.field_selector import FieldSelection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
@@ -52,14 +52,22 @@ _TIMES: Final = ("_created", "_modified")
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def item(hit: SearchHit, selection: FieldSelection | None) -> bytes:
+PolicyOf: TypeAlias = Callable[[EntityId], Any]
+"""Returns the readable part of a thing's policy; None for nothing."""
+
+
+def item(hit: SearchHit, selection: FieldSelection | None, policy_of: PolicyOf | None = None) -> bytes:
     """Return a thing for a page: its selected fields, or its document without special fields."""
     if selection is None and hit.text is not None:
         return hit.text
     thing = hit.thing
     if selection is None:
         return _encode({name: value for name, value in thing.items() if name[:1] != "_"})
-    result: dict[str, Any] = {**thing, "_namespace": hit.thing_id.partition(":")[0]}
+    result: dict[str, Any] = {**thing, "_namespace": hit.thing_id.partition(":")[0], "_lifecycle": LIFECYCLE}
+    if policy_of is not None and "_policy" in selection:
+        entity = parse_entity_id(EntityType.THING, hit.thing_id)
+        if entity is not None and (policy := policy_of(entity)) is not None:
+            result["_policy"] = policy
     for name in _TIMES:
         if name in selection and name in result:
             result[name] = shorten_timestamp(result[name])
@@ -266,9 +274,25 @@ class SearchFeed(Feed):
         """Return at most `limit` pages of about `max_bytes` together. Raises FeedFailed, StoreUnavailable."""
         if self._thing_id is not None:
             return await self._fill(position, limit, max_bytes)
-        request = self._request
-        async with self._service.searches.slot(request.subjects, request.question.namespaces):
+        async with self._slot():
             return await self._fill(position, limit, max_bytes)
+
+    async def page_at(self, offset: int, max_bytes: int) -> Page:
+        """Return the page after so many things. Raises FeedFailed, StoreUnavailable."""
+        async with self._slot():
+            place, budget = None, Budget(self._service.options.budget)
+            while offset:
+                try:
+                    result = await self._find(place, min(offset, AT_ONCE), budget, max_bytes)
+                except BudgetExceeded as error:
+                    raise FeedFailed(error.fault) from error
+                if result.is_last:
+                    return Page((), 0, PageEnd.END)
+                place, offset = result.end, offset - len(result.items)
+            return await self._fill(place or 0, 1, max_bytes)
+
+    def _slot(self) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._service.searches.slot(self._request.subjects, self._request.question.namespaces)
 
     async def _fill(self, position: FeedPosition, limit: int, max_bytes: int) -> Page:
         size, place = self._request.size, position or None
@@ -300,11 +324,11 @@ class SearchFeed(Feed):
             lookup = PointLookup(self._thing_id, service.world.snapshot)
             result = self._read(lookup, service.world, place, limit, budget, max_bytes)
             await service.store.barrier()
-            return self._slice(result, result.hits)
+            return self._slice(result, result.hits, service.world)
 
         def look(worker: SearchWorker) -> _Slice:
             result = self._read(worker.reading, worker.world, place, limit, budget, max_bytes)
-            return self._slice(result, worker.pace.each(result.hits))
+            return self._slice(result, worker.pace.each(result.hits), worker.world)
 
         return await service.look(self._request.subjects, look)
 
@@ -317,8 +341,14 @@ class SearchFeed(Feed):
             return ThingPage((), place, is_last=True)
         return search.page(question, ThingRights(world, subjects), place, limit, budget, max_bytes)
 
-    def _slice(self, result: ThingPage, hits: Iterable[SearchHit]) -> _Slice:
-        return _Slice([item(hit, self._request.selection) for hit in hits], result.place, result.is_last)
+    def _slice(self, result: ThingPage, hits: Iterable[SearchHit], world: StateLookup) -> _Slice:
+        selection, subjects = self._request.selection, self._request.subjects
+
+        def policy_of(entity: EntityId) -> Any:
+            snapshot = world.snapshot(entity)
+            return None if snapshot is None else readable_policy(snapshot, subjects, world)
+
+        return _Slice([item(hit, selection, policy_of) for hit in hits], result.place, result.is_last)
 
     def close(self) -> None:
         """Read no further slice."""

@@ -1,11 +1,11 @@
 """Searches of the HTTP API, which are answered at once, page by page.
 
-A page is the first one of a search; its cursor holds the place after it. That place may belong to a thing that the user
-has no permission to read, so a cursor is encrypted with a key of this process: it reveals nothing, cannot be forged, and is
-invalid after a restart. It is bound to the query, and contains the value of `time:now`, so that all pages answer one query.
+A page is the first one of a search; its cursor holds the query and the place after it, so that it can be given alone. That
+place may belong to a thing that the user has no permission to read, so a cursor is encrypted with a key of this process: it
+reveals nothing, cannot be forged, and is invalid after a restart. It is bound to the subjects, and contains the value of
+`time:now`, so that all pages answer one query.
 
-A search on behalf of others is written to the audit log before it starts: once an hour for the same names, so that a
-dashboard does not displace other entries.
+A search on behalf of others is written to the audit log before it starts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,7 @@ import msgspec
 
 from connectivity.errors import OperationRefused
 from connectivity.security.cipher import Cipher
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.aggregation_feed import FullScan
 from connectivity.subscriptions.feed import FeedFailed, PageEnd
 from connectivity.subscriptions.search_feed import SearchFeed, SearchRequest, SearchService, SearchWorker
@@ -32,10 +32,10 @@ from connectivity.twins.access import ThingRights
 from mappings.errors import Fault
 from mappings.model.field_selector import FieldSelection
 from spark_store.errors import InvalidOption, QueryError, StoreError
-from spark_store.records import AuditEntry
-from spark_store.rql.options import read_options
+from spark_store.rql.ast import Field, FieldKind
+from spark_store.rql.options import PageOptions, read_page_options
 from spark_store.rql.order import TypeRank
-from spark_store.rql.query import SearchHit, SortKey, SortValue, ThingQuery
+from spark_store.rql.query import SearchHit, SortField, SortKey, SortValue, ThingQuery
 from spark_store.rql.search_evaluator import read
 
 
@@ -60,31 +60,62 @@ class HttpSearch:
 class HttpSearchPage(NamedTuple):
     """A page of things, as the user can read them, and the cursor of the next one; None for the last.
 
-    `items` is a JSON array as text.
+    `items` is a JSON array as text. `next_offset` is the number of things before the next page, -1 for none; None if the
+    response does not tell it.
     """
 
     items: bytes
     cursor: str | None
+    next_offset: int | None = None
 
 
-_CURSOR: Final = re.compile(r"(?:^|,)cursor\((?P<cursor>[^,)\"\\]*)\)(?=,|$)")
+NO_THINGS: Final = HttpSearchPage(b"[]", None, -1)
+
+
 _MAX_CURSOR_LENGTH: Final = 16 * 1024
 """The longest cursor in characters, which has to fit into the head of a request."""
 
-_AUDIT_INTERVAL: Final = timedelta(hours=1)
-_MAX_AUDITED: Final = 1_000
-"""The most pairs of a user and names whose audit entry is remembered."""
 
-_Payload: Final = msgspec.json.Decoder(tuple[float, list[tuple[int, Any]]])
+_LONGEST_KEPT_FILTER: Final = 4_000
+"""The longest filter in characters that a cursor holds; of a longer one it holds the digest."""
+
+_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+class SearchCursor(msgspec.Struct, frozen=True, array_like=True):
+    """The contents of a cursor: the value of `time:now`, the query, and the place after the page.
+
+    A long filter is replaced by its digest. A field of the order is its kind, its path, and whether it is descending; a
+    value of the place is its rank and value.
+    """
+
+    now: float
+    filter: str | None
+    digest: str | None
+    namespaces: tuple[str, ...]
+    order: tuple[tuple[str, tuple[str, ...], bool], ...]
+    place: tuple[tuple[int, Any], ...]
+
+    @property
+    def sort_fields(self) -> tuple[SortField, ...]:
+        return tuple(SortField(Field(FieldKind(kind), path), is_descending) for kind, path, is_descending in self.order)
+
+    @property
+    def sort_key(self) -> SortKey:
+        return tuple(SortValue(TypeRank(rank), value) for rank, value in self.place)
+
+
+_read_cursor: Final = msgspec.json.Decoder(SearchCursor).decode
 
 
 class _ParsedSearch(NamedTuple):
-    """A parsed search: the request, the place where the page begins, and the contents of its cursor."""
+    """A parsed search: the request, the options of its page, and what its cursor needs besides."""
 
     request: SearchRequest
-    after: SortKey | None
+    options: PageOptions
+    filter: str | None
     now: datetime
-    bound: bytes
+    after: SortKey | None
 
 
 class SearchRequests:
@@ -97,31 +128,38 @@ class SearchRequests:
         *,
         page_bytes: int,
         count_timeout: float,
-        note: Callable[[AuditEntry], Awaitable[None]],
+        audit: BehalfAudit,
     ) -> None:
-        """`count_timeout`: the time limit for counting all matches. `note` adds to the audit log."""
+        """`count_timeout`: the time limit for counting all matches."""
         self._service = service
         self._now = now
         self._page_bytes = page_bytes
         self._count_timeout = count_timeout
         self._cursors = CursorCipher()
-        self._note = note
-        self._audited: dict[tuple[str, frozenset[str]], datetime] = {}
+        self._audit = audit
 
     async def things(self, search: HttpSearch) -> HttpSearchPage:
-        """Return the things that match, in order."""
         """Return the things that match, in order. Raises OperationRefused."""
         async with _as_operation_refused(search.seconds):
             parsed = await self._parse_and_audit(search)
-            feed = SearchFeed(self._service, parsed.request)
-            page = await feed.page(parsed.after or 0, 1, self._page_bytes)
-            cursor = None
-            if page.then is not PageEnd.END:
-                cursor = self._cursors.seal(page.position, parsed.now, parsed.bound)
-            return HttpSearchPage(page.elements[0] if page.elements else b"[]", cursor)
+            options, feed = parsed.options, SearchFeed(self._service, parsed.request)
+            if options.size == 0:
+                return NO_THINGS
+            if options.offset is not None:
+                page = await feed.page_at(options.offset, self._page_bytes)
+            else:
+                page = await feed.page(parsed.after or 0, 1, self._page_bytes)
+            if not page.elements:
+                return NO_THINGS
+            items, is_last = page.elements[0], page.then is PageEnd.END
+            cursor = next_offset = None
+            if not is_last and options.offset is None:
+                cursor = self._cursors.seal(_cursor(parsed, page.position), _bound(search.subjects))
+            if options.offset is not None or not (options.has_size or options.cursor is not None):
+                next_offset = -1 if is_last else (options.offset or 0) + len(_items(items))
+            return HttpSearchPage(items, cursor, next_offset)
 
     async def count(self, search: HttpSearch) -> int:
-        """Return the number of things that match; options are ignored."""
         """Return the number of things that match. Raises OperationRefused."""
         number = 0
 
@@ -138,9 +176,8 @@ class SearchRequests:
     async def plan(self, search: HttpSearch) -> Mapping[str, Any]:
         """Return the plan for the first page: `way`, `order`, `things`, `candidates`, `isIndexed`, `text`.
 
-        It contains numbers of things regardless of permissions.
+        It contains numbers of things regardless of permissions. Raises OperationRefused.
         """
-        """Return the plan for the first page. Raises OperationRefused."""
         async with _as_operation_refused(search.seconds):
             request = (await self._parse_and_audit(search)).request
             plan = await self._service.look(
@@ -161,33 +198,64 @@ class SearchRequests:
     async def _parse_and_audit(self, search: HttpSearch) -> _ParsedSearch:
         """Parse a search, and write it to the audit log if needed. Raises QueryError, StoreError."""
         parsed = self._parse(search)
-        if (by := search.instead) is not None:
-            now, key = self._now(), (by, frozenset(search.subjects))
-            if (before := self._audited.get(key)) is None or not timedelta() <= now - before < _AUDIT_INTERVAL:
-                names = ", ".join(sorted(key[1]))
-                await self._note(AuditEntry(now.isoformat(), by, "search on behalf of others", "", None, names))
-                if len(self._audited) >= _MAX_AUDITED:
-                    self._audited.clear()
-                self._audited[key] = now
+        if search.instead is not None:
+            await self._audit.record(search.instead, "search", search.subjects)
         return parsed
 
     def _parse(self, search: HttpSearch) -> _ParsedSearch:
         """Parse a search. Raises QueryError."""
-        text, cursor = split_options(search.options)
-        options = read_options(text)
-        namespaces = search.namespaces or frozenset()
-        known = [search.filter, sorted(namespaces), sorted(search.subjects), [_sort_key(it) for it in options.order]]
-        bound = sha256(msgspec.json.encode(known)).digest()
-        now, after = (self._now(), None) if cursor is None else self._cursors.open(cursor, bound, len(options.order))
-        predicate = None if search.filter is None else read(search.filter, now)
-        question = ThingQuery(predicate, options.order, namespaces)
-        return _ParsedSearch(
-            SearchRequest(question, options.size, search.selection, search.subjects), after, now, bound
-        )
+        options = read_page_options(search.options)
+        filter, namespaces, order = search.filter, search.namespaces or frozenset(), options.order
+        if options.cursor is None:
+            now, after = self._now(), None
+        else:
+            known = self._cursors.open(options.cursor, _bound(search.subjects))
+            filter = _filter_of(known, filter)
+            if options.has_order and options.order != known.sort_fields:
+                raise _invalid_cursor("The option 'sort' must not differ from the original query of the cursor.")
+            namespaces, order = frozenset(known.namespaces), known.sort_fields
+            now, after = datetime.fromtimestamp(known.now, UTC), known.sort_key
+        question = ThingQuery(None if filter is None else read(filter, now), order, namespaces)
+        request = SearchRequest(question, options.size, search.selection, search.subjects)
+        return _ParsedSearch(request, options, filter, now, after)
 
 
-def _sort_key(sorting: Any) -> list[Any]:
-    return [sorting.field.kind.value, sorting.field.path, sorting.is_descending]
+def _cursor(parsed: _ParsedSearch, place: SortKey) -> SearchCursor:
+    question, filter = parsed.request.question, parsed.filter
+    is_long = filter is not None and len(filter) > _LONGEST_KEPT_FILTER
+    return SearchCursor(
+        parsed.now.timestamp(),
+        None if is_long else filter,
+        _digest(filter) if filter is not None and is_long else None,
+        tuple(sorted(question.namespaces)),
+        tuple((it.field.kind.value, it.field.path, it.is_descending) for it in question.order),
+        tuple((int(each.rank), each.value) for each in place),
+    )
+
+
+def _filter_of(known: SearchCursor, given: str | None) -> str | None:
+    """Return the filter of a cursor, which a request may repeat. Raises InvalidOption."""
+    if known.digest is not None:
+        if given is None or _digest(given) != known.digest:
+            raise _invalid_cursor(
+                "The parameter 'filter' must be that of the original query, which is too long for a cursor."
+            )
+        return given
+    if given is not None and given != known.filter:
+        raise _invalid_cursor("The parameter 'filter' must not differ from the original query of the cursor.")
+    return known.filter
+
+
+def _digest(filter: str) -> str:
+    return sha256(filter.encode()).hexdigest()
+
+
+def _bound(subjects: Sequence[str]) -> bytes:
+    return sha256(msgspec.json.encode(sorted(subjects))).digest()
+
+
+def _invalid_cursor(description: str) -> InvalidOption:
+    return InvalidOption("The option 'cursor' is not valid for the search request.", description)
 
 
 @contextlib.asynccontextmanager
@@ -211,31 +279,16 @@ async def _as_operation_refused(seconds: float | None) -> AsyncIterator[None]:
         ) from None
 
 
-def split_options(text: str | None) -> tuple[str | None, str | None]:
-    """Return options without their cursor, and the cursor. Raises InvalidOption for several."""
-    if not text:
-        return None, None
-    text = text.lstrip(" \t\r\n\f")
-    cursors = list(_CURSOR.finditer(text))
-    if not cursors:
-        return text, None
-    if len(cursors) > 1:
-        raise InvalidOption("Too many cursor options.", "Found several cursors, expected at most one.")
-    (cursor,) = cursors
-    rest = text[: cursor.start()] + text[cursor.end() :]
-    return (rest.removeprefix(",") if cursor.start() == 0 else rest) or None, cursor["cursor"]
-
-
 class CursorCipher:
-    """Encrypts places into cursors."""
+    """Encrypts cursors."""
 
     @cached_property
     def _cipher(self) -> Cipher:
         return Cipher()
 
-    def seal(self, place: SortKey, now: datetime, bound: bytes) -> str:
-        """Return the cursor of a place, bound to the query `bound`. Raises InvalidOption."""
-        plain = msgspec.json.encode((now.timestamp(), [(int(each.rank), each.value) for each in place]))
+    def seal(self, cursor: SearchCursor, bound: bytes) -> str:
+        """Return the text of a cursor, bound to the subjects `bound`. Raises InvalidOption."""
+        plain = msgspec.json.encode(cursor)
         text = base64.urlsafe_b64encode(self._cipher.seal(plain, bound)).rstrip(b"=").decode()
         if len(text) > _MAX_CURSOR_LENGTH:
             raise InvalidOption(
@@ -243,17 +296,14 @@ class CursorCipher:
             )
         return text
 
-    def open(self, text: str, bound: bytes, length: int) -> tuple[datetime, SortKey]:
-        """Return the value of `time:now`, and a place of `length` values. Raises InvalidOption."""
+    def open(self, text: str, bound: bytes) -> SearchCursor:
+        """Return the contents of a cursor. Raises InvalidOption."""
         try:
             sealed = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             plain = self._cipher.open(sealed, bound)
         except ValueError:
-            raise InvalidOption(
-                "The cursor does not belong to this search.",
-                "A cursor is valid for the filter, namespaces, order and subjects that it was returned for, until the "
-                "service is restarted; request the first page.",
+            raise _invalid_cursor(
+                "It does not belong to this search: a cursor is valid for the subjects that it was returned for, until the "
+                "service is restarted. Request the first page."
             ) from None
-        seconds, values = _Payload.decode(plain)
-        assert len(values) == length, "the cursor is valid for one order only"
-        return datetime.fromtimestamp(seconds, UTC), tuple(SortValue(TypeRank(rank), value) for rank, value in values)
+        return _read_cursor(plain)

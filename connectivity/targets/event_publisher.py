@@ -313,7 +313,7 @@ class EventPublisher(ConnectionComponent):
 
     def signal_context(self, found: PublishedEvent) -> SignalContext[TwinEvent]:
         """Return an event with the present state."""
-        return SignalContext(twin_event(found), self._present)
+        return SignalContext(twin_event(found), self._present, found.cause.last if found.cause is not None else None)
 
     def _note(self, cursor: EventCursor) -> bool:
         """Note the cursor's position; return whether it differs from the stored one."""

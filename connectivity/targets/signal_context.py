@@ -20,7 +20,7 @@ from connectivity.targets.destination import context_of
 from connectivity.twins.access import Visibility, may_receive, readable, view_of_path
 from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import EntityLives, enforcer_at, last_ended, snapshot_enforcer
-from connectivity.twins.retrieval import hidden
+from connectivity.twins.retrieval import hidden, shorten_timestamp
 from mappings.ids import EntityId, EntityType
 from mappings.model.field_selector import FieldSelection
 from mappings.model.json_pointer import MISSING
@@ -139,20 +139,38 @@ class SubjectView(Generic[S]):
         return document
 
     def readable_thing(self, selection: FieldSelection) -> Mapping[str, Any] | None:
-        """The readable thing after the signal, with extra fields; None if unknown, empty if deleted."""
+        """The readable thing after the signal, with extra fields; None if unknown, empty if deleted.
+
+        The event of a deletion has the last state of the thing.
+        """
         signal_context = self._signal_context
+        if signal_context.is_end:
+            return self._last_thing()
         snapshot = signal_context.snapshot
         if snapshot is None or snapshot.revision < getattr(signal_context.signal, "revision", 0):
             return None
         if snapshot.state is None or signal_context.is_past:
             return {}
-        if self._readable is None:
-            enforcer = signal_context.enforcer
-            seen = enforcer.view(snapshot.state, "thing:/", self.subjects) if enforcer is not None else DROP
-            self._readable = {} if seen is DROP else seen
+        thing = self._read(snapshot.state)
         if not any(name.startswith("_") for name in selection):
-            return self._readable
-        return {**self._readable, **hidden(snapshot, selection, self.subjects, signal_context.present)}
+            return thing
+        return {**thing, **hidden(snapshot, selection, self.subjects, signal_context.present)}
+
+    def _last_thing(self) -> Mapping[str, Any]:
+        thing, event = self._read(self._signal_context.last_state), self._signal_context.signal
+        if not thing or not isinstance(event, TwinEvent):
+            return thing
+        modified = shorten_timestamp(event.timestamp)
+        beside = {"_namespace": event.entity.namespace, "_revision": event.revision, "_modified": modified}
+        return {**thing, **beside}
+
+    def _read(self, state: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the readable part of the thing's state, empty for nothing."""
+        if self._readable is None:
+            enforcer = self._signal_context.enforcer
+            seen = enforcer.view(state, "thing:/", self.subjects) if state and enforcer is not None else DROP
+            self._readable = {} if seen is DROP else seen
+        return self._readable
 
     def add_extra_fields(self, extra: Mapping[str, Any]) -> S:
         return _with(self.signal, extra=_encode(extra)) if extra else self.signal
@@ -165,6 +183,7 @@ class SignalContext(Generic[S]):
         "_context",
         "_enforcer",
         "_is_past",
+        "_last",
         "_operands",
         "_snapshot",
         "_value",
@@ -174,9 +193,11 @@ class SignalContext(Generic[S]):
         "topic",
     )
 
-    def __init__(self, signal: S, present: CurrentState) -> None:
+    def __init__(self, signal: S, present: CurrentState, last: bytes | None = None) -> None:
+        """`last`: the state of a thing, as JSON, before the event that deletes it."""
         self.signal: S = signal
         self.present = present
+        self._last = last
         self.topic = _TOPICS[type(signal)] if signal.entity.type is EntityType.THING else None
         """The topic of such signals in targets; None if there is none."""
         self._views: dict[tuple[str, ...], SubjectView[S] | SuppressionReason] = {}
@@ -218,6 +239,17 @@ class SignalContext(Generic[S]):
                 and signal.revision <= last_ended(signal.entity, self.present)
             )
         return self._is_past
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the signal is the event of the thing's deletion."""
+        signal = self.signal
+        return isinstance(signal, TwinEvent) and signal.action == "deleted" and signal.path == "/"
+
+    @property
+    def last_state(self) -> Mapping[str, Any]:
+        """The state of the thing before its deletion; empty if it is not known."""
+        return _decode(self._last) if self._last is not None else {}
 
     @property
     def value(self) -> Any:

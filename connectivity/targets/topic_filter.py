@@ -16,7 +16,6 @@ from connectivity.connections.target_topics import TargetTopic, parse_target_top
 from connectivity.targets.enrichment import ExtraFields, covers, extra_of
 from connectivity.targets.signal_context import CurrentState, S, SignalContext, SubjectView, SuppressionReason
 from mappings.model.field_selector import FieldSelection, merge_objects
-from mappings.model.signals import TwinEvent
 from mappings.placeholders.template import Template, is_operand, parse_operand
 from spark_store import rql
 from spark_store.rql.ast import FieldKind, Predicate
@@ -67,7 +66,7 @@ class _CompiledTopic:
             return seen.signal
         if predicate is not None and self.has_times:
             predicate = rql.resolve_times(predicate, signal_context.present.now())
-        if extra is None or _is_end(signal_context.signal):
+        if extra is None:
             passes = predicate is None or rql.evaluate(predicate, seen.document(self.operands))
             return seen.signal if passes else SuppressionReason.FILTER
         selection = extra.selection(lambda: seen.context)
@@ -134,8 +133,3 @@ class TopicFilter:
                 if answer is not SuppressionReason.FILTER:
                     return answer
         return answer
-
-
-def _is_end(signal: object) -> bool:
-    """Whether the signal deletes the thing: then there are no extra fields."""
-    return isinstance(signal, TwinEvent) and signal.action == "deleted" and signal.path == "/"

@@ -173,17 +173,24 @@ def _resource(path: Sequence[str]) -> str:
     return "thing:/" + "/".join([segment.replace("~", "~0") for segment in places])
 
 
+_CLAIM: Final = "/inbox/messages/claim"
+"""The path of the message by which somebody without permissions asks a thing for them."""
+
+
 def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault | None:
-    """Return None if the subjects may send this signal, else the fault."""
+    """Return None if the subjects may send this signal, else the fault. Anybody may send a claim message."""
     snapshot = world.snapshot(signal.entity)
     enforcer = enforcer_of(signal.entity, world)
+    is_claim = isinstance(signal, Message) and signal.path == _CLAIM
     if (
         enforcer is None
         or snapshot is None
         or snapshot.is_deleted
-        or not has_any_permission(signal.entity, enforcer, subjects)
+        or not (is_claim or has_any_permission(signal.entity, enforcer, subjects))
     ):
         return fault("things:thing.notfound", signal.entity)
+    if is_claim:
+        return None
     if isinstance(signal, Message):
         if enforcer.has(subjects, WRITE, f"message:{signal.path}"):
             return None

@@ -178,7 +178,7 @@ class CommandContext(msgspec.Struct, frozen=True):
         address = self.address
         if action == "modified" and not address.segments and before is not None and before.state is not None:
             present = before.state.get(METADATA)
-            if metadata or present:
+            if metadata or present is not None:
                 metadata = [("/", evolve_metadata(present, data_of(before.state), parsed, metadata))]
         revision, timestamp = 1, self.now
         if before is not None:

@@ -18,6 +18,7 @@ from connectivity.twins import paths
 from connectivity.twins.context import CommandContext, CurrentStateLookup, Decision, StateLookup, TwinLimits, encode
 from connectivity.twins.errors import refusal
 from connectivity.twins.incarnations import EntityLives
+from connectivity.twins.permission_checks import CHECK_PERMISSIONS, check_permissions
 from connectivity.twins.policies import decide_policy
 from connectivity.twins.policy_values import with_subject
 from connectivity.twins.preconditions import LIVE_CONDITION
@@ -50,7 +51,7 @@ def decide(
     """
     case = _case(command, subjects, world, now, limits or TwinLimits(), past)
     if command.entity.type is EntityType.POLICY:
-        return decide_policy(case)
+        return check_permissions(case) if command.entity.name == NO_NAME else decide_policy(case)
     if command.entity.name == NO_NAME:
         return retrieve_several(case)
     return decide_thing(case)
@@ -80,9 +81,10 @@ def _case(
 
 
 def _check_several(command: Command) -> None:
-    """Refuse the name placeholder, except in a retrieve of several things."""
+    """Refuse the name placeholder, except in a command about several entities."""
     entity = command.entity
-    if entity.type is EntityType.POLICY or command.action != "retrieve" or command.path not in ("", "/"):
+    known = CHECK_PERMISSIONS if entity.type is EntityType.POLICY else "retrieve"
+    if command.action != known or command.path not in ("", "/"):
         raise refusal(f"{entity.type.group}:id.invalid", entity, command.path, f"'{entity}'")
 
 

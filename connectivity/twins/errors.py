@@ -145,6 +145,7 @@ _FAULTS: dict[str, _ErrorText] = {
     "things:precondition.notmodified": _ErrorText(
         304, "'{path}' was not modified.", "Your entity tag is the current one."
     ),
+    "things:condition.invalid": _ErrorText(400, "{detail}", "Check the syntax of the condition."),
     "things:condition.failed": _ErrorText(
         412,
         "The condition is not met, or names a field that you cannot read.",

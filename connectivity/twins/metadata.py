@@ -3,7 +3,7 @@
 At most one of three headers: `put-metadata` sets metadata of written values, `delete-metadata` deletes it, `get-metadata`
 retrieves it; a thing can also be created with `_metadata` in its value. Keys are pointers relative to the command's path;
 the last segment names the metadata. A `*` matches every name at its place; in `*/<key>` it matches every leaf below the
-path. Metadata of a part is readable by the readers of the part.
+path, and alone all metadata. Metadata of a part is readable by the readers of the part.
 
 How an event contains it: `mappings.model.metadata`.
 """
@@ -109,6 +109,8 @@ def _read_keys(case: CommandContext, name: str, value: Any) -> tuple[Segments, .
 
 def _checked_key(case: CommandContext, name: str, key: Segments) -> Segments:
     """Return a valid key, or raise the refusal."""
+    if key == (_EVERY,) and name != PUT:
+        return key
     is_wild = _EVERY in key
     if not key or not all(is_key(segment) for segment in key) or (is_wild and not _may_be_wild(case, key)):
         raise case.refuse("header.invalid", name)
@@ -160,6 +162,9 @@ def changes(
     for put in asked.put:
         length = len(encode(put.value))
         for place in _written_paths(written, put.key):
+            if not isinstance(put.value, Mapping) and get(written, place) is not MISSING:
+                # A part has its own metadata there, and this is none of it.
+                continue
             if not values.fits(put.value, len(path) + len(place)):
                 raise case.refuse("header.invalid", PUT)
             found.append((format_pointer((*path, *place)), put.value))
@@ -204,8 +209,8 @@ def _is_for_all(key: Segments) -> bool:
 
 
 def _leaves(value: Any, path: Segments = ()) -> Iterator[Segments]:
-    """Every part that has no parts itself."""
-    if not isinstance(value, Mapping) or not value:
+    """Every part that is no object."""
+    if not isinstance(value, Mapping):
         yield path
         return
     for key, member in value.items():
@@ -225,10 +230,13 @@ def _spread(value: Any, key: Segments, path: Segments = ()) -> Iterator[Segments
             yield from _spread(value[name], tuple(rest), (*path, name))
 
 
-def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any]:
-    """Return the metadata of the parts that the caller may read."""
+def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Mapping[str, Any] | None:
+    """Return the metadata of the parts that the caller may read; None for nothing."""
     said = snapshot.state.get(METADATA) if snapshot.state is not None else None
-    return {} if said is None else enforcer.view_metadata(said, "thing:/", case.subjects)
+    if said is None:
+        return None
+    seen = enforcer.view_metadata(said, "thing:/", case.subjects)
+    return seen if seen or seen is said else None
 
 
 def answer(

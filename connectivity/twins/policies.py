@@ -8,11 +8,8 @@ existence of the part; last, whether the resulting policy is valid (`policy_valu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
-import msgspec
-
-from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.twins import policy_values, preconditions, values
 from connectivity.twins.access import forbidden, has_any_permission
@@ -39,6 +36,9 @@ from spark_store.records import Snapshot
 
 VIEW = "policy-view"
 _ORIGINAL, _RESOLVED = "original", "resolved"
+
+_OPTIONAL: Final = frozenset({"allowedAdditions", "references", "transitiveImports"})
+"""Parts that are retrieved as an empty array if they are absent, and whose deletion always succeeds."""
 
 
 def decide_policy(case: CommandContext) -> Decision:
@@ -134,6 +134,8 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     raw = encode(value)
     is_new = present is MISSING and address.resource.is_created
     step = _check(case, before, case.step(before, "created" if is_new else "modified", raw, value))
+    # The first references are created for the caller alone.
+    is_new |= address.resource.part == "references" and present in (MISSING, []) and value != []
     tag = part_tag(case, enforcer, step.snapshot, value)
     response = case.respond(201 if is_new else 204, raw if is_new else None, revision=step.snapshot.revision, tag=tag)
     return decision([step], response, departure_announcements(before, step.snapshot))
@@ -146,7 +148,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     present = get(state, case.address.segments)
     asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
     _check_parent(case, state)
-    if present is MISSING:
+    if present is MISSING and case.address.resource.part not in _OPTIONAL:
         raise case.refuse(f"policies:{case.address.resource.name}.notfound")
     step, permissions = case.step(before, "deleted", None, None), None
     if case.address.is_root:
@@ -160,9 +162,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
 
 def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     selection = read_selection(case)
-    view = case.headers.get(VIEW, _ORIGINAL)
-    if view not in (_ORIGINAL, _RESOLVED):
-        raise case.refuse("policies:view.invalid", quote(view))
+    is_resolved = case.address.is_root and _is_resolved_view(case)
     name = case.address.resource.name
     snapshot = case.living()
     enforcer = case.world.enforcer(str(case.entity))
@@ -172,26 +172,34 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
         raise forbidden(case, enforcer, f"policies:{name}.notfound")
     enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
-    if view == _RESOLVED:
-        # An import must not reveal what the reader cannot read in the imported policy.
-        whole = policy_imports.resolve_imports(
-            state_of(snapshot),
-            policy_values.lookup_of(case),
-            lambda found: policy_values.may_read_entry(case, found.policy_id, found.label),
-        )
-        snapshot = msgspec.structs.replace(snapshot, state=whole)
-    present = get(state_of(snapshot), case.address.segments)
+    policy = state_of(snapshot)
+    if is_resolved:
+        policy = {**policy, "entries": policy_values.readable_entries(case, policy)}
+    present = get(policy, case.address.segments)
     if present is MISSING:
-        _check_parent(case, state_of(snapshot))
-        raise case.refuse(f"policies:{name}.notfound")
+        _check_parent(case, policy)
+        if case.address.resource.part not in _OPTIONAL:
+            raise case.refuse(f"policies:{name}.notfound")
+        present = []
     seen = view_of(case, enforcer, present)
-    tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
-    asked.check_tags(case, lambda: tag)
+    tag = None
+    if not is_resolved:
+        # An imported policy changes the resolved view without a new revision of this one.
+        tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
+        asked.check_tags(case, lambda: tag)
     result = seen
     if selection is not None and isinstance(seen, Mapping):
         hidden = with_hidden(case, seen, snapshot, selection) if case.address.is_root else seen
         result = select(hidden, selection)
     return decision([], case.respond(200, encode(result), revision=snapshot.revision, tag=tag))
+
+
+def _is_resolved_view(case: CommandContext) -> bool:
+    """Whether the caller asks for the policy with what it imports and refers to."""
+    view = str(case.headers.get(VIEW, "")).strip().lower() or _ORIGINAL
+    if view not in (_ORIGINAL, _RESOLVED):
+        raise case.refuse("policies:view.invalid", quote(case.headers[VIEW]))
+    return view == _RESOLVED
 
 
 def _living(case: CommandContext) -> Snapshot:

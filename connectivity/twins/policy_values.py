@@ -16,7 +16,16 @@ import msgspec
 
 from connectivity.authorization import policy_imports
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
-from connectivity.authorization.policy_imports import Policy
+from connectivity.authorization.policy_imports import (
+    ADDITIONS,
+    EXPLICIT,
+    IMPLICIT,
+    NEVER,
+    EffectiveEntry,
+    Policy,
+    PolicySize,
+    Source,
+)
 from connectivity.twins import paths, values
 from connectivity.twins.context import CommandContext, encode, state_of
 from connectivity.twins.errors import quote
@@ -32,9 +41,7 @@ EXPIRY_GRANULARITY: Final = timedelta(hours=1)
 RESERVED: Final = ("imported", "nsimported")
 """The reserved prefix of labels that resolved imports get."""
 
-IMPLICIT, EXPLICIT, NEVER = "implicit", "explicit", "never"
 _IMPORTABLE: Final = (IMPLICIT, EXPLICIT, NEVER)
-_ADDITIONS: Final = frozenset({"subjects", "resources", "namespaces"})
 _RESOURCE: Final = re.compile(r"[^:/]+:/.*", re.DOTALL)
 _CONTROL: Final = re.compile(r"[\x00-\x1F\x7F-\x9F]")
 _PLACEHOLDER: Final = re.compile(r"\{\{\s*(?P<name>.*?)\s*\}\}|\$\{\s*(?P<old>.*?)\s*\}", re.DOTALL)
@@ -96,12 +103,9 @@ def _own_entry(case: CommandContext, value: Any) -> dict[str, Any]:
 
 
 def _entry(case: CommandContext, entry: Mapping[str, Any]) -> dict[str, Any]:
-    for name in ("subjects", "resources"):
-        if name not in entry:
-            raise case.refuse("json.field.missing", name)
     full = {
-        "subjects": _subjects(case, _inner(case, entry["subjects"], "subjects")),
-        "resources": _resources(case, _inner(case, entry["resources"], "resources")),
+        "subjects": _subjects(case, _inner(case, entry.get("subjects", {}), "subjects")),
+        "resources": _resources(case, _inner(case, entry.get("resources", {}), "resources")),
         "importable": _importable(case, entry.get("importable", IMPLICIT)),
     }
     for name in ("allowedAdditions", "namespaces", "references"):
@@ -251,9 +255,9 @@ def _importable(case: CommandContext, value: Any) -> str:
 
 
 def _additions(case: CommandContext, value: Any) -> list[str]:
-    if not _ADDITIONS.issuperset(_strings(case, value, "allowedAdditions")):
-        raise case.refuse("policies:entry.invalid", f"expected some of {', '.join(sorted(_ADDITIONS))}")
-    return list(value)
+    if not set(ADDITIONS).issuperset(_strings(case, value, "allowedAdditions")):
+        raise case.refuse("policies:entry.invalid", f"expected some of {', '.join(ADDITIONS)}")
+    return list(dict.fromkeys(value))
 
 
 def _namespaces(case: CommandContext, value: Any) -> list[str]:
@@ -267,15 +271,19 @@ def _references(case: CommandContext, value: Sequence[Any]) -> list[dict[str, st
     references = []
     for reference in value:
         found = _inner(case, reference, "a reference")
-        if not isinstance(found.get("entry"), str):
-            raise case.refuse("policies:entry.invalid", "expected the label of an entry in each reference")
-        imported = found.get("import")
-        if imported is None:
-            references.append({"entry": found["entry"]})
-        elif isinstance(imported, str):
-            references.append({"import": imported, "entry": found["entry"]})
+        if "entry" not in found:
+            raise case.refuse("json.field.missing", "entry")
+        if not isinstance(found["entry"], str):
+            raise case.refuse("json.invalid", "expected the label of an entry in each reference")
+        label = _label(case, found["entry"])
+        if "import" not in found:
+            references.append({"entry": label})
+        elif isinstance(imported := found["import"], str):
+            if parse_entity_id(EntityType.POLICY, imported) is None:
+                raise case.refuse("policies:id.invalid", quote(imported))
+            references.append({"import": imported, "entry": label})
         else:
-            raise case.refuse("policies:import.invalid", "expected the id of an imported policy in a reference")
+            raise case.refuse("json.invalid", "expected the id of an imported policy in a reference")
     return references
 
 
@@ -437,13 +445,13 @@ def check(case: CommandContext, policy: Policy, before: Policy | None = None) ->
         raise case.refuse("policies:policy.toolarge", f"found {size} bytes, expected at most {case.limits.policy}")
     check_number_of_imports(case, policy["imports"], policy["policyId"])
     _check_references(case, policy, before)
-    _check_imports(case, policy, before)
-    _check_permissions(case, policy)
+    reached = PolicySize()
+    _check_sources(case, policy, before, policy_imports.effective_entries(policy, lookup_of(case), reached))
+    _check_size(case, policy, reached)
 
 
-def _check_permissions(case: CommandContext, policy: Policy) -> None:
+def _check_size(case: CommandContext, policy: Policy, size: PolicySize) -> None:
     """Refuse a policy that reaches too many others, or has too many permissions with them."""
-    _, size = policy_imports.effective(policy, lookup_of(case))
     if size.policies > policy_imports.MOST_POLICIES:
         allowed = policy_imports.MOST_POLICIES
         detail = f"found more than {allowed} policies that it reaches in all, expected at most {allowed}"
@@ -454,44 +462,76 @@ def _check_permissions(case: CommandContext, policy: Policy) -> None:
 
 
 def _check_references(case: CommandContext, policy: Policy, before: Policy | None) -> None:
+    """Refuse references that cannot be followed, and changes of what references need."""
+    known: set[tuple[str, str | None, str]] = set()
     for label, reference in _labelled_references(policy):
         imported, referred = reference.get("import"), reference["entry"]
-        if imported is not None:
-            if imported not in policy["imports"]:
-                if (
-                    before is not None
-                    and imported in before["imports"]
-                    and case.address.resource.name.startswith("import")
-                ):
-                    raise case.refuse("policies:import.referenceconflict", imported)
-                raise case.refuse(
-                    "policies:import.invalid", f"the entry '{label}' refers to an import that does not exist"
-                )
-            continue
-        if referred == label:
-            raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to itself")
-        entry = policy["entries"].get(referred)
-        if entry is None:
-            if _is_about(case, referred):
-                raise case.refuse("policies:entry.referenceconflict", referred)
-            raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to an entry that does not exist")
-        if entry["importable"] == NEVER and _is_about(case, referred):
-            raise case.refuse("policies:entry.referenceconflict", referred)
+        if (label, imported, referred) in known:
+            raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to the same entry twice")
+        known.add((label, imported, referred))
+        if imported is None:
+            _check_local_reference(case, policy, label, referred)
+        else:
+            _check_import_reference(case, policy, before, label, (imported, referred))
 
 
-def _is_about(case: CommandContext, label: str) -> bool:
-    """Whether the command addresses this very entry."""
-    return case.address.segments[:2] == ("entries", label)
+def _check_local_reference(case: CommandContext, policy: Policy, label: str, referred: str) -> None:
+    if referred == label:
+        raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to itself")
+    entry = policy["entries"].get(referred)
+    if entry is not None and entry["importable"] != NEVER:
+        return
+    if case.address.segments == (("entries", referred) if entry is None else ("entries", referred, "importable")):
+        raise case.refuse("policies:entry.referenceconflict", referred)
+    why = "does not exist" if entry is None else "is never importable"
+    raise case.refuse("policies:entry.invalid", f"the entry '{label}' refers to an entry that {why}")
 
 
-def _labelled_references(policy: Policy) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _check_import_reference(
+    case: CommandContext, policy: Policy, before: Policy | None, label: str, source: Source
+) -> None:
+    imported, referred = source
+    is_about_imports = case.address.segments[:1] == ("imports",)
+    if (wanted := policy["imports"].get(imported)) is None:
+        if is_about_imports:
+            raise case.refuse("policies:import.referenceconflict", imported)
+        why = f"the entry '{label}' refers to an import that does not exist"
+        if not case.address.segments:
+            raise case.refuse("policies:import.invalid", why)
+        if not _may_read(case, source):
+            raise case.refuse("policies:policy.notfound", about=imported)
+        raise case.refuse("policies:entry.invalid", why)
+    if is_about_imports:
+        named = before["imports"].get(imported, {"entries": ()})["entries"] if before is not None else ()
+        if referred in named and referred not in wanted["entries"]:
+            raise case.refuse("policies:import.referenceconflict", imported)
+    elif _is_written(case, label) and _may_read(case, source):
+        other = lookup_of(case)(imported)
+        entry = other["entries"].get(referred) if other is not None else None
+        if entry is None or entry["importable"] == NEVER:
+            why = "does not exist" if entry is None else "is never importable"
+            raise case.refuse("policies:import.invalid", f"the entry '{label}' refers to an imported entry that {why}")
+
+
+def _is_written(case: CommandContext, label: str) -> bool:
+    """Whether the command writes the references of an entry."""
+    written = case.address.segments
+    return written in {(), ("entries",), ("entries", label), ("entries", label, "references")}
+
+
+def _labelled_references(policy: Policy) -> Iterator[tuple[str, Mapping[str, str]]]:
     for label, entry in policy["entries"].items():
         for reference in entry.get("references", ()):
             yield label, reference
 
 
-def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) -> None:
-    """Refuse an import that does not exist or is not readable: both get the same response."""
+def _check_sources(
+    case: CommandContext, policy: Policy, before: Policy | None, effective: Sequence[EffectiveEntry]
+) -> None:
+    """Refuse to import or refer to what does not exist or is not readable: both get the same response.
+
+    Imports and references that the policy `before` has already are not checked again.
+    """
     known = before["imports"] if before is not None else {}
     added = {id: wanted for id, wanted in policy["imports"].items() if known.get(id) != wanted}
     for imported in added:
@@ -500,18 +540,42 @@ def _check_imports(case: CommandContext, policy: Policy, before: Policy | None) 
             raise case.refuse("policies:policy.notfound", about=imported)
     # Named labels are checked even if there is no such entry: the error must not tell whether there is.
     needed = [(imported, label) for imported, wanted in added.items() for label in wanted["entries"]]
-    if before is None or [*_labelled_references(before)] != [*_labelled_references(policy)]:
-        references = [reference for _, reference in _labelled_references(policy) if "import" in reference]
-        needed += [(reference["import"], reference["entry"]) for reference in references]
-    takes = policy_imports.imported_entries({**policy, "imports": added, "entries": {}}, lookup_of(case))
-    needed += [(found.policy_id, found.label) for found in takes]
-    for imported, label in needed:
-        if not may_read_entry(case, imported, label):
-            raise case.refuse("policies:policy.notfound", about=imported)
+    former = {} if before is None else before["entries"]
+    changed = {
+        label
+        for label, entry in policy["entries"].items()
+        if entry.get("references") and entry["references"] != former.get(label, {}).get("references")
+    }
+    for label in changed:
+        references = policy["entries"][label]["references"]
+        needed += [(each["import"], each["entry"]) for each in references if "import" in each]
+    for found in effective:
+        origin = found.path[0]
+        if origin in (changed if len(found.path) == 1 else added):
+            needed += [source for source in found.sources if source[0] != policy["policyId"]]
+    for source in needed:
+        if not _may_read(case, source):
+            raise case.refuse("policies:policy.notfound", about=source[0])
 
 
-def may_read_entry(case: CommandContext, policy_id: str, label: str) -> bool:
-    """Whether the caller may read an entry of another policy."""
+def _may_read(case: CommandContext, source: Source) -> bool:
+    """Whether the caller may read an entry of a policy."""
+    policy_id, label = source
     enforcer = case.world.enforcer(policy_id)
     escaped = label.replace("~", "~0")
     return enforcer is not None and enforcer.unrestricted(case.subjects, READ, f"policy:/entries/{escaped}")
+
+
+def readable_entries(case: CommandContext, policy: Policy) -> dict[str, Any]:
+    """Return the effective entries of a policy, without what the caller cannot read where it is stored."""
+    entries: dict[str, Any] = {}
+    readable: dict[Source, bool] = {}
+
+    def is_readable(source: Source) -> bool:
+        if source not in readable:
+            readable[source] = _may_read(case, source)
+        return readable[source]
+
+    for found in policy_imports.effective_entries(policy, lookup_of(case), is_readable=is_readable):
+        entries.setdefault(found.label, found.entry)
+    return entries

@@ -8,7 +8,7 @@ out. Metadata headers are read here too, so that errors in headers come before a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -17,13 +17,16 @@ import msgspec
 from connectivity.authorization.enforcer import ALWAYS_VISIBLE, READ, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata
+from connectivity.twins.access import forbidden, has_any_permission
 from connectivity.twins.context import CommandContext
-from mappings.errors import DecodeError
+from connectivity.twins.errors import fault
+from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityType
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
 from mappings.model.metadata import METADATA
+from mappings.model.signals import Live, LiveCommand
 from spark_store import rql
-from spark_store.errors import QueryError
+from spark_store.errors import QueryError, RqlSyntaxError
 from spark_store.history.event_view import whole_thing
 from spark_store.records import Snapshot
 
@@ -60,8 +63,11 @@ SKIP_MINIMIZING: Final = "skip-minimizing-merge"
 PATCH_CONDITIONS: Final = "merge-thing-patch-conditions"
 LIVE_CONDITION: Final = "live-channel-condition"
 
+CONDITION: Final = "condition"
+
 _HEADERS: Final = metadata.HEADERS | {
-    *("if-match", "if-none-match", "if-equal", "condition"),
+    *("if-match", "if-none-match", "if-equal"),
+    CONDITION,
     PATCH_CONDITIONS,
     LIVE_CONDITION,
 }
@@ -86,9 +92,14 @@ class Preconditions(msgspec.Struct, frozen=True):
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
         for predicate in (predicate for predicate in asked if predicate is not None):
-            for field in rql.fields(predicate):
-                if not _is_readable(case, enforcer, field.path):
-                    raise case.refuse("things:condition.failed")
+            if not _may_compare(case.subjects, enforcer, predicate):
+                raise case.refuse("things:condition.failed")
+
+    def forbidden(self, case: CommandContext, enforcer: Enforcer, code: str) -> TwinError:
+        """Return the refusal for a missing permission; that of an unreadable condition comes first."""
+        if has_any_permission(case.entity, enforcer, case.subjects):
+            self.check_readable(case, enforcer)
+        return forbidden(case, enforcer, code)
 
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
         """Refuse the command unless its condition is true of the present thing."""
@@ -109,7 +120,7 @@ class Preconditions(msgspec.Struct, frozen=True):
         """Refuse the command unless its entity tags match.
 
         `present` returns the part's tag; it is None if the part is missing. A part that the caller may not read has no tag:
-        only `*` matches it.
+        only `*` matches it. The refusal contains the tag.
         """
         if self.if_match is None and self.if_none_match is None:
             return
@@ -118,17 +129,21 @@ class Preconditions(msgspec.Struct, frozen=True):
             if self.if_match is not None and action not in ("delete", "retrieve"):
                 raise case.precondition_failed("found 'if-match', but nothing exists at this path")
             return
-        tag = present() or ""
-        if self.if_match is not None and not self.if_match.match_strongly(tag):
-            raise case.precondition_failed("no tag of 'if-match' is the current one")
-        if self.if_none_match is not None and self.if_none_match.match_weakly(tag):
+        tag = present()
+        if self.if_match is not None and not self.if_match.match_strongly(tag or ""):
+            raise _with_tag(case.precondition_failed("no tag of 'if-match' is the current one"), tag)
+        if self.if_none_match is not None and self.if_none_match.match_weakly(tag or ""):
             if action == "retrieve":
-                raise case.refuse(f"{case.entity.type.group}:precondition.notmodified")
-            raise case.precondition_failed("a tag of 'if-none-match' is the current one")
+                raise _with_tag(case.refuse(f"{case.entity.type.group}:precondition.notmodified"), tag)
+            raise _with_tag(case.precondition_failed("a tag of 'if-none-match' is the current one"), tag)
 
     @property
     def skips_equal(self) -> bool:
         return self.if_equal != UPDATE
+
+
+def _with_tag(refused: TwinError, tag: str | None) -> TwinError:
+    return TwinError(refused.fault, refused.group, tag)
 
 
 NONE: Final = Preconditions()
@@ -165,11 +180,11 @@ def _tags(case: CommandContext, name: str) -> Tags | None:
 
 
 def _condition(case: CommandContext) -> rql.Predicate | None:
-    """Return the parsed condition of a thing command; policies and things that do not exist have none."""
-    text = case.headers.get("condition")
-    if text is None or case.entity.type is EntityType.POLICY:
+    """Return the parsed condition of a thing command; policies and creations have none."""
+    text = case.headers.get(CONDITION)
+    if text is None or case.entity.type is EntityType.POLICY or case.command.action == "create":
         return None
-    return _predicate(case, "condition", text)
+    return _predicate(case, CONDITION, text)
 
 
 def _live_condition(case: CommandContext) -> rql.Predicate | None:
@@ -185,6 +200,8 @@ def _predicate(case: CommandContext, header: str, text: Any) -> rql.Predicate:
     try:
         return rql.parse(text)
     except QueryError as error:
+        if isinstance(error, RqlSyntaxError) and header != PATCH_CONDITIONS:
+            raise case.refuse("things:condition.invalid", error.fault.message) from error
         raise TwinError(error.fault, case.entity.type.group) from error
 
 
@@ -208,19 +225,46 @@ def _patch_conditions(case: CommandContext) -> Iterator[tuple[Segments, rql.Pred
         yield place, _predicate(case, PATCH_CONDITIONS, text)
 
 
+def condition_fault(
+    signal: Live, subjects: Sequence[str], thing: Snapshot, enforcer: Enforcer, now: datetime
+) -> Fault | None:
+    """Return the fault if the condition of a live signal is invalid, unreadable, or not true."""
+    text = signal.headers.get(CONDITION)
+    if text is None:
+        return None
+    try:
+        predicate = rql.parse(text)
+    except QueryError as error:
+        if isinstance(signal, LiveCommand) and isinstance(error, RqlSyntaxError):
+            return fault("things:condition.invalid", signal.entity, signal.path, error.fault.message)
+        return error.fault
+    if _may_compare(subjects, enforcer, predicate) and _is_true(predicate, thing, now):
+        return None
+    return fault("things:condition.failed", signal.entity, signal.path)
+
+
 def _holds(case: CommandContext, predicate: rql.Predicate, snapshot: Snapshot) -> bool:
-    return rql.evaluate(rql.resolve_times(predicate, datetime.fromisoformat(case.now)), whole_thing(snapshot))
+    return _is_true(predicate, snapshot, datetime.fromisoformat(case.now))
 
 
-def _is_readable(case: CommandContext, enforcer: Enforcer, path: Segments) -> bool:
+def _is_true(predicate: rql.Predicate, snapshot: Snapshot, now: datetime) -> bool:
+    return rql.evaluate(rql.resolve_times(predicate, now), whole_thing(snapshot))
+
+
+def _may_compare(subjects: Sequence[str], enforcer: Enforcer, predicate: rql.Predicate) -> bool:
+    """Whether the subjects may read every field of a condition, whatever the thing has."""
+    return all(_is_readable(subjects, enforcer, field.path) for field in rql.fields(predicate))
+
+
+def _is_readable(subjects: Sequence[str], enforcer: Enforcer, path: Segments) -> bool:
     if path[0] in ALWAYS_VISIBLE["thing"]:
-        return enforcer.partial(case.subjects, READ, "thing:/")
+        return enforcer.partial(subjects, READ, "thing:/")
     if path[0] == METADATA:
         path = path[1:]
     if path[:2] != ("features", "*"):
-        return enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(path)}")
+        return enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(path)}")
     # Every feature: those that the policy names, and any other.
-    return enforcer.has(case.subjects, READ, "thing:/features") and all(
-        enforcer.unrestricted(case.subjects, READ, f"thing:{format_pointer(('features', feature, *path[2:]))}")
-        for feature in (*enforcer.named_below(case.subjects, READ, "thing:/features"), "*")
+    return enforcer.has(subjects, READ, "thing:/features") and all(
+        enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(('features', feature, *path[2:]))}")
+        for feature in (*enforcer.named_below(subjects, READ, "thing:/features"), "*")
     )

@@ -36,6 +36,9 @@ from mappings.model.signals import Command
 from mappings.timestamps import parse_instant
 from spark_store.records import PastQuery, Snapshot
 
+LIFECYCLE: Final = "ACTIVE"
+"""The member `_lifecycle` of every thing that can be retrieved."""
+
 
 def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     """Return the response with the thing, or the part at a path. Raises TwinError."""
@@ -47,7 +50,7 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
-        raise forbidden(case, enforcer, f"things:{case.address.resource.name}.notfound")
+        raise asked.forbidden(case, enforcer, f"things:{case.address.resource.name}.notfound")
     enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     state = state_of(snapshot)
@@ -92,10 +95,12 @@ def _not_found(case: CommandContext, state: Mapping[str, Any]) -> Exception:
 
 
 def read_selection(case: CommandContext) -> FieldSelection | None:
-    """Return the parsed `fields` of a command that may have them."""
+    """Return the parsed `fields` of a command that may have them; an empty text selects nothing."""
     fields = case.command.fields
     if fields is None or not case.address.resource.is_selectable:
         return None
+    if not fields:
+        return {}
     try:
         return parse_fields(fields)
     except InvalidSelector as error:
@@ -107,8 +112,8 @@ def _with_hidden(
 ) -> Mapping[str, Any]:
     """A thing with those fields beside its document that are selected, as far as the caller may read them."""
     found = with_hidden(case, seen, snapshot, selection)
-    said = metadata.readable(case, enforcer, snapshot) if METADATA in selection else {}
-    return {**found, METADATA: said} if said else found
+    said = metadata.readable(case, enforcer, snapshot) if METADATA in selection else None
+    return found if said is None else {**found, METADATA: said}
 
 
 def with_hidden(
@@ -131,12 +136,14 @@ def hidden(
         "_created": shorten_timestamp(snapshot.created),
         "_modified": shorten_timestamp(snapshot.modified),
     }
-    if "_policy" in selection and (policy := _readable_policy(snapshot, subjects, world)) is not None:
+    if snapshot.entity.type is EntityType.THING:
+        found["_lifecycle"] = LIFECYCLE
+    if "_policy" in selection and (policy := readable_policy(snapshot, subjects, world)) is not None:
         found["_policy"] = policy
     return found
 
 
-def _readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup) -> Any:
+def readable_policy(snapshot: Snapshot, subjects: Sequence[str], world: StateLookup) -> Any:
     """Return the readable part of the thing's policy; None if there is none."""
     entity = parse_entity_id(EntityType.POLICY, snapshot.policy or "")
     policy = world.snapshot(entity) if entity is not None else None

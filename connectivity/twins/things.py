@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from connectivity.authorization.enforcer import READ, WRITE, Enforcer
 from connectivity.errors import TwinError
 from connectivity.twins import metadata, policy_values, preconditions, values
-from connectivity.twins.access import forbidden, has_any_permission
+from connectivity.twins.access import has_any_permission
 from connectivity.twins.context import (
     MERGE_PATCH,
     CommandContext,
@@ -305,7 +305,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     ):
         if address.is_root and not has_any_permission(case.entity, enforcer, case.subjects):
             return create(case, value, asked)
-        raise forbidden(case, enforcer, f"things:{address.resource.name}.notmodifiable")
+        raise asked.forbidden(case, enforcer, f"things:{address.resource.name}.notmodifiable")
     if asked is not preconditions.NONE:
         asked.check_readable(case, enforcer)
     present = _check_present(case, asked, enforcer, before, state)
@@ -346,7 +346,7 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     ):
         if not has_any_permission(case.entity, enforcer, case.subjects):
             return _create_by_merge(case, patch, asked)
-        raise forbidden(case, enforcer, "things:thing.notmodifiable")
+        raise asked.forbidden(case, enforcer, "things:thing.notmodifiable")
     asked.check_readable(case, enforcer)
     present = _check_present(case, asked, enforcer, before, state)
     patch = _conditional(case, asked, before, patch)
@@ -385,7 +385,7 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         name = case.address.resource.name
         code = "things:thing.notdeletable" if name == "thing" else f"things:{name}.notmodifiable"
-        raise forbidden(case, enforcer, code)
+        raise asked.forbidden(case, enforcer, code)
     asked.check_readable(case, enforcer)
     present = _check_present(case, asked, enforcer, before, state)
     if case.address.resource.below_feature and not _has_feature(case, before):

@@ -2,7 +2,8 @@
 
 A value is stored as the client wrote it, except unknown members of things and features, which are dropped. Its bytes go into
 the event unchanged if nothing was dropped, so that numbers keep their spelling. Wrong types follow the Ditto protocol, value
-mapping: `json.format.invalid` for the addressed value itself (and for `definition` everywhere), `json.invalid` further in.
+mapping: `json.format.invalid` for the addressed value itself (and for `definition` everywhere), `json.invalid` further in,
+and everywhere in a merge.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
+from connectivity.errors import TwinError
 from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.errors import quote
 from connectivity.twins.paths import MAX_NESTING, is_key
@@ -149,7 +151,7 @@ def _policy_id(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and is_patch:
         raise case.refuse("things:policyId.notdeletable")
     if not isinstance(value, str):
-        raise case.refuse("json.format.invalid", f"found {_type(value)}, expected a string")
+        raise _wrong_type(case, f"found {_type(value)}, expected a string")
     if parse_entity_id(EntityType.POLICY, value) is None:
         raise case.refuse("policies:id.invalid", quote(value))
     return value
@@ -163,7 +165,7 @@ def _definition(case: CommandContext, value: Any, is_patch: bool) -> Any:
     if value is None and is_patch:
         return None
     if not isinstance(value, str):
-        raise case.refuse("json.format.invalid", f"found {_type(value)} as definition, expected a string")
+        raise _wrong_type(case, f"found {_type(value)} as definition, expected a string")
     return _identifier(case, value)
 
 
@@ -226,7 +228,7 @@ def _feature_definition(case: CommandContext, value: Any, is_patch: bool) -> Any
     if value is None:
         return None
     if not isinstance(value, list):
-        raise case.refuse("json.format.invalid", f"found {_type(value)}, expected an array")
+        raise _wrong_type(case, f"found {_type(value)}, expected an array")
     _identifiers(case, value)
     return value
 
@@ -266,9 +268,14 @@ _CHECKS: Final[Mapping[str, _Check]] = {
 }
 
 
+def _wrong_type(case: CommandContext, found: str) -> TwinError:
+    """Return the refusal of the addressed value; in a merge it is that of a value inside."""
+    return case.refuse("json.invalid" if case.command.action == "merge" else "json.format.invalid", found)
+
+
 def _object(case: CommandContext, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise case.refuse("json.format.invalid", f"found {_type(value)}, expected an object")
+        raise _wrong_type(case, f"found {_type(value)}, expected an object")
     return value
 
 

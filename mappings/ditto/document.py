@@ -20,8 +20,11 @@ import msgspec
 from mappings.ditto import errors
 from mappings.ditto.errors import MAX_NESTING
 from mappings.errors import DecodeError, Fault
-from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
+from mappings.ids import MAX_CACHED_LENGTH, EntityId, parse_entity_id
 from mappings.model.topic_path import NONE, TopicPath, parse_topic, unknown_topic
+
+_OF_SEVERAL = frozenset({("things", "retrieve"), ("policies", "checkPermissions")})
+"""The commands about several entities, which their value names."""
 
 
 class EntityTopic(NamedTuple):
@@ -45,8 +48,8 @@ def _read(text: str) -> EntityTopic:
         raise unknown_topic(text)
     if topic.criterion == "search":
         return EntityTopic(topic, None)
-    if topic.namespace == NONE and topic.name == NONE and topic.action == "retrieve" and topic.group == "things":
-        return EntityTopic(topic, EntityId(EntityType.THING, NONE, NONE))
+    if topic.namespace == NONE and topic.name == NONE and (topic.group, topic.action) in _OF_SEVERAL:
+        return EntityTopic(topic, EntityId(topic.entity_type, NONE, NONE))
     id = f"{topic.namespace}:{topic.name}"
     entity = parse_entity_id(topic.entity_type, id)
     if entity is None and topic.criterion != "errors":

@@ -77,7 +77,7 @@ def _thing_actions(segments: Sequence[str]) -> frozenset[str] | None:
 
 def _policy_resource(path: str) -> DittoResource | None:
     if path in ("", "/"):
-        return DittoResource("/", _CHANGE_AND_DELETE | {"create"})
+        return DittoResource("/", _CHANGE_AND_DELETE | {"create", "checkPermissions"})
     parts = path.removeprefix("/").split("/", 3)
     match parts:
         case ["entries", label, "subjects" | "resources" as kind, key] if label and key:

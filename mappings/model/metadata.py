@@ -1,9 +1,9 @@
 """Metadata of the parts of a thing, beside their values (Ditto protocol, metadata).
 
 One JSON object that mirrors the thing: metadata of `attributes/a` is at `attributes/a/<key>`. It is stored in the thing's
-state under `_metadata`, and is deleted with its data. An event has its changes in a stored header of that name: a list of
-`[pointer, value]`, which sets, and `[pointer]`, which removes. A pointer `/` with a value sets all. `without_changes`
-removes the header from published events.
+state under `_metadata`, and is deleted with its data; the objects around it stay. An event has its changes in a stored
+header of that name: a list of `[pointer, value]`, which sets, and `[pointer]`, which removes. A pointer `/` with a value
+sets all. `without_changes` removes the header from published events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from mappings.model.json_pointer import Segments, parse_pointer
+from mappings.model.json_pointer import Segments, get, parse_pointer
 
 METADATA: Final = "_metadata"
 """The member of a state, and of an event's stored headers."""
@@ -42,10 +42,13 @@ def without_changes(headers: bytes) -> bytes:
     return _encode({name: value for name, value in _decode_members(headers).items() if name != METADATA})
 
 
-def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[MetadataChange]) -> dict[str, Any]:
+def evolve_metadata(
+    metadata: Any, before: Any, after: Any, changes: Iterable[MetadataChange], emptied: Segments | None = None
+) -> dict[str, Any]:
     """Return the metadata after an event.
 
-    The event changes the data from `before` to `after`, and the metadata by `changes`.
+    The event changes the data from `before` to `after`, and the metadata by `changes`. If it overwrites a part with an empty
+    object, `emptied` is its path: all metadata there is deleted.
     """
     whole: dict[str, Any] = _copy(_without_deleted(metadata or {}, before, after))
     for pointer, *value in changes:
@@ -56,6 +59,8 @@ def evolve_metadata(metadata: Any, before: Any, after: Any, changes: Iterable[Me
             _put(whole, path, value[0])
         else:
             whole = dict(value[0])
+    if emptied:
+        _put(whole, emptied, {})
     return whole
 
 
@@ -68,9 +73,7 @@ def _without_deleted(metadata: Any, before: Any, after: Any) -> Any:
         if key in before:
             if not isinstance(after, Mapping) or key not in after:
                 continue
-            left = _without_deleted(entry, before[key], after[key])
-            if left == entry or left:
-                kept[key] = left
+            kept[key] = _without_deleted(entry, before[key], after[key])
         else:
             kept[key] = entry
     return kept
@@ -91,15 +94,7 @@ def _put(whole: dict[str, Any], path: Segments, value: Any) -> None:
 
 
 def _remove(whole: dict[str, Any], path: Segments) -> None:
-    """Remove a value, and parents that are empty then."""
-    parents = []
-    level: Any = whole
-    for key in path:
-        if not isinstance(level, dict) or key not in level:
-            return
-        parents.append((level, key))
-        level = level[key]
-    for parent, key in reversed(parents):
-        del parent[key]
-        if parent:
-            break
+    """Remove a value; its parents stay, also empty ones."""
+    parent = get(whole, path[:-1])
+    if path and isinstance(parent, dict):
+        parent.pop(path[-1], None)

@@ -28,7 +28,10 @@ The specification's own names are in lower case, others as they were sent.
 
 
 class Command(msgspec.Struct, frozen=True):
-    """A request to change or to read an entity. `action`: create, modify, merge, delete or retrieve."""
+    """A request to change or to read an entity.
+
+    `action`: create, modify, merge, delete, retrieve, or `checkPermissions` of several.
+    """
 
     entity: EntityId
     action: str

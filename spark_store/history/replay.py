@@ -98,7 +98,8 @@ def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapsh
         state = put(data, path, value)
     if state is not None and (data is not before or event.headers != b"{}"):
         # Most things and events say nothing beside their values.
-        state = _annotate(event, before, data, state)
+        emptied = path if value == {} and event.action in ("created", "modified") else None
+        state = _annotate(event, before, data, state, emptied)
     created = event.timestamp if snapshot is None or before is None else snapshot.created
     policy = snapshot.policy if snapshot is not None else None
     if event.entity.type is EntityType.POLICY:
@@ -115,15 +116,20 @@ def data_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _annotate(
-    event: Event, before: Mapping[str, Any] | None, data: Mapping[str, Any], state: Mapping[str, Any]
+    event: Event,
+    before: Mapping[str, Any] | None,
+    data: Mapping[str, Any],
+    state: Mapping[str, Any],
+    emptied: Segments | None,
 ) -> Mapping[str, Any]:
-    """Return a state with its metadata as the last member, if there is some."""
+    """Return a state with its metadata as the last member, if there is or was some."""
     if event.entity.type is not EntityType.THING:
         return state
     present = before.get(METADATA) if before is not None else None
     changes = read_changes(event.headers)
-    metadata = evolve_metadata(present, data, state, changes) if present or changes else None
-    return {**state, METADATA: metadata} if metadata else state
+    if present is None and not changes:
+        return state
+    return {**state, METADATA: evolve_metadata(present, data, state, changes, emptied)}
 
 
 def state_path(type: EntityType, path: str) -> Segments:

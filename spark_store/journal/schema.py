@@ -111,7 +111,8 @@ ERASED_REVISION: Step = (
     """,
 )
 
-# For targets: the headers of an event's cause (`cause`), and the connection it came from (`origin`), to prevent loops.
+# For targets: the headers of an event's cause (`cause`), and the connection it came from (`origin`), to prevent loops. The
+# cause of a thing's deletion is a list of the headers and of the last state.
 # `places` has the position of each target: see `spark_store.journal.statements`.
 TARGETS: Step = (
     "ALTER TABLE entries ADD COLUMN origin TEXT",

@@ -19,7 +19,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import Event
 from mappings.timestamps import utc_text
 from spark_store.errors import Unstorable
-from spark_store.records import CursorPosition, EventCause, PolicyDue, PublishedEvent, entity_of, event_size
+from spark_store.records import CursorPosition, EventCause, PolicyDue, PublishedEvent, entity_of, published_size
 
 _COLUMNS = """
     SELECT entries.seq, type, id, entries.revision, timestamp, action, path, value, headers, origin, cause
@@ -38,13 +38,15 @@ _MOVE = "UPDATE places SET seq = ?, skipped = ?, parked = ? WHERE connection = ?
 _REMOVE = "DELETE FROM places WHERE connection = ? AND target = ?"
 
 
+_with_last_state = msgspec.json.Decoder(tuple[dict[str, Any], msgspec.Raw]).decode
 _parked_things = msgspec.json.Decoder(tuple[tuple[str, int], ...]).decode
 
 
 def columns(cause: EventCause) -> tuple[str, bytes]:
     """The columns `origin` and `cause` of an entry. Raises Unstorable."""
     try:
-        return cause.origin, msgspec.json.encode(cause.headers)
+        told = cause.headers if cause.last is None else (cause.headers, msgspec.Raw(cause.last))
+        return cause.origin, msgspec.json.encode(told)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unstorable(f"expected headers that are JSON: {error}") from error
 
@@ -55,7 +57,7 @@ def follow_on(connection: sqlite3.Connection, after: int, limit: int, max_bytes:
     with contextlib.closing(connection.execute(_FOLLOW_ON, (after, max(limit, 0)))) as rows:
         for row in rows:
             found.append(one := _published_event(row))
-            max_bytes -= event_size(one.event)
+            max_bytes -= published_size(one)
             if max_bytes <= 0:
                 break
     return found
@@ -68,8 +70,13 @@ def next_event(connection: sqlite3.Connection, entity: EntityId, revision: int) 
 
 
 def _published_event(row: tuple[Any, ...]) -> PublishedEvent:
-    seq, type, id, *event, origin, headers = row
-    cause = EventCause(origin, msgspec.json.decode(headers)) if origin is not None else None
+    seq, type, id, *event, origin, told = row
+    cause = None
+    if origin is not None and told[:1] == b"[":
+        headers, last = _with_last_state(told)
+        cause = EventCause(origin, headers, bytes(last))
+    elif origin is not None:
+        cause = EventCause(origin, msgspec.json.decode(told))
     return PublishedEvent(seq, Event(entity_of(type, id), *event), cause)
 
 

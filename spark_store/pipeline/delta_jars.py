@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from importlib.util import find_spec
@@ -52,7 +51,7 @@ def find_jars(folder: Path) -> list[Path]:
 
 
 def install_jars(folder: Path, mirror: str | None = None) -> bool:
-    """Fetch the jars into the folder, which is replaced at once when all are there and right.
+    """Fetch the jars into the folder when all are there and right; its other files stay.
 
     Return False if the folder had them already. `mirror`: the address of a Maven repository instead of the central one.
     Raises SparkMissing if `pyspark` or Java is missing, or a jar is not what is expected; StoreUnavailable if the repository
@@ -62,16 +61,16 @@ def install_jars(folder: Path, mirror: str | None = None) -> bool:
     if not _wrong(folder):
         return False
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f"{folder.name}.", dir=folder.parent) as name:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="fetched.", dir=folder) as name:
             part = Path(name)
             jars = part / "jars"
             for artifact in _ARTIFACTS:
                 _fetch([java.program, "-jar", str(ivy), *_repository(part, mirror)], artifact, part / "cache", jars)
             if wrong := _wrong(jars):
                 raise SparkMissing(f"{folder}: {'; '.join(wrong)}; the mirror, or something on the way, changed it")
-            shutil.rmtree(folder, ignore_errors=True)
-            jars.rename(folder)
+            for jar in jar_names():
+                (jars / jar).replace(folder / jar)
     except OSError as error:
         raise translate_system_error(folder, error, "Delta's jars cannot be written there") from error
     return True

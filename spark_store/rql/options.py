@@ -1,18 +1,20 @@
-"""The options of a search: page size and order.
+"""The options of a search: page size and order, and over HTTP an offset or a cursor.
 
     options   = *WS option *( "," option )               ; and no more
     option    = "size" "(" 1*DIGIT ")" / "sort" "(" sorting *( "," sorting ) ")"
               / "limit" "(" long "," long ")" / "cursor" "(" property ")"
     sorting   = ( "+" / "-" ) property
 
-The grammar is that of Ditto's HTTP API, but `limit` and `cursor` are refused: a subscription has demand instead. Blanks are
-allowed at the beginning only. Of several sizes the first applies; there is at most one `sort`.
+The grammar is that of Ditto's HTTP API, but a subscription has demand instead of `limit` and `cursor`, which are refused.
+Blanks are allowed at the beginning only. There is at most one `sort`. Of several sizes the first applies; over HTTP there is
+one at most, and of `size` and `limit` the last one applies.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_store.errors import InvalidOption, UnknownProperty
 from spark_store.rql.ast import Field, FieldKind, Operator
@@ -39,6 +41,8 @@ _NAME = re.compile(r"[a-z]*")
 _DIGITS = re.compile(r"[0-9]+")
 _LONG = re.compile(r"[+-]?[0-9]+")
 _NAMES = "sort, size, limit or cursor"
+_LONGEST_NUMBER = 9
+_TOO_LARGE = 10**_LONGEST_NUMBER
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +53,34 @@ class QueryOptions:
     order: tuple[SortField, ...] = (BY_ID,)
 
 
+@dataclass(frozen=True, slots=True)
+class PageOptions(QueryOptions):
+    """The options of one page over HTTP.
+
+    `has_size` and `has_order` tell whether size and order were given.
+    """
+
+    has_size: bool = False
+    has_order: bool = False
+    offset: int | None = None
+    """The number of things before the page, if there is a `limit`."""
+    cursor: str | None = None
+
+
 def read_options(text: str | None) -> QueryOptions:
     """The options that a text means; no text and an empty one ask for nothing. Raises InvalidOption."""
-    if not text:
-        return QueryOptions()
+    return _Options(_bounded(text)).subscription() if text else QueryOptions()
+
+
+def read_page_options(text: str | None) -> PageOptions:
+    """As `read_options`, over HTTP."""
+    return _Options(_bounded(text)).page() if text else PageOptions()
+
+
+def _bounded(text: str) -> str:
     if len(text) > MAX_LENGTH:
         raise InvalidOption.at(text, MAX_LENGTH, f"at most {MAX_LENGTH} characters")
-    return _Options(text).root()
+    return text
 
 
 def bind_sorting(name: str) -> Field:
@@ -87,56 +112,105 @@ def order_by(wanted: tuple[SortField, ...]) -> tuple[SortField, ...]:
     return tuple(order)
 
 
+class _Limit(NamedTuple):
+    """The option `limit`: the number of things before the page, and on it."""
+
+    offset: int
+    size: int
+
+
 class _Options(TextReader):
     """Options and how far they have been read."""
 
-    def root(self) -> QueryOptions:
-        self.blanks()
-        sizes: list[int] = []
-        orders: list[tuple[SortField, ...]] = []
-        unsupported: list[str] = []
-        self.option(sizes, orders, unsupported)
-        while self.take(","):
-            self.option(sizes, orders, unsupported)
-        if self.position < len(self.text):
-            self.fail("a comma, or the end of the text")
-        if unsupported:
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.sizes: list[int | _Limit] = []
+        """The options `size` and `limit`, in their order."""
+        self.orders: list[tuple[SortField, ...]] = []
+        self.cursors: list[str] = []
+        self.unsupported: list[str] = []
+        """The texts of options that a subscription does not have."""
+
+    def subscription(self) -> QueryOptions:
+        self.root()
+        if self.unsupported:
             raise InvalidOption(
-                f"The option {unsupported[0]} is not supported at this endpoint.",
+                f"The option {self.unsupported[0]} is not supported at this endpoint.",
                 "A subscription asks for pages by its demand; size(n) says how many things each of them has.",
             )
-        if len(orders) > 1:
-            raise InvalidOption("Too many sort options.", "0 or 1 sort option is expected.")
-        return QueryOptions(sizes[0] if sizes else SIZE, order_by(orders[0] if orders else ()))
+        sizes = [self.checked_size(size) for size in self.sizes if not isinstance(size, _Limit)]
+        return QueryOptions(sizes[0] if sizes else SIZE, self.order())
 
-    def option(self, sizes: list[int], orders: list[tuple[SortField, ...]], unsupported: list[str]) -> None:
+    def page(self) -> PageOptions:
+        self.root()
+        limits = [size for size in self.sizes if isinstance(size, _Limit)]
+        if len(self.sizes) - len(limits) > 1:
+            raise InvalidOption("There may not be more than 1 'size' option.", "0 or 1 size option is expected.")
+        if len(self.cursors) > 1:
+            raise InvalidOption("There may not be more than 1 'cursor' option.", "0 or 1 cursor option is expected.")
+        if limits and self.cursors:
+            raise InvalidOption(
+                "The option 'cursor' is not valid for the search request.",
+                "The options 'cursor' and 'limit' must not be used together.",
+            )
+        for size in self.sizes:
+            self.checked_limit(size) if isinstance(size, _Limit) else self.checked_size(size)
+        last = self.sizes[-1] if self.sizes else SIZE
+        offset, size = last if isinstance(last, _Limit) else (0 if limits else None, last)
+        has_size = bool(self.sizes)
+        cursor = self.cursors[0] if self.cursors else None
+        return PageOptions(size, self.order(), has_size, bool(self.orders), offset, cursor)
+
+    def root(self) -> None:
+        self.blanks()
+        self.option()
+        while self.take(","):
+            self.option()
+        if self.position < len(self.text):
+            self.fail("a comma, or the end of the text")
+
+    def order(self) -> tuple[SortField, ...]:
+        if len(self.orders) > 1:
+            raise InvalidOption("Too many sort options.", "0 or 1 sort option is expected.")
+        return order_by(self.orders[0] if self.orders else ())
+
+    def option(self) -> None:
         start = self.position
         name = self.run(_NAME)
         if name not in ("sort", "size", "limit", "cursor"):
             self.fail(_NAMES, start)
         self.expect("(")
         if name == "size":
-            sizes.append(self.size())
+            self.sizes.append(self.number(_DIGITS))
         elif name == "sort":
-            orders.append(self.sort())
+            self.orders.append(self.sort())
         elif name == "limit":
-            self.some(_LONG, "a whole number")
+            offset = self.number(_LONG)
             self.expect(",")
-            self.some(_LONG, "a whole number")
+            self.sizes.append(_Limit(offset, self.number(_LONG)))
         else:
-            self.property()
+            self.cursors.append(self.property())
         self.expect(")")
         if name in ("limit", "cursor"):
-            unsupported.append(self.text[start : self.position][:120])
+            self.unsupported.append(self.text[start : self.position][:120])
 
-    def size(self) -> int:
-        digits = self.some(_DIGITS, "a whole number").lstrip("0")
-        size = int(digits or "0") if len(digits) <= len(str(MAX_SIZE)) else MAX_SIZE + 1
+    def number(self, pattern: re.Pattern[str]) -> int:
+        """Return a whole number; those beyond any limit are all the same."""
+        text = self.some(pattern, "a whole number")
+        digits = text.lstrip("+-").lstrip("0") or "0"
+        return (-1 if text[0] == "-" else 1) * (int(digits) if len(digits) <= _LONGEST_NUMBER else _TOO_LARGE)
+
+    def checked_size(self, size: int) -> int:
         if not 1 <= size <= MAX_SIZE:
-            raise InvalidOption(
-                f"Invalid option: 'size({digits[:20] or '0'})'", f"size(n) -- n must be between 1 and {MAX_SIZE}"
-            )
+            raise InvalidOption(f"Invalid option: 'size({size})'", f"size(n) -- n must be between 1 and {MAX_SIZE}")
         return size
+
+    def checked_limit(self, limit: _Limit) -> None:
+        if not 0 <= limit.offset < _TOO_LARGE or not 0 <= limit.size <= MAX_SIZE:
+            raise InvalidOption(
+                f"Invalid option: 'limit({limit.offset},{limit.size})'",
+                f"limit(offset,count) -- offset must not be negative, and count must be between 0 and {MAX_SIZE}",
+            )
 
     def sort(self) -> tuple[SortField, ...]:
         wanted = [self.sorting()]

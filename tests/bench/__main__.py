@@ -3,7 +3,8 @@
 Those of the lake take a size, in events, as in `lake-fill=200000`; `million`, `search` and `search-cost` take a number of
 things.
 
-Each one starts what it needs, measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
+A run that measures all figures of docs/explanation/performance.md writes them there. Each benchmark starts what it needs,
+measures, and ends it. Timings are no tests: nothing fails here but a run that goes wrong.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from tests.bench import (
     loop,
     monitoring,
     operating,
+    page,
     rsio,
     search,
     search_by_id,
@@ -350,10 +352,13 @@ def measured(name: str, scale: Scale = FULL, *size: int) -> list[Figure]:
 
 def main(names: list[str]) -> int:
     print(f"{machine()}\n\n{HEAD}", flush=True)
+    found: dict[str, list[Figure]] = {}
     for wanted in names or list(BENCHMARKS):
         name, _, size = wanted.partition("=")
-        for figure in measured(name, FULL, *([int(size)] if size else [])):
+        found[name] = measured(name, FULL, *([int(size)] if size else []))
+        for figure in found[name]:
             print(figure.row(), flush=True)
+    page.write(found)
     return 0
 
 

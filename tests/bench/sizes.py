@@ -77,7 +77,7 @@ def rows() -> Iterator[Row]:
 
 
 def table() -> str:
-    """As in docs/explanation/performance.md."""
+    """As in docs/internals/measurements-messages.md."""
     lines = ["| bytes of | reactive-streams-io | RSocket | Ditto JSON |", "|---|---|---|---|"]
     for row in rows():
         ditto = "–" if row.ditto is None else f"{row.ditto:g}"

@@ -19,7 +19,7 @@ from connectivity.transports.amqp.frames import (
     CONTENT,
     DELIVER,
     HEADER,
-    HEARTBEAT_FRAME,
+    HEARTBEAT,
     METHOD,
     METHOD_ID,
     RETURN,
@@ -190,7 +190,7 @@ _FRAMES = [
     _method(0, (10, 30), b"\x07\xff\x00\x02\x00\x00\x00\x3c"),
     _method(0, (10, 50), b"\x01\x40" + _short(b"CONNECTION_FORCED") + bytes(4)),
     _method(0, (10, 60), _short(b"low on memory")) + _method(0, (10, 61)),
-    HEARTBEAT_FRAME,
+    frame(HEARTBEAT, 0, b""),
     b"AMQP\x00\x00\x09\x01",
 ]
 

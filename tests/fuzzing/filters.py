@@ -157,7 +157,7 @@ def read_search(data: bytes) -> None:
     with contextlib.suppress(QueryError):
         bind_sorting(text)
     with contextlib.suppress(QueryError):
-        raise AssertionError(f"{_cursors.open(text, b'', 1)} was never sealed")
+        raise AssertionError(f"{_cursors.open(text, b'')} was never sealed")
     try:
         given = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):

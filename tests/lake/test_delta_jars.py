@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spark_store.errors import SparkMissing, StoreUnavailable
-from spark_store.pipeline.delta_jars import VERSION, default_folder, find_jars, install_jars
+from spark_store.pipeline.delta_jars import VERSION, default_folder, find_jars, install_jars, jar_names
 
 pytestmark = pytest.mark.spark
 
@@ -48,6 +48,17 @@ def test_the_jars_are_fetched_once_from_the_mirror_of_the_settings(tmp_path: Pat
     assert list(jars.parent.iterdir()) == [jars]
     again = install(tmp_path, jars=str(jars), mirror="file:///nowhere")
     assert (again.returncode, again.stdout) == (0, f"{jars}: complete before\n"), again.stderr
+
+
+def test_other_files_in_the_folder_stay(tmp_path: Path, mirror: Path) -> None:
+    """The setting may name a folder with other things, such as the jars of an installed Spark."""
+    jars = tmp_path / "jars"
+    (jars / "more").mkdir(parents=True)
+    (jars / "other.jar").write_bytes(b"another")
+    (jars / f"delta-storage-{VERSION}.jar").write_bytes(b"damaged")
+    assert install_jars(jars, mirror.as_uri())
+    assert {it.name for it in jars.iterdir()} == {"more", "other.jar", *jar_names()}
+    assert not install_jars(jars, "file:///nowhere")
 
 
 def test_a_changed_jar_is_refused_and_the_earlier_ones_stay(tmp_path: Path, mirror: Path) -> None:

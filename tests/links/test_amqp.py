@@ -448,22 +448,6 @@ class TestAmqp091(BrokerBehaviour, ByteLimits):
         assert (type(error), error.detail) == (NotConnected, Detail.MISSING_ADDRESS)
         assert world.source in error.text
 
-    async def test_a_dead_network_is_found_by_the_heartbeat(self, world: AmqpWorld) -> None:
-        """Nothing arrives and nothing is refused: only silence says that the link is gone."""
-        link = await world.connect(requestedHeartbeat="1")
-        world.proxy.stall()
-        error = await lost(link)
-        assert str(error) == "timeout: no data within 2 heartbeats of 1 s"
-        await link.close()
-
-    async def test_an_idle_link_stays(self, world: AmqpWorld) -> None:
-        """Its heartbeats keep it: the broker would end it after two of them."""
-        link = await world.connect(requestedHeartbeat="1")
-        sent = world.proxy.sent
-        await wait_until(lambda: world.proxy.sent >= sent + 4 * 8)
-        assert not link.lost.done()
-        await link.close()
-
     async def test_closing_a_link_sends_all_messages_and_acknowledgements_first(self, world: AmqpWorld) -> None:
         link = await world.connect()
         await world.send([b"done"])

@@ -24,20 +24,6 @@ async def world(rabbitmq: RabbitMQ) -> AsyncIterator[AmqpWorld]:
         yield made
 
 
-async def test_a_link_that_has_stopped_reading_stays(world: AmqpWorld) -> None:
-    """It sees no heartbeats, and knows why."""
-    link = await world.connect(requestedHeartbeat="1")
-    taker = DeliveryCollector(link)
-    await world.send([bytes(LARGE)] * 60)
-    await wait_until(lambda: link.client.is_paused)
-    sent = world.proxy.sent
-    await wait_until(lambda: link.lost.done() or world.proxy.sent >= sent + 8 * 8)  # eight of ours, in four seconds
-    assert (link.lost.done(), link.client.is_paused) == (False, True)
-    for _ in range(60):
-        assert await taker.payloads(1) == [bytes(LARGE)]
-    await link.close()
-
-
 async def test_a_link_that_has_stopped_reading_publishes(world: AmqpWorld) -> None:
     link = await world.connect()
     taker = DeliveryCollector(link)

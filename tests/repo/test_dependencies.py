@@ -27,21 +27,37 @@ def imported(file: Path) -> Iterator[str]:
             yield node.module.partition(".")[0]
 
 
-def test_every_module_that_the_packages_import_belongs_to_a_declared_dependency() -> None:
-    """A dependency of a dependency may be gone with the next version of that."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    texts = project["dependencies"] + [
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DISTRIBUTIONS = packages_distributions()
+USED_BY_ANOTHER = {"pandas"}
+"""Spark Connect imports it."""
+
+
+def declared() -> set[str]:
+    """The dependencies of the packages and of their extras."""
+    extras = PROJECT["optional-dependencies"]
+    texts = PROJECT["dependencies"] + [
         each for name, extra in extras.items() if name not in ("demo", "dev") for each in extra
     ]
-    declared = {canonicalize_name(Requirement(text).name) for text in texts}
-    distributions = packages_distributions()
+    return {canonicalize_name(Requirement(text).name) for text in texts}
+
+
+def foreign_modules() -> set[str]:
+    """The modules of others that the packages import."""
     modules = {module for package in PACKAGES for file in (ROOT / package).rglob("*.py") for module in imported(file)}
-    foreign = modules - sys.stdlib_module_names - set(PACKAGES)
-    assert len(foreign) > len(project["dependencies"]) / 2
+    return modules - sys.stdlib_module_names - set(PACKAGES)
+
+
+def test_every_module_that_the_packages_import_belongs_to_a_declared_dependency() -> None:
+    """A dependency of a dependency may be gone with the next version of that."""
     undeclared = {
-        module: distributions.get(module, ["not installed"])
-        for module in foreign
-        if not declared & {canonicalize_name(name) for name in distributions.get(module, ())}
+        module: DISTRIBUTIONS.get(module, ["not installed"])
+        for module in foreign_modules()
+        if not declared() & {canonicalize_name(name) for name in DISTRIBUTIONS.get(module, ())}
     }
     assert undeclared == {}
+
+
+def test_the_packages_import_every_declared_dependency() -> None:
+    used = {canonicalize_name(name) for module in foreign_modules() for name in DISTRIBUTIONS.get(module, ())}
+    assert declared() - used == {canonicalize_name(PROJECT["name"]), *USED_BY_ANOTHER}

@@ -1,41 +1,31 @@
-"""Pictures and tables of the documentation that show the code are those of the code."""
+"""Pictures of the demo are drawn from what it prints."""
 
 from __future__ import annotations
 
-import re
+from xml.etree import ElementTree
 
-from connectivity.connections.lifecycle import TABLE
-from tests.support.paths import ROOT
+import pytest
 
-DOCS = ROOT / "docs"
+from tools.docs import pictures
 
-
-def text(page: str) -> str:
-    return (DOCS / page).read_text(encoding="utf-8")
+OUTPUT = "\x1b[1mdevices report on MQTT\x1b[0m ──\n boiler MQTT -> create\n\n\x1b[1mthe end\x1b[0m\n all is well\n"
 
 
-def test_the_picture_of_connection_states_has_every_transition() -> None:
-    arrows = re.findall(r"^    (\w+) --> (\w+): (.+)$", text("reference/monitoring.md"), re.MULTILINE)
-    shown = {(before, event, after) for before, after, events in arrows for event in events.split(", ")}
-    assert shown == {
-        (before.name, event.value, after.name)
-        for before, row in TABLE.items()
-        for event, after in row.items()
-        # The picture leaves out that the end of a link is reported in any state.
-        if before is not after and (event.value != "closed" or before.name == "CLOSING")
-    }
+def test_a_picture_shows_the_lines_of_the_scenes_that_it_names() -> None:
+    lines = pictures.parts_of(pictures.scenes(OUTPUT), "devices report")
+    drawn = ElementTree.fromstring(pictures.picture(lines))
+    text = "".join(drawn.itertext()).replace("\xa0", " ")
+    assert "boiler MQTT -> create" in text
+    assert "all is well" not in text
 
 
-def test_the_page_on_architecture_names_every_folder() -> None:
-    page = text("explanation/architecture.md")
-    for package in ("connectivity", "mappings", "spark_store"):
-        _, _, table = page.partition(f"\n| `{package}/` |")
-        rows = re.findall(r"^\| (`.+?`) \|", table.partition("\n\n")[0], re.MULTILINE)
-        named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-        assert named == {folder.parent.name for folder in (ROOT / package).glob("*/__init__.py")}, package
+def test_a_scene_that_the_demo_does_not_print_is_an_error() -> None:
+    with pytest.raises(LookupError, match="no part titled 'a storm'"):
+        pictures.parts_of(pictures.scenes(OUTPUT), "a storm")
 
 
-def test_the_glossary_has_at_most_forty_terms_in_order() -> None:
-    terms = re.findall(r"^\| (\w.+?) \|", text("reference/glossary.md"), re.MULTILINE)[1:]
-    assert 30 < len(terms) <= 40
-    assert terms == sorted(terms, key=str.lower)
+@pytest.mark.parametrize("name", pictures.SCENES)
+def test_pictures_load_nothing_from_elsewhere(name: str) -> None:
+    picture = (pictures.PICTURES / f"{name}.svg").read_text(encoding="utf-8")
+    assert "url(http" not in picture
+    assert "@font-face" not in picture

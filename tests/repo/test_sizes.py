@@ -1,11 +1,11 @@
-"""What docs/explanation/performance.md says of octets on the wire is what the formats say."""
+"""What docs/internals/measurements-messages.md says of octets on the wire is what the formats say."""
 
 from __future__ import annotations
 
 from tests.bench.sizes import rows, table
 from tests.support.paths import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "performance.md"
+PAGE = ROOT / "docs" / "internals" / "measurements-messages.md"
 
 
 def test_the_table_of_bytes_is_the_computed_one() -> None:

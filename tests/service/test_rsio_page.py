@@ -1,4 +1,4 @@
-"""The page about reactive-streams-io does what it says: its octets are said and heard, its programs run."""
+"""The pages about reactive-streams-io do what they say: its octets are said and heard, its programs run."""
 
 from __future__ import annotations
 
@@ -30,9 +30,12 @@ _SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
 TOKEN = 16
 
 
+PAGES = [ROOT / "docs" / kind / "reactive-streams-io.md" for kind in ("reference", "tutorials")]
+
+
 def blocks(language: str) -> list[str]:
-    page = (ROOT / "docs" / "reference" / "reactive-streams-io.md").read_text(encoding="utf-8")
-    return [text for found, text in _FENCE.findall(page) if found == language]
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    return [text for found, text in _FENCE.findall(pages) if found == language]
 
 
 @dataclass

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from tests.support.oracles.permissions import Policy
 
 IDS = ("acme:a", "acme:b", "acme:c", "acme:missing")
+MORE_IDS = (*IDS, "acme:d", "acme:e", "acme:f")
 SUBJECTS = ("edge:a", "edge:b", "edge:c")
 LABELS = ("X", "Y", "Z")
 KEYS = ("attributes", "x", "y", "thingId")
@@ -23,23 +25,27 @@ PERMISSIONS: tuple[tuple[list[str], list[str]], ...] = (
 )
 
 
-def a_policy(dice: random.Random, id: str) -> Policy:
-    others = [other for other in IDS if other != id]
+def a_policy(dice: random.Random, id: str, ids: Sequence[str] = IDS) -> Policy:
+    """A policy that imports some of `ids`, mostly those that its entries refer to."""
+    others = [other for other in ids if other != id]
+    imports = {other: an_import(dice, others) for other in dice.sample(others, dice.randint(0, min(2, len(others))))}
     return {
         "policyId": id,
-        "imports": {other: an_import(dice, others) for other in dice.sample(others, dice.randint(0, 2))},
-        "entries": {label: an_entry(dice) for label in dice.sample(LABELS, dice.randint(0, 3))},
+        "imports": imports,
+        "entries": {
+            label: an_entry(dice, [*imports, *imports, *ids]) for label in dice.sample(LABELS, dice.randint(0, 3))
+        },
     }
 
 
 def an_import(dice: random.Random, others: list[str]) -> Policy:
     wanted: Policy = {"entries": dice.sample(LABELS, dice.randint(0, 2))}
     if dice.random() < 0.5:
-        wanted["transitiveImports"] = dice.sample(others, dice.randint(0, 2))
+        wanted["transitiveImports"] = dice.sample(others, dice.randint(0, min(4, len(others))))
     return wanted
 
 
-def an_entry(dice: random.Random) -> Policy:
+def an_entry(dice: random.Random, ids: Sequence[str] = IDS) -> Policy:
     resources = {}
     for _ in range(dice.randint(0, 2)):
         granted, revoked = dice.choice(PERMISSIONS)
@@ -50,11 +56,15 @@ def an_entry(dice: random.Random) -> Policy:
         "resources": resources,
         "importable": dice.choice(("implicit", "implicit", "explicit", "never")),
     }
+    if dice.random() < 0.4:
+        entry["references"] = [
+            {"entry": dice.choice(LABELS)}
+            if dice.random() < 0.4
+            else {"import": dice.choice(ids), "entry": dice.choice(LABELS)}
+            for _ in range(dice.randint(0, 3))
+        ]
     if dice.random() < 0.3:
-        local = [{"entry": dice.choice(LABELS)}]
-        entry["references"] = local + [{"import": dice.choice(IDS), "entry": dice.choice(LABELS)}] * dice.randint(0, 1)
-    if dice.random() < 0.3:
-        entry["allowedAdditions"] = dice.sample(("subjects", "resources"), dice.randint(0, 2))
+        entry["allowedAdditions"] = dice.sample(("subjects", "resources", "namespaces"), dice.randint(0, 3))
     if dice.random() < 0.3:
         entry["namespaces"] = dice.sample(("acme", "acme.*", "acme.plant.*", "other"), dice.randint(0, 2))
     return entry

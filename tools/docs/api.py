@@ -18,6 +18,7 @@ from connectivity.api.openapi import (
 )
 from connectivity.maintenance.erasure import Eraser
 from connectivity.management.interface import Management
+from connectivity.management.permission_requests import PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.subscriptions.search_requests import SearchRequests
 from tools.docs.markdown import cell
@@ -152,6 +153,7 @@ def description(*, needs_token: bool = False) -> dict[str, Any]:
         cast(Eraser, object()),
         cast(Management, object()),
         cast(SearchRequests, object()),
+        permissions=cast(PermissionRequests, object()),
     )
     return openapi_document(app, needs_token=needs_token)
 

@@ -1,7 +1,7 @@
-"""One connection to an AMQP broker on aio-pika: connecting, login, writing, heartbeats, closing.
+"""One connection to an AMQP broker on aio-pika: connecting, login, writing, closing.
 
-All frames of one turn of the loop leave in one write. A timer checks the heartbeats: by AMQP 0.9.1 §4.2.7 both sides
-send something in each heartbeat interval, and a link is dead after two intervals without a byte.
+All frames of one turn of the loop leave in one write. By AMQP 0.9.1 §4.2.7 both sides send something in each heartbeat
+interval, and a link is dead after two intervals without a byte; the library checks that and ends the link.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class AmqpClient:
         self._loss: LinkError | None = None
         self.is_paused = False
         """Whether reading is stopped, so that the broker stops sending."""
-        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._close_task: asyncio.Task[None] | None = None
 
     @property
@@ -73,9 +72,6 @@ class AmqpClient:
         except BaseException:
             self.abandon()
             raise
-        heartbeat = self._options.requested_heartbeat
-        if heartbeat:
-            self._heartbeat_timer = self._loop.call_later(heartbeat, self._check_heartbeat, heartbeat)
 
     async def _dial(self) -> None:
         patience = seconds(self._options.connection_timeout)
@@ -118,6 +114,7 @@ class AmqpClient:
         self._library = PikaConnection(
             (self.frame_demultiplexer.reader, self._writer),
             virtual_host(uri.path),
+            self._is_silent,
             host=uri.host,
             port=uri.port,
             login=uri.username or "",
@@ -285,8 +282,6 @@ class AmqpClient:
             self._ended.set_result(None)
         self._unsent.clear()
         self._before_sending.clear()
-        if self._heartbeat_timer is not None:
-            self._heartbeat_timer.cancel()
 
     def die(self, error: LinkError) -> None:
         """End after a failure."""
@@ -306,18 +301,16 @@ class AmqpClient:
             return NotConnected(Detail.REFUSED_BY_BROKER, self.frame_demultiplexer.fault)
         if error is not None:
             return lost_error(error)
+        if self._is_silent():
+            words = f"no data within {MAX_SILENT_HEARTBEATS} heartbeats of {self._options.requested_heartbeat} s"
+            return NotConnected(Detail.TIMEOUT, words)
         return NotConnected(Detail.CONNECTING, "the broker closed the link")
 
-    def _check_heartbeat(self, heartbeat: int) -> None:
-        if self.is_paused:
-            self.frame_demultiplexer.note_alive()
+    def _is_silent(self) -> bool:
+        """Whether the link is dead. While reading is paused, silence proves nothing."""
+        patience = MAX_SILENT_HEARTBEATS * self._options.requested_heartbeat
         silence = self._loop.time() - self.frame_demultiplexer.last_received
-        if silence >= heartbeat * MAX_SILENT_HEARTBEATS:
-            self.die(
-                NotConnected(Detail.TIMEOUT, f"no data within {MAX_SILENT_HEARTBEATS} heartbeats of {heartbeat} s")
-            )
-        else:
-            self._heartbeat_timer = self._loop.call_later(max(0.25, heartbeat / 4), self._check_heartbeat, heartbeat)
+        return not self.is_paused and 0 < patience <= silence
 
     def _blocked(self, reason: str | None) -> None:
         self.on_blocked(reason)

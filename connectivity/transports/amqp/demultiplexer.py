@@ -3,8 +3,6 @@
 aio-pika reads each frame with several awaits and creates tasks for each delivery, which is fast enough only for login,
 channels and consumers. Deliveries, returns and confirms go straight to the handler of their channel. Frames for aio-pika
 are inspected for close reasons, blocked notifications, and the offered frame size and channel number.
-
-aio-pika considers a silent link dead, so it is sent a heartbeat now and then in place of the frames it does not see.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from connectivity.transports.amqp.frames import (
     FRAME,
     HEADER,
     HEARTBEAT,
-    HEARTBEAT_FRAME,
     METHOD,
     METHOD_ID,
     OVERHEAD,
@@ -47,9 +44,6 @@ _ENDED = getattr(select, "POLLRDHUP", select.POLLHUP)
 
 Elsewhere than on Linux it only reports that both directions are closed.
 """
-
-SUBSTITUTE_HEARTBEAT_INTERVAL = 1.0
-"""Seconds between the heartbeats sent to the library in place of other frames."""
 
 
 class FrameHandler(Protocol):
@@ -82,13 +76,12 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         self.fault: str | None = None
         """Why the received bytes are not AMQP 0.9.1, or None."""
         self.last_received = self.loop.time()
-        """When bytes were last received."""
+        """When bytes were last received, or reading was last resumed."""
         self.channel_max, self.frame_max = channel_max, frame_max
         self._carrier: asyncio.BaseTransport | None = None
         self._ends = select.poll()
         self._tail = bytearray()
         self._needed = 0
-        self._last_passed = self.last_received
 
     @property
     def peer_has_closed(self) -> bool:
@@ -150,17 +143,10 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
             self._tail = bytearray(memoryview(data)[at:])
         if passed:
             super().data_received(b"".join(passed))
-            self._last_passed = self.last_received
-        elif self.last_received - self._last_passed >= SUBSTITUTE_HEARTBEAT_INTERVAL:
-            self.note_alive()
-
-    def note_alive(self) -> None:
-        """Treat the broker as alive: other frames arrive, or reading is paused and its silence proves nothing."""
-        self.last_received = self._last_passed = self.loop.time()
-        super().data_received(HEARTBEAT_FRAME)
 
     def pause(self, is_paused: bool) -> None:
         """Stop or resume reading."""
+        self.last_received = self.loop.time()
         if isinstance(self._carrier, asyncio.ReadTransport) and not self._carrier.is_closing():
             (self._carrier.pause_reading if is_paused else self._carrier.resume_reading)()
 

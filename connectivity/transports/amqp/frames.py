@@ -19,7 +19,6 @@ FRAME = Struct(">BHI")
 
 OVERHEAD = FRAME.size + 1
 END_MARK = bytes((END,))
-HEARTBEAT_FRAME = FRAME.pack(HEARTBEAT, 0, 0) + END_MARK
 
 TUNE: Final = (10, 30)
 CONNECTION_CLOSE: Final = (10, 50)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aio_pika
@@ -36,12 +36,13 @@ class _ExistingTransport(TransportFactory):
 
 
 class _Underlay(aiormq.Connection):
-    """aiormq's connection with any virtual host and a single observer of its end."""
+    """aiormq's connection with any virtual host, one observer of its end, and another measure of silence."""
 
-    def __init__(self, url: Any, virtual_host: str, streams: Streams) -> None:
+    def __init__(self, url: Any, virtual_host: str, is_silent: Callable[[], bool], streams: Streams) -> None:
         super().__init__(url, transport_factory=_ExistingTransport(streams))
         # The library reads `%2F` as a slash even where a URL says that it belongs to the name.
         self.vhost = virtual_host
+        self._is_silent = is_silent
         self.offered_mechanisms: Sequence[str] = ()
         self._observer: asyncio.Future[Any] = super().closing
 
@@ -49,6 +50,11 @@ class _Underlay(aiormq.Connection):
     def closing(self) -> asyncio.Future[Any]:
         """Return the one observer: aio-pika asks for another with each channel and keeps it until the end."""
         return self._observer
+
+    @property
+    def is_connection_was_stuck(self) -> bool:
+        """Whether the connection is dead; the library, which sees few of the frames, then ends it."""
+        return self._is_silent()
 
     def _credentials_class(self, start_frame: aiormq.spec.Connection.Start) -> AuthMechanism:
         self.offered_mechanisms = start_frame.mechanisms.split()
@@ -69,10 +75,13 @@ class PikaConnection(aio_pika.Connection):
 
     CHANNEL_CLASS = _Channel
 
-    def __init__(self, streams: Streams, virtual_host: str, **login: Any) -> None:
-        """`login`: what `aio_pika.connect` takes: `login`, `password`, `auth`, `heartbeat`, `name`, …"""
+    def __init__(self, streams: Streams, virtual_host: str, is_silent: Callable[[], bool], **login: Any) -> None:
+        """`is_silent`: whether the broker is silent for too long; asked before each heartbeat.
+
+        `login`: what `aio_pika.connect` takes: `login`, `password`, `auth`, `heartbeat`, `name`, …
+        """
         super().__init__(make_url(**login))
-        self._underlay = _Underlay(self.url, virtual_host, streams)
+        self._underlay = _Underlay(self.url, virtual_host, is_silent, streams)
 
     @property
     def offered_mechanisms(self) -> Sequence[str]:

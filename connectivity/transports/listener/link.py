@@ -26,6 +26,7 @@ from connectivity.fair_share import FairShare
 from connectivity.transports.base import (
     Delivery,
     Done,
+    Inbox,
     OutboundMessage,
     Outcome,
     Readers,
@@ -35,7 +36,6 @@ from connectivity.transports.base import (
 )
 from connectivity.transports.listener.acceptor import Acceptor
 from connectivity.transports.listener.admission import Admission, AdmissionLimits
-from connectivity.transports.listener.inbox import PeerInbox
 from connectivity.transports.listener.socket import PeerDelivery, Socket
 from connectivity.transports.listener.timeouts import TimeoutDecision, TimeoutOptions, next_timeout
 from mappings.model.envelope import Envelope
@@ -89,7 +89,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         self._connection_id = connection_id
         self._bounds = bounds
         self._admission = Admission(limits)
-        self._inboxes = [PeerInbox() for _ in range(sources)]
+        self._inboxes = [Inbox() for _ in range(sources)]
         self._sockets: set[AnyPeer] = set()
         """All accepted sockets, including those that are in a handshake."""
         self._leaving: set[Socket] = set()
@@ -189,7 +189,8 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             if len(sources) > 1:
                 shared = SharedDelivery(copy, len(sources)) if number == 0 else shared
             copy.shared = shared
-            self._inboxes[source].add(copy)
+            self._inboxes[source].waiting.append(copy)
+            self._inboxes[source].wake()
         peer.unsettled += 1
         peer.share.take()
         peer.bytes_share.take(len(envelope.payload))

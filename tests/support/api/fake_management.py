@@ -27,11 +27,16 @@ from connectivity.management.interface import (
     SampleMessage,
     permit_all,
 )
+from connectivity.management.permission_requests import PermissionRequest, PermissionRequests
 from connectivity.monitoring.prometheus import PrometheusRegistry
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.security.uri import mask_uri
 from connectivity.subscriptions.search_requests import HttpSearch, HttpSearchPage, SearchRequests
+from connectivity.twins.context import CurrentStateLookup
+from connectivity.twins.decider import Decision, decide
 from connectivity.validation.validator import parse
 from mappings.errors import Fault
+from mappings.model.signals import Command
 from tests.support.api.fake_erasures import Erasures
 
 DOCUMENT: Mapping[str, Any] = {
@@ -53,6 +58,11 @@ def owned_by_file(connection_id: str) -> OperationRefused:
     return OperationRefused(Fault(409, "connectivity:connection.conflict", words))
 
 
+def _decide(command: Command, subjects: Sequence[str]) -> Decision:
+    """Decide in a world without entities."""
+    return decide(command, subjects, CurrentStateLookup(lambda _: None, lambda: ""), "")
+
+
 @dataclass
 class FakeManagement:
     """Keeps every revision, what was asked, and what it was told to refuse."""
@@ -60,6 +70,7 @@ class FakeManagement:
     stored: dict[str, list[Definition]] = field(default_factory=dict)
     requests: list[tuple[Any, ...]] = field(default_factory=list)
     refuses: dict[str, Exception] = field(default_factory=dict)
+    next_offset: int | None = None
     """By the name of a method, what it raises."""
     made: int = 0
 
@@ -194,7 +205,8 @@ class FakeManagement:
 
     async def things(self, inquiry: HttpSearch) -> HttpSearchPage:
         self._do("things", inquiry)
-        return HttpSearchPage(b'[{"thingId":"acme:lamp"}]', "bmV4dA" if inquiry.options is None else None)
+        cursor = "bmV4dA" if inquiry.options is None else None
+        return HttpSearchPage(b'[{"thingId":"acme:lamp"}]', cursor, self.next_offset)
 
     async def count(self, inquiry: HttpSearch) -> int:
         self._do("count", inquiry)
@@ -205,6 +217,11 @@ class FakeManagement:
         text = "in the order of IDs; 7 things, order +thingId\nevery thing"
         found = {"accessPath": "in the order of IDs", "order": "+thingId", "things": 7, "candidates": None}
         return {**found, "isIndexed": True, "text": text}
+
+    async def check(self, request: PermissionRequest) -> bytes:
+        self._do("check", request)
+        checks = PermissionRequests(_decide, cast(BehalfAudit, None))
+        return await checks.check(replace(request, instead=None))
 
     async def audit(self, limit: int = 100) -> Sequence[Mapping[str, Any]]:
         self._do("audit", limit)
@@ -247,6 +264,7 @@ def app_of(
         found,
         cast(SearchRequests, found),
         sleep,
+        permissions=cast(PermissionRequests, found),
     )
 
 

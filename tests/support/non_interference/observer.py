@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.search_feed import SearchOptions
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.transports.base import OutboundMessage
@@ -89,7 +90,11 @@ class Observer(ConnectionHarness):
         self.watchers: ConnectionHarness | None = None
         self._written_steps = 0
         self.requests = SearchRequests(
-            self.searching, lambda: self.now, page_bytes=1 << 20, count_timeout=60.0, note=_note
+            self.searching,
+            lambda: self.now,
+            page_bytes=1 << 20,
+            count_timeout=60.0,
+            audit=BehalfAudit(lambda: self.now, _note),
         )
         # A page that takes long on a busy machine is none of the differences.
         self.searching.options = SearchOptions(budget=60.0)

@@ -82,54 +82,87 @@ def obvious_root(policy: Policy, subjects: Sequence[str], value: dict[str, Any])
     return {key: seen.get(key, value[key]) for key in value if key in seen or key == "thingId"}
 
 
-# --- imports, references, namespaces and expiry ---
+# --- imports, references, namespaces and expiry: one sentence of Ditto's documentation after the other ---
 
 
 def flattened(policy_id: str, policies: Mapping[str, Policy], now: str, namespace: str) -> Policy:
     """One policy with everything in it that counts now for a thing of this namespace."""
-    policy = policies[policy_id]
-    found = [*policy["entries"].values(), *imported(policy, policies, (policy_id,))]
-    for entry in policy["entries"].values():
-        for reference in entry.get("references", []):
-            other = referred(policy, reference, policies)
-            if other is None:
-                continue
-            if not (counts(entry, namespace) and counts(other, namespace)):
-                continue
-            limits = other.get("allowedAdditions") if "import" in reference else None
-            if limits is None or "subjects" in limits:
-                found.append({"subjects": entry["subjects"], "resources": other["resources"]})
-            if limits is None or "resources" in limits:
-                found.append({"subjects": other["subjects"], "resources": entry["resources"]})
+    found = [entry for _, entry in resolved(policies[policy_id], policies)]
     return {"entries": {str(n): living(each, now) for n, each in enumerate(found) if counts(each, namespace)}}
 
 
-def imported(policy: Policy, policies: Mapping[str, Policy], way: tuple[str, ...]) -> list[Policy]:
+def resolved(policy: Policy, policies: Mapping[str, Policy]) -> list[tuple[str, Policy]]:
+    """The labels and entries of a policy with imports and references worked out, its own ones first."""
+    id = policy["policyId"]
+    brought = imported(policy, [other for other in policy["imports"] if other != id], policies, {id}, 0)
+    return [*_with_references(policy, brought), *brought]
+
+
+def imported(
+    policy: Policy, wanted: Sequence[str], policies: Mapping[str, Policy], visited: set[str], level: int
+) -> list[tuple[str, Policy]]:
+    """What the wanted ones of a policy's imports bring. Not what is on the way there; at most ten levels."""
     found = []
-    for id, wanted in policy["imports"].items():
-        if id in policies and id not in way:
-            entries = policies[id]["entries"].items()
-            found += [entry for _, entry in entries if entry["importable"] == "implicit"]
-            found += [
-                entry for label, entry in entries if entry["importable"] == "explicit" and label in wanted["entries"]
-            ]
-            further = {
-                other: policies[id]["imports"][other]
-                for other in wanted.get("transitiveImports", [])
-                if other in policies[id]["imports"]
-            }
-            found += imported({"imports": further}, policies, (*way, id))
+    for id, about in policy["imports"].items():
+        if id not in wanted or id not in policies:
+            continue
+        listed = about.get("transitiveImports", []) if level < 10 else []
+        further = [other for other in listed if other not in visited and other != id]
+        below = imported(policies[id], further, policies, visited | {id}, level + 1)
+        for label, entry in [*_with_references(policies[id], below), *below]:
+            is_listed = entry["importable"] == "explicit" and label in about["entries"]
+            if entry["importable"] == "implicit" or is_listed:
+                entry = {name: part for name, part in entry.items() if name != "references"}
+                found.append((f"imported-{id}-{label}", entry))
     return found
 
 
-def referred(policy: Policy, reference: Mapping[str, str], policies: Mapping[str, Policy]) -> Policy | None:
-    if "import" not in reference:
-        entries: dict[str, Policy] = policy["entries"]
-        return entries.get(reference["entry"])
-    if reference["import"] not in policy["imports"] or reference["import"] not in policies:
-        return None
-    entry = policies[reference["import"]]["entries"].get(reference["entry"])
-    return None if entry is None or entry["importable"] == "never" else entry
+def _with_references(policy: Policy, brought: list[tuple[str, Policy]]) -> list[tuple[str, Policy]]:
+    return [
+        (label, _merged(entry, [other for each in entry["references"] for other in _referred(policy, each, brought)]))
+        if entry.get("references")
+        else (label, entry)
+        for label, entry in policy["entries"].items()
+    ]
+
+
+def _referred(policy: Policy, reference: Mapping[str, str], brought: list[tuple[str, Policy]]) -> list[Policy]:
+    """The entry that a reference names, as a list; an empty one if there is none that may be referred to."""
+    known = list(policy["entries"].items())
+    name = reference["entry"]
+    if "import" in reference:
+        known, name = brought, f"imported-{reference['import']}-{name}"
+    return [entry for label, entry in known if label == name and entry["importable"] != "never"][:1]
+
+
+def _merged(entry: Policy, others: list[Policy]) -> Policy:
+    kinds = {"subjects", "resources", "namespaces"}
+    allowed = kinds.intersection(*(other["allowedAdditions"] for other in others if "allowedAdditions" in other))
+    parts = [*others, {kind: entry[kind] for kind in allowed if kind in entry}]
+    merged = {
+        **entry,
+        "subjects": {
+            subject: next(part["subjects"][subject] for part in parts if subject in part.get("subjects", {}))
+            for part in parts
+            for subject in part.get("subjects", {})
+        },
+        "resources": {
+            path: {
+                effect: [
+                    permission
+                    for permission in ("READ", "WRITE")
+                    if any(permission in part.get("resources", {}).get(path, {}).get(effect, []) for part in parts)
+                ]
+                for effect in ("grant", "revoke")
+            }
+            for part in parts
+            for path in part.get("resources", {})
+        },
+        "namespaces": sorted({pattern for part in parts for pattern in part.get("namespaces", [])}),
+    }
+    if any("allowedAdditions" in other for other in others):
+        merged["allowedAdditions"] = allowed.intersection(entry.get("allowedAdditions", kinds))
+    return merged
 
 
 def counts(entry: Policy, namespace: str) -> bool:

@@ -95,6 +95,8 @@ OPERATIONS: list[tuple[TokenRole, str, str, dict[str, Any]]] = [
     ),
     (TokenRole.READ, "GET", "/api/2/search/things", {}),
     (TokenRole.READ, "GET", "/api/2/search/things/count", {}),
+    (TokenRole.READ, "POST", "/api/2/checkPermissions", {"json": {}}),
+    (TokenRole.ADMIN, "POST", "/api/2/checkPermissions?as=acme:anna", {"json": {}}),
     (TokenRole.ADMIN, "GET", "/api/2/search/things?as=acme:anna", {}),
     (TokenRole.ADMIN, "GET", "/api/2/search/things/count?as=acme:anna", {}),
     (TokenRole.ADMIN, "GET", "/api/2/search/things/plan", {}),

@@ -11,7 +11,7 @@ from tests.support.table import each_row
 
 @each_row("code", sorted(CODES))
 def test_a_code_has_a_status_of_an_error_and_says_when(code: str) -> None:
-    assert re.fullmatch(r"(api|connectivity|thing-search):[a-z]+(\.[a-z]+)*|[a-z]+(\.[a-z]+)*", code)
+    assert re.fullmatch(r"(api|connectivity|policies|thing-search|things):[a-z]+(\.[a-z]+)*|[a-z]+(\.[a-z]+)*", code)
     assert 300 < CODES[code].status < 600
     assert CODES[code].when
 

@@ -53,6 +53,13 @@ async def test_things_are_answered_with_a_cursor_only_where_there_is_more() -> N
     assert (answer.status_code, answer.json()) == (200, {"items": [{"thingId": "acme:lamp"}]})
 
 
+async def test_the_next_offset_is_shown_where_it_is_known() -> None:
+    desk = FakeManagement()
+    desk.next_offset = 5
+    answer, _ = await search(THINGS, desk=desk, option="limit(4,1)")
+    assert answer.json() == {"items": [{"thingId": "acme:lamp"}], "nextPageOffset": 5}
+
+
 async def test_a_count_is_a_number() -> None:
     answer, desk = await search(COUNT, filter="exists(attributes/room)")
     assert (answer.status_code, answer.json(), answer.headers["content-type"]) == (200, 7, "application/json")
@@ -94,7 +101,7 @@ async def test_nothing_that_was_not_asked_is_asked() -> None:
 @pytest.mark.parametrize("namespaces", ["", ",", " , "])
 async def test_in_no_namespace_there_is_nothing(namespaces: str) -> None:
     answer, desk = await search(THINGS, namespaces=namespaces)
-    assert (answer.json(), desk.requests) == ({"items": []}, [])
+    assert (answer.json(), desk.requests) == ({"items": [], "nextPageOffset": -1}, [])
     answer, desk = await search(COUNT, namespaces=namespaces)
     assert (answer.json(), desk.requests) == (0, [])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from connectivity.authorization.quotas import Quantity, QuotaHolder, QuotaKey, Quotas
+from connectivity.authorization.quotas import MOST_NAMES, Quantity, QuotaHolder, QuotaKey, Quotas
 from connectivity.config.quotas import QuotaRule
 from tests.support.cpu_budget import at_most
 
@@ -28,6 +28,17 @@ def test_the_first_rule_that_names_a_namespace_applies_to_it() -> None:
     assert quotas.allowed((QuotaHolder.NAMESPACE, "acme.site", Quantity.POLICIES)) is None
     assert quotas.allowed((QuotaHolder.NAMESPACE, "other", Quantity.POLICIES)) == 1
     assert quotas.allowed((QuotaHolder.SUBJECT, "acme.site", Quantity.THINGS)) is None
+
+
+def test_names_without_a_rule_take_a_bounded_amount_of_memory() -> None:
+    """A search may name any namespaces."""
+    quotas = Quotas([rule(subjects=["device:*"], searches=1)])
+    for number in range(MOST_NAMES + 100):
+        growth = {(QuotaHolder.NAMESPACE, f"acme.{number}", Quantity.SEARCHES): 1}
+        assert quotas.take(growth) is None
+        quotas.give_back(growth)
+    assert len(quotas._found) == MOST_NAMES
+    assert uses(quotas) == set()
 
 
 def test_each_namespace_that_a_rule_names_has_a_quota_of_its_own() -> None:

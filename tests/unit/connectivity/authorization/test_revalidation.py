@@ -119,6 +119,23 @@ def test_who_expires_is_judged_before_anything_newer_is_sent(
     assert court.judged == ["ada"], "nobody else expires"
 
 
+def test_times_of_expiry_are_kept_once_however_often_they_are_noted(court: BanRegistry) -> None:
+    """Each is noted again about once a minute, and sessions come and go for years before a subject expires."""
+    court.expires = {f"peer-{number}": NOON for number in range(500)} | {"ada": NOON}
+    court.come("ada", A)
+    for number in range(500):
+        court.come(f"peer-{number}", A)
+        court.note("ada")
+        court.forget(f"peer-{number}")
+    assert len(court._expiring) < 100
+    for number in range(500):
+        court.expires["ada"] = f"2030-01-15T12:00:{number % 60:02}.000000Z"
+        court.note("ada")
+    assert len(court._expiring) < 100
+    court._changed((), court.expires["ada"])
+    assert court.judged == ["ada"]
+
+
 def test_everybody_is_judged_in_a_round(court: BanRegistry) -> None:
     for number in range(90):
         court.come(str(number), A)

@@ -22,6 +22,7 @@ from connectivity.cli.main import app
 from connectivity.config.api_settings import ApiSettings
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from connectivity.security.keys import new_key
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.search_feed import SearchService
 from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.twins.context import CurrentStateLookup
@@ -89,7 +90,11 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     world = CurrentStateLookup(bench.store.snapshot, lambda: "2030-01-15T07:40:00.000000Z")
     searching = SearchService(bench.store, world, lambda: NOW, partial(SqliteSearch, bench.journal.path))
     inquirer = SearchRequests(
-        searching, lambda: NOW, page_bytes=1 << 20, count_timeout=60.0, note=bench.definitions.audit
+        searching,
+        lambda: NOW,
+        page_bytes=1 << 20,
+        count_timeout=60.0,
+        audit=BehalfAudit(lambda: NOW, bench.definitions.audit),
     )
     parts = (None, bench.manager, inquirer)
     asked = application(PrometheusRegistry(), lambda: (True, {}), ApiSettings(tokens=TOKENS), *parts)

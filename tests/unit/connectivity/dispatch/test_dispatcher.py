@@ -49,6 +49,36 @@ async def test_case_01_a_command_is_answered_with_its_correlation_id() -> None:
     assert (answer["status"], answer["headers"]["correlation-id"]) == (201, "c-1")
 
 
+async def test_an_error_about_an_entity_tag_has_the_present_one_in_its_header() -> None:
+    harness = ConnectionHarness()
+    harness.deliver(creation(), turn(True))
+    await until(lambda: len(harness.answers()) == 2)
+    read = await harness.ask(command("retrieve", "/attributes/on"))
+    tag = read["headers"]["etag"]
+    for asked, status in (
+        (command("retrieve", "/attributes/on", if_none_match="*"), 304),
+        (turn(False, if_match='"other"'), 412),
+        (command("delete", if_match='"rev:7"'), 412),
+    ):
+        answer = await harness.ask(asked)
+        assert answer["status"] == status
+        assert answer["headers"]["etag"] == (tag if status == 304 or "on" in asked.decode() else '"rev:2"')
+    assert "etag" not in (await harness.ask(command("retrieve", "/attributes/none")))["headers"]
+
+
+async def test_permissions_are_checked_of_several_entities() -> None:
+    harness = ConnectionHarness()
+    await harness.ask(creation())
+    check = {"resource": "thing:/", "entityId": "acme.site:lamp-7", "hasPermissions": ["READ", "WRITE"]}
+    topic = "_/_/policies/commands/checkPermissions"
+    answer = await harness.ask(document(topic, value={"mine": check, "none": {**check, "entityId": "acme:x"}}))
+    assert (answer["topic"], answer["path"], answer["status"]) == (topic, "/", 200)
+    assert answer["value"] == {"mine": True, "none": False}
+    answer = await harness.ask(document(topic, value={"no": {}}, correlation_id="c-9"))
+    assert (answer["topic"], answer["status"]) == ("_/_/policies/errors", 400)
+    assert (answer["value"]["error"], answer["headers"]["correlation-id"]) == ("json.field.missing", "c-9")
+
+
 async def test_each_command_of_a_batch_sees_those_before_it() -> None:
     harness = ConnectionHarness()
     read = command("retrieve", "/attributes/on")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from connectivity.transports.base import Delivery
 from mappings.model.envelope import Envelope
 from tests.support.in_process.running_connection import Running, numbered
 from tests.support.in_process.service import command, pause, source, turn, until
-from tests.support.memory_transport import CONNECTION_TYPE
+from tests.support.memory_transport import CONNECTION_TYPE, MemoryLink
 from tests.support.wait import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("runs")
@@ -207,6 +208,90 @@ def test_parts_of_a_list_of_deliveries_are_bounded_in_number_and_bytes(sizes: li
         end = part.stop
     assert [len(part) for part in found] == expected
     assert [delivery for part in found for delivery in part] == deliveries
+
+
+class User:
+    """A user of a listener."""
+
+
+@pytest.fixture
+def users(monkeypatch: pytest.MonkeyPatch) -> dict[str, User]:
+    """Deliveries with the header `user` are those of a user, as at a listener."""
+    known: dict[str, User] = {}
+    deliver = MemoryLink._deliver
+
+    def with_user(self: MemoryLink, queue: Any) -> Delivery:
+        delivery = deliver(self, queue)
+        if (name := delivery.envelope.headers.get("user")) is not None:
+            delivery.user = known.setdefault(name, User())
+        return delivery
+
+    monkeypatch.setattr(MemoryLink, "_deliver", with_user)
+    return known
+
+
+async def test_a_users_delivery_waits_for_one_turn_of_another_user_of_the_same_source(
+    monkeypatch: pytest.MonkeyPatch, users: dict[str, User]
+) -> None:
+    """Whatever the other has sent before, and although it has to rest after each turn."""
+    handle = Dispatcher.handle
+    processed: list[object] = []
+
+    def slowly(self: Dispatcher, arrivals: Sequence[InboundDelivery], postponed: Any) -> None:
+        for arrival in arrivals:
+            processed.append(arrival.delivery.user)
+            if arrival.delivery.user is not users.get("good"):
+                time.sleep(0.002)
+        handle(self, arrivals, postponed)
+
+    monkeypatch.setattr(Dispatcher, "handle", slowly)
+    running = await Running.opened()
+    running.send(*numbered(0), user="good")
+    running.send(*numbered(*range(1, 100)), user="busy")
+    await until(lambda: len(processed) > 40)
+    begun = len(processed)
+    running.send(*numbered(100), user="good")
+    assert sorted(map(int, await running.answered(101))) == list(range(101))
+    assert processed[begun:].index(users["good"]) <= 2
+    busy = [int(name) for name in running.correlations() if name not in ("0", "100")]
+    assert busy == sorted(busy), "the order of each user is kept"
+
+
+async def test_deliveries_of_users_that_wait_when_their_link_ends_are_not_processed(users: dict[str, User]) -> None:
+    running = await Running.opened(pauses=Backoff(60, 60))
+    running.harness.disk.full = True
+    with capture_logs():
+        running.send(*numbered(1), user="one")
+        await until(lambda: running.harness.count("in", "held") == 1)
+        running.send(*numbered(*range(2, 50)), user="one")
+        running.send(*numbered(*range(50, 60)), user="other")
+        await pause()
+        running.broker.cut("the cable was cut")
+        running.harness.disk.full = False
+        await until(lambda: running.harness.store.is_available)
+        await pause()
+    assert (running.answers(), running.harness.values()) == ([], [])
+    assert running.unsettled() == 59
+
+
+async def test_an_internal_error_with_a_users_delivery_ends_the_link(
+    monkeypatch: pytest.MonkeyPatch, users: dict[str, User]
+) -> None:
+    handle = Dispatcher.handle
+    mistakes: list[Exception] = []
+
+    def fail(self: Dispatcher, *arguments: Any) -> None:
+        if mistakes:
+            raise mistakes.pop()
+        handle(self, *arguments)
+
+    monkeypatch.setattr(Dispatcher, "handle", fail)
+    running = await Running.opened()
+    mistakes.append(ZeroDivisionError("an internal error"))
+    with capture_logs() as lines:
+        running.send(*numbered(1, 2, 3), user="one")
+        assert await running.answered(3) == ["1", "2", "3"]
+    assert [line["event"] for line in lines].count("source stopped") == 1
 
 
 ACKS = ["twin-persisted", "search-persisted"]

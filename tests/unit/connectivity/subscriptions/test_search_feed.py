@@ -180,6 +180,19 @@ async def test_case_82_only_the_selected_fields_are_sent(harness: ConnectionHarn
         assert await searcher.request(key) == [[shown]]
 
 
+async def test_the_policy_is_sent_where_it_is_readable(harness: ConnectionHarness) -> None:
+    policy = entries(guest={"thing:/": READ_ALL})
+    await has_thing(harness, "lamp-1", policy=policy)
+
+    async def shown_to(number: int) -> Any:
+        searcher = Searcher(harness, source=number)
+        ((thing,),) = await searcher.request(await searcher.subscribe(None, fields="thingId,_policy,_lifecycle"))
+        return thing
+
+    assert set((await shown_to(0))["_policy"]["entries"]) == set(policy["entries"])
+    assert await shown_to(1) == {"thingId": "acme.site:lamp-1", "_lifecycle": "ACTIVE"}
+
+
 async def test_case_83_fields_without_read_permission_are_not_sent(harness: ConnectionHarness) -> None:
     await has_thing(harness, "lamp-1")
     await has_thing(harness, "lamp-2", policy=entries(guest={"thing:/": READ_ALL}))

@@ -9,22 +9,38 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from connectivity.errors import OperationRefused
+from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.search_queue import SearchQueue
-from connectivity.subscriptions.search_requests import CursorCipher, HttpSearch, SearchRequests, split_options
+from connectivity.subscriptions.search_requests import (
+    NO_THINGS,
+    CursorCipher,
+    HttpSearch,
+    SearchCursor,
+    SearchRequests,
+)
 from spark_store.errors import BudgetExceeded, InvalidOption, StoreUnavailable
 from spark_store.records import AuditEntry
+from spark_store.rql.options import read_options
 from spark_store.rql.order import TypeRank
 from spark_store.rql.query import SortValue
 from tests.support.in_process.search_client import has_thing
 from tests.support.in_process.service import NOW, ConnectionHarness, source, until
-from tests.support.table import each_row
 from tests.support.wait import PATIENCE
 
 OWNER = HttpSearch(("acme:owner",))
 PLACE = (SortValue(TypeRank.NUMBER, 4), SortValue(TypeRank.TEXT, "acme.site:lamp-ä"))
+CURSOR = SearchCursor(
+    NOW.timestamp(),
+    "exists(attributes/a)",
+    None,
+    ("acme.site",),
+    (("document", ("attributes", "size"), True), ("document", ("thingId",), False)),
+    tuple((int(each.rank), each.value) for each in PLACE),
+)
 
 
 @pytest.fixture
@@ -45,7 +61,7 @@ def searches_of(
             raise StoreUnavailable(f"no room for {entry.by}")
         noted.append(entry)
 
-    return SearchRequests(harness.searching, now, page_bytes=1 << 20, count_timeout=60.0, note=note)
+    return SearchRequests(harness.searching, now, page_bytes=1 << 20, count_timeout=60.0, audit=BehalfAudit(now, note))
 
 
 async def lamps(harness: ConnectionHarness, number: int) -> None:
@@ -110,8 +126,50 @@ async def test_a_search_without_matches_returns_an_empty_page(
     harness: ConnectionHarness, searches: SearchRequests
 ) -> None:
     await lamps(harness, 1)
-    assert await searches.things(HttpSearch(("acme:stranger",))) == (b"[]", None)
-    assert await searches.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == (b"[]", None)
+    assert await searches.things(HttpSearch(("acme:stranger",))) == NO_THINGS
+    assert await searches.things(replace(OWNER, namespaces=frozenset({"acme.lab"}))) == NO_THINGS
+    assert await searches.things(replace(OWNER, options="size(3)", filter="eq(thingId,1)")) == NO_THINGS
+    for options in ("limit(0,0)", "limit(1,5)", "limit(700,5)"):
+        assert await searches.things(replace(OWNER, options=options)) == NO_THINGS
+
+
+async def test_pages_by_offset(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 30)
+    for options, numbers, next_offset in (
+        (None, range(25), 25),
+        ("sort(+thingId)", range(25), 25),
+        ("size(25)", range(25), None),
+        ("size(200)", range(30), None),
+        ("limit(0,10)", range(10), 10),
+        ("limit(10,10)", range(10, 20), 20),
+        ("limit(20,10)", range(20, 30), -1),
+        ("limit(20,11),sort(+thingId)", range(20, 30), -1),
+        ("limit(25,200)", range(25, 30), -1),
+        ("limit(0,10),size(12)", range(12), 12),
+        ("size(12),limit(3,10)", range(3, 13), 13),
+    ):
+        found = await searches.things(replace(OWNER, options=options))
+        assert [thing["attributes"]["size"] for thing in json.loads(found.items)] == list(numbers), options
+        assert found.next_offset == next_offset, options
+        assert (found.cursor is None) is ("limit" in (options or "") or options == "size(200)")
+
+
+async def test_without_size_the_last_page_tells_that_nothing_follows(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    await lamps(harness, 2)
+    found = await searches.things(OWNER)
+    assert (found.cursor, found.next_offset) == (None, -1)
+
+
+async def test_a_limit_skips_more_things_than_are_read_at_once(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    harness.search.slice = 2
+    await lamps(harness, 9)
+    found = await searches.things(replace(OWNER, options="limit(5,3)"))
+    assert [thing["attributes"]["size"] for thing in json.loads(found.items)] == [5, 6, 7]
+    assert found.next_offset == 8
 
 
 async def test_only_the_selected_fields_are_returned(harness: ConnectionHarness, searches: SearchRequests) -> None:
@@ -161,7 +219,6 @@ async def test_time_now_is_the_same_for_all_pages(harness: ConnectionHarness) ->
     "change",
     [
         {"filter": "ge(attributes/size,0)"},
-        {"namespaces": frozenset({"acme.site"})},
         {"subjects": ("acme:owner", "acme:guest")},
         {"options": "size(2),sort(-attributes/size),cursor(CURSOR)"},
         {"options": "size(2),cursor(CURSOR"},
@@ -184,6 +241,36 @@ async def test_a_cursor_is_valid_for_its_own_search_only(
     assert await error_of(searches.things(replace(inquiry, **other))) == (400, "thing-search:search.option.invalid")
 
 
+async def test_a_cursor_given_alone_continues_its_search(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 40)
+    inquiry = replace(
+        OWNER,
+        filter="gt(attributes/size,3)",
+        namespaces=frozenset({"acme.site"}),
+        options="size(2),sort(-attributes/size)",
+    )
+    first = await searches.things(inquiry)
+    again = replace(inquiry, options=f"cursor({first.cursor})")
+    for wanted in (
+        replace(again, filter=None, namespaces=None),
+        replace(again, namespaces=frozenset({"acme.lab"})),
+        replace(again, options=f"cursor({first.cursor}),sort(-attributes/size,+thingId)"),
+    ):
+        found = await searches.things(wanted)
+        assert [thing["attributes"]["size"] for thing in json.loads(found.items)] == list(range(37, 12, -1))
+        assert (found.cursor is None, found.next_offset) == (False, None)
+
+
+async def test_a_long_filter_is_repeated_with_its_cursor(harness: ConnectionHarness, searches: SearchRequests) -> None:
+    await lamps(harness, 3)
+    inquiry = replace(OWNER, filter=f'ne(thingId,"{"x" * 20_000}")', options="size(1)")
+    cursor = (await searches.things(inquiry)).cursor
+    again = replace(inquiry, options=f"cursor({cursor})")
+    assert [it["thingId"][-1] for it in json.loads((await searches.things(again)).items)] == ["1", "2"]
+    for filter in (None, 'ne(thingId,"x")'):
+        assert (await error_of(searches.things(replace(again, filter=filter))))[0] == 400
+
+
 async def test_the_page_size_and_fields_may_change_between_pages(
     harness: ConnectionHarness, searches: SearchRequests
 ) -> None:
@@ -200,7 +287,7 @@ async def test_the_page_size_and_fields_may_change_between_pages(
         (replace(OWNER, filter="eq("), (400, "rql.expression.invalid")),
         (replace(OWNER, filter="eq(foo,1)"), (400, "rql.expression.invalid")),
         (replace(OWNER, options="size(0)"), (400, "thing-search:search.option.invalid")),
-        (replace(OWNER, options="limit(0,1)"), (400, "thing-search:search.option.invalid")),
+        (replace(OWNER, options="limit(0,201)"), (400, "thing-search:search.option.invalid")),
         (replace(OWNER, options="sort(+foo)"), (400, "thing-search:search.option.invalid")),
     ],
 )
@@ -286,67 +373,47 @@ async def test_a_search_that_cannot_be_audited_is_not_executed(harness: Connecti
 # --- the cipher of cursors
 
 
-def test_a_cursor_leads_to_the_place_it_was_sealed_for() -> None:
+def test_the_contents_of_a_cursor_can_be_read_again() -> None:
     cursors = CursorCipher()
-    text = cursors.seal(PLACE, NOW, b"about")
-    assert cursors.open(text, b"about", 2) == (NOW, PLACE)
-    assert cursors.open(text, b"about", 2)[1][0].rank is TypeRank.NUMBER
+    assert cursors.open(cursors.seal(CURSOR, b"about"), b"about") == CURSOR
+    assert CURSOR.sort_key == PLACE
+    assert CURSOR.sort_key[0].rank is TypeRank.NUMBER
+    assert CURSOR.sort_fields == read_options("sort(-attributes/size,+thingId)").order
 
 
 def test_a_cursor_reveals_nothing_and_cannot_be_forged() -> None:
     cursors = CursorCipher()
-    texts = {cursors.seal(PLACE, NOW, b"about") for _ in range(20)}
+    texts = {cursors.seal(CURSOR, b"about") for _ in range(20)}
     assert len(texts) == 20
     for text in texts:
         with pytest.raises(InvalidOption):
-            CursorCipher().open(text, b"about", 2)
+            CursorCipher().open(text, b"about")
         with pytest.raises(InvalidOption):
-            cursors.open(text, b"other", 2)
+            cursors.open(text, b"other")
 
 
 def test_every_changed_character_of_a_cursor_is_detected() -> None:
     cursors = CursorCipher()
-    text = cursors.seal(PLACE, NOW, b"about")
+    text = cursors.seal(CURSOR, b"about")
     for index in range(len(text) - 1):
         changed = text[:index] + ("A" if text[index] != "A" else "B") + text[index + 1 :]
         with pytest.raises(InvalidOption):
-            cursors.open(changed, b"about", 2)
+            cursors.open(changed, b"about")
 
 
 def test_values_that_are_too_long_for_a_cursor_are_refused_rather_than_cut() -> None:
     with pytest.raises(InvalidOption):
-        CursorCipher().seal((SortValue(TypeRank.TEXT, "x" * 20_000),), NOW, b"")
+        CursorCipher().seal(msgspec.structs.replace(CURSOR, place=((TypeRank.TEXT, "x" * 20_000),)), b"")
 
 
 def test_numbers_and_timestamps_in_cursors_are_exact() -> None:
-    now = datetime(2030, 1, 15, 7, 30, 0, 123457, tzinfo=UTC)
-    place = (
-        SortValue(TypeRank.NUMBER, 2**63 - 1),
-        SortValue(TypeRank.NUMBER, 0.1),
-        SortValue(TypeRank.NULL, None),
-        SortValue(TypeRank.BOOLEAN, True),
+    values = (2**63 - 1, 0.1, None, True)
+    cursor = msgspec.structs.replace(
+        CURSOR,
+        now=datetime(2030, 1, 15, 7, 30, 0, 123457, tzinfo=UTC).timestamp(),
+        place=tuple((TypeRank.NUMBER, value) for value in values),
     )
     cursors = CursorCipher()
-    found = cursors.open(cursors.seal(place, now, b""), b"", 4)
-    assert found == (now, place)
-    assert [type(each.value) for each in found[1]] == [int, float, type(None), bool]
-
-
-@each_row(
-    ("text", "rest", "cursor"),
-    [
-        (None, None, None),
-        ("", None, None),
-        ("size(3)", "size(3)", None),
-        ("cursor(abc)", None, "abc"),
-        (" cursor(abc)", None, "abc"),
-        ("cursor(abc),size(3)", "size(3)", "abc"),
-        ("size(3),cursor(abc)", "size(3)", "abc"),
-        ("size(3),cursor(abc),sort(+thingId)", "size(3),sort(+thingId)", "abc"),
-        ("cursor(abc", "cursor(abc", None),
-        ("size(3)cursor(abc)", "size(3)cursor(abc)", None),
-        ("sort(+attributes/cursor(x)", "sort(+attributes/cursor(x)", None),
-    ],
-)
-def test_a_cursor_is_split_from_the_options(text: str | None, rest: str | None, cursor: str | None) -> None:
-    assert split_options(text) == (rest, cursor)
+    found = cursors.open(cursors.seal(cursor, b""), b"")
+    assert found == cursor
+    assert [type(each.value) for each in found.sort_key] == [int, float, type(None), bool]

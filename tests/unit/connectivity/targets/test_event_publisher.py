@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from tests.support.in_process.service import (
     LAMP,
     ConnectionHarness,
     Disk,
+    command,
     connection,
     creation,
+    document,
     pause,
     source,
     target,
@@ -103,6 +106,53 @@ async def test_causes_and_places_are_there_after_a_restart() -> None:
     assert await sent(other, 2) == [4, 5]
     await turned(again, 6)
     assert await sent(other, 3) == [4, 5, 7]
+
+
+def ends(harness: ConnectionHarness) -> dict[str, Any]:
+    """The extra fields of the events of deletions, by the address of the target."""
+    found = {sent.address: json.loads(sent.envelope.payload) for sent in harness.link.published}
+    return {address: event.get("extra") for address, event in found.items() if event["topic"].endswith("deleted")}
+
+
+async def test_the_event_of_a_deletion_has_the_last_values_of_extra_fields_also_after_a_restart() -> None:
+    harness = ConnectionHarness(source())
+    await harness.has_lamp()
+    strangers = {
+        "subjects": {"acme:stranger": {"type": "test"}},
+        "resources": {"thing:/attributes/on": {"grant": ["READ"], "revoke": []}},
+    }
+    await harness.ask(document("acme.site/lamp-7/policies/commands/modify", "/entries/STRANGE", strangers))
+    end, fields = f"{EVENTS}?filter=eq(topic:action,'deleted')", "attributes/on,attributes/off,_revision,policyId"
+    matching, other_value = (
+        f"{EVENTS}?filter=and(eq(topic:action,'deleted'),eq(attributes/on,{value}))&extraFields=attributes"
+        for value in (1, 2)
+    )
+    targets = [
+        target(end, address="plain"),
+        target(f"{end}&extraFields={fields}", address="fields"),
+        target(f"{end}&extraFields={fields}", address="some", authorizationContext=["acme:stranger"]),
+        target(matching, address="matching"),
+        target(other_value, address="other value"),
+    ]
+    expected = {
+        "plain": None,
+        "fields": {"attributes": {"on": 1}, "_revision": 3, "policyId": "acme.site:lamp-7"},
+        "some": {"attributes": {"on": 1}, "_revision": 3},
+        "matching": {"attributes": {"on": 1}},
+    }
+
+    def followers(beside: ConnectionHarness) -> ConnectionHarness:
+        return ConnectionHarness(beside=beside, id="other", targets=targets)
+
+    other = await followers(harness).follow()
+    other.outbox.detach()
+    await turned(harness, 1)
+    await harness.ask(command("delete"))
+    await harness.event_publisher.close()
+    again = service(harness.disk)
+    other = await followers(again).follow()
+    await until(lambda: len(ends(other)) == len(expected))
+    assert ends(other) == expected
 
 
 async def test_events_after_the_last_stored_position_are_sent_again_in_order_after_a_crash(

@@ -311,7 +311,7 @@ def test_extra_fields_of_the_feature_that_changed() -> None:
     assert extra_of(wanted.filter(event, plant)) == {"attributes": {"n": 4}}
 
 
-def test_the_end_of_a_thing_is_reported_to_all_its_readers_without_extra_fields() -> None:
+def test_the_end_of_a_thing_with_an_unknown_last_state_has_no_extra_fields() -> None:
     plant = a_plant({"thing:/attributes/public": granting("READ")}, attributes={"public": 1})
     event = plant.apply("delete")
     for subject in (OWNER, VIEWER):

@@ -162,7 +162,7 @@ def test_the_example_of_a_contract_that_a_viewer_may_not_see() -> None:
     assert refused == (412, "things:condition.failed")
     for action, value in (("modify", 1), ("delete", ...)):
         refused = world.refused(action, "/attributes/serial", value, by=[VIEWER], condition=condition)
-        assert refused == (403, "things:attribute.notmodifiable")
+        assert refused == (412, "things:condition.failed")
 
 
 def test_entity_tags_reveal_nothing_about_unreadable_parts() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connectivity.authorization import policy_imports
+from tests.support.importing_policies import BASE, READING, ROLES, P, a_world_importing, importable, may_read
 from tests.support.twin_world import (
     ALL,
     OWNER,
@@ -21,30 +21,7 @@ from tests.support.twin_world import (
     revoking,
 )
 
-P = policy(POLICY)
-ROLES, BASE = "acme.shared:roles", "acme.root:base"
-READING = {"thing:/": granting("READ")}
 ADMIN = ["edge:admin"]
-
-
-def importable(kind: str, *subjects: str, resources: Any = READING, **more: Any) -> dict[str, Any]:
-    return {**entry(subjects, resources), "importable": kind, **more}
-
-
-def a_world_importing(wanted: dict[str, Any], entries: dict[str, Any], **own: Any) -> TwinWorld:
-    """A thing under a policy that imports ROLES so; that one has these entries."""
-    world = TwinWorld()
-    world.write_policy(entries, to=ROLES)
-    value = {"entries": {"OWNERS": OWNERS, **own}, "imports": {ROLES: wanted}}
-    world.send("modify", "/", value, to=P)
-    world.send("create", "/", {"policyId": POLICY, "attributes": {"a": 1}})
-    return world
-
-
-def may_read(world: TwinWorld, *subjects: str, path: str = "/attributes/a") -> bool:
-    enforcer = world.world.enforcer(POLICY, "acme.plant")
-    assert enforcer is not None
-    return enforcer.has(subjects, "READ", f"thing:{path}")
 
 
 def test_implicit_entries_come_explicit_ones_when_they_are_named_others_never() -> None:
@@ -109,7 +86,9 @@ def test_imports_go_further_only_where_they_are_named() -> None:
     world.send("modify", f"/imports/{ROLES}", {}, to=P)
     assert [may_read(world, f"edge:{name}") for name in "rab"] == [True, False, False]
     world.send("modify", f"/imports/{ROLES}/transitiveImports", [BASE], to=P)
-    assert [may_read(world, f"edge:{name}") for name in "rab"] == [True, True, True]
+    # An explicit entry is for the policy that names it.
+    assert [may_read(world, f"edge:{name}") for name in "rab"] == [True, True, False]
+    assert world.world.enforcer(ROLES).has(["edge:b"], "READ", "thing:/")  # type: ignore[union-attr]
     resolved = world.get(to=P, policy_view="resolved")
     assert list(resolved["entries"]) == [
         "OWNERS",
@@ -117,13 +96,30 @@ def test_imports_go_further_only_where_they_are_named() -> None:
         f"imported-{ROLES}-R",
         f"imported-{ROLES}-imported-{BASE}-OWNERS",
         f"imported-{ROLES}-imported-{BASE}-A",
-        f"imported-{ROLES}-imported-{BASE}-B",
     ]
     assert list(world.get(to=P, policy_view="original")["entries"]) == ["OWNERS"]
-    one = f"/entries/imported-{ROLES}-R/subjects"
-    assert world.get(one, to=P, policy_view="resolved") == {"edge:r": {"type": "test"}}
-    assert world.refused("retrieve", one, to=P) == (404, "policies:entry.notfound")
+    assert list(world.get(to=P, policy_view="  ")["entries"]) == ["OWNERS"]
     assert world.refused("retrieve", to=P, policy_view="other") == (400, "policies:view.invalid")
+
+
+@pytest.mark.parametrize("view", ["resolved", "RESOLVED", " Resolved "])
+def test_the_resolved_view_is_of_the_whole_policy(view: str) -> None:
+    world = a_world_importing({}, {"A": importable("implicit", "edge:a")})
+    labels = ["OWNERS", f"imported-{ROLES}-OWNERS", f"imported-{ROLES}-A"]
+    assert list(world.get(to=P, policy_view=view)["entries"]) == labels
+    assert list(world.get("/entries", to=P, policy_view=view)) == ["OWNERS"], "parts are as they are stored"
+    one = f"/entries/imported-{ROLES}-A/subjects"
+    assert world.refused("retrieve", one, to=P, policy_view=view) == (404, "policies:entry.notfound")
+
+
+def test_the_resolved_view_has_no_entity_tag_and_is_never_unmodified() -> None:
+    """An imported policy changes it without a new revision."""
+    world = a_world_importing({}, {"A": importable("implicit", "edge:a")})
+    tag = world.send("retrieve", to=P).response.headers["etag"]
+    assert world.refused("retrieve", to=P, if_none_match=tag) == (304, "policies:precondition.notmodified")
+    for precondition in ({"if_none_match": tag}, {"if_match": '"rev:99"'}):
+        response = world.send("retrieve", to=P, policy_view="resolved", **precondition).response
+        assert (response.status, response.headers.get("etag")) == (200, None)
 
 
 def test_a_circle_of_imports_ends() -> None:
@@ -133,7 +129,7 @@ def test_a_circle_of_imports_ends() -> None:
     for id, other, third in ((POLICY, ROLES, BASE), (ROLES, BASE, POLICY), (BASE, POLICY, ROLES)):
         world.send("modify", f"/imports/{other}", {"transitiveImports": [third]}, to=policy(id))
     assert [may_read(world, f"edge:{id}") for id in (POLICY, ROLES, BASE)] == [True, True, True]
-    resolved = world.get("/entries", to=P, policy_view="resolved")
+    resolved = world.get(to=P, policy_view="resolved")["entries"]
     assert len(resolved) == 6, "two of each, and none twice"
     world.send("create", "/", {"policyId": POLICY})
     assert world.get(by=[f"edge:{BASE}"])["thingId"] == THING
@@ -202,58 +198,6 @@ def test_a_policy_copy_needs_permission_to_import_the_policy() -> None:
     assert world.status("create", "/", value, to="acme.plant:copy") == 201
 
 
-# --- references ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_entry_shares_with_the_one_that_it_refers_to() -> None:
-    """Its subjects have the other's resources, the other's subjects have its own; one level deep."""
-    world = TwinWorld()
-    world.write_policy(
-        {
-            "BASE": entry(["edge:base"], {"thing:/attributes": granting("READ")}),
-            "MORE": {**entry(["edge:more"], {"thing:/features": granting("READ")}), "references": [{"entry": "BASE"}]},
-            "LAST": {
-                **entry(["edge:last"], {"thing:/definition": granting("READ")}),
-                "references": [{"entry": "MORE"}],
-            },
-        }
-    )
-    paths = ("/attributes", "/features", "/definition")
-    seen = {who: [may_read(world, f"edge:{who}", path=path) for path in paths] for who in ("base", "more", "last")}
-    assert seen == {
-        "base": [True, True, False],
-        "more": [True, True, True],
-        "last": [False, True, True],
-    }
-
-
-@pytest.mark.parametrize(
-    ("allowed", "mine", "theirs"),
-    [(None, True, True), ([], False, False), (["subjects"], True, False), (["resources"], False, True)],
-)
-def test_an_imported_entry_defines_the_allowed_additions(allowed: Any, mine: bool, theirs: bool) -> None:
-    additions = {} if allowed is None else {"allowedAdditions": allowed}
-    shared = importable("explicit", "edge:theirs", resources={"thing:/attributes": granting("READ")}, **additions)
-    own = entry(["edge:mine"], {"thing:/features": granting("READ")})
-    world = a_world_importing(
-        {"entries": ["OPS"]}, {"OPS": shared}, OWN={**own, "references": [{"import": ROLES, "entry": "OPS"}]}
-    )
-    assert may_read(world, "edge:mine", path="/attributes") == mine
-    assert may_read(world, "edge:theirs", path="/features") == theirs
-    assert may_read(world, "edge:mine", path="/features")
-    assert may_read(world, "edge:theirs", path="/attributes")
-
-
-def test_a_reference_to_a_deleted_or_never_importable_entry_grants_nothing() -> None:
-    own = {**entry(["edge:mine"], {}), "references": [{"import": ROLES, "entry": "OPS"}]}
-    world = a_world_importing({}, {"OPS": importable("explicit", "edge:a")}, OWN=own)
-    assert may_read(world, "edge:mine")
-    world.send("modify", "/entries/OPS/importable", "never", to=policy(ROLES))
-    assert not may_read(world, "edge:mine")
-    world.send("delete", "/entries/OPS", to=policy(ROLES))
-    assert not may_read(world, "edge:mine")
-
-
 # --- namespaces ----------------------------------------------------------------------------------------------------------
 
 
@@ -281,29 +225,25 @@ def test_an_entry_applies_only_in_its_namespaces(patterns: list[str], namespace:
     assert world.get(to=thing, by=[OWNER])["thingId"] == thing
 
 
-def test_grants_shared_by_a_reference_apply_where_the_namespaces_of_both_entries_match() -> None:
+def test_a_reference_unites_the_namespaces_of_both_entries() -> None:
     world = TwinWorld()
     shared = [{"entry": "A"}]
     world.write_policy(
         {
             "A": {**entry(["edge:a"], READING), "namespaces": ["acme.*", "x"]},
-            "B": {**entry(["edge:b"], {}), "namespaces": ["acme.plant.*", "y"], "references": shared},
-            "C": {**entry(["edge:c"], {}), "namespaces": ["z"], "references": shared},
+            "B": {**entry(["edge:b"], {}), "namespaces": ["y"], "references": shared},
+            "C": {**entry(["edge:c"], {}), "references": shared},
         }
     )
 
-    def readers(namespace: str) -> list[str]:
+    def readers(namespace: str) -> str:
         enforcer = world.world.enforcer(POLICY, namespace)
         assert enforcer is not None
-        return [name for name in "abc" if enforcer.has([f"edge:{name}"], "READ", "thing:/")]
+        return "".join(name for name in "abc" if enforcer.has([f"edge:{name}"], "READ", "thing:/"))
 
-    assert [readers(namespace) for namespace in ("acme.plant", "acme.plant.hall", "x", "y", "z")] == [
-        ["a"],
-        ["a", "b"],
-        ["a"],
-        [],
-        [],
-    ]
+    assert [readers(namespace) for namespace in ("acme.plant", "x", "y", "z")] == ["abc", "abc", "ab", ""]
+    world.send("modify", "/entries/A/allowedAdditions", ["subjects"], to=P)
+    assert readers("y") == ""
 
 
 def test_an_administrator_of_another_namespace_does_not_administer_the_policy() -> None:
@@ -317,33 +257,6 @@ def test_an_administrator_of_another_namespace_does_not_administer_the_policy() 
     )
 
 
-def test_a_referenced_entry_cannot_lock_all_administrators_out() -> None:
-    """What references share is enforced like entries, so it counts where somebody has to be left who may change it."""
-    revoked = entry(["edge:x"], {"policy:/": revoking("WRITE")})
-    locked = {"entries": {"OWNERS": {**OWNERS, "references": [{"entry": "NO"}]}, "NO": revoked}}
-    world = TwinWorld()
-    assert world.refused("create", "/", {"policyId": POLICY, **locked}, to=P) == (403, "policies:policy.notcreatable")
-    assert world.refused("create", "/", {"_policy": locked}) == (400, "things:policy.invalid")
-    world.write_policy({"NO": revoked})
-    refused = (403, "policies:entry.modificationinvalid")
-    assert world.refused("modify", "/entries/OWNERS/references", [{"entry": "NO"}], to=P) == refused
-    assert world.refused("modify", "/", locked, to=P) == (403, "policies:policy.modificationinvalid")
-    # Somebody who has his WRITE by a reference is somebody, too.
-    base = importable("implicit", resources={"policy:/": ALL})
-    shared = {"A": {**entry([OWNER], {}), "references": [{"entry": "BASE"}]}, "BASE": base}
-    assert world.status("modify", "/entries", shared, to=P) == 204
-    assert world.status("modify", "/entries/A/subjects/edge:y", {"type": "t"}, to=P) == 201
-
-
-def test_a_repeated_reference_is_resolved_once() -> None:
-    """A policy may hold thousands of them; worked out one by one they would keep everybody waiting for half a minute."""
-    base = entry([], {f"thing:/attributes/k{number}": granting("READ") for number in range(50)})
-    many = {**entry([VIEWER], {}), "references": [{"entry": "BASE"}] * 3_000}
-    value = {"policyId": POLICY, "imports": {}, "entries": {"MANY": many, "BASE": base}}
-    found, _ = policy_imports.effective(value, lambda _: None)
-    assert len(found["entries"]) == 4, "two of its own, and what each direction of the reference shares"
-
-
 def test_the_resolved_view_hides_imported_entries_that_the_caller_cannot_read() -> None:
     reading = {"policy:/": granting("READ")}
     some = entry(["edge:some"], {"policy:/entries/A": granting("READ")})
@@ -351,7 +264,7 @@ def test_the_resolved_view_hides_imported_entries_that_the_caller_cannot_read() 
     world = a_world_importing({"entries": []}, {"A": importable("implicit", "edge:a"), "SOME": some}, **own)
 
     def imported(by: str) -> list[str]:
-        entries = world.get("/entries", to=P, by=[by], policy_view="resolved")
+        entries = world.get(to=P, by=[by], policy_view="resolved")["entries"]
         return [label.removeprefix(f"imported-{ROLES}-") for label in entries if label.startswith("imported")]
 
     assert imported(OWNER) == ["OWNERS", "A", "SOME"]

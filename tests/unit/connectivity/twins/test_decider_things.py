@@ -203,6 +203,10 @@ def test_case_21_fields_choose_members() -> None:
     assert world.get(fields="attributes(serial,site/none),nothing") == {"attributes": {"serial": "B7"}}
     assert world.get("/attributes", fields="site/hall") == {"site": {"hall": 4}}
     assert world.get("/attributes", fields="none") == {}
+    assert world.get(fields="thingId,_lifecycle") == {"thingId": THING, "_lifecycle": "ACTIVE"}
+    assert "_lifecycle" not in world.get()
+    for path in ("/", "/attributes"):
+        assert world.get(path, fields="") == {}
     assert world.refused("retrieve", "/", fields="a(") == (400, "json.fieldselector.invalid")
 
 

@@ -36,7 +36,9 @@ def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
     assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
     assert "_metadata" not in world.get()
     assert world.status("delete", "/attributes/a") == 204
-    assert metadata(world) is None
+    assert metadata(world) == {"attributes": {}}
+    assert world.status("delete", "/attributes") == 204
+    assert metadata(world) == {}
     both = {"put_metadata": [said("unit", "K")], "get_metadata": "unit"}
     assert world.refused("modify", "/attributes/a", 5, **both) == (400, "things:metadata.headersconflict")
 
@@ -49,7 +51,7 @@ def test_case_88_metadata_is_put_beside_an_attribute_and_goes_with_it() -> None:
             "/attributes",
             {"x": {"y": 1}, "z": [2], "e": {}},
             "*/k",
-            {"attributes": {"x": {"y": {"k": 7}}, "z": {"k": 7}, "e": {"k": 7}}},
+            {"attributes": {"x": {"y": {"k": 7}}, "z": {"k": 7}}},
         ),
         ("modify", "/attributes/a", 1, "*/k", {"attributes": {"a": {"k": 7}}}),
         ("modify", "/attributes", {"x": {"y": 1}}, "/x/y/k", {"attributes": {"x": {"y": {"k": 7}}}}),
@@ -107,7 +109,36 @@ def test_a_delete_pattern_of_a_merge_removes_only_the_metadata_of_matching_field
     world.send("merge", "/", {"{{ ~f.*~ }}": None, "{{ ~_.*~ }}": None})
     assert metadata(world) == {"attributes": {"a": {"unit": "K"}}}
     world.send("merge", "/attributes", {"{{ ~.*~ }}": None})
-    assert metadata(world) is None
+    assert metadata(world) == {"attributes": {}}
+
+
+def test_a_part_that_is_overwritten_with_an_empty_object_loses_all_its_metadata() -> None:
+    world = a_world(features={"f": {"properties": {"p": {"q": 1}, "r": 1}}})
+    said_of_p = [said("q/k", 1), said("unit", "K")]
+    world.send("modify", "/features/f/properties/p", {"q": 1}, put_metadata=said_of_p)
+    world.send("modify", "/features/f/properties/p", {}, put_metadata=[said("unit", "m")])
+    assert metadata(world) == {"features": {"f": {"properties": {"p": {}}}}}
+    world.send("modify", "/attributes", {})
+    assert metadata(world) == {"attributes": {}, "features": {"f": {"properties": {"p": {}}}}}
+    world.send("modify", "/features", {})
+    assert metadata(world) == {"attributes": {}, "features": {}}
+
+
+def test_a_reader_of_some_parts_does_not_see_what_is_left_of_the_metadata_of_others() -> None:
+    world = a_world(attributes={"a": 1, "b": 2})
+    world.write_policy(
+        {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/a": revoking("READ")})}
+    )
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("unit", "K")])
+    world.send("delete", "/attributes/a")
+    assert metadata(world) == {"attributes": {}}
+    assert metadata(world, by=[VIEWER]) is None
+
+
+def test_metadata_that_would_replace_that_of_a_part_by_a_value_is_not_set() -> None:
+    world = a_world()
+    world.send("modify", "/attributes", {"a": 1, "b": 2}, put_metadata=[said("a", 5), said("b", {"k": 1})])
+    assert metadata(world) == {"attributes": {"b": {"k": 1}}}
 
 
 def test_delete_metadata_removes_the_named_metadata() -> None:
@@ -116,10 +147,14 @@ def test_delete_metadata_removes_the_named_metadata() -> None:
     world.send("modify", "/attributes/a", 1, delete_metadata="l,none")
     assert metadata(world) == {"attributes": {"a": {"k": 1}, "b": {"k": 1, "l": {"m": 2}}}}
     world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="attributes/*/k")
-    assert metadata(world) == {"attributes": {"b": {"l": {"m": 2}}}}
+    assert metadata(world) == {"attributes": {"a": {}, "b": {"l": {"m": 2}}}}
     world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*/l")
-    assert metadata(world) is None
-    assert "_metadata" not in (world.snapshots[thing("acme.plant:boiler-07")].state or {})
+    assert metadata(world) == {"attributes": {"a": {}, "b": {}}}
+    world.send("modify", "/attributes/a", 1, put_metadata=[said("k", 1), said("l", 2)])
+    world.send("modify", "/attributes/a", 1, delete_metadata="*")
+    assert metadata(world) == {"attributes": {"a": {}, "b": {}}}
+    world.send("merge", "/", {"attributes": {"b": 3}}, delete_metadata="*")
+    assert metadata(world) == {}
 
 
 def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
@@ -139,6 +174,8 @@ def test_get_metadata_answers_in_a_header_relative_to_the_path() -> None:
     assert asked("/features/f/properties", "p(k,l)") == {"p": {"k": 1, "l": 2}}
     assert asked("/", "*/l") == {"features": {"f": {"properties": {"p": {"l": 2}}}}}
     assert asked("/", "nothing,attributes/*/k") == {}
+    assert asked("/features/f/properties", "*") == {"p": {"k": 1, "l": 2}, "q": {"k": 1}}
+    assert asked("/policyId", "*") == {}
 
 
 def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +196,7 @@ def test_many_names_below_a_path_are_looked_for_at_once(monkeypatch: pytest.Monk
     assert found["attributes"]["k7"] == {"a": {"b": {"a": 1}}, "c": 3}
     assert len(looked) < 1_000
     world.send("merge", "/attributes", {"k0": 2}, delete_metadata=text)
-    assert metadata(world) is None
+    assert metadata(world) == {"attributes": {name: {} for name in leaves}}
 
 
 def test_fields_select_parts_of_the_metadata_of_one_thing_and_of_several() -> None:
@@ -310,7 +347,7 @@ def test_metadata_applies_to_the_size_of_a_thing(monkeypatch: pytest.MonkeyPatch
 )
 def test_metadata_nested_deeper_than_a_thing_may_be_is_refused(key: str, value: Any) -> None:
     """What was taken once would be too deep for every command after it."""
-    leaf: dict[str, Any] = {"n": {}}
+    leaf: dict[str, Any] = {"n": 1}
     for _ in range(20):
         leaf = {"n": leaf}
     world = a_world()

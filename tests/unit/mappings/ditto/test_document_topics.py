@@ -18,6 +18,7 @@ from tests.support.table import each_row
         ("/lamp/things/twin/errors", EntityId(EntityType.THING, "", "lamp")),
         ("a.b/_/things/twin/commands/retrieve", EntityId(EntityType.THING, "a.b", "_")),
         ("_/_/things/twin/commands/retrieve", EntityId(EntityType.THING, "_", "_")),
+        ("_/_/policies/commands/checkPermissions", EntityId(EntityType.POLICY, "_", "_")),
         ("_/_/things/twin/search/request", None),
         ("!/?/things/twin/search/request", None),
         ("_/_/things/twin/errors", None),
@@ -32,6 +33,7 @@ def test_a_topic_names_its_entity(text: str, entity: EntityId | None) -> None:
     ("text", "error"),
     [
         ("_/_/things/twin/commands/modify", "things:id.invalid"),
+        ("_/_/policies/commands/retrieve", "policies:id.invalid"),
         ("_/lamp/things/twin/commands/retrieve", "things:id.invalid"),
         ("a.7/lamp/things/twin/commands/modify", "things:id.invalid"),
         (f"a/{'b' * 255}/things/twin/commands/modify", "things:id.invalid"),

@@ -28,7 +28,7 @@ THING_PATHS = {
 }
 
 POLICY_PATHS = {
-    "/": "create modify retrieve delete",
+    "/": "create modify retrieve delete checkPermissions",
     "/entries": "modify retrieve",
     "/entries/owner": "modify retrieve delete",
     "/entries/owner/subjects": "modify retrieve",

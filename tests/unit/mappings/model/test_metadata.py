@@ -18,9 +18,9 @@ DATA = {"attributes": {"a": 1, "b": {"c": 2}}}
     [
         (DATA, SAID),
         ({"attributes": {"b": {"c": 2}}}, {"attributes": {"b": {"c": {"unit": "m"}}}, "note": "mine"}),
-        ({"attributes": {"a": 1, "b": {}}}, {"attributes": {"a": {"unit": "K"}}, "note": "mine"}),
-        ({"attributes": {"a": 1, "b": 5}}, {"attributes": {"a": {"unit": "K"}}, "note": "mine"}),
-        ({"attributes": None}, {"note": "mine"}),
+        ({"attributes": {"a": 1, "b": {}}}, {"attributes": {"a": {"unit": "K"}, "b": {}}, "note": "mine"}),
+        ({"attributes": {"a": 1, "b": 5}}, {"attributes": {"a": {"unit": "K"}, "b": {}}, "note": "mine"}),
+        ({"attributes": None}, {"attributes": {}, "note": "mine"}),
         ({}, {"note": "mine"}),
     ],
 )
@@ -33,7 +33,7 @@ def test_metadata_is_removed_with_the_field_that_it_describes(after: Any, left: 
     [
         ([("/a/k", 1), ("/a/l", {"m": 2}), ("/a/l/n", 3)], {"a": {"k": 1, "l": {"m": 2, "n": 3}}}),
         ([("/a/k", 1), ("/a/k/l", 2)], {"a": {"k": {"l": 2}}}),
-        ([("/a/k", None), ("/a/k",)], {}),
+        ([("/a/k", None), ("/a/k",)], {"a": {}}),
         ([("/a~0b/k", 1), ("/none/k",)], {"a~b": {"k": 1}}),
         ([("/a/k", 1), ("/a/l", 1), ("/a/k",)], {"a": {"l": 1}}),
         ([("/a/k", 1), ("/", {"b": 2}), ("/c", 3)], {"b": 2, "c": 3}),
@@ -42,6 +42,12 @@ def test_metadata_is_removed_with_the_field_that_it_describes(after: Any, left: 
 )
 def test_changes_are_made_in_order(changes: Any, found: Any) -> None:
     assert evolve_metadata(None, {}, {}, changes) == found
+
+
+def test_a_part_that_is_overwritten_with_an_empty_object_loses_all_its_metadata() -> None:
+    after = {"attributes": {"a": 1, "b": {}}}
+    found = evolve_metadata(SAID, DATA, after, [("/attributes/b/unit", "m")], ("attributes", "b"))
+    assert found == {"attributes": {"a": {"unit": "K"}, "b": {}}, "note": "mine"}
 
 
 def test_a_change_of_metadata_does_not_modify_the_previous_metadata() -> None:

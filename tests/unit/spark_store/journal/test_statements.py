@@ -56,6 +56,14 @@ def test_an_erasure_takes_the_causes_along(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_the_last_state_of_a_thing_is_stored_with_the_cause_of_its_deletion(journal: Journal) -> None:
+    cause = EventCause("conn-1", {"correlation-id": "c-1"}, b'{"thingId":"x","attributes":{"n":2e3}}')
+    journal.append([Change((event(LAMP, 1),), (snapshot(LAMP, 1),), None, cause)])
+    journal.append([Change((event(LAMP, 2),), (snapshot(LAMP, 2),), None, cause._replace(last=None))])
+    assert [each.cause for each in follow_on(journal, 0, 10, MUCH)] == [cause, cause._replace(last=None)]
+    assert len(follow_on(journal, 0, 10, 30)) == 1, "the last state counts among the bytes"
+
+
 def test_headers_that_are_no_json_cost_their_change_alone(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     with pytest.raises(Unstorable, match="expected headers that are JSON"):

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 
 from connectivity.connections.model import Source
-from connectivity.transports.amqp import demultiplexer as module
 from connectivity.transports.amqp.consumer import AmqpConsumer
 from connectivity.transports.amqp.demultiplexer import FrameDemultiplexer
 from connectivity.transports.amqp.frames import (
     BODY,
     HEADER,
-    HEARTBEAT_FRAME,
+    HEARTBEAT,
     METHOD,
     Reason,
     frame,
@@ -31,6 +30,8 @@ from connectivity.transports.amqp.frames import (
 from connectivity.transports.amqp.publisher import AmqpPublisher
 from tests.support.table import each_row
 from tests.support.wait import PATIENCE
+
+HEARTBEAT_FRAME = frame(HEARTBEAT, 0, b"")
 
 
 class Carrier(asyncio.WriteTransport):
@@ -194,14 +195,11 @@ async def test_frames_that_end_too_early_end_the_link(said: bytes) -> None:
     assert traffic.fault.startswith("the response is not AMQP 0.9.1")
 
 
-async def test_a_busy_link_is_alive_for_the_library_too(
-    traffic: FrameDemultiplexer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It sees none of the frames that keep the link busy, and would think it dead."""
-    traffic.takers[2] = FrameRecorder()
-    monkeypatch.setattr(module, "SUBSTITUTE_HEARTBEAT_INTERVAL", 0.0)
-    traffic.data_received(pack_ack(2, 1))
-    assert await passed(traffic, len(HEARTBEAT_FRAME)) == HEARTBEAT_FRAME
+async def test_the_time_without_reading_is_no_silence_of_the_broker(traffic: FrameDemultiplexer) -> None:
+    traffic.pause(True)
+    traffic.last_received -= 3600
+    traffic.pause(False)
+    assert asyncio.get_running_loop().time() - traffic.last_received < 60
 
 
 async def test_a_link_closed_by_the_broker_is_detected_before_its_data_is_read() -> None:

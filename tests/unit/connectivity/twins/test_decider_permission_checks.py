@@ -1,0 +1,132 @@
+"""`checkPermissions`: what a sender may do with things, messages and policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mappings.ids import EntityId, EntityType
+from tests.support.table import each_row
+from tests.support.twin_world import (
+    ALL,
+    OWNER,
+    POLICY,
+    THING,
+    VIEWER,
+    TwinWorld,
+    a_world,
+    answer,
+    entry,
+    granting,
+    revoking,
+)
+
+SEVERAL = EntityId(EntityType.POLICY, "_", "_")
+OTHER = "acme.plant:other"
+
+
+def check(resource: str, entity: str, *permissions: str) -> dict[str, Any]:
+    return {"resource": resource, "entityId": entity, "hasPermissions": list(permissions)}
+
+
+def checked(world: TwinWorld, checks: Any, *by: str) -> Any:
+    decision = world.send("checkPermissions", "/", checks, to=SEVERAL, by=by or (VIEWER,))
+    assert decision.events == ()
+    assert (decision.response.status, decision.response.path) == (200, "/")
+    return answer(decision)
+
+
+@pytest.fixture
+def world() -> TwinWorld:
+    made = a_world(attributes={"a": 1})
+    seen = {
+        "thing:/": granting("READ"),
+        "thing:/attributes/secret": revoking("READ"),
+        "message:/inbox/messages/blink": granting("WRITE"),
+        "policy:/entries/VIEW/actions": granting("EXECUTE"),
+    }
+    made.write_policy({"VIEW": entry([VIEWER], seen)})
+    return made
+
+
+def test_each_check_is_answered_by_its_name_and_in_order(world: TwinWorld) -> None:
+    checks = {
+        "write": check("thing:/attributes/a", THING, "WRITE"),
+        "read": check("thing:/attributes/a", THING, "READ"),
+        "both": check("thing:/attributes/a", THING, "READ", "WRITE"),
+        "secret below": check("thing:/", THING, "READ"),
+        "elsewhere": check("thing:/features/f", THING, "READ"),
+        "blink": check("message:/inbox/messages/blink", THING, "WRITE"),
+        "any message": check("message:/", THING, "WRITE"),
+        "policy": check("policy:/", POLICY, "READ"),
+        "activate": check("policy:/entries/VIEW/actions/activateTokenIntegration", POLICY, "EXECUTE"),
+    }
+    found = checked(world, checks)
+    assert list(found) == list(checks)
+    assert [name for name in found if found[name]] == ["read", "elsewhere", "blink", "activate"]
+    assert checked(world, {"all": check("policy:/", POLICY, "READ", "WRITE")}, OWNER) == {"all": True}
+    assert checked(world, checks, "edge:nobody") == dict.fromkeys(checks, False)
+
+
+def test_unknown_entities_give_no_permission(world: TwinWorld) -> None:
+    checks = {
+        "thing": check("thing:/", OTHER, "READ"),
+        "policy": check("policy:/", OTHER, "READ"),
+        "policy id": check("thing:/", "acme:unknown", "READ"),
+    }
+    assert checked(world, checks, OWNER) == {"thing": False, "policy": False, "policy id": False}
+    world.send("delete", "/")
+    assert checked(world, {"thing": check("thing:/", THING, "READ")}, OWNER) == {"thing": False}
+
+
+def test_entries_for_other_namespaces_do_not_apply_to_a_thing(world: TwinWorld) -> None:
+    world.write_policy({"A": {**entry(["edge:a"], {"thing:/": ALL}), "namespaces": ["acme.other"]}})
+    world.send("create", "/", {"policyId": POLICY}, to="acme.other:lamp")
+    checks = {id: check("thing:/", id, "WRITE") for id in (THING, "acme.other:lamp")}
+    assert checked(world, checks, "edge:a") == {THING: False, "acme.other:lamp": True}
+
+
+@pytest.mark.parametrize("value", [{}, [], 5, None, {"a": 5, "b": []}, ...])
+def test_what_is_no_check_is_left_out(world: TwinWorld, value: Any) -> None:
+    assert checked(world, value) == {}
+
+
+@each_row(
+    ("change", "code"),
+    [
+        ({"resource": ...}, "json.field.missing"),
+        ({"entityId": ...}, "json.field.missing"),
+        ({"hasPermissions": ...}, "json.field.missing"),
+        ({"resource": 5}, "json.invalid"),
+        ({"resource": "thing"}, "json.invalid"),
+        ({"resource": "thing:attributes"}, "json.invalid"),
+        ({"resource": "stream:/s"}, "json.invalid"),
+        ({"entityId": 5}, "json.invalid"),
+        ({"entityId": "lamp"}, "things:id.invalid"),
+        ({"entityId": "lamp", "resource": "message:/"}, "things:id.invalid"),
+        ({"entityId": "lamp", "resource": "policy:/"}, "policies:id.invalid"),
+        ({"hasPermissions": "READ"}, "json.invalid"),
+        ({"hasPermissions": []}, "json.invalid"),
+        ({"hasPermissions": [5]}, "json.invalid"),
+    ],
+)
+def test_an_invalid_check_is_refused(change: dict[str, Any], code: str) -> None:
+    value = {name: each for name, each in (check("thing:/", THING, "READ") | change).items() if each is not ...}
+    world = TwinWorld()
+    valid = check("thing:/", THING, "READ")
+    assert world.refused("checkPermissions", "/", {"ok": valid, "no": value}, to=SEVERAL) == (400, code)
+
+
+def test_checks_of_many_entities_at_once_are_refused(world: TwinWorld) -> None:
+    checks = {str(n): check("thing:/", f"acme:{n % 200}", "READ") for n in range(400)}
+    assert len(checked(world, checks)) == 400
+    checks["more"] = check("thing:/", "acme:more", "READ")
+    assert world.refused("checkPermissions", "/", checks, to=SEVERAL) == (400, "json.invalid")
+
+
+def test_checks_are_about_no_single_policy(world: TwinWorld) -> None:
+    policy = EntityId(EntityType.POLICY, *POLICY.split(":"))
+    assert world.refused("checkPermissions", "/", {}, to=policy) == (400, "protocoladapter:unknown.topicpath")
+    assert world.refused("retrieve", "/", ..., to=SEVERAL) == (400, "policies:id.invalid")
+    assert world.refused("checkPermissions", "/entries", {}, to=SEVERAL) == (400, "policies:id.invalid")
