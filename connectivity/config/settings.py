@@ -255,7 +255,7 @@ class SourceSettings(Section):
     unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
         default=ByteSize(16 * 1024 * 1024),
         description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of them "
-        "are settled. See [Invalid and unsent messages](../how-to/operating.md#invalid-and-unsent-messages).",
+        "are settled. See [Limits, refused and unsent messages](limits.md).",
     )
 
 
@@ -363,7 +363,7 @@ class CreationSettings(Section):
     """The subjects that may create things and policies in which namespaces.
 
     A creation needs a rule of `grant` that applies to it, and none of `revoke`. A rule is `{types, namespaces, subjects}`;
-    a list that is absent or empty includes everything. See [Creation](../explanation/security.md#creation).
+    a list that is absent or empty includes everything. See [Creation](quotas.md#creation).
     """
 
     grant: tuple[CreationRuleSettings, ...] = Field(
@@ -501,7 +501,7 @@ class Settings(BaseSettings):
     quotas: tuple[QuotaRule, ...] = Field(
         default=(),
         description="What each namespace and each subject may use: a list of rules, see "
-        "[Quotas](../explanation/security.md#quotas). The first rule that names a namespace or a subject applies to it.",
+        "[Quotas](quotas.md#quotas). The first rule that names a namespace or a subject applies to it.",
     )
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()

@@ -470,8 +470,8 @@ def test_connections_of_the_values_are_loaded(tmp_path: Path, monkeypatch: pytes
 
 
 def test_values_in_the_documentation_are_values(tmp_path: Path) -> None:
-    section = (ROOT / "docs" / "how-to" / "deploying.md").read_text(encoding="utf-8").partition("\n## Kubernetes\n")[2]
-    blocks = re.findall(r"```yaml\n(.*?)```", section, re.DOTALL)
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 2
     for index, block in enumerate(blocks):
         file = tmp_path / f"{index}.yaml"

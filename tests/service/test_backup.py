@@ -31,10 +31,10 @@ DAYS = ("monday", "tuesday")
 _BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
-def commands(heading: str) -> list[str]:
-    """The commands that the page shows under a heading."""
-    page = (ROOT / "docs" / "how-to" / "backup.md").read_text(encoding="utf-8")
-    part = page.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+def commands(page: str) -> list[str]:
+    """The commands that a page shows as its steps."""
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+    part = text.partition("\n## Steps\n")[2].partition("\n## ")[0]
     return [line[2:] for block in _BLOCK.findall(part) for line in block.splitlines() if line.startswith("$ ")]
 
 
@@ -128,7 +128,7 @@ def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answer
         machine = Machine(tmp_path, {"stop": service.stop, "start": restored.start_again})
         with Load(requester) as load:
             wait_until_sync(lambda: service.metric("connectivity_journal_trimmed_total") > 50, WITHIN)
-            for command in commands("Backup"):
+            for command in commands("backup"):
                 before = dict(load.answered)
                 machine.run(command)
         first, second = (json.loads((machine.backups / each / "backup.json").read_bytes()) for each in DAYS)
@@ -138,7 +138,7 @@ def test_a_backup_under_load_restored_elsewhere_has_every_change_that_was_answer
         # What is restored is the later one.
         (machine.backups / DAYS[0]).rename(machine.backups / "older")
         (machine.backups / DAYS[1]).rename(machine.backups / DAYS[0])
-        for command in commands("Restore"):
+        for command in commands("restore"):
             machine.run(command)
         assert "the same" in machine.outputs[-1]
         for number in range(THINGS):

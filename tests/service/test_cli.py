@@ -1,4 +1,4 @@
-"""The command line beside a running service and a real broker: the walk of the page on operating, and a restart."""
+"""The command line beside a service and a real broker: the walk of the page on managing connections, and a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from connectivity.cli.main import app
 from tests.support.api.canned_server import PROGRAM
 from tests.support.brokers.mosquitto import Mosquitto
-from tests.support.operating_page import walk
+from tests.support.manage_connections_page import walk
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
 

@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import yaml
 
+from tests.support import markdown
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
@@ -25,7 +26,6 @@ pytestmark = pytest.mark.broker("mosquitto")
 
 PUMP = ROOT / "examples" / "pump.jsonl"
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _SAID = re.compile(r"[0-9a-f]{2}(?= |$)|'.*'(?= |$)|[A-Z]+")
 TOKEN = 16
 
@@ -34,8 +34,7 @@ PAGES = [ROOT / "docs" / kind / "reactive-streams-io.md" for kind in ("reference
 
 
 def blocks(language: str) -> list[str]:
-    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
-    return [text for found, text in _FENCE.findall(pages) if found == language]
+    return [block.text for page in PAGES for block in markdown.blocks(page) if block.language == language]
 
 
 @dataclass

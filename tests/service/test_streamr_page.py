@@ -20,6 +20,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from tests.support import markdown
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import client, connection, source
@@ -31,13 +32,12 @@ from tests.support.wait import PATIENCE, wait_until_sync
 pytestmark = [pytest.mark.broker("mosquitto"), pytest.mark.node]
 
 
-_FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINE = re.compile(r"(\w+) (->|<-) (.+)")
 
 
 def blocks(language: str) -> list[str]:
-    page = (ROOT / "docs" / "reference" / "streamr.md").read_text(encoding="utf-8")
-    return [text for found, text in _FENCE.findall(page) if found == language]
+    page = ROOT / "docs" / "reference" / "streamr.md"
+    return [block.text for block in markdown.blocks(page) if block.language == language]
 
 
 class Speaker:

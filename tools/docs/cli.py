@@ -21,7 +21,7 @@ _INTRODUCTION = """\
 Every command has `--help`. Results go to standard output, errors to standard error. `--json`
 prints JSON for programs. On a terminal, tables are fitted to its width and have colors, unless `NO_COLOR` is set;
 elsewhere lines are as long as necessary, and nothing is cut. For a walk through the commands, see
-[Operating](../how-to/operating.md#the-command-line).
+[managing connections](../how-to/manage-connections.md).
 
 `connectivity --version` prints the version. `connectivity --install-completion` installs completion of commands and
 connection IDs for bash, zsh or fish; `--show-completion` prints the script instead.

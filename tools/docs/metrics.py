@@ -33,7 +33,7 @@ LABELS: Mapping[str, str] = {
     "name": "the name of a background job",
     "outcome": "the outcome of a message, see below",
     "python": "the version of Python",
-    "quantity": "a quantity of [quotas](../explanation/security.md#quotas)",
+    "quantity": "a quantity of [quotas](quotas.md#quotas)",
     "source": "the index of a source in its connection",
     "table": "the name of a table of the lake",
     "target": "the index of a target in its connection",

@@ -174,6 +174,11 @@ class Mosquitto:
         self.stop()
         self.start_again()
 
+    def set_password(self, user: str, password: str) -> None:
+        """Change the password of a user; the broker reads it when it starts again."""
+        self._users = {**self._users, user: password}
+        _write_passwords(self._folder, self._users)
+
     def is_running(self) -> bool:
         return self._runner.is_running()
 
@@ -218,11 +223,16 @@ def _general_lines(folder: Path, *, persistence: bool, users: Mapping[str, str])
         # Started as root, Mosquitto becomes a user who may not read this folder.
         lines.append("user root")
     if users:
-        passwords = folder / "passwords"
-        passwords.write_text("".join(f"{_password_line(*user)}\n" for user in users.items()), encoding="utf-8")
-        passwords.chmod(0o600)
-        lines.append(f"password_file {passwords}")
+        lines.append(f"password_file {_write_passwords(folder, users)}")
     return lines
+
+
+def _write_passwords(folder: Path, users: Mapping[str, str]) -> Path:
+    """Write the broker's password file; its path."""
+    passwords = folder / "passwords"
+    passwords.write_text("".join(f"{_password_line(*user)}\n" for user in users.items()), encoding="utf-8")
+    passwords.chmod(0o600)
+    return passwords
 
 
 def _tls_lines(folder: Path, tls: Certificates | None, listener: str) -> list[str]:

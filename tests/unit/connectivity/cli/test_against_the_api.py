@@ -28,7 +28,7 @@ from connectivity.subscriptions.search_requests import SearchRequests
 from connectivity.twins.context import CurrentStateLookup
 from spark_store.search.sqlite_search import SqliteSearch
 from tests.support.in_process.connection_management import NOW, Bench
-from tests.support.operating_page import walk
+from tests.support.manage_connections_page import walk
 from tests.support.search_page import fill
 
 ANNA, BERT = "token-of-anna-the-admin", "token-of-bert-who-reads"
@@ -109,7 +109,7 @@ async def shell(tmp_path: Path) -> AsyncIterator[Shell]:
     await bench.store.close()
 
 
-async def test_the_walk_of_the_page_on_operating_can_be_walked(shell: Shell) -> None:
+async def test_the_walk_of_the_page_on_managing_connections_can_be_walked(shell: Shell) -> None:
     files, lines = walk()
     for name, text in files.items():
         (shell.folder / name).write_text(text)
