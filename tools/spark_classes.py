@@ -118,8 +118,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory(dir=JARS) as folder:
             data, made = Path(folder) / "data", Path(folder) / classes.name
             fill(data)
-            # Java writes none where it begins with some.
-            for old in JARS.glob("classes-*.jsa"):
+            # Java writes none where it begins with some. Those of other environments stay.
+            for old in JARS.glob(f"classes-*-{classes.stem.rpartition('-')[2]}.jsa"):
                 old.unlink()
             said = run(data, made)
             if not made.exists() or not any('"maintenance"' in line for line in said):

@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 
 import pyspark
@@ -141,9 +142,10 @@ class SessionOptions:
 def prepared_classes(jars: Path, java: JavaProgram) -> Path:
     """Return the archive of prepared classes for this Java and pyspark, beside Delta's jars.
 
-    Java uses the file only if it matches its classes and is undamaged, and goes on without it otherwise.
+    Java uses the file only if it matches its classes, at the same place, and is undamaged. It goes on without it otherwise.
     """
-    return jars / f"classes-{java.build}-{pyspark.__version__}.jsa"
+    place = sha256(str(Path(pyspark.__file__).parent).encode()).hexdigest()[:8]
+    return jars / f"classes-{java.build}-{pyspark.__version__}-{place}.jsa"
 
 
 def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:

@@ -34,6 +34,8 @@ class Known:
     read: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     sessions: Counter[str] = field(default_factory=Counter)
     """How often what became of a session; see `tests.support.kill_series.stream_frame_reader`."""
+    is_over: bool = False
+    """Whether the writer publishes nothing more."""
 
     @classmethod
     def of(cls, path: Path) -> Known:
@@ -50,6 +52,8 @@ class Known:
     def add(self, line: Mapping[str, Any]) -> None:
         if "published" in line:
             self.published.append(line["published"])
+        elif "over" in line:
+            self.is_over = True
         elif "got" in line:
             message = Message(line["got"], line["previous"], line["n"], line["digest"])
             self.got.setdefault(line["partition"], []).append(message)

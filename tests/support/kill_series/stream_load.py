@@ -203,6 +203,7 @@ def write(requester: BrokerClient, log_path: Path, stopping: threading.Event) ->
         with contextlib.suppress(queue.Empty):
             while True:
                 requester.received.get_nowait()
+    log.write({"over": number})
     log.close()
     while not stopping.is_set():
         time.sleep(PACE)

@@ -198,9 +198,11 @@ class StreamKillSeries:
         return self._logs[reader]
 
     def _has_read_everything(self) -> bool:
-        published = Known.of(self._logs[WRITE]).published
+        written = Known.of(self._logs[WRITE])
         known = (Known.of(self._logs[reader]) for reader in self.readers)
-        return all({n for read in each.read.values() for _, n in read}.issuperset(published) for each in known)
+        return written.is_over and all(
+            {n for read in each.read.values() for _, n in read}.issuperset(written.published) for each in known
+        )
 
     def _story(self) -> str:
         return self._words.read_text(encoding="utf-8")[-4000:] + self.service.log()[-8000:]

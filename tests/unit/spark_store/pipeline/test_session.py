@@ -240,6 +240,13 @@ def test_dropping_shuffles_stops_waiting_for_a_file_that_is_still_needed(aside: 
     assert drop_shuffles(spark, looks=3) == 1
 
 
-def test_prepared_classes_are_named_by_the_builds_of_java_and_spark(tmp_path: Path) -> None:
-    found = prepared_classes(tmp_path, JavaProgram("java", "17.0.15+6"))
-    assert found == tmp_path / f"classes-17.0.15+6-{pyspark.__version__}.jsa"
+def test_prepared_classes_are_named_by_the_builds_and_the_place_of_java_and_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java does not use those of another environment, which may share the folder of the jars."""
+    java = JavaProgram("java", "17.0.15+6")
+    found = prepared_classes(tmp_path, java)
+    assert found.parent == tmp_path
+    assert found.name.startswith(f"classes-17.0.15+6-{pyspark.__version__}-")
+    monkeypatch.setattr(pyspark, "__file__", str(tmp_path / "pyspark" / "__init__.py"))
+    assert prepared_classes(tmp_path, java) != found

@@ -45,11 +45,12 @@ async def following(messages: int = 0, **more: Any) -> StreamrHarness:
     return streamr_harness
 
 
-def again(
+async def again(
     streamr_harness: StreamrHarness, *sources: dict[str, Any], kept: KeptRows | None = None, **more: Any
 ) -> StreamrHarness:
-    """The service that follows one that was killed."""
+    """The service that follows one that was killed, which still has its journal, and writes nothing more."""
     streamr_harness.close_connection()
+    await streamr_harness.store.barrier()
     return StreamrHarness(
         *sources, journal=streamr_harness.journal, kept=kept or streamr_harness.kept.crashed(), **more
     )
@@ -158,7 +159,7 @@ async def test_case_b10_a_session_gets_the_missed_messages_automatically_after_a
     streamr_harness.sweep_sessions()
     streamr_harness.close_connection()
     await streamr_harness.publish(3)
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     frames = await streamr_harness.frames("a", 3)
     assert [frame[3][5:7] for frame in frames] == [[5, 4], [6, 5], [7, 6]]
     await streamr_harness.publish(1)
@@ -172,13 +173,13 @@ async def test_case_b10_a_session_beyond_the_catch_up_limit_skips_to_new_message
     streamr_harness = await following(messages=3, options=few)
     streamr_harness.close_connection()
     await streamr_harness.publish(3)
-    streamr_harness = again(streamr_harness, options=few)
+    streamr_harness = await again(streamr_harness, options=few)
     await pause()
     assert streamr_harness.received("a") == []
     streamr_harness.sweep_sessions()
     streamr_harness.close_connection()
     await streamr_harness.publish(1)
-    streamr_harness = again(streamr_harness, options=few)
+    streamr_harness = await again(streamr_harness, options=few)
     (frame,) = await streamr_harness.frames("a", 1)
     assert frame[3][5:7] == [7, 6]
 
@@ -191,7 +192,7 @@ async def test_messages_may_be_repeated_but_are_not_lost_after_a_crash() -> None
     streamr_harness.sweep_sessions()
     await streamr_harness.publish(2)
     await streamr_harness.frames("a", 4)
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     assert offsets(await streamr_harness.frames("a", 2)) == [3, 4]
 
 
@@ -201,7 +202,7 @@ async def test_unconfirmed_messages_are_sent_again_after_a_crash() -> None:
     streamr_harness.send("b", publish(), publish())
     await streamr_harness.frames("a", 2)
     streamr_harness.sweep_sessions()
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     assert offsets(await streamr_harness.frames("a", 2)) == [1, 2]
 
 
@@ -213,7 +214,7 @@ async def test_a_confirmed_subscription_survives_a_crash() -> None:
     assert streamr_harness.link.published == []
     streamr_harness.disk.release()
     await streamr_harness.frames("a", 1)
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 1)) == [4]
 
@@ -224,7 +225,7 @@ async def test_case_s14_the_last_request_of_a_batch_applies_after_a_restart() ->
     streamr_harness.send("b", subscribe(), unsubscribe())
     assert await streamr_harness.frames("a", 3) == [subscribed(), unsubscribed(), subscribed()]
     assert {row.at.address for row in streamr_harness.kept.rows("site")} == {"a"}
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     await streamr_harness.publish(1)
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
@@ -233,7 +234,7 @@ async def test_clients_that_share_an_address_are_still_distinguished() -> None:
     streamr_harness = await StreamrHarness.filled()
     for client in ("x", "y"):
         await streamr_harness.exchange("a", subscribe(), client_id=client)
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     for frames, client in ((1, "x"), (3, "y")):
         await streamr_harness.publish(1)
         await streamr_harness.frames("a", frames)
@@ -263,7 +264,7 @@ async def test_a_resend_that_was_cut_off_fails() -> None:
     streamr_harness.send("a", resend(sub=7, resend_all=True), correlation_id="c-1")
     streamr_harness.send("b", resend(sub="none", resend_from=9))
     await streamr_harness.frames("a", 4)
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     (frame,) = await streamr_harness.frames("a", 1)
     assert error(frame) == {
         "error": "Failed to request resend from stream tank and partition 0: the service was restarted",
@@ -307,7 +308,7 @@ async def test_a_session_that_lost_read_permission_while_closed_gets_an_error_af
     delete = b'{"topic":"acme.site/tanks/policies/commands/delete","path":"/entries/pump","headers":{}}'
     changed = await streamr_harness.ask_ditto(delete)
     assert changed["status"] == 204, changed
-    streamr_harness = again(streamr_harness, kept=kept)
+    streamr_harness = await again(streamr_harness, kept=kept)
     assert error(streamr_harness.received("a")[0])["code"] == "streamr:stream.forbidden"
     assert streamr_harness.kept.written == {}
 
@@ -324,13 +325,13 @@ async def test_sessions_that_no_longer_match_the_connection_document_are_deleted
     sources: list[dict[str, Any]], mapping: dict[str, Any]
 ) -> None:
     streamr_harness = await following()
-    streamr_harness = again(streamr_harness, *sources, options=mapping)
+    streamr_harness = await again(streamr_harness, *sources, options=mapping)
     assert streamr_harness.kept.written == {}
     assert streamr_harness.link.published == []
 
 
 async def test_case_x06_a_restored_session_that_loses_read_permission_gets_an_error_and_ends() -> None:
-    streamr_harness = again(await following())
+    streamr_harness = await again(await following())
     delete = b'{"topic":"acme.site/tanks/policies/commands/delete","path":"/entries/pump","headers":{}}'
     changed = await streamr_harness.ask_ditto(delete)
     assert changed["status"] == 204, changed
@@ -350,7 +351,7 @@ async def test_a_restored_session_with_an_unknown_subject_gets_an_error_and_ends
     sources: list[dict[str, Any]], mapping: dict[str, Any]
 ) -> None:
     streamr_harness = await following()
-    streamr_harness = again(streamr_harness, *sources, options=mapping)
+    streamr_harness = await again(streamr_harness, *sources, options=mapping)
     assert error(streamr_harness.received("a")[0])["code"] == "streamr:stream.forbidden"
     assert streamr_harness.kept.written == {}
     assert streamr_harness.following.followers(TANK) == 0
@@ -360,7 +361,7 @@ async def test_a_session_whose_subject_comes_from_message_headers_continues_afte
     by_header = source("in", "acme:{{ header:device-id }}")
     streamr_harness = await StreamrHarness.filled(by_header)
     assert await streamr_harness.exchange("a", subscribe(), device_id="d-7") == [subscribed()]
-    streamr_harness = again(streamr_harness, by_header)
+    streamr_harness = await again(streamr_harness, by_header)
     streamr_harness.send(None, publish(), device_id="d-8")
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
 
@@ -369,7 +370,7 @@ async def test_a_partition_that_there_is_no_longer_is_left_with_a_word() -> None
     streamr_harness = await StreamrHarness.filled()
     await streamr_harness.exchange("a", subscribe(stream="pair", partition=1))
     fewer = options()["streams"] | {"pair": {"policyId": "acme.site:tanks"}}
-    streamr_harness = again(streamr_harness, options={"streams": fewer})
+    streamr_harness = await again(streamr_harness, options={"streams": fewer})
     assert error(streamr_harness.received("a")[0])["code"] == "streamr:partition.invalid"
     assert streamr_harness.kept.written == {}
 
@@ -379,7 +380,7 @@ async def test_sessions_wait_for_a_store_that_cannot_be_read() -> None:
     await streamr_harness.publish(1)
     kept = streamr_harness.kept.crashed()
     kept.is_unreadable = True
-    streamr_harness = again(streamr_harness, kept=kept)
+    streamr_harness = await again(streamr_harness, kept=kept)
     streamr_harness.sweep_sessions()
     await pause()
     assert streamr_harness.received("a") == []
@@ -403,7 +404,7 @@ async def test_a_session_waits_for_a_store_in_which_its_stream_alone_cannot_be_r
         return read(entity)
 
     monkeypatch.setattr(journal, "snapshot", snapshot)
-    streamr_harness = again(streamr_harness)
+    streamr_harness = await again(streamr_harness)
     assert unread == [TANK]
     streamr_harness.sweep_sessions()
     assert offsets(await streamr_harness.frames("a", 1)) == [1]
