@@ -1,15 +1,16 @@
 """Checks permissions again that were granted once (Streamr protocol, permissions; rsio, names).
 
 A subscription may last for years. When policies change, the affected sessions are checked again before they receive what was
-committed with the change; when a subject has expired, before they receive anything newer. Every session is also checked
-about once a minute, some in each second. While the store cannot be read, checks are postponed. Each protocol defines the
-check and its consequences.
+committed with the change; when a subject has expired, before they receive anything newer, and within a second. Every
+session is also checked about once a minute, some in each second. While the store cannot be read, checks are postponed. Each
+protocol defines the check and its consequences.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from datetime import datetime
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -18,6 +19,7 @@ import structlog
 
 from connectivity.authorization.dependencies import DependencyIndex
 from mappings.ids import EntityId, EntityType
+from mappings.timestamps import utc_text
 from spark_store.errors import StateDamaged, StoreError
 from spark_store.records import Change
 
@@ -88,8 +90,9 @@ class AccessDependencies(NamedTuple):
 class AccessRevalidation(ABC, Generic[Judged]):
     """Repeats permission checks, while there is anyone to check."""
 
-    def __init__(self, notifier: PolicyChangeNotifier) -> None:
+    def __init__(self, notifier: PolicyChangeNotifier, now: Callable[[], datetime]) -> None:
         self._notifier = notifier
+        self._now = now
         self._all: DependencyIndex[Judged] = DependencyIndex()
         self._owed: dict[Judged, None] = {}
         """Those whose check was postponed."""
@@ -142,9 +145,10 @@ class AccessRevalidation(ABC, Generic[Judged]):
         return self._all.select(are_meant)
 
     def sweep(self) -> None:
-        """About once a second: judge some again, whatever has changed."""
+        """About once a second: judge those whose subject has expired, and some others, whatever has changed."""
         owed, self._owed = self._owed, {}
-        self._judge({**owed, **dict.fromkeys(self._all.turn(ROUND))})
+        expired = self._expired(utc_text(self._now())) if self._expiring else {}
+        self._judge({**owed, **dict.fromkeys(self._all.turn(ROUND)), **expired})
 
     def _changed(self, entities: Collection[EntityId], newest: str) -> None:
         self._judge(self._affected(entities) | self._expired(newest))

@@ -6,7 +6,8 @@ would get. Searches check permissions for each page themselves.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from connectivity.authorization.enforcer import READ
@@ -50,8 +51,8 @@ def not_readable(
 class ReaderRevalidation(AccessRevalidation[tuple[SessionReader, int]]):
     """Checks the permissions of streams again, each identified by session and number."""
 
-    def __init__(self, store: Store, world: StateLookup) -> None:
-        super().__init__(store.policy_changes)
+    def __init__(self, store: Store, world: StateLookup, now: Callable[[], datetime]) -> None:
+        super().__init__(store.policy_changes, now)
         self._world = world
 
     def concerning(self, judged: tuple[SessionReader, int]) -> AccessDependencies:

@@ -59,7 +59,7 @@ class RsioHandler(SessionHandler):
         self._registries: dict[tuple[str, str], RsioSessions] = {}
         """By connection and mapper."""
         self._source = StreamSource(services.store, services.lifetimes, services.now)
-        self._reader_access = ReaderRevalidation(services.store, services.decider.world)
+        self._reader_access = ReaderRevalidation(services.store, services.decider.world, services.now)
 
     def __repr__(self) -> str:
         return f"<RsioHandler, {list(self._registries.values())!r}>"

@@ -7,7 +7,8 @@ messages.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from datetime import datetime
 
 from connectivity.authorization.revalidation import AccessDependencies, AccessRevalidation
 from connectivity.sessions.streamr.permissions import may_follow
@@ -21,8 +22,8 @@ from mappings.streamr.sessions import SendFrame
 class StreamRevalidation(AccessRevalidation[tuple[StreamrSessions, str]]):
     """Checks the permissions of followed streams again, for each registry of sessions."""
 
-    def __init__(self, store: Store, world: StateLookup) -> None:
-        super().__init__(store.policy_changes)
+    def __init__(self, store: Store, world: StateLookup, now: Callable[[], datetime]) -> None:
+        super().__init__(store.policy_changes, now)
         self._world = world
 
     def follow(self, registry: StreamrSessions, stream: str) -> None:

@@ -88,7 +88,7 @@ class StreamrHandler(SessionHandler):
         """By connection and mapper."""
         self._source = StreamSource(services.store, services.lifetimes, services.now)
         self._frames = FrameCache(self._source)
-        self._reader_access = StreamRevalidation(services.store, services.decider.world)
+        self._reader_access = StreamRevalidation(services.store, services.decider.world, services.now)
         self._rows = services.rows(PROTOCOL)
         self._unopened: dict[str, Sequence[ReplyTargetPublisher]] = {}
         """Connections whose sessions could not be read yet."""

@@ -241,8 +241,11 @@ async def observe(world: World, inquiry: Inquiry) -> Learned:
         for step in world.steps[world.watched :]:
             await observer.carry_out(step)
             await observer.calm()
-        observer.note("watched")
         observer.now = world.asked
+        # As a second later: subjects expire though nothing has changed.
+        observer.sweep_sessions()
+        await observer.calm()
+        observer.note("watched")
         for number, question in enumerate(inquiry.questions):
             await question.put(observer)
             await observer.calm()

@@ -49,7 +49,7 @@ KEPT: Final = {
     "names in use": "that an ID is in use, even if the entity is unreadable",
     "existence by writing": "whether that part exists",
     "references": "the numbers of things and policies that refer to it",
-    "quotas": "the use of a namespace whose [quota](#quotas) refuses a change",
+    "quotas": "the use of a namespace whose [quota](../reference/quotas.md) refuses a change",
     "size": "that the whole thing would become too large, unreadable parts included",
     "objects on the way": "whether there is an object above it",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,7 +28,8 @@ class BanRegistry(AccessRevalidation[str]):
     """Somebody is forgotten who is banned."""
 
     def __init__(self, authorities: PolicyChangeNotifier) -> None:
-        super().__init__(authorities)
+        super().__init__(authorities, lambda: datetime.fromisoformat(self.time))
+        self.time = "2030-01-15T11:00:00Z"
         self.upon: dict[str, frozenset[EntityId]] = {}
         self.expires: dict[str, str] = {}
         self.banned: set[str] = set()
@@ -117,6 +119,23 @@ def test_who_expires_is_judged_before_anything_newer_is_sent(
     court.come("bob", A)
     authorities.notify([change("2030-01-15T14:00:00.000000Z")])
     assert court.judged == ["ada"], "nobody else expires"
+
+
+def test_who_has_expired_is_judged_within_a_second_though_nothing_changes(
+    court: BanRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the end of a subscription would tell that somebody has changed something."""
+    court.expires = {"ada": NOON, "eve": "2030-01-15T13:00:00.000000Z"}
+    for who in ("ada", "eve"):
+        court.come(who, A)
+    monkeypatch.setattr(court._all, "turn", lambda _: [])
+    court.sweep()
+    assert court.judged == []
+    court.time = "2030-01-15T12:00:00Z"
+    del court.expires["ada"]
+    court.sweep()
+    court.sweep()
+    assert court.judged == ["ada"]
 
 
 def test_times_of_expiry_are_kept_once_however_often_they_are_noted(court: BanRegistry) -> None:
