@@ -99,11 +99,11 @@ class SourceTurns:
                 await self._progress.wait()
             else:
                 break
-        if self._holder is not None or self._waiting:
+        if not self.begin(user):
             await self._wait_in_line(user)
-        self._holder = user
-        user.most = user.fitting
-        user.begun = self._now()
+            self._holder = user
+            user.most = user.fitting
+            user.begun = self._now()
 
     def end(self, user: UserTurns, count: int) -> None:
         """End a turn in which so many deliveries were processed."""

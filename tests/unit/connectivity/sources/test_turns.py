@@ -80,6 +80,27 @@ async def test_a_user_alone_competes_from_the_first_turn_of_another_one_on() -> 
     assert not world.progress.is_shared
 
 
+async def test_a_user_alone_holds_no_turn_though_it_had_to_wait_when_another_one_competed() -> None:
+    """Turns of a user alone are not ended, so that one which is held would never be passed on."""
+    world, busy, other = World(), UserTurns(), UserTurns()
+    assert world.turn(other)
+    await passes()
+    assert world.turn(busy, seconds=0.001)
+    await passes()
+    world.submit(BACKLOG)
+    busy.submitted = world.progress.submits
+    resting = await waiting(world.turns.wait(busy))
+    world.now += 2 * RECENT
+    assert world.turns.begin(busy), "a second source of the same user"
+    assert world.turns.alone is busy
+    world.commit()
+    await resting
+    assert world.turns.alone is busy, "nothing is to be ended"
+    assert world.turn(other)
+    await passes()
+    assert world.turn(busy)
+
+
 async def test_a_user_who_competes_rests_after_a_turn_as_long_as_it_took() -> None:
     world, busy, other = World(), UserTurns(), UserTurns()
     assert world.turn(other)
