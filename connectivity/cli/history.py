@@ -1,6 +1,7 @@
 """`connectivity history …`: erasure and export of the history of entities.
 
-`erase` calls the service's HTTP API if a service runs on the data folder; else it erases the journal itself.
+A service that `--url` or CONNECTIVITY_URL names is called, and no local file is used. Else `erase` calls the service that
+runs on the data folder; if none runs, it erases the journal itself.
 """
 
 from __future__ import annotations
@@ -10,14 +11,23 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from connectivity.cli.command_group import CommandGroup
-from connectivity.cli.options import AsJson, ConnectionOptions, SettingsFile, TokenFile, Url, loaded_settings, user
+from connectivity.cli.http_client import RequestFailed
+from connectivity.cli.options import (
+    AsJson,
+    ConnectionOptions,
+    SettingsFile,
+    TokenFile,
+    loaded_settings,
+    service_errors,
+    user,
+)
 from connectivity.cli.output import (
     pluralize,
     print_error,
@@ -25,9 +35,12 @@ from connectivity.cli.output import (
     print_json,
     print_table,
 )
+from connectivity.errors import SettingsError
+from mappings.ids import EntityType
 from mappings.texts import escape_control_characters
 
 if TYPE_CHECKING:
+    from connectivity.cli.http_client import ServiceClient
     from connectivity.maintenance.export import HistoryExport
     from mappings.ids import EntityId
 
@@ -115,78 +128,136 @@ app = CommandGroup(help="Export the history of entities, erase it, and list the 
 app.command()(export)
 
 
+_Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Address of the service, instead of the data folder of the settings. Default: CONNECTIVITY_URL, else none.",
+    ),
+]
+
+
 @app.command()
 def erase(
     entity: Annotated[str, typer.Argument(help="Entity ID, such as acme.site:lamp-7, or tank-9/0 for a stream.")],
     type: Annotated[str, typer.Option(help="`thing`, `policy` or `stream`.")] = "thing",
     yes: Annotated[bool, typer.Option("--yes", help="Confirm the erasure, which cannot be undone.")] = False,
-    url: Url = None,
+    url: _Url = None,
     token_file: TokenFile = None,
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Erase all data of one entity from journal and lake, permanently."""
+    """Erase all data of one entity from journal and lake, permanently.
+
+    A service named by --url or CONNECTIVITY_URL does it, and no local file is used. Else it is done in the data folder of
+    the settings, by the service that uses it if one runs.
+    """
     if not yes:
         print_error(f"{type} {entity}: its whole history would be erased permanently; add --yes to confirm")
         raise typer.Exit(2)
-    loaded = loaded_settings(settings)
-    from connectivity.cli.http_client import RequestFailed
-    from connectivity.errors import SettingsError
+    from connectivity.maintenance import erasure
+
+    try:
+        named = erasure.entity_of(entity, type)
+    except erasure.UnknownEntity as error:
+        print_error(str(error))
+        raise typer.Exit(2) from None
+    way = ConnectionOptions(url, token_file, settings)
+    if way.service_url is not None:
+        _erase_at_service(way, named, as_json=as_json)
+    else:
+        _erase_in_folder(way, named, as_json=as_json)
+
+
+def _erase_at_service(way: ConnectionOptions, entity: EntityId, *, as_json: bool) -> None:
+    """Erase at the named service, which may run elsewhere: no local file is used."""
+    with service_errors():
+        service = way.service()
+        record = _request_erasure(service, entity)
+    _print_record(record, as_json=as_json)
+    # It is done, whether this can be read or not.
+    with contextlib.suppress(RequestFailed):
+        _print_remarks(_note_of_earlier(service.items("erasures"), record), as_json=as_json)
+    if entity.type is EntityType.THING:
+        _print_remarks([f"its policy with the same ID, if there is one, {_how_to_erase(entity)}"], as_json=as_json)
+
+
+def _erase_in_folder(way: ConnectionOptions, entity: EntityId, *, as_json: bool) -> None:
+    """Erase in the data folder of the settings, or at the service that uses it."""
+    data_dir = Path(loaded_settings(way.settings).data_dir)
     from connectivity.maintenance import erasure
     from connectivity.store.folder_lock import DataFolderLocked
 
     try:
-        named = erasure.entity_of(entity, type)
         try:
-            record = erasure.erase_offline(Path(loaded.data_dir), named, user())
+            record = erasure.erase_offline(data_dir, entity, user())
         except DataFolderLocked:
-            record = _query_service(
-                ConnectionOptions(url, token_file, settings), {"entity": entity, "type": type, "by": user()}
-            )
+            record = _request_erasure(way.service(), entity)
     except (erasure.UnknownEntity, erasure.ErasureUnavailable, SettingsError) as error:
         print_error(str(error))
-        raise typer.Exit(2 if isinstance(error, erasure.InvalidEntity) else 1) from None
+        raise typer.Exit(1) from None
     except RequestFailed as error:
         print_error(f"a service uses the data folder: {error}")
         raise typer.Exit(error.exit_code) from None
+    _print_record(record, as_json=as_json)
+    # It is done, whether this can be read or not.
+    with contextlib.suppress(erasure.ErasureUnavailable):
+        _print_remarks(_note_of_earlier(erasure.read_records(data_dir), record), as_json=as_json)
+        if erasure.has_policy(data_dir, entity):
+            _print_remarks([f"its policy with the same ID {_how_to_erase(entity)}"], as_json=as_json)
+
+
+def _request_erasure(service: ServiceClient, entity: EntityId) -> dict[str, Any]:
+    """Return the response of a running service. Raises RequestFailed."""
+    wanted = {"entity": str(entity), "type": entity.type.value, "by": user()}
+    record: dict[str, Any] = service.ask("POST", "erasures", body=wanted).document
+    return record
+
+
+def _print_record(record: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(record)
     else:
         print_fields(record)
-    # It is done, whether this can be read or not.
-    with contextlib.suppress(erasure.ErasureUnavailable):
-        for remark in _remarks(Path(loaded.data_dir), named, record):
-            typer.echo(escape_control_characters(remark), err=as_json)
 
 
-def _remarks(data_dir: Path, entity: EntityId, record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield notes about what an erasure leaves. Raises ErasureUnavailable."""
+def _print_remarks(remarks: Iterable[str], *, as_json: bool) -> None:
+    for remark in remarks:
+        typer.echo(escape_control_characters(remark), err=as_json)
+
+
+def _note_of_earlier(records: Iterable[Mapping[str, Any]], record: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a note if the entity was erased before."""
     from connectivity.maintenance import erasure
 
-    if (earlier := erasure.previous_erasure(data_dir, record)) is not None:
+    if (earlier := erasure.previous_erasure(records, record)) is not None:
         number, at = earlier["id"], earlier["requested_at"]
         yield (
             f"{record['entity']} was erased before, as number {number} at {at}: the erasure is repeated and covers "
             "later data"
         )
-    if erasure.has_policy(data_dir, entity):
-        yield (
-            "its policy with the same ID remains, with the subjects that it names; unless other things need it, erase it, "
-            f"too: connectivity history erase {shlex.quote(entity.id)} --type policy"
-        )
+
+
+def _how_to_erase(entity: EntityId) -> str:
+    """Return what remains with a policy, and how to erase it."""
+    return (
+        "remains, with the subjects that it names; unless other things need it, erase it, too: "
+        f"connectivity history erase {shlex.quote(entity.id)} --type policy"
+    )
 
 
 @app.command()
-def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
+def erasures(
+    url: _Url = None, token_file: TokenFile = None, settings: SettingsFile = None, as_json: AsJson = False
+) -> None:
     """List the erasures: by whom, when requested, and when journal and lake were done."""
-    loaded = loaded_settings(settings)
-    from connectivity.maintenance import erasure
-
-    try:
-        found = erasure.read_records(Path(loaded.data_dir))
-    except erasure.ErasureUnavailable as error:
-        print_error(str(error))
-        raise typer.Exit(1) from None
+    way = ConnectionOptions(url, token_file, settings)
+    if way.service_url is not None:
+        with service_errors():
+            found = way.service().items("erasures")
+    else:
+        found = _stored_erasures(way)
     if as_json:
         print_json(found)
     elif found:
@@ -195,7 +266,16 @@ def erasures(settings: SettingsFile = None, as_json: AsJson = False) -> None:
         typer.echo("no erasures")
 
 
-def _query_service(way: ConnectionOptions, wanted: dict[str, str]) -> dict[str, Any]:
-    """Return the response of the running service. Raises RequestFailed."""
-    record: dict[str, Any] = way.service().ask("POST", "erasures", body=wanted).document
-    return record
+def _stored_erasures(way: ConnectionOptions) -> list[dict[str, Any]]:
+    """Return the records of the settings' data folder.
+
+    Ends the command with 1 where they cannot be read.
+    """
+    loaded = loaded_settings(way.settings)
+    from connectivity.maintenance import erasure
+
+    try:
+        return erasure.read_records(Path(loaded.data_dir))
+    except erasure.ErasureUnavailable as error:
+        print_error(str(error))
+        raise typer.Exit(1) from None

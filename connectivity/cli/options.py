@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,13 +67,18 @@ class ConnectionOptions:
     token_file: Path | None = None
     settings: Path | None = None
 
+    @property
+    def service_url(self) -> str | None:
+        """The address that an option or a variable names; None if only the settings may have one."""
+        return self.url or os.environ.get(URL_VARIABLE) or None
+
     def service(self, seconds: float = RESPONSE_TIMEOUT_SECONDS) -> ServiceClient:
         """Return the client of the service; nothing is requested yet. Raises BadAddress, SettingsError.
 
         Settings are read only if they are needed. Their token is sent to their own address only, or if the settings were
         named.
         """
-        url = self.url or os.environ.get(URL_VARIABLE) or None
+        url = self.service_url
         token = read_token(self.token_file) if self.token_file is not None else token_variable()
         if url is None or (token is None and self.settings is not None):
             settings = _settings(self.settings)
@@ -154,6 +160,21 @@ def confirm(question: str, *, yes: bool) -> None:
         raise typer.Exit(1)
 
 
+@contextlib.contextmanager
+def service_errors() -> Iterator[None]:
+    """End the command with the exit code of an error, and print it."""
+    try:
+        yield
+    except RequestFailed as error:
+        print_error(str(error))
+        raise typer.Exit(error.exit_code) from None
+    except SettingsError as error:
+        _print_settings_error(error)
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
 def service_command(command: Callable[..., None]) -> Callable[..., None]:
     """Decorate a command whose first parameter is the service: adds the options that name it.
 
@@ -164,16 +185,8 @@ def service_command(command: Callable[..., None]) -> Callable[..., None]:
 
     def run(**given: Any) -> None:
         way = ConnectionOptions(given.pop("url"), given.pop("token_file"), given.pop("settings"))
-        try:
+        with service_errors():
             command(way.service(), **given)
-        except RequestFailed as error:
-            print_error(str(error))
-            raise typer.Exit(error.exit_code) from None
-        except SettingsError as error:
-            _print_settings_error(error)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
 
     parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*own, *_SERVICE_OPTIONS)]
     run.__name__, run.__doc__ = command.__name__, command.__doc__

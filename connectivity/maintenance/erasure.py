@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -233,12 +233,10 @@ def read_records(data_dir: Path) -> list[dict[str, Any]]:
         raise ErasureUnavailable(str(error)) from error
 
 
-def previous_erasure(data_dir: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the previous erasure of the same entity. Raises ErasureUnavailable."""
+def previous_erasure(records: Iterable[Mapping[str, Any]], record: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the previous erasure of the same entity among records, which begin with the oldest."""
     of = ("entity_type", "entity")
-    found = [
-        it for it in read_records(data_dir) if it["id"] < record["id"] and all(it[name] == record[name] for name in of)
-    ]
+    found = [it for it in records if it["id"] < record["id"] and all(it[name] == record[name] for name in of)]
     return found[-1] if found else None
 
 

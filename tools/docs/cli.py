@@ -27,7 +27,8 @@ elsewhere lines are as long as necessary, and nothing is cut. For a walk through
 connection IDs for bash, zsh or fish; `--show-completion` prints the script instead.
 
 **Calling a service.** Commands with `--url` call a running service. Its address: `--url`, else the variable
-`CONNECTIVITY_URL`, else `api.host` and `api.port` of the settings. The token: from the file of `--token-file`,
+`CONNECTIVITY_URL`, else `api.host` and `api.port` of the settings. `history` uses the data folder of the settings unless
+`--url` or the variable names a service, which may run on another machine. The token: from the file of `--token-file`,
 else the variable `CONNECTIVITY_TOKEN`, else `api.token` of the settings. A token is never an argument, since every
 user of a machine sees those. The settings' token goes to their own address, and to another one only if `--settings`
 names them, too. No redirect is followed, no proxy asked; an `https` address is checked against the system's

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from connectivity.cli.main import app
 from mappings.ids import EntityType
 from spark_store.journal.journal import Journal
+from tests.support.api.canned_server import Reply, canned, fault
 from tests.support.journal_entries import LAMP, change, history
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -110,6 +111,45 @@ def test_erasing_an_unknown_entity_ends_with_1_and_an_invalid_id_ends_with_2(
 ) -> None:
     result = run("erase", *arguments, "--settings", settings)
     assert (result.exit_code, reason in result.stderr) == (code, True), result.stderr
+
+
+RECORD: dict[str, object] = {"id": 2, "entity_type": "thing", "entity": LAMP.id, "requested_at": "T2"}
+ERASED = {"GET /api/2/erasures": Reply([RECORD | {"id": 1, "requested_at": "T1"}, RECORD])}
+
+
+@pytest.mark.parametrize("by_variable", [False, True], ids=["option", "variable"])
+def test_a_named_service_erases_and_no_local_file_is_used(
+    by_variable: bool, settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with canned({"POST /api/2/erasures": Reply(RECORD, 202), **ERASED}) as server:
+        if by_variable:
+            monkeypatch.setenv("CONNECTIVITY_URL", server.url)
+        way = [] if by_variable else ["--url", server.url]
+        done = run("erase", LAMP, "--yes", "--settings", settings, *way)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "was erased before, as number 1 at T1" in done.stdout
+    assert "its policy with the same ID, if there is one, remains" in done.stdout
+    assert server.lines == ["POST /api/2/erasures", "GET /api/2/erasures"]
+    assert holds_mark(settings.parent / "data"), "the local journal is left alone"
+
+
+def test_a_refusal_of_a_named_service_is_printed_and_nothing_local_is_erased(settings: Path) -> None:
+    refusal = fault(404, "connectivity:entity.notfound", "found no thing acme.site:lamp-7")
+    with canned({"POST /api/2/erasures": refusal}) as server:
+        refused = run("erase", LAMP, "--yes", "--settings", settings, "--url", server.url)
+    assert (refused.exit_code, refused.stderr.count("found no thing")) == (1, 1)
+    away = run("erase", LAMP, "--yes", "--settings", settings, "--url", server.url)
+    assert (away.exit_code, "fix --url" in away.stderr, "data folder" in away.stderr) == (5, True, False)
+    assert holds_mark(settings.parent / "data")
+
+
+def test_the_erasures_of_a_named_service_are_listed(settings: Path) -> None:
+    with canned(ERASED) as server:
+        listed = run("erasures", "--settings", settings, "--url", server.url)
+        (earlier, _) = json.loads(run("erasures", "--json", "--url", server.url).stdout)
+    assert (listed.exit_code, LAMP.id in listed.stdout, earlier["requested_at"]) == (0, True, "T1")
+    assert run("erasures", "--url", server.url).exit_code == 5
+    assert run("erasures", "--settings", settings).stdout == "no erasures\n"
 
 
 def test_a_running_service_erases_and_continues(tmp_path: Path) -> None:
