@@ -221,7 +221,11 @@ class Service:
         named = settings.secrets
         own = [Path(settings.data_dir), *(file for file in (named.key_file, settings_file) if file is not None)]
         self.registry = ConnectionRegistry(
-            FolderWatcher(Path(settings.connections_dir), ReferenceRules(own, named.folders or None)),
+            FolderWatcher(
+                Path(settings.connections_dir),
+                ReferenceRules(own, named.folders or None),
+                is_optional="connections_dir" not in settings.model_fields_set,
+            ),
             self._supervisor,
             self.monitor.forget,
             on_known=self._keep_only,

@@ -487,7 +487,8 @@ class Settings(BaseSettings):
     )
 
     connections_dir: Path = Field(
-        default=Path("connections"), description="Folder of connection files; changes are picked up while running."
+        default=Path("connections"),
+        description="Folder of connection files; changes are picked up while running. Only the default may be absent.",
     )
     data_dir: Path = Field(default=Path("data"), description="Folder of journal and lake.")
     api: ApiSettings = ApiSettings()

@@ -50,11 +50,16 @@ class FolderWatcher:
         folder: Path,
         references: ReferenceRules = UNLIMITED,
         *,
+        is_optional: bool = False,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`references` say what the documents may name; `clock` gives monotonic seconds."""
+        """`references` say what the documents may name; `clock` gives monotonic seconds.
+
+        `is_optional`: an absent folder is an empty one, until it has had files.
+        """
         self._folder = folder
+        self._is_optional = is_optional
         self._references = references
         self._clock = clock
         self._pause = pause
@@ -133,6 +138,8 @@ class FolderWatcher:
                 files = sorted((it for it in entries if _is_ours(it.name)), key=lambda it: it.name)
         except OSError as error:
             self._folder_identity = None
+            if self._is_optional and isinstance(error, FileNotFoundError) and not self._known:
+                return {}
             raise FolderUnavailable(f"{self._folder}: {error.strerror}") from error
         if place != self._folder_identity:
             # The first reading takes what there is; later the folder may still be filled again.

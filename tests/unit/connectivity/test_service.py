@@ -72,6 +72,23 @@ async def test_the_settings_decide_who_creates_things(tmp_path: Path) -> None:
     await made.close()
 
 
+@pytest.mark.parametrize(
+    ("configured", "files"),
+    [({}, []), ({"connections_dir": "connections"}, ["connections: No such file or directory"])],
+    ids=["default", "configured"],
+)
+async def test_only_a_configured_folder_of_connections_must_exist(
+    configured: dict[str, Any], files: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = Service(Settings(data_dir=tmp_path, **configured), lambda: NOW)
+    with capture_logs() as lines:
+        await made.registry.refresh()
+    assert [line["folder"] for line in lines if line["log_level"] == "error"] == files
+    assert [text.partition(";")[0] for text in made.readiness()[1]["files"]] == files
+    await made.close()
+
+
 async def test_the_use_of_quotas_per_day_is_stored_at_the_stop(tmp_path: Path) -> None:
     key = QuotaHolder.SUBJECT, "acme:owner", Quantity.EVENTS_PER_DAY
     settings = Settings(connections_dir=tmp_path, data_dir=tmp_path, quotas=[{"subjects": ["*"], "events_per_day": 5}])

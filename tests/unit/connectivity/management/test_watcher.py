@@ -164,6 +164,29 @@ def test_a_folder_that_vanishes_is_reported_and_one_that_comes_back_has_time(fol
     assert folder.ids() == ["a"]
 
 
+def test_an_optional_folder_may_be_absent_until_it_has_had_files(tmp_path: Path) -> None:
+    path = tmp_path / "connections"
+    watcher = FolderWatcher(path, is_optional=True, pause=lambda _seconds: None)
+    found = watcher.look()
+    assert found is not None
+    assert (dict(found.connections), list(found.problems), watcher.look()) == ({}, [], None)
+    path.mkdir()
+    (path / "a.json").write_text(json.dumps(document()), encoding="utf-8")
+    appeared = watcher.look()
+    assert appeared is not None
+    assert list(appeared.connections) == ["a"]
+    path.rename(tmp_path / "away")
+    with pytest.raises(FolderUnavailable, match="No such file"):
+        watcher.look()
+
+
+def test_an_optional_folder_that_is_no_folder_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "connections"
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(FolderUnavailable, match="Not a directory"):
+        FolderWatcher(path, is_optional=True).look()
+
+
 def test_a_folder_that_comes_back_as_it_was_changes_nothing(folder: Folder) -> None:
     folder.write("a.json", document())
     folder.look()
