@@ -136,6 +136,8 @@ def test_sample(report: object) -> Iterator[str]:
         yield from _replies(signal)
     if error := _object(sample.get("error")):
         yield f"  refused: {error.get('error')}: {error.get('message')}"
+        if description := error.get("description"):
+            yield f"    {description}"
         yield from _replies(error)
     elif not signals:
         yield "  nothing: the message is dropped"

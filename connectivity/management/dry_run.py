@@ -33,6 +33,7 @@ from connectivity.targets.reply_target import (
     ReplyTargetPublisher,
     reply_publishers,
 )
+from connectivity.transports import load_connection_type
 from connectivity.transports.base import Delivery, Outcome
 from mappings.errors import Fault, MappingError
 from mappings.model.envelope import Envelope
@@ -107,16 +108,27 @@ async def dry_run(
         if received.error is not None:
             assert received.route is not None
             fault = received.error.fault
+            hint = "" if sample.address else _hint_of_filter(connection, address)
             shown["error"] = {
                 "status": fault.status,
                 "error": fault.error,
                 "message": fault.message,
-                "description": fault.description,
+                "description": " ".join(text for text in (fault.description, hint) if text) or None,
                 "replies": {"error": await _reply_messages(received.route, received.error, unasked=True)},
             }
         return shown
     finally:
         await host.close()
+
+
+def _hint_of_filter(connection: Connection, address: str) -> str:
+    """Return what to do about a sample that was received at a filter, where no message arrives."""
+    if not load_connection_type(connection.connection_type).is_filter(address):
+        return ""
+    return (
+        f"The sample was received at the source's first address, {address!r}, which is a filter: name the address that the "
+        "sender publishes to (`--address`, or `address` of the sample)."
+    )
 
 
 def _ignore(_delivery: Delivery, _outcome: Outcome) -> None:

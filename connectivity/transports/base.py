@@ -265,6 +265,8 @@ class ConnectionType:
     """The status of the acknowledgement that a target issues when the broker has confirmed."""
     matches: Callable[[str, str], bool] = operator.eq
     """Whether an address that a message arrived on (second) matches an address of a source (first)."""
+    is_filter: Callable[[str], bool] = lambda _address: False
+    """Whether an address of a source is a filter, so that no message arrives on an address of this name."""
     keeps_key_order: bool = False
     """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
     is_listener: bool = False

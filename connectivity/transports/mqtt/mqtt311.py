@@ -23,7 +23,7 @@ from connectivity.transports.mqtt.link import MqttLink
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
-from connectivity.transports.mqtt.topics import CACHED_TOPICS, matches, topic_fault
+from connectivity.transports.mqtt.topics import CACHED_TOPICS, is_filter, matches, topic_fault
 from connectivity.transports.mqtt.validation import MQTT_SCHEMA, check_mqtt
 
 TOPIC, QOS, RETAIN = "mqtt.topic", "mqtt.qos", "mqtt.retain"
@@ -102,5 +102,6 @@ CONNECTION_TYPE = ConnectionType(
     asyncapi=asyncapi_names("3.1.1"),
     examine=_examine,
     matches=matches,
+    is_filter=is_filter,
     schema=MQTT_SCHEMA,
 )

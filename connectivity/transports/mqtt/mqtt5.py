@@ -25,7 +25,7 @@ from connectivity.transports.mqtt.mqtt311 import QOS, RETAIN, TOPIC, Mqtt311, en
 from connectivity.transports.mqtt.options import Options
 from connectivity.transports.mqtt.probe import examine
 from connectivity.transports.mqtt.protocol_version import Publication, ReceivedPublish, asyncapi_names
-from connectivity.transports.mqtt.topics import matches
+from connectivity.transports.mqtt.topics import is_filter, matches
 from connectivity.transports.mqtt.validation import MQTT_5_SCHEMA, check_mqtt_5
 
 EXPIRY, CORRELATION, REPLY_TO, CONTENT_TYPE = (
@@ -147,5 +147,6 @@ CONNECTION_TYPE = ConnectionType(
     asyncapi=asyncapi_names("5.0"),
     examine=_examine,
     matches=matches,
+    is_filter=is_filter,
     schema=MQTT_5_SCHEMA,
 )

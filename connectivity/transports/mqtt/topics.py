@@ -38,6 +38,11 @@ def topic_fault(topic: str) -> str | None:
     return text_fault(topic) if topic else "no characters"
 
 
+def is_filter(address: str) -> bool:
+    """Whether an address of a source has wildcards or a group, so that no message has this topic."""
+    return "+" in address or "#" in address or address.startswith("$share/")
+
+
 def filter_fault(topic_filter: str) -> str | None:
     """Return why this text is not a topic filter, or None."""
     if not topic_filter:

@@ -282,6 +282,18 @@ def test_a_connection_test_shows_addresses_and_the_result_of_the_sample(server: 
     assert json.loads(run("test", folder / "depot.json", "--json").stdout) == REPORT
 
 
+@pytest.mark.parametrize(
+    ("more", "lines"), [({"description": "Name the address."}, ["    Name the address."]), ({}, [])]
+)
+def test_a_refused_sample_is_shown_with_the_remedy(
+    more: dict[str, str], lines: list[str], server: Canned, folder: Path
+) -> None:
+    error = {"error": "json.invalid", "message": "no JSON", **more}
+    server.table[TRY] = Reply({"sample": {"source": 0, "address": "in", "error": error}})
+    shown = run("test", folder / "depot.json", "--sample", "-", input=b"{").stdout.splitlines()
+    assert shown == ["sample at source 0, in:", "  refused: json.invalid: no JSON", *lines]
+
+
 def test_a_connection_test_without_a_sample_is_the_document_alone(server: Canned, folder: Path) -> None:
     server.table[TRY] = Reply({"connection": "open"})
     assert run("test", folder / "depot.json").exit_code == 0

@@ -201,6 +201,28 @@ async def test_an_address_may_be_said() -> None:
     assert (await rehearsed(command("delete"), address="site/up/7"))["address"] == "site/up/7"
 
 
+ONE_DEVICE: dict[str, Any] = {
+    "addresses": ["mixers/+/up"],
+    "authorizationContext": ["acme:devices"],
+    "enforcement": {"input": "{{ source:address }}", "filters": ["mixers/{{ entity:name }}/up"]},
+}
+SAY_AN_ADDRESS = (
+    "The sample was received at the source's first address, 'mixers/+/up', which is a filter: name the address that the "
+    "sender publishes to (`--address`, or `address` of the sample)."
+)
+
+
+async def test_a_sample_refused_at_a_filter_asks_for_an_address() -> None:
+    sent = command("modify", "/attributes/on", True, name="mixer-7")
+    at_filter = (await rehearsed(sent, **ONE_DEVICE))["error"]
+    assert at_filter["error"] == "connectivity:connection.id.enforcement.failed"
+    assert at_filter["description"].endswith(f"adjust the enforcement of the source. {SAY_AN_ADDRESS}")
+    elsewhere = (await rehearsed(sent, address="mixers/mixer-8/up", **ONE_DEVICE))["error"]
+    assert elsewhere["description"].endswith("adjust the enforcement of the source.")
+    assert (await rehearsed(b"{ no json"))["error"].get("description") != SAY_AN_ADDRESS, "site/up is an address"
+    assert "error" not in await rehearsed(sent, address="mixers/mixer-7/up", **ONE_DEVICE)
+
+
 async def test_a_source_that_is_not_there_is_refused() -> None:
     connection = parse(
         {

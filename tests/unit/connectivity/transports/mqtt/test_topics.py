@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connectivity.transports.mqtt.topics import Sources, filter_fault, matches, topic_fault
+from connectivity.transports.mqtt.topics import Sources, filter_fault, is_filter, matches, topic_fault
 from tests.support.table import each_row
 
 
@@ -70,3 +70,11 @@ def test_a_topic_that_can(text: str) -> None:
 def test_a_topic_belongs_to_every_source_that_matches() -> None:
     sources = Sources([["a/#", "b"], ["a/1"], ["c"]])
     assert [sources.of(topic) for topic in ("a/1", "a/2", "b", "d")] == [(0, 1), (0,), (0,), ()]
+
+
+@pytest.mark.parametrize(
+    ("address", "filters"),
+    [("lab/in", False), ("lab/+/in", True), ("lab/#", True), ("$share/group/lab/in", True), ("$SYS/load", False)],
+)
+def test_an_address_with_wildcards_or_a_group_is_a_filter(address: str, filters: bool) -> None:
+    assert is_filter(address) is filters
