@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from connectivity.config.problems import json_path
-from connectivity.connections.model import migrate_mapping_context
+from connectivity.connections.model import READ_ONLY, migrate_mapping_context
 from connectivity.connections.vault import mask
 from connectivity.security.uri import MASK
 from connectivity.validation.validator import json_schema
 
-_IGNORED = frozenset({"id", "__lifecycle"})
+_IGNORED = READ_ONLY | {"id"}
 """The field by which documents are compared, and fields that documents do not decide, as all with `_`."""
 
 Steps = tuple[str | int, ...]

@@ -63,8 +63,8 @@ _SOURCE_HEADERS = {name: f"{{{{header:{name}}}}}" for name in ("correlation-id",
 _WITHOUT_HEADERS = frozenset({"mqtt"})
 _MOST_COUNTED = 64
 """The most clients of a connection, and consumers of each: more would only burden the broker."""
-READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle"})
-"""The fields that the service sets; in a written document they are ignored."""
+READ_ONLY = frozenset({"_revision", "_created", "_modified", "__lifecycle", "lifecycle", "__revision"})
+"""The fields that the service sets, and Ditto in an export; in a written document they are ignored."""
 _LEGACY_MAPPING = "javascript"
 
 DIVERSION_SWITCHES = ("is-diversion-source", "is-diversion-target", "preserve-normal-response-via-source")

@@ -72,7 +72,7 @@ def file_schema() -> Schema:
         "type": ["object", "null"],
         "description": properties["specificConfig"]["description"],
     }
-    properties |= {name: {"readOnly": True, "description": "Set by the service."} for name in sorted(READ_ONLY)}
+    properties |= {name: {"readOnly": True, "description": "Ignored: a service sets it."} for name in sorted(READ_ONLY)}
     # In a file, the default is the file's name.
     schema["required"].remove("id")
     schema["allOf"] = [_rules(), *(_of_type(load_connection_type(name)) for name in connection_types())]
