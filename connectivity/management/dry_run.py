@@ -96,7 +96,9 @@ async def dry_run(
         )
         reader = SourceReader(*routes, max_payload=max_payload)
         address = sample.address or connection.sources[sample.source].addresses[0]
-        delivery = Delivery(Envelope(sample.payload, dict(sample.headers)), address, None, False, _ignore)
+        delivery = Delivery(
+            Envelope(sample.payload, _headers_of(connection, address, sample)), address, None, False, _ignore
+        )
         prepared = await reader.prepare([delivery])
         received = reader.receive(delivery, *prepared)
         shown: Shown = {
@@ -119,6 +121,12 @@ async def dry_run(
         return shown
     finally:
         await host.close()
+
+
+def _headers_of(connection: Connection, address: str, sample: SampleMessage) -> dict[str, str]:
+    """Return the headers of the sample, and the one that the transport sets from the address."""
+    name = load_connection_type(connection.connection_type).address_header
+    return {**({} if name is None else {name: address}), **sample.headers}
 
 
 def _hint_of_filter(connection: Connection, address: str) -> str:

@@ -267,6 +267,8 @@ class ConnectionType:
     """Whether an address that a message arrived on (second) matches an address of a source (first)."""
     is_filter: Callable[[str], bool] = lambda _address: False
     """Whether an address of a source is a filter, so that no message arrives on an address of this name."""
+    address_header: str | None = None
+    """The header of a delivery that holds the address it arrived on."""
     keeps_key_order: bool = False
     """Whether several consumers of an address are assigned messages by key, so that keys keep their order."""
     is_listener: bool = False

@@ -22,7 +22,7 @@ from connectivity.transports.kafka.connector import connect
 from connectivity.transports.kafka.link import KafkaLink
 from connectivity.transports.kafka.options import SERVER, Options
 from connectivity.transports.kafka.probe import examine
-from connectivity.transports.kafka.records import TOPIC_EXPECTED, TOPIC_NAME, split_address
+from connectivity.transports.kafka.records import TOPIC, TOPIC_EXPECTED, TOPIC_NAME, split_address
 from mappings.placeholders.template import Scope
 
 __all__ = ["CONNECTION_TYPE", "Options", "split_address"]
@@ -142,6 +142,7 @@ CONNECTION_TYPE = ConnectionType(
     asyncapi=AsyncApiNames("kafka", "kafka-secure"),
     examine=examine,
     confirmed_status=204,
+    address_header=TOPIC,
     keeps_key_order=True,
     schema=_SCHEMA,
 )

@@ -103,5 +103,6 @@ CONNECTION_TYPE = ConnectionType(
     examine=_examine,
     matches=matches,
     is_filter=is_filter,
+    address_header=TOPIC,
     schema=MQTT_SCHEMA,
 )

@@ -12,7 +12,7 @@ from connectivity.errors import OperationRefused
 from connectivity.management.dry_run import WHY_NOT, dry_run, payload_as_json
 from connectivity.management.interface import SampleMessage
 from connectivity.validation.validator import parse
-from tests.support.in_process.service import NOW, command, document, streaming
+from tests.support.in_process.service import NOW, command, document, streaming, turn
 
 SOURCE = {
     "addresses": ["site/up"],
@@ -221,6 +221,27 @@ async def test_a_sample_refused_at_a_filter_asks_for_an_address() -> None:
     assert elsewhere["description"].endswith("adjust the enforcement of the source.")
     assert (await rehearsed(b"{ no json"))["error"].get("description") != SAY_AN_ADDRESS, "site/up is an address"
     assert "error" not in await rehearsed(sent, address="mixers/mixer-7/up", **ONE_DEVICE)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("mqtt", "mqtt.topic"), ("mqtt-5", "mqtt.topic"), ("kafka", "kafka.topic")])
+async def test_a_sample_has_the_header_that_the_transport_sets_from_the_address(kind: str, name: str) -> None:
+    connection = parse(
+        {
+            "id": "site",
+            "connectionType": kind,
+            "connectionStatus": "open",
+            "uri": "tcp://127.0.0.1:1883",
+            "specificConfig": {"bootstrapServers": "127.0.0.1:9092"} if kind == "kafka" else {},
+            "sources": [{"addresses": ["first"], "qos": 1, "authorizationContext": [f"acme:{{{{ header:{name} }}}}"]}],
+        }
+    )
+    for sample, subject in (
+        (SampleMessage(turn(True)), "acme:first"),
+        (SampleMessage(turn(True), address="second"), "acme:second"),
+        (SampleMessage(turn(True), {name: "third"}, address="second"), "acme:third"),
+    ):
+        shown = await dry_run(connection, sample, max_payload=1000, now=lambda: NOW)
+        assert (shown["subjects"], "error" in shown) == ([subject], False)
 
 
 async def test_a_source_that_is_not_there_is_refused() -> None:
