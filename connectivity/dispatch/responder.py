@@ -69,7 +69,7 @@ class Responder:
             # The error is already in the log.
             arrival.route.meter.inbound("failed")
             return
-        arrival.route.meter.inbound("malformed" if is_unread else "refused")
+        arrival.route.meter.inbound("malformed" if is_unread and arrival.received.is_enforced else "refused")
         log.info(
             "delivery refused" if is_unread else "command refused",
             **log_fields(arrival, answer.headers),

@@ -119,7 +119,7 @@ _OUTCOMES = """
 | direction | outcome | |
 |---|---|---|
 | `in` | `settled`, `requeued`, `dropped` | the outcome of a delivery: acknowledged, requeued, rejected |
-| `in` | `malformed`, `refused`, `failed` | why it failed: invalid payload; command refused; internal error |
+| `in` | `malformed`, `refused`, `failed` | why it failed: invalid payload; command or sender refused; internal error |
 | `in` | `unread` | no mapper could read it |
 | `in` | `answered_again` | a redelivery, answered with the stored response |
 | `in` | `unmatched` | a response or acknowledgement without a pending request |

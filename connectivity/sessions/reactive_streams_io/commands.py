@@ -204,9 +204,9 @@ def _command(received: DecodedDelivery, arrival: InboundDelivery) -> Command | E
         entity = found[0].entity if found else None
         words = "Expected a command on the twin channel that does not read history."
         error = ErrorResponse(entity, "things", Fault(400, "rsio:element.invalid", words), headers)
-    fact = facts.not_mapped if received.is_enforced else facts.not_enforced
+    fact, outcome = (facts.not_mapped, "malformed") if received.is_enforced else (facts.not_enforced, "refused")
     fact.note(error, words=f"{error.fault.error}: {error.fault.message}")
-    route.meter.inbound("malformed")
+    route.meter.inbound(outcome)
     log.info(
         "element refused",
         connection=route.connection_id,

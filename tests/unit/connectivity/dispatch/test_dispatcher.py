@@ -389,6 +389,14 @@ async def test_the_outcomes_of_deliveries_are_counted(harness: ConnectionHarness
     assert (harness.count("in", "malformed"), harness.count("in", "refused")) == (1, 1)
 
 
+async def test_a_delivery_that_enforcement_refuses_is_counted_as_refused() -> None:
+    harness = ConnectionHarness(source(enforcement={"input": "{{ header:device }}", "filters": ["{{ thing:name }}"]}))
+    harness.deliver(command("retrieve"), device="lamp-8")
+    await harness.settled(1)
+    assert harness.answers()[0]["value"]["error"] == "connectivity:connection.id.enforcement.failed"
+    assert (harness.count("in", "malformed"), harness.count("in", "refused")) == (0, 1)
+
+
 async def test_responses_with_an_unresolved_address_are_dropped_and_the_delivery_is_acknowledged() -> None:
     harness = ConnectionHarness(source(replyTarget={"address": "{{ header:reply-to }}"}))
     harness.deliver(creation())

@@ -274,6 +274,7 @@ async def test_headers_are_mapped_and_enforced_as_for_every_command_of_the_sourc
     rsio_harness.send("a", elements(turn(1), creation("lamp-8"), turn(2, site="own")), **told)
     assert await rsio_harness.settled(1)
     assert rsio_harness.values() == [1, 2]
+    assert (rsio_harness.count("in", "malformed"), rsio_harness.count("in", "refused")) == (0, 1)
     assert [(headers["site"], headers["ditto-originator"], subjects) for headers, subjects in seen] == [
         ("north", OWNER, (OWNER,)),
         ("own", OWNER, (OWNER,)),
