@@ -1,17 +1,29 @@
-"""The recipe about DuckDB is followed as written, over a small lake."""
+"""The guides about the lake are followed as written, over a small lake."""
 
 from __future__ import annotations
 
+import json
 import os
+from contextlib import nullcontext, redirect_stdout
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from connectivity.cli.main import app
+from connectivity.config.settings import Settings
+from connectivity.maintenance import pipeline_process
 from mappings.model.signals import Event
+from spark_store.pipeline import __main__ as pipeline
+from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.lake.pipeline_process import DataFolder, lamp
 from tests.support.lake.pipeline_tables import write_lake
-from tests.support.recipe import Follower, programs
+from tests.support.markdown import blocks
+from tests.support.recipe import HOW_TO, Follower, commands, is_shown, programs
 
 
 def fill(folder: DataFolder) -> None:
@@ -21,7 +33,9 @@ def fill(folder: DataFolder) -> None:
             at = f"2030-01-15T{7 + revision:02}:30:00.000000Z"
             event = Event(lamp(number), revision, at, "modified", "/attributes", b'{"n":%d}' % revision, b"{}")
             state = {"attributes": {"n": revision}}
-            folder.append([Change((event,), (Snapshot(lamp(number), revision, at, at, state, None),))])
+            folder.append(
+                [Change((event,), (Snapshot(lamp(number), revision, "2030-01-15T08:30:00.000000Z", at, state, None),))]
+            )
     write_lake(folder.folder)
 
 
@@ -29,15 +43,59 @@ def installed() -> None:
     """The packages are those of the tests."""
 
 
+def follower(folder: DataFolder, bin_folder: Path) -> Follower:
+    """A reader in the folder that has `data`."""
+    variables = {**os.environ, "PATH": f"{programs(bin_folder, '', 0)}:{os.environ['PATH']}"}
+    places = {"data/lake": str(folder.lake.folder)}
+    return Follower(folder.folder.parent, variables, places, {"pip install duckdb deltalake": installed})
+
+
 @pytest.mark.spark
 @pytest.mark.usefixtures("spark")
 def test_the_lake_is_queried_with_duckdb_as_written(data_folder: DataFolder, tmp_path: Path) -> None:
     fill(data_folder)
-    variables = {**os.environ, "PATH": f"{programs(tmp_path / 'bin', '', 0)}:{os.environ['PATH']}"}
-    with Follower(
-        data_folder.folder.parent,
-        variables,
-        {"data/lake": str(data_folder.lake.folder)},
-        {"pip install duckdb deltalake": installed},
-    ) as reader:
-        assert reader.follow("query-lake-duckdb") == 3
+    with follower(data_folder, tmp_path / "bin") as reader:
+        assert reader.follow("query-lake-duckdb") == 4
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
+def test_the_lake_is_compared_with_the_journal_as_written(data_folder: DataFolder, tmp_path: Path) -> None:
+    fill(data_folder)
+    with follower(data_folder, tmp_path / "bin") as reader:
+        assert reader.follow("run-pipeline") == 2
+
+
+@pytest.mark.spark
+@pytest.mark.soak(shard="lake-processes")
+def test_events_are_exported_as_written(data_folder: DataFolder, tmp_path: Path, address: str) -> None:
+    fill(data_folder)
+    settings = {"data_dir": str(data_folder.folder), "spark": {"remote": address}}
+    (tmp_path / "settings.yaml").write_text(json.dumps(settings), encoding="utf-8")
+    with follower(data_folder, tmp_path / "bin") as reader:
+        assert reader.follow("export-history") == 2
+
+
+@pytest.mark.spark
+def test_retention_would_delete_what_the_guide_shows(
+    spark: SparkSession, data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pipeline's command runs in this process, since another one would start a Spark of its own."""
+    fill(data_folder)
+    settings, console = blocks(HOW_TO / "limit-history.md")
+    (tmp_path / settings.title).write_text(settings.text, encoding="utf-8")
+    (command,) = commands(console.text)
+
+    def ask(settings: Settings, action: str, *options: str, **_: object) -> list[dict[str, Any]]:
+        output = StringIO()
+        with redirect_stdout(output):
+            assert pipeline.main(pipeline_process.command(settings, action, *options)[3:]) == 0
+        return [json.loads(line) for line in output.getvalue().splitlines()]
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pipeline_process, "ask", ask)
+    monkeypatch.setattr(pipeline, "_target", lambda *_, **__: nullcontext(LakeWriter.of(spark, data_folder.folder)))
+    program, *arguments = command.text.split()
+    assert program == "connectivity"
+    found = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert is_shown(command.output, [line.rstrip() for line in found.stdout.splitlines()]), found.output
