@@ -40,7 +40,7 @@ Filter = Annotated[
     list[Annotated[str, Field(max_length=_LONGEST_FILTER)]],
     Query(
         default_factory=list,
-        description="RQL filter, such as `gt(attributes/size,3)`; of several, all must match. Default: all things.",
+        description="RQL filter, such as `gt(attributes/size,3)`; with several, all must match. Default: all things.",
         examples=[['eq(attributes/room,"hall")']],
         max_length=_MOST_REPEATED,
     ),

@@ -192,7 +192,7 @@ def apply(
     """Apply connection files to the API's connections.
 
     Shows the changes, field by field, asks, and makes them. Connections that someone else changes meanwhile are left as they
-    are. Connections that a file of the service owns are refused.
+    are. The command refuses connections that a connection file of the service defines.
     """
     # They import the validation, and so a large part of the service.
     from connectivity.cli.apply import carry_out, fetch_stored, load_documents

@@ -232,7 +232,7 @@ class SearchSettings(Section):
 
 
 class ReconnectSettings(Section):
-    """Pauses between tries to connect: doubled each time, with jitter, from `min` to `max`."""
+    """Pauses between attempts to connect: doubled each time, with jitter, from `min` to `max`."""
 
     min: Duration = Field(default=timedelta(milliseconds=500), description="The first pause.")
     max: Duration = Field(default=timedelta(seconds=30), description="The longest pause.")

@@ -40,9 +40,10 @@ _UNTIL_THEN, _FOR_EVER = 0, -1
 class ConnectionStatusCodec(TemplateMapper):
     """Writes into a feature since when, and until when, a device behind a gateway is reachable.
 
-    Reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, and never its payload:
-    list it beside the mapper that does. A `ttd` above 0 sets `readySince` and `readyUntil` of the feature's `status`, -1
-    means forever, and 0 sets only `readyUntil`. Deliveries without these headers, or with an invalid thing ID, are ignored.
+    Reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, not its payload: list it
+    together with the mapper that reads the payload. A `ttd` above 0 sets `readySince` and `readyUntil` of the feature's
+    `status`, -1 means forever, and 0 sets only `readyUntil`. Deliveries without these headers, or with an invalid thing ID,
+    are ignored.
     Writes nothing.
     """
 

@@ -171,8 +171,9 @@ def _operator(argument: Argument) -> Callable[[str, str], bool]:
 @_function(
     "filter",
     "(value, 'operator', compared) or ('operator', compared) or (value, 'exists')",
-    "Keeps the piped values if the comparison is true for any combination of values; otherwise unresolved. With two "
-    "arguments, each piped value is compared by itself. A placeholder without a value is compared as the empty text.",
+    "Keeps the piped values if the comparison is true for at least one combination of values; otherwise there is no "
+    "value. With two arguments, each piped value is compared by itself. A placeholder without a value is compared as the "
+    "empty text.",
     Example("{{ header:lang | fn:filter('like','de*|en') }}", {"lang": "de-AT"}, ("de-AT",)),
 )
 def _filter(arguments: Sequence[Argument]) -> Stage:

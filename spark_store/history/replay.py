@@ -240,7 +240,7 @@ def _count_variations(text: str) -> tuple[int, int]:
         atom_varies, varies = varies, False
         if token["open"]:
             if token["open"] == "(" and text.startswith("?", token.end()):
-                raise DeletePatternRefused(f"found {text}, expected an expression without look-around and flags")
+                raise DeletePatternRefused(f"found {text}, expected a regular expression without look-around or flags")
             if text.startswith(")", token.end()):
                 raise DeletePatternRefused(f"found {text}, expected something in every group")
             groups.append(False)
@@ -256,7 +256,7 @@ def _count_variations(text: str) -> tuple[int, int]:
             factor, endless = _repetitions(text, token["repeat"])
             variants, unbounded = variants * factor, unbounded + endless
         elif token["escape"] and token["escape"].isdigit():
-            raise DeletePatternRefused(f"found {text}, expected an expression without back references")
+            raise DeletePatternRefused(f"found {text}, expected a regular expression without back references")
         variants = min(variants, MATCH_BUDGET + 1)
     return variants, unbounded
 
