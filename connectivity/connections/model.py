@@ -179,7 +179,7 @@ class ReplyTarget(DocumentModel):
     address_pattern: Text | None = Field(
         default=None,
         description="The addresses that responses may be published to: `*` matches one or more characters other than a "
-        "slash, `**` as the last part all the rest. Limits an `address` that is taken from the sender's headers.",
+        "slash; `**`, as the last part, matches all the rest. Limits an `address` that is taken from the sender's headers.",
         examples=["clients/*/answers", "/amq.gen-*"],
     )
     header_mapping: Templates = Field(

@@ -48,13 +48,13 @@ Each response is written by the mapper that has read the command, so there is on
 writes nothing suppresses the responses to its commands, and the events of their subscriptions.
 
 **Mapping errors.** An unreadable delivery is answered with one error, by `Ditto`; signals that other mappers have read from
-the delivery are executed all the same. A signal that the source does not allow (see `enforcement`) is answered by its
+the delivery are still executed. A signal that the source does not allow (see `enforcement`) is answered by its
 mapper, or by `Ditto` if that writes nothing. A protocol with its own requests, such as `Streamr`, answers errors itself.
 An empty payload is an error to mappers that read payloads.
 
-**Conditions.** `incomingConditions` and `outgoingConditions` hold functions under names of your choice. The value
-`true` is passed through each, as in `{{{{ fn:default('true') | fn:filter(header:kind,'eq','alarm') }}}}`; unless all of
-them keep it, the mapper is skipped for this delivery or signal. Incoming conditions read the delivery's headers, outgoing
+**Conditions.** `incomingConditions` and `outgoingConditions` hold functions under names of your choice. Each one
+gets the value `true`, as in `{{{{ fn:default('true') | fn:filter(header:kind,'eq','alarm') }}}}`. If one of them does not
+return `true`, the mapper is skipped for this delivery or signal. Incoming conditions read the delivery's headers, outgoing
 ones the signal; [placeholders](placeholders.md) lists the functions.
 
 **Content types.** Every mapper of the Ditto protocol has the option `{BLOCKLIST}`: a delivery whose header

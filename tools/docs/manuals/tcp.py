@@ -67,7 +67,10 @@ The first one of each peer is empty: it reports the new peer, so that the servic
             "its streams slow down, and nothing more is read from it; one that reads nothing for `outputTimeout` is "
             "disconnected; it is not considered idle meanwhile",
         ),
-        Fault("the connection is closed, or the service stops", "peers get a goodbye, and sockets are closed"),
+        Fault(
+            "the connection is closed, or the service stops",
+            "each peer gets the frame `goodbye`, then its socket is closed",
+        ),
     ),
     notes=(
         Note(
