@@ -84,7 +84,7 @@ class ApiToken(BaseModel):
     @model_validator(mode="after")
     def _check_grants(self) -> ApiToken:
         if self.grants is not None and self.role is not TokenRole.WRITE:
-            raise ValueError(f"no grants at a token with the role {self.role.value}, or the role write")
+            raise ValueError(f"no grants for a token with the role {self.role.value}, or the role write")
         return self
 
 

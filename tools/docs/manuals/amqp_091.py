@@ -146,8 +146,8 @@ the queues of the sources and to write to the exchanges of the answers; none to 
 
 Messages are persistent and confirmed.
 
-A queue with a dead letter exchange keeps what is rejected for good. Queues of answers should have a bound of their own
-(`x-max-length`, `x-expires`): a client that is gone does not empty its own.
+If a queue has a dead letter exchange, rejected messages are kept there. Give queues of answers a limit
+(`x-max-length`, `x-expires`), because nobody empties the queue of a client that no longer runs.
 """,
         ),
     ),

@@ -45,10 +45,11 @@ empty, a partition is a whole number; a key that comes out empty is none.
         dropped="as settled",
     ),
     settling_rules="""\
-That is so with a source's `qos` 1 (at least once). With 0 or none the offset is committed as soon as the record is there
-(at most once). A delivery is named by topic id, partition and offset. Kafka has no mark for redeliveries: those records
-carry one that were there before this link got their partition, or that it had already. The outcome of a change is known
-until its offset is committed, however long the service was down, and for `journal.redelivery_window` in any case.
+This table applies if the source has `qos` 1 (at least once). With 0 or none, the offset is committed as soon as the
+record is received (at most once). A delivery is identified by topic id, partition and offset. Kafka does not mark
+redeliveries. The service marks records that were there before this link got their partition, or that it had already.
+The outcome of a change is known until its offset is committed, however long the service was down, and for
+`journal.redelivery_window` in any case.
 """,
     limits=(
         Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),

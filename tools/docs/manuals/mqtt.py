@@ -31,7 +31,7 @@ MANUAL = Manual(
         HeaderRule(RETAIN, "whether the broker had kept it", "`true`: the broker keeps it for later subscribers"),
         HeaderRule("any other", "there is none", "is dropped"),
     ),
-    header_rules="In messages to send they are set by a header mapping.",
+    header_rules="To set them in messages that the service sends, use a header mapping.",
     outcomes=OUTCOMES,
     settling_rules=f"""\
 Acknowledgements go in the order of arrival, so a delivery that waits for others holds back those behind it: once the
@@ -39,9 +39,9 @@ broker has sent as many as it may, it sends nothing more to this connection. Whe
 requeued, the service reconnects, also without `reconnectForRedelivery`. A delivery is named by its packet identifier.
 With QoS 0 there is nothing to acknowledge and nothing comes again.
 
-With QoS 2 a delivery is acknowledged by PUBREC, also when it is settled and not before: until then the broker delivers it
-again after a lost link. A change that comes again is recognized for `journal.redelivery_window` and answered, not carried
-out twice. A live message may be forwarded twice if the link is lost before PUBREC has reached the broker.
+With QoS 2 the service acknowledges a delivery with PUBREC, and only when it is settled: until then the broker delivers it
+again after a lost link. For `journal.redelivery_window`, a redelivered change is recognized: it is answered, and not
+carried out twice. A live message may be forwarded twice if the link is lost before PUBREC has reached the broker.
 """,
     limits=(
         Limit(

@@ -57,9 +57,9 @@ def test_tokens_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> Non
         ([{"name": "a", "token": WORD}, {"name": "b", "token": WORD}], "each name and each token once"),
         (
             [{"name": "a", "token": WORD, "role": "admin", "grants": ["a:*"]}],
-            "no grants at a token with the role admin",
+            "no grants for a token with the role admin",
         ),
-        ([{"name": "a", "token": WORD, "grants": []}], "no grants at a token with the role read"),
+        ([{"name": "a", "token": WORD, "grants": []}], "no grants for a token with the role read"),
         ([{"name": "a", "token": WORD, "role": "write", "grants": ["{{ x }}"]}], "api.tokens[0].grants[0]"),
         (
             [{"name": "a", "token": WORD, "role": "write", "grants": ["*"]}],
