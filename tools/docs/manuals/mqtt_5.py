@@ -16,7 +16,7 @@ from tools.docs.manuals.mqtt import OUTCOMES
 MANUAL = Manual(
     family="MQTT",
     title="MQTT 5",
-    introduction="MQTT 5: as [`mqtt`](#type-mqtt), and messages have headers, which travel as properties.",
+    introduction="MQTT 5: the same as [`mqtt`](#type-mqtt), but messages have headers, which are sent as MQTT properties.",
     example="examples/connections/gateways.json",
     headers=(
         HeaderRule(CORRELATION, "correlation data", "correlation data"),
