@@ -161,12 +161,16 @@ print(f"Created topic {topic}.")
 """,
     "kafka-console-consumer.sh": """
 import sys
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, TopicPartition
 server, topic, count = (sys.argv[sys.argv.index(f"--{name}") + 1] for name in ("bootstrap-server", "topic", "max-messages"))
 consumer = Consumer({"bootstrap.servers": server, "group.id": "page", "auto.offset.reset": "earliest"})
-consumer.subscribe([topic])
-for message in consumer.consume(int(count), 60):
+places = [TopicPartition(topic, number, 0) for number in consumer.list_topics(topic, 60).topics[topic].partitions]
+consumer.assign(places)
+found = [message for message in consumer.consume(int(count), 60) if message.error() is None]
+for message in found:
     print(message.value().decode())
+if not found:
+    print([consumer.get_watermark_offsets(place, 60) for place in places])
 consumer.close()
 """,
 }
