@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -12,6 +13,7 @@ from tests.support.brokers.kafka import Kafka
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.brokers.rabbitmq import RabbitMQ
 from tests.support.lake.pipeline_tables import write_all_tables
+from tests.support.paths import ROOT
 from tests.support.public_client import node_path
 from tests.support.tutorial import Tutorial, matches
 from tests.support.wait import PATIENCE
@@ -58,10 +60,18 @@ def test_an_analyst_with_duckdb_and_pandas(tmp_path: Path) -> None:
         tutorial.follow({"connectivity pipeline status": lambda: write_all_tables(tutorial.folder / "data")})
 
 
+def websocket_of_node() -> dict[str, str]:
+    """What takes the place of an option that the page needs and an older Node does not know."""
+    found = subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout
+    major, minor = (int(part) for part in found.removeprefix("v").split(".")[:2])
+    shim = ROOT / "tests" / "support" / "public_client" / "websocket.cjs"
+    return {} if (major, minor) >= (20, 10) else {"--experimental-websocket": f"--require {shim}"}
+
+
 @pytest.mark.node
 def test_a_browser_over_websocket(tmp_path: Path) -> None:
     """Node runs the page's programs; a browser would get the same ones."""
-    ports = {"8765": str(free_port()), "8000": str(free_port())}
+    ports = {"8765": str(free_port()), "8000": str(free_port()), **websocket_of_node()}
     with Tutorial("browser", tmp_path, ports, {**api(), "NODE_PATH": node_path("0.12.2")}) as tutorial:
         tutorial.follow()
         with urlopen(f"http://127.0.0.1:{ports['8000']}/levels.mjs", timeout=PATIENCE) as response:

@@ -79,6 +79,8 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         """When bytes were last received, or reading was last resumed."""
         self.channel_max, self.frame_max = channel_max, frame_max
         self._carrier: asyncio.BaseTransport | None = None
+        self._is_lost = False
+        """Whether the transport has ended. Before Python 3.11.4, that of TLS can do nothing afterwards."""
         self._ends = select.poll()
         self._tail = bytearray()
         self._needed = 0
@@ -86,7 +88,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
     @property
     def peer_has_closed(self) -> bool:
         """Whether the broker has closed its side, even if earlier bytes are unread."""
-        return self._carrier is not None and (self._carrier.is_closing() or bool(self._ends.poll(0)))
+        return self._is_lost or (self._carrier is not None and (self._carrier.is_closing() or bool(self._ends.poll(0))))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._carrier = transport
@@ -100,6 +102,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         super().connection_lost(exc)
         self.on_lost(exc)
 
@@ -147,7 +150,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
     def pause(self, is_paused: bool) -> None:
         """Stop or resume reading."""
         self.last_received = self.loop.time()
-        if isinstance(self._carrier, asyncio.ReadTransport) and not self._carrier.is_closing():
+        if isinstance(self._carrier, asyncio.ReadTransport) and not (self._is_lost or self._carrier.is_closing()):
             (self._carrier.pause_reading if is_paused else self._carrier.resume_reading)()
 
     def _inspect(self, kind: int, channel: int, payload: bytes) -> bytes:
@@ -178,7 +181,7 @@ class FrameDemultiplexer(asyncio.StreamReaderProtocol):
 
     def abort(self) -> None:
         """Close the transport without a closing handshake."""
-        if isinstance(self._carrier, asyncio.WriteTransport):
+        if isinstance(self._carrier, asyncio.WriteTransport) and not self._is_lost:
             self._carrier.abort()
 
 
