@@ -23,6 +23,14 @@ from tests.support.service_process import ServiceProcess
 
 pytestmark = pytest.mark.broker("mosquitto")
 
+
+@pytest.fixture(scope="module")
+def mosquitto() -> Iterator[Mosquitto]:
+    """No other service with the example connections answers there."""
+    with Mosquitto.start() as broker:
+        yield broker
+
+
 OVER_MQTT = [
     "past-state",
     "resume-after-reconnect",
@@ -170,7 +178,7 @@ found = [message for message in consumer.consume(int(count), 60) if message.erro
 for message in found:
     print(message.value().decode())
 if not found:
-    print([consumer.get_watermark_offsets(place, 60) for place in places])
+    print('"nothing', [consumer.get_watermark_offsets(place, 60) for place in places], file=sys.stderr)
 consumer.close()
 """,
 }

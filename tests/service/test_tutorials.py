@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -22,6 +23,13 @@ from tests.support.wait import PATIENCE
 def api() -> dict[str, str]:
     """Environment variables for a service whose API has a port of its own."""
     return {"CONNECTIVITY_API__PORT": str(free_port())}
+
+
+@pytest.fixture(scope="module")
+def mosquitto() -> Iterator[Mosquitto]:
+    """No other service with the same connections answers there."""
+    with Mosquitto.start() as broker:
+        yield broker
 
 
 @pytest.mark.broker("mosquitto")
