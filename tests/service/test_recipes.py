@@ -147,8 +147,9 @@ def settings_of(page: str, places: Mapping[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.broker("kafka")
-def test_events_reach_a_kafka_topic_as_written(kafka: Kafka, mosquitto: Mosquitto, tmp_path: Path) -> None:
-    clone = Clone(tmp_path, mosquitto)
+def test_events_reach_a_kafka_topic_as_written(kafka: Kafka, own_mosquitto: Mosquitto, tmp_path: Path) -> None:
+    # The service of the module's other tests has the same connections, and would answer, too.
+    clone = Clone(tmp_path, own_mosquitto)
     clone.places.update({"localhost:9092": kafka.bootstrap, "plant-events": "plant-events-of-the-page"})
     for name, lines in KAFKA_TOOLS.items():
         tool = tmp_path / "bin" / name
@@ -215,9 +216,9 @@ def test_a_password_is_rotated_as_written(tmp_path: Path) -> None:
             follow("rotate-broker-password", clone, acts)
 
 
-def test_a_backup_is_made_and_restored_as_written(mosquitto: Mosquitto, tmp_path: Path) -> None:
+def test_a_backup_is_made_and_restored_as_written(own_mosquitto: Mosquitto, tmp_path: Path) -> None:
     """Without a lake, for which there are longer tests."""
-    clone = Clone(tmp_path, mosquitto)
+    clone = Clone(tmp_path, own_mosquitto)
     backups = tmp_path / "backups"
     with clone.with_service(clone.documents()) as service:
         clone.places.update(
