@@ -174,7 +174,7 @@ def _resource(path: Sequence[str]) -> str:
 
 
 _CLAIM: Final = "/inbox/messages/claim"
-"""The path of the message by which somebody without permissions asks a thing for them."""
+"""The path of the message by which a client without permissions asks a thing for them."""
 
 
 def may_send(signal: Live, subjects: Sequence[str], world: StateLookup) -> Fault | None:

@@ -1,7 +1,7 @@
 """Decides `checkPermissions`: which permissions its sender has (Ditto, checking permissions).
 
 The value has checks by name; each has a resource, an entity, and permissions. A check succeeds if the sender has all of
-these permissions at the resource, with nothing revoked below it. Nobody has permissions on an unknown entity.
+these permissions at the resource, with nothing revoked below it. There are no permissions on an unknown entity.
 """
 
 from __future__ import annotations
