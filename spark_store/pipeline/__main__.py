@@ -185,6 +185,7 @@ def _run(given: argparse.Namespace) -> int:
     from spark_store.lake.check import expect_lake
     from spark_store.lake.connect_address import local_address, publish_address
     from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
+    from spark_store.pipeline.query_jobs import abandoned_jobs_ended
     from spark_store.pipeline.session import ConnectOptions, connect_port, java_pid, put_first
     from spark_store.pipeline.table_maintenance import MaintenancePlan
 
@@ -211,6 +212,7 @@ def _run(given: argparse.Namespace) -> int:
         if connect is not None:
             port = connect_port(target.spark)
             address = local_address(port, connect.token, java_pid(target.spark))
+            serving.enter_context(abandoned_jobs_ended(target.spark))
             serving.enter_context(publish_address(target.lake.connect, address))
             say("spark queries", port=port)
         if not stopping.is_set():

@@ -12,6 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from spark_store.lake.connect_address import local_address
+from spark_store.pipeline.query_jobs import abandoned_jobs_ended
 from spark_store.pipeline.session import ConnectOptions, SessionOptions, connect_port, java_pid, start_session
 from tests.support.dice import THOROUGH
 from tests.support.lake.pipeline_process import CHEAP, QUICK_JAVA, DataFolder
@@ -39,7 +40,8 @@ def spark() -> Iterator[SparkSession]:
             del os.environ["JDK_JAVA_OPTIONS"]
         else:
             os.environ["JDK_JAVA_OPTIONS"] = before
-    yield session
+    with abandoned_jobs_ended(session):
+        yield session
     session.stop()
     gateway = SparkContext._gateway
     assert gateway is not None

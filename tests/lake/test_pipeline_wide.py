@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from mappings.ids import EntityId, EntityType
@@ -21,6 +23,7 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, LATEST
+from spark_store.pipeline.query_jobs import OPERATION, end_abandoned_jobs
 from spark_store.pipeline.session import connect_port, java_pid
 from spark_store.queries.export import Export
 from spark_store.queries.selection import EventSelection
@@ -51,8 +54,10 @@ def wide(data_folder: DataFolder, address: str) -> SparkQueries:
 
 
 def is_idle(spark: SparkSession) -> bool:
-    """Whether no task runs, for whoever."""
-    return not spark.sparkContext.statusTracker().getActiveJobsIds()
+    """Whether no task runs, of the pipeline or of any query."""
+    # Not by jobs: Spark's list of them may be ten seconds late.
+    executors = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+    return all(executor.numRunningTasks() == 0 for executor in executors)
 
 
 @pytest.mark.soak(shard="lake")
@@ -107,6 +112,32 @@ def test_time_rows_and_size_are_limited_and_spark_stops(
         asking.run(ENDLESS, QueryLimits(2)) as answer,
     ):
         next(answer)
+    wait_until_sync(lambda: is_idle(spark), WITHIN)
+
+
+def test_the_job_of_a_query_that_has_ended_is_ended_and_no_other(
+    spark: SparkSession, data_folder: DataFolder, address: str
+) -> None:
+    def run_to_its_end() -> None:
+        with wide(data_folder, address).run(ENDLESS, LONG, stop) as answer:
+            next(answer)
+
+    def run_without_query() -> None:
+        spark.sparkContext.addJobTag(f"{OPERATION}User__Session_ended_Operation_ended")
+        spark.sql(ENDLESS.text).collect()
+
+    stop = Cancellation()
+    with ThreadPoolExecutor() as threads:
+        running = threads.submit(run_to_its_end)
+        wait_until_sync(lambda: not is_idle(spark), WITHIN)
+        assert end_abandoned_jobs(spark) == []
+        left = threads.submit(run_without_query)
+        with pytest.raises(Py4JJavaError, match="cancelled"):
+            left.result(WITHIN)
+        assert not running.done()
+        stop.cancel()
+        with pytest.raises(QueryCancelled):
+            running.result(WITHIN)
     wait_until_sync(lambda: is_idle(spark), WITHIN)
 
 
