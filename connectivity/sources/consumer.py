@@ -205,10 +205,7 @@ class SourceConsumer:
 
     def unsettled(self) -> Iterator[Delivery]:
         """Iterate over the unsettled deliveries, the oldest first."""
-        waiting = self._unsettled
-        while waiting and waiting[0].outcome is not None:
-            waiting.popleft()
-        return (delivery for delivery in waiting if delivery.outcome is None)
+        return (delivery for delivery in self._unsettled if delivery.outcome is None)
 
     def reject(self, delivery: Delivery, now: float) -> None:
         """Reject a delivery that nothing has settled, without requeue."""
@@ -273,7 +270,7 @@ class SourceConsumer:
         if must_wait or not (turns.alone is user or turns.begin(user)):
             return 0
         first = deliveries[next_part(deliveries, 0, user.most)]
-        self._add_unsettled(first)
+        self._unsettled += first
         self._process_part(first, (), user, time_ns())
         return len(first)
 
@@ -292,7 +289,7 @@ class SourceConsumer:
         buffer = self._retry_buffer
         turns = buffer.turns
         started = time_ns()
-        self._add_unsettled(deliveries)
+        self._unsettled += deliveries
         await self._reader.route.outbox.wait_for_room()
         # The user waits for mapping scripts, so that its deliveries stay in order.
         prepared = await self._reader.prepare(deliveries)
@@ -306,15 +303,14 @@ class SourceConsumer:
             end = part.stop
             self._process_part(deliveries[part], prepared[part], user, started)
 
-    def _add_unsettled(self, deliveries: Sequence[Delivery]) -> None:
-        self.unsettled()
-        self._unsettled += deliveries
-
     def _process_part(
         self, deliveries: Sequence[Delivery], prepared: Sequence[Preparation], user: UserTurns, started: int
     ) -> None:
         """Process deliveries in the turn of their user, and end it."""
         buffer, turns = self._retry_buffer, self._retry_buffer.turns
+        unsettled = self._unsettled
+        while unsettled and unsettled[0].outcome is not None:
+            unsettled.popleft()
         try:
             inbound = read(self._reader, deliveries, buffer.ledger, prepared, started)
             buffer.process(inbound, partial(buffer.hold, dict.fromkeys(inbound, self)))

@@ -212,12 +212,13 @@ class SubscriptionManager(ConnectionComponent):
         """By second: subscriptions to be checked then. Only the latest list of a subscription is valid."""
         self._second = int(clock())
         """The second of the last sweep, in which idle times are measured; one number object shared by all."""
-        self._shares: dict[str, FairShare] = {}
-        """The open subscriptions of each connection, by user and peer or session."""
+        self.shares = defaultdict[str, FairShare](lambda: FairShare(SHARED * bounds.max_per_user))
+        """How the users of each connection share its subscriptions."""
         self._by_reader: dict[tuple[str, str], set[ActiveSubscription]] = {}
         """By connection and reader address: subscriptions that end when the reader has gone."""
         self._turns = asyncio.Semaphore(SIDE_BY_SIDE)
-        self._budgets: dict[str, ConnectionBudget] = {}
+        self.budgets = defaultdict[str, ConnectionBudget](ConnectionBudget)
+        """The read-ahead budget of each connection."""
 
     def __iter__(self) -> Iterator[ActiveSubscription]:
         """Iterate over the subscriptions that have not ended."""
@@ -235,7 +236,7 @@ class SubscriptionManager(ConnectionComponent):
         if scope in self._scopes and (previous := self._scopes[scope].get(key)) and not previous.is_closed:
             # First, so that a replacement needs no further place.
             self._cancel(previous)
-        shares = self.shares(subscriber.reply.connection_id)
+        shares = self.shares[subscriber.reply.connection_id]
         share = shares.peer(subscriber.subjects, subscriber.reader or subscriber.scope)
         kind, entity, subjects = signal.kind, signal.query.entity, subscriber.subjects
         fault = None if share.has_room else limit_fault(kind, shares, share)
@@ -304,21 +305,9 @@ class SubscriptionManager(ConnectionComponent):
         """Return the idle seconds of a subscription; 0 while elements wait for the broker."""
         return 0 if subscription.is_queued else subscription.idle_seconds(self._second)
 
-    def budget(self, connection_id: str) -> ConnectionBudget:
-        """Return the read-ahead budget of a connection."""
-        if (budget := self._budgets.get(connection_id)) is None:
-            budget = self._budgets[connection_id] = ConnectionBudget()
-        return budget
-
-    def shares(self, connection_id: str) -> FairShare:
-        """Return how the users of a connection share its subscriptions."""
-        if (shares := self._shares.get(connection_id)) is None:
-            shares = self._shares[connection_id] = FairShare(SHARED * self._bounds.max_per_user)
-        return shares
-
     def figures(self) -> Iterator[GaugeReading]:
         """Return the gauges for a scrape."""
-        return read_ahead_metrics({id: budget.used_bytes for id, budget in self._budgets.items()})
+        return read_ahead_metrics({id: budget.used_bytes for id, budget in self.budgets.items()})
 
     def revoke(self, subscription: ActiveSubscription, fault: Fault) -> None:
         """End a subscription by an operator; its client is sent `failed`."""
@@ -329,7 +318,7 @@ class SubscriptionManager(ConnectionComponent):
         if reader_status is ReaderStatus.GONE:
             for subscription in list(self._by_reader.get((connection_id, address), ())):
                 self._cancel(subscription)
-            if (budget := self._budgets.get(connection_id)) is not None:
+            if (budget := self.budgets.get(connection_id)) is not None:
                 budget.forget(address)
 
     def sweep(self) -> None:
@@ -365,8 +354,8 @@ class SubscriptionManager(ConnectionComponent):
                 if not subscription.is_closed:
                     self._cancel(subscription)
                 self._forget(subscription, scope, kind)
-        self._budgets.pop(connection_id, None)
-        self._shares.pop(connection_id, None)
+        self.budgets.pop(connection_id, None)
+        self.shares.pop(connection_id, None)
 
     def _check(self, subscription: ActiveSubscription, now: int) -> None:
         if subscription.is_closed:
@@ -397,7 +386,7 @@ class SubscriptionManager(ConnectionComponent):
         if subscription.peer.reader is not None:
             self._remove_reader(subscription)
         subscription.peer = subscriber
-        receiver = subscriber.budget or self.budget(subscriber.reply.connection_id).receiver(subscriber.reader)
+        receiver = subscriber.budget or self.budgets[subscriber.reply.connection_id].receiver(subscriber.reader)
         subscription.budget = receiver
         if subscriber.reader is not None:
             self._by_reader.setdefault((subscription.connection_id, subscriber.reader), set()).add(subscription)

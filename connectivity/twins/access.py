@@ -306,13 +306,6 @@ def readable_history(
 
     `until`: see `visible_revisions`.
     """
-    found = readable_events(entity, subjects, world, until)
-    return fault(not_found(entity), entity) if found is None else found
-
-
-def readable_events(
-    entity: EntityId, subjects: Sequence[str], world: StateLookup, until: int | None = None
-) -> VisibleRevisions | None:
-    """Return the revisions that the subjects may read as messages of a stream; None for none."""
     place = f"{entity.type.value}:/"
-    return visible_revisions(entity, world, lambda enforcer: enforcer.unrestricted(subjects, READ, place), until)
+    found = visible_revisions(entity, world, lambda enforcer: enforcer.unrestricted(subjects, READ, place), until)
+    return fault(not_found(entity), entity) if found is None else found

@@ -68,7 +68,7 @@ class SessionStreams:
         self.wake: Callable[[], None] = no_transport
         self.elements = 0
         """How many streams have begun since this was set to 0."""
-        self.budget = ReadAheadBudget(streams.budget(connection_id))
+        self.budget = ReadAheadBudget(streams.budgets[connection_id])
         self._streams = streams
         self._reader_access = reader_access
         self._offers: dict[int, PublishedStream] = {}

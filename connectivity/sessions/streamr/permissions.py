@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from connectivity.authorization.enforcer import WRITE
-from connectivity.twins.access import may_read_stream, may_use_stream, readable_events
+from connectivity.twins.access import may_read_stream, may_use_stream, readable_history
 from connectivity.twins.context import StateLookup
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -80,9 +80,9 @@ def authorize(
     if isinstance(request, Publish):
         is_allowed = definition is None or may_use_stream(request.stream, definition, WRITE, subjects, world)
     elif isinstance(request, Resend) and not isinstance(stream, ConfiguredStream):
-        visible = readable_events(stream.entity, subjects, world)
-        is_allowed = visible is not None
-        newest = visible.last if visible is not None else None
+        visible = readable_history(stream.entity, subjects, world)
+        is_allowed = not isinstance(visible, Fault)
+        newest = None if isinstance(visible, Fault) else visible.last
     else:
         is_allowed = may_read_stream(stream, definition, subjects, world)
     if not is_allowed:

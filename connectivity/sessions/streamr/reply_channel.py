@@ -37,7 +37,7 @@ class StreamrReplyChannel(reply_channel.ReplyChannel):
 
     def budget(self, streams: SubscriptionManager) -> ReadAheadBudget:
         """Return the read-ahead budget of the peer at this address, or of the broker."""
-        return streams.budget(self.connection_id).receiver(self.address if self.route.is_listener else None)
+        return streams.budgets[self.connection_id].receiver(self.address if self.route.is_listener else None)
 
     def send_frame(self, frame: StreamrFrame, ended: Done | None = None) -> PendingPublish:
         """Send one frame."""

@@ -351,7 +351,7 @@ def left(rsio_harness: RsioHarness) -> list[object]:
         found += [*room._peers.values(), *room._at, *room._offers.values()]
         resumables = room._resumables
         found += [*resumables._by_token, *resumables._lost, *resumables._idle, *resumables._abandoned]
-    found += [budget for budget in rsio_harness.streams._budgets.values() if budget.used_bytes]
+    found += [budget for budget in rsio_harness.streams.budgets.values() if budget.used_bytes]
     if len(rsio_harness.outbox):
         found.append(rsio_harness.outbox)
     return found

@@ -25,7 +25,7 @@ async def test_only_the_subscriptions_of_a_reader_that_has_gone_end_silently() -
     bench.streams.reader("c-1", "peer-1", ReaderStatus.GONE)
     assert bench.reply.signals == []
     assert {live.key for live in bench.streams} == {others, unread}
-    assert bench.streams.shares("c-1").used == 2
+    assert bench.streams.shares["c-1"].used == 2
     await bench.request(second, 1, peer=gone)
     assert bench.failures() == [EndReason.CANCELLED]
 

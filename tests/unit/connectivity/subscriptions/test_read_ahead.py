@@ -210,7 +210,7 @@ def open_many(bench: Bench, number: int, subscriber: Subscriber, demand: int = 1
 
 
 def used(bench: Bench) -> int:
-    return bench.streams.budget("c-1").used_bytes
+    return bench.streams.budgets["c-1"].used_bytes
 
 
 async def test_a_user_is_answered_beside_one_with_thousands_of_subscriptions_that_are_not_read() -> None:
@@ -302,7 +302,7 @@ async def test_many_subscriptions_of_large_values_hold_the_bytes_of_the_budget_w
     reply = KeepingReply(harness.connection.id)
     reply.is_stalled = True
     subscriber = Subscriber(reply, (OWNER,), "scope")
-    budget = harness.streams.budget(harness.connection.id)
+    budget = harness.streams.budgets[harness.connection.id]
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
@@ -321,7 +321,7 @@ async def test_many_subscriptions_of_large_values_hold_the_bytes_of_the_budget_w
 
 def test_the_bytes_read_ahead_are_a_metric() -> None:
     bench = Bench()
-    bench.streams.budget("c-1").receiver(None).reserve("user", 1000)
+    bench.streams.budgets["c-1"].receiver(None).reserve("user", 1000)
     (figure,) = bench.streams.figures()
     values: Any = figure.values
     assert (figure.name, values) == ("connectivity_read_ahead_bytes", {("c-1",): 1000})

@@ -370,7 +370,7 @@ async def test_a_search_that_runs_is_aborted_when_the_service_stops(harness: Con
 
 
 async def test_too_many_subscriptions_are_refused_with_a_code_of_searches(harness: ConnectionHarness) -> None:
-    harness.streams.shares("site").used = 30_000
+    harness.streams.shares["site"].used = 30_000
     answer = await harness.ask(searching("subscribe", {}))
     assert (answer["topic"], answer["status"]) == ("unknown/unknown/things/twin/errors", 429)
     assert answer["value"]["error"] == "thing-search:subscription.limit"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from connectivity.errors import TwinError
-from connectivity.twins.access import readable_events, readable_history
+from connectivity.twins.access import readable_history
 from connectivity.twins.decider import decide, needed_past
 from mappings.errors import Fault
 from mappings.ids import EntityId
@@ -132,8 +132,6 @@ def test_the_messages_and_the_history_of_a_policy_require_all_of_it() -> None:
     world.send("delete", to=P)
     assert visible(world, VIEWER, entity=P) is None
     assert visible(world, OWNER, entity=P) == (1, 2)
-    assert readable_events(P, [VIEWER], world.world) is None
-    assert readable_events(P, [OWNER], world.world) == (1, 2)
 
 
 # retrieves of the past

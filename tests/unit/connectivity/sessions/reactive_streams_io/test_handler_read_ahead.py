@@ -58,7 +58,7 @@ async def test_a_client_that_never_reads_is_not_read_ahead_of_without_bound(
         # The last of them may still be about to leave.
         await until(lambda: completed(rsio_harness) == set(range(streams)))
     rsio_harness.reader("a", ReaderStatus.GONE)
-    await until(lambda: rsio_harness.streams.budget(rsio_harness.connection.id).used_bytes == 0)
+    await until(lambda: rsio_harness.streams.budgets[rsio_harness.connection.id].used_bytes == 0)
 
 
 async def test_a_subscription_cancelled_immediately_leaves_no_state() -> None:

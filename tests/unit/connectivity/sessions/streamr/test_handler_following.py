@@ -268,10 +268,10 @@ async def test_a_session_gets_an_error_when_an_operator_cancels_its_subscription
 
 async def test_a_subscription_too_many_of_a_connection_is_refused() -> None:
     streamr_harness = await StreamrHarness.filled()
-    streamr_harness.streams.shares("site").used = 30_000
+    streamr_harness.streams.shares["site"].used = 30_000
     (refused,) = await streamr_harness.exchange("a", subscribe())
     assert error(refused)["status"] == 429
-    streamr_harness.streams.shares("site").used = 0
+    streamr_harness.streams.shares["site"].used = 0
     assert await streamr_harness.exchange("a", subscribe()) == [subscribed()]
     assert offsets(await streamr_harness.exchange("a", publish())) == [1]
 
