@@ -21,6 +21,7 @@ from spark_store.lake.watermark import read_watermark
 from tests.bench.harness import FULL, Scale, processor_seconds_of_all, run
 from tests.bench.long_journals import changes, write_long_past, write_past
 from tests.bench.report import Figure
+from tests.support.lake.pipeline_process import MAIN
 
 MILLION = 1_000_000
 ROUNDS = 4
@@ -54,11 +55,11 @@ def filled(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
 
 @contextlib.contextmanager
 def pipeline(folder: Path, *options: str) -> Iterator[tuple[psutil.Process, list[dict[str, float]]]]:
-    """The pipeline as a process, and what it says of its batches."""
+    """The pipeline as a process with the usual priority, and what it says of its batches."""
     command = [
         sys.executable,
-        "-m",
-        "spark_store.pipeline",
+        "-c",
+        MAIN,
         "run",
         "--data-dir",
         str(folder),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import Reader, added, client, connection, policy_for, source, topic
 from tests.support.paths import ROOT
@@ -83,14 +84,15 @@ def test_the_service_replays_a_past_over_mqtt(service: ServiceProcess, mosquitto
 
 
 def test_settings_that_need_an_extra_name_it_at_the_start(installed: Path, tmp_path: Path) -> None:
-    settings = {"data_dir": "data", "spark": {"mode": "embedded"}, "tracing": {"endpoint": "http://127.0.0.1:4318"}}
+    usual = {"data_dir": "data", "api": {"port": free_port()}}
+    settings = {**usual, "spark": {"mode": "embedded"}, "tracing": {"endpoint": "http://127.0.0.1:4318"}}
     (tmp_path / "settings.yaml").write_text(json.dumps(settings), encoding="utf-8")
     ended = run(installed, tmp_path, "serve", "--settings", "settings.yaml")
     assert ended.returncode == 2
     assert "spark.mode: found embedded, expected off, or the extra 'spark'" in ended.stderr
     assert "tracing.endpoint: found http://127.0.0.1:4318, expected none, or the extra 'tracing'" in ended.stderr
     (tmp_path / "data" / "lake").mkdir(parents=True)
-    (tmp_path / "settings.yaml").write_text(json.dumps({"data_dir": "data"}), encoding="utf-8")
+    (tmp_path / "settings.yaml").write_text(json.dumps(usual), encoding="utf-8")
     ended = run(installed, tmp_path, "serve", "--settings", "settings.yaml")
     assert ended.returncode == 2
     assert "data_dir: found a lake in data/lake, expected the extra 'spark'" in ended.stderr
