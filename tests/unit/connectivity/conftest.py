@@ -18,7 +18,8 @@ async def harnesses() -> AsyncIterator[list[ConnectionHarness]]:
     for made in ConnectionHarness.made:
         # A retry must not read a journal that is being closed.
         made.event_publisher.closed(made.connection.id)
-    for made in ConnectionHarness.made:
+    # The latest first: it may share the journal of a former one, whose store closes the journal in a thread of its own.
+    for made in reversed(ConnectionHarness.made):
         await made.close()
 
 
