@@ -48,6 +48,7 @@ from connectivity.management.connection_test import run_connection_test
 from connectivity.management.manager import ConnectionManager
 from connectivity.management.permission_requests import PermissionRequests
 from connectivity.management.registry import ConnectionRegistry
+from connectivity.management.secret_watcher import SecretWatcher
 from connectivity.management.subscription_table import SubscriptionTable
 from connectivity.management.supervisor import Supervisor
 from connectivity.management.watcher import FolderWatcher
@@ -243,6 +244,7 @@ class Service:
             references=ReferenceRules(own, named.folders, named.variables),
             now=now,
         )
+        self.secrets = SecretWatcher(self.registry, self.management.revalidate)
         self._pauses = Backoff(settings.reconnect.min.total_seconds(), settings.reconnect.max.total_seconds())
         self.pipeline = PipelineProcess(settings)
         if settings.spark.mode is not SparkMode.OFF:
@@ -344,6 +346,7 @@ class Service:
 
     async def _watch(self) -> None:
         await self.registry.look()
+        await self.secrets.look()
         await self.management.recover()
 
     def _supervisor(self, connection: Connection) -> Supervisor:

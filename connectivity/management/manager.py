@@ -140,7 +140,7 @@ class ConnectionManager(Management):
     def _read(self, stored: StoredRevision) -> DesiredConnection:
         """A stored connection, checked again."""
         document = json.loads(stored.document or "{}")
-        connection, problems = self._revalidate(document)
+        connection, problems = self.revalidate(document)
         return DesiredConnection(
             stored.id,
             Owner.API,
@@ -151,7 +151,8 @@ class ConnectionManager(Management):
             problems=problems,
         )
 
-    def _revalidate(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
+    def revalidate(self, stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
+        """Return the connection of a stored document with its present secrets, or its problems."""
         try:
             return self._parse(self._vault.unseal(stored)), ()
         except DefinitionError as error:
@@ -315,7 +316,7 @@ class ConnectionManager(Management):
             return await self._override(wanted, status, by)
         if status == OPEN:
             # Its references may have changed since it was stored.
-            connection, problems = await asyncio.to_thread(self._revalidate, wanted.document)
+            connection, problems = await asyncio.to_thread(self.revalidate, wanted.document)
             if connection is None:
                 self._registry.put(replace(wanted, problems=problems))
                 raise OperationRefused(interface.unusable(connection_id, problems))

@@ -149,7 +149,7 @@ class ConnectionRegistry:
             todo = (ReconcileStep.CLOSE, ReconcileStep.OPEN)
         for step in todo:
             if step is ReconcileStep.CLOSE:
-                await self._close(connection_id, "document deleted" if wanted is None else "document changed")
+                await self._close(connection_id, "document deleted" if wanted is None else "document or secret changed")
             elif self._is_closing:
                 break
             elif step is ReconcileStep.OPEN and target is not None:

@@ -65,7 +65,7 @@ def test_a_file_that_is_written_all_the_time_is_applied_seldom_and_its_last_stat
         enough.wait(0.1)
     wait_until_sync(lambda: addresses(ask(service, "GET", "/lane")[1]) == ["t29"])
     reasons = [line["reason"] for line in service.records() if line["event"] == "connection closed"]
-    assert reasons.count("document changed") <= 5
+    assert reasons.count("document or secret changed") <= 5
     assert "document deleted" not in reasons
 
 

@@ -140,7 +140,7 @@ async def test_a_new_file_is_a_new_connection_and_a_file_that_is_gone_closes_its
         await bench.changes()
     assert [(line["event"], line["reason"], line["connection"]) for line in lines] == [
         ("connection closed", "document deleted", "one"),
-        ("connection closed", "document changed", "two"),
+        ("connection closed", "document or secret changed", "two"),
     ]
 
 

@@ -1,0 +1,130 @@
+"""Files of secrets that connections of the API refer to are watched, as those of connection files are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from connectivity.connections.model import Connection
+from connectivity.management.interface import Document
+from connectivity.management.secret_watcher import SecretWatcher
+from connectivity.security.keys import new_key
+from tests.support.in_process.connection_management import Bench, agree, document, put
+
+
+class Secrets:
+    """The folder that documents may name, and the watcher of its files."""
+
+    def __init__(self, folder: Path, bench: Bench) -> None:
+        folder.mkdir()
+        self.password = folder / "password"
+        self.password.write_text("first", encoding="utf-8")
+        self.uri = f"tcp://ada:${{file:{self.password}}}@127.0.0.1:1883"
+        self.bench = bench
+        self.watcher = SecretWatcher(bench.registry, bench.manager.revalidate)
+
+    async def changes(self) -> list[str]:
+        """What a round changes."""
+        await self.watcher.look()
+        return await self.bench.settled()
+
+    def used(self) -> str:
+        """The address that the connection runs with."""
+        return self.bench.registry["depot"].connection.uri.get_secret_value()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    bench = await Bench(tmp_path, (new_key(),)).started()
+    yield bench
+    await bench.store.close()
+
+
+@pytest.fixture
+async def secrets(bench: Bench, tmp_path: Path) -> Secrets:
+    secrets = Secrets(tmp_path / "secrets", bench)
+    await put(bench, "depot", uri=secrets.uri)
+    await put(bench, "plain")
+    await bench.settled()
+    return secrets
+
+
+async def test_a_changed_secret_opens_the_connection_again_that_refers_to_it(secrets: Secrets) -> None:
+    assert (await secrets.changes(), await secrets.changes()) == ([], [])
+    secrets.password.write_text("the second", encoding="utf-8")
+    assert await secrets.changes() == ["close depot", "open depot"]
+    assert secrets.used() == "tcp://ada:the%20second@127.0.0.1:1883"
+    assert await secrets.changes() == []
+    assert (await secrets.bench.manager.definition("depot")).revision == 1, "the document is the same"
+
+
+async def test_a_secret_that_changes_before_the_first_round_is_noticed(secrets: Secrets) -> None:
+    secrets.password.write_text("the second", encoding="utf-8")
+    assert await secrets.changes() == ["close depot", "open depot"]
+
+
+async def test_a_missing_secret_closes_nothing_and_is_reported_until_it_is_back(secrets: Secrets) -> None:
+    await secrets.changes()
+    secrets.password.unlink()
+    with capture_logs() as logs:
+        assert (await secrets.changes(), await secrets.changes()) == ([], [])
+    assert [(it["event"], it["connection"]) for it in logs] == [("secret of a connection cannot be read", "depot")]
+    (problem,) = secrets.bench.manager.status("depot")["problems"]
+    assert problem.startswith("uri: found ${file:")
+    secrets.password.write_text("the third", encoding="utf-8")
+    assert await secrets.changes() == ["close depot", "open depot"]
+    assert "problems" not in secrets.bench.manager.status("depot")
+
+
+async def test_a_secret_that_was_missing_at_the_start_opens_its_connection_when_it_appears(secrets: Secrets) -> None:
+    bench = secrets.bench
+    secrets.password.unlink()
+    wanted = bench.registry.known["depot"]
+    await bench.manager.delete("depot", "ada", agree)
+    await bench.settled()
+    bench.registry.put(replace(wanted, connection=None, problems=("no secret",)))
+    assert await secrets.changes() == []
+    secrets.password.write_text("first", encoding="utf-8")
+    assert await secrets.changes() == ["open depot"]
+
+
+async def test_a_closed_connection_stays_closed_and_opens_with_the_new_secret(secrets: Secrets) -> None:
+    await secrets.bench.manager.close("depot", "ada")
+    await secrets.changes()
+    secrets.password.write_text("the second", encoding="utf-8")
+    assert await secrets.changes() == []
+    await secrets.bench.manager.open("depot", "ada")
+    assert secrets.used() == "tcp://ada:the%20second@127.0.0.1:1883"
+
+
+async def test_a_connection_that_is_being_changed_waits_for_the_next_round(secrets: Secrets) -> None:
+    await secrets.changes()
+    secrets.password.write_text("the second", encoding="utf-8")
+    async with secrets.bench.registry.turn("depot"):
+        await secrets.watcher.look()
+        assert secrets.bench.done() == []
+    assert await secrets.changes() == ["close depot", "open depot"]
+
+
+async def test_a_connection_that_is_deleted_while_its_secret_is_read_stays_deleted(secrets: Secrets) -> None:
+    registry, revalidate = secrets.bench.registry, secrets.bench.manager.revalidate
+
+    def delete_meanwhile(stored: Document) -> tuple[Connection | None, tuple[str, ...]]:
+        registry.remove("depot")
+        return revalidate(stored)
+
+    await SecretWatcher(registry, delete_meanwhile).look()
+    assert "depot" not in registry.known
+
+
+async def test_connections_of_files_are_left_to_the_watcher_of_their_folder(secrets: Secrets) -> None:
+    bench = secrets.bench
+    bench.write("site.json", document(uri=secrets.uri))
+    await secrets.changes()
+    secrets.password.write_text("the second", encoding="utf-8")
+    await secrets.watcher.look()
+    assert [it for it in await bench.settled() if it.startswith("close")] == ["close depot", "close site"]
