@@ -48,7 +48,7 @@ OVER_MQTT = [
     "migrate-from-ditto",
     "size-a-server",
 ]
-USED = ("devices.yaml", "gateways.json")
+USED = ("devices.yaml", "gateways.json", "sensors.yaml")
 """The connections of `make serve` that recipes use."""
 
 
@@ -233,6 +233,8 @@ def test_a_backup_is_made_and_restored_as_written(own_mosquitto: Mosquitto, tmp_
             "systemctl stop connectivity": service.stop,
             "systemctl start connectivity": service.start_again,
             verify: lambda: None,
+            "/opt/connectivity/bin/pip install --upgrade dist/broker_connectivity-*.whl": lambda: None,
+            "/opt/connectivity/bin/connectivity validate /etc/connectivity/connections": lambda: None,
         }
         for page in ("backup", "upgrade", "restore"):
             follow(page, clone, acts)
