@@ -142,7 +142,7 @@ def _header(text: str) -> tuple[str, str]:
 
 
 def _object(service: ServiceClient, found: Any) -> Mapping[str, Any]:
-    """Return an object of a response. Raises ServiceUnreachable for anything else."""
+    """Return the JSON object of a response. Raises ServiceUnreachable for anything else."""
     from connectivity.config.documents import is_within_limits
 
     if not isinstance(found, dict) or not is_within_limits(found):

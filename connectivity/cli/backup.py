@@ -41,7 +41,7 @@ def backup(
             {
                 "events": f"{made['events']:,}",
                 "in the lake": None if made["lake"] is None else f"up to {made['lake']:,}",
-                "size": f"{made['bytes'] / MIB:,.1f} MiB, {made['linked'] / MIB:,.1f} of them linked",
+                "size": f"{made['bytes'] / MIB:,.1f} MiB, {made['linked'] / MIB:,.1f} MiB of them shared",
             }
         )
     if (key := made["key_left_out"]) is not None:

@@ -1,7 +1,7 @@
 """`connectivity history …`: erasure and export of the history of entities.
 
-A service that `--url` or CONNECTIVITY_URL names is called, and no local file is used. Else `erase` calls the service that
-runs on the data folder; if none runs, it erases the journal itself.
+With `--url` or CONNECTIVITY_URL the commands call that service, and use no local file. Otherwise `erase` calls the service
+that runs on the data folder; if none runs, it erases the entity from the journal itself.
 """
 
 from __future__ import annotations

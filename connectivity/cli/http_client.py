@@ -4,7 +4,7 @@ Address: `--url`, else CONNECTIVITY_URL, else `api.host` and `api.port` of the s
 CONNECTIVITY_TOKEN, else `api.token` of the settings; never an argument, which every user of the machine could read in the
 list of processes.
 
-Each request has a connection of its own. No proxy is used and no redirect followed, since the token would go along. A
+Each request has a connection of its own. It uses no proxy and follows no redirect, since others would get the token. A
 response is bounded in time as a whole, and in size. Each RequestFailed has the exit code of the command.
 """
 
@@ -162,7 +162,7 @@ class ServiceClient:
         return self.ask("GET", *path, query=query).document
 
     def items(self, *path: str, **query: str | None) -> list[Any]:
-        """The items of a GET that answers with a list. Raises RequestFailed."""
+        """Return the list that a GET request returns. Raises RequestFailed."""
         found = self.get(*path, **query)
         if not isinstance(found, list):
             raise self.unexpected_response()

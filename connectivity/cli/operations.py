@@ -47,7 +47,7 @@ def cancel(
     prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="The first characters of its ID.")],
     as_json: AsJson = False,
 ) -> None:
-    """End the subscription whose ID begins like this; its client receives `failed`."""
+    """End the subscription whose ID begins with PREFIX; its client receives `failed`."""
     service.ask("DELETE", "connectivity", "subscriptions", prefix)
     if as_json:
         print_json([{"id": prefix, "done": "cancelled"}])

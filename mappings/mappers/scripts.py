@@ -54,7 +54,7 @@ def script(value: object) -> str:
     try:
         size = len(value.encode())
     except UnicodeEncodeError as error:
-        raise InvalidMapperOption(OptionProblem((), value, "text without half surrogate pairs", FAILED)) from error
+        raise InvalidMapperOption(OptionProblem((), value, "text without unpaired surrogates", FAILED)) from error
     if size > MAX_SCRIPT:
         raise InvalidMapperOption(
             OptionProblem((), value, f"at most {MAX_SCRIPT} bytes", FAILED, f"a script of {size} bytes")

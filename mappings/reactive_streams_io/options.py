@@ -134,7 +134,7 @@ OPTIONS = (
     Option(
         "ingest",
         _names,
-        "The names of the publishers that the service subscribes to at each client, as `ingest/<name>`. Each element is"
+        "The service subscribes to the publisher `ingest/<name>` of each client, for each of these names. Each element is"
         " a command of the Ditto protocol, which the service carries out.",
         ["telemetry"],
         [],

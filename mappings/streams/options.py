@@ -15,7 +15,7 @@ from mappings.streams.stream_id import LAST_PARTITION, LONGEST_STREAM_ID, POLICI
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,8})(?P<unit>[smhd])", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]|\A/|//|/\Z")
-"""Invalid in stream IDs: control characters, half surrogate pairs, and empty parts of the path."""
+"""Invalid in stream IDs: control characters, unpaired surrogates, and empty parts of the path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class QueryPlan:
     apart: int = 0
     """How many things are sorted by themselves, since the index does not have their place."""
     declared: str = ""
-    """The path whose own index has the IDs of one value after the other; empty without one."""
+    """The declared path whose index lists the things of a value in the order of their IDs. Empty: none."""
 
     def __str__(self) -> str:
         lines = [f"{self.access_path.value}; {self.things} things, order {self.order}"]

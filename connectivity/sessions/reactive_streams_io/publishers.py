@@ -349,7 +349,7 @@ class PublisherResolver:
 def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedPublisher | Fault:
     """The same elements in CBOR, where they are JSON."""
     if opened.element_size or (isinstance(name, publisher_names.SyntheticName) and name.kind == "big"):
-        return _wrong("found enc=cbor, but the elements of this publisher are bytes already")
+        return _wrong("found enc=cbor, expected no enc: the elements of this publisher are bytes, not JSON")
 
     def open() -> Feed | Fault:
         feed = opened.open()

@@ -263,7 +263,7 @@ class StreamrHandler(SessionHandler):
         except MappingError:
             channel = None
         if channel is None or not is_meant(channel.address, registry.options.reply_addresses, route):
-            drop("invalid request has no allowed reply address", arrival, error.headers, error=error.fault.message)
+            drop("invalid request without an allowed reply address", arrival, error.headers, error=error.fault.message)
             ended(None)
             return
         channel.send_frame(fault_frame(error.fault, channel.correlation_id), ended)

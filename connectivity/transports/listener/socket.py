@@ -25,7 +25,7 @@ HIGH_WATER = 64 * 1024
 """Bytes in a socket's buffer from which on confirms are delayed."""
 
 WRITE_SIZE = 32 * 1024
-"""Bytes that are written without waiting for the loop's next turn."""
+"""Bytes that are written at once, without waiting for the next turn of the event loop."""
 
 _GONE = 410
 

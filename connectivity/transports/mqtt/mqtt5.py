@@ -116,7 +116,7 @@ def _pack(name: str, value: str) -> bytes:
         return packed.pack_user(name, value)
     except (packed.MalformedProperty, UnicodeEncodeError) as error:
         raise PublishFailed(
-            f"header {name[:200]!r} has {error}, expected text that MQTT can carry", status=400
+            f"header {name[:200]!r}: found {error}, expected text that MQTT can carry", status=400
         ) from error
 
 

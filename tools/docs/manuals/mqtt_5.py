@@ -43,9 +43,9 @@ several with one name the last one applies.
             "Several clients",
             """\
 The clients of a connection (`clientCount`) share their subscriptions in a group that is called like the connection: each
-message comes to one of them. Their client ids are the client id with `_0`, `_1` and so on behind it. A broker that has no
-shared subscriptions delivers to the first client alone; the others publish, and the status says so. Which client gets a
-message is the broker's choice, so it promises no order between two messages of one sender, not even on one topic; and what
+message comes to one of them. Their client ids are the client id with `_0`, `_1` and so on behind it. If a broker has no
+shared subscriptions, only the first client subscribes; the others only publish, and the status reports it. Which client gets
+a message is the broker's choice, so it promises no order between two messages of one sender, not even on one topic; and what
 is for a client whose link is gone waits for that client, for as long as its session is kept. Retained messages are not
 delivered through shared subscriptions. `consumerCount` changes nothing: a source has one subscription for each client.
 """,

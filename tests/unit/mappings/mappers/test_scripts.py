@@ -116,7 +116,7 @@ def test_a_script_option_is_kept_and_a_blank_script_is_empty() -> None:
         (1, "a string"),
         (None, "a string"),
         ("ä" * (MAX_SCRIPT // 2 + 1), f"at most {MAX_SCRIPT} bytes"),
-        ("'\ud83d'", "text without half surrogate pairs"),
+        ("'\ud83d'", "text without unpaired surrogates"),
     ],
 )
 def test_an_invalid_script_is_refused(value: object, expected: str) -> None:
