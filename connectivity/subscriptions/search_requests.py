@@ -1,9 +1,9 @@
 """Searches of the HTTP API, which are answered at once, page by page.
 
-A page is the first one of a search; its cursor holds the query and the place after it, so that it can be given alone. That
-place may belong to a thing that the user has no permission to read, so a cursor is encrypted with a key of this process: it
-reveals nothing, cannot be forged, and is invalid after a restart. It is bound to the subjects, and contains the value of
-`time:now`, so that all pages answer one query.
+A page is the first one of a search; its cursor holds the query, the page size and the place after it, so that it can be
+given alone. That place may belong to a thing that the user has no permission to read, so a cursor is encrypted with a key of
+this process: it reveals nothing, cannot be forged, and is invalid after a restart. It is bound to the subjects, and contains
+the value of `time:now`, so that all pages answer one query.
 
 A search on behalf of others is written to the audit log before it starts.
 """
@@ -83,7 +83,7 @@ _items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 class SearchCursor(msgspec.Struct, frozen=True, array_like=True):
-    """The contents of a cursor: the value of `time:now`, the query, and the place after the page.
+    """The contents of a cursor: `time:now`, the query, the place after the page, and the page size.
 
     A long filter is replaced by its digest. A field of the order is its kind, its path, and whether it is descending; a
     value of the place is its rank and value.
@@ -95,6 +95,7 @@ class SearchCursor(msgspec.Struct, frozen=True, array_like=True):
     namespaces: tuple[str, ...]
     order: tuple[tuple[str, tuple[str, ...], bool], ...]
     place: tuple[tuple[int, Any], ...]
+    size: int
 
     @property
     def sort_fields(self) -> tuple[SortField, ...]:
@@ -206,6 +207,7 @@ class SearchRequests:
         """Parse a search. Raises QueryError."""
         options = read_page_options(search.options)
         filter, namespaces, order = search.filter, search.namespaces or frozenset(), options.order
+        size = options.size
         if options.cursor is None:
             now, after = self._now(), None
         else:
@@ -214,9 +216,10 @@ class SearchRequests:
             if options.has_order and options.order != known.sort_fields:
                 raise _invalid_cursor("The option 'sort' must not differ from the original query of the cursor.")
             namespaces, order = frozenset(known.namespaces), known.sort_fields
+            size = size if options.has_size else known.size
             now, after = datetime.fromtimestamp(known.now, UTC), known.sort_key
         question = ThingQuery(None if filter is None else read(filter, now), order, namespaces)
-        request = SearchRequest(question, options.size, search.selection, search.subjects)
+        request = SearchRequest(question, size, search.selection, search.subjects)
         return _ParsedSearch(request, options, filter, now, after)
 
 
@@ -230,6 +233,7 @@ def _cursor(parsed: _ParsedSearch, place: SortKey) -> SearchCursor:
         tuple(sorted(question.namespaces)),
         tuple((it.field.kind.value, it.field.path, it.is_descending) for it in question.order),
         tuple((int(each.rank), each.value) for each in place),
+        parsed.request.size,
     )
 
 

@@ -40,6 +40,7 @@ CURSOR = SearchCursor(
     ("acme.site",),
     (("document", ("attributes", "size"), True), ("document", ("thingId",), False)),
     tuple((int(each.rank), each.value) for each in PLACE),
+    25,
 )
 
 
@@ -255,10 +256,34 @@ async def test_a_cursor_given_alone_continues_its_search(harness: ConnectionHarn
         replace(again, filter=None, namespaces=None),
         replace(again, namespaces=frozenset({"acme.lab"})),
         replace(again, options=f"cursor({first.cursor}),sort(-attributes/size,+thingId)"),
+        replace(again, options=f"size(2),cursor({first.cursor})"),
     ):
         found = await searches.things(wanted)
-        assert [thing["attributes"]["size"] for thing in json.loads(found.items)] == list(range(37, 12, -1))
+        assert [thing["attributes"]["size"] for thing in json.loads(found.items)] == [37, 36]
         assert (found.cursor is None, found.next_offset) == (False, None)
+
+
+async def test_cursors_given_alone_lead_to_all_pages_of_one_size(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    await lamps(harness, 7)
+    sizes, options = [], "size(3)"
+    while options:
+        found = await searches.things(replace(OWNER, options=options))
+        sizes.append(len(json.loads(found.items)))
+        options = f"cursor({found.cursor})" if found.cursor else ""
+    assert sizes == [3, 3, 1]
+
+
+async def test_a_size_given_with_a_cursor_is_that_of_the_following_pages(
+    harness: ConnectionHarness, searches: SearchRequests
+) -> None:
+    await lamps(harness, 12)
+    cursor = (await searches.things(replace(OWNER, options="size(2)"))).cursor
+    for options, numbers in ((f"size(4),cursor({cursor})", range(2, 6)), ("cursor(NEXT)", range(6, 10))):
+        found = await searches.things(replace(OWNER, options=options.replace("NEXT", str(cursor))))
+        assert [thing["attributes"]["size"] for thing in json.loads(found.items)] == list(numbers)
+        cursor = found.cursor
 
 
 async def test_a_long_filter_is_repeated_with_its_cursor(harness: ConnectionHarness, searches: SearchRequests) -> None:
@@ -266,7 +291,7 @@ async def test_a_long_filter_is_repeated_with_its_cursor(harness: ConnectionHarn
     inquiry = replace(OWNER, filter=f'ne(thingId,"{"x" * 20_000}")', options="size(1)")
     cursor = (await searches.things(inquiry)).cursor
     again = replace(inquiry, options=f"cursor({cursor})")
-    assert [it["thingId"][-1] for it in json.loads((await searches.things(again)).items)] == ["1", "2"]
+    assert [it["thingId"][-1] for it in json.loads((await searches.things(again)).items)] == ["1"]
     for filter in (None, 'ne(thingId,"x")'):
         assert (await error_of(searches.things(replace(again, filter=filter))))[0] == 400
 
