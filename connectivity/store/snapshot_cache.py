@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from mappings.ids import EntityId
+from mappings.json_values import encode_value
 from spark_store.records import Change, Snapshot
 
 _SMALLEST_STATE = 256
@@ -52,7 +53,7 @@ class SnapshotCache:
         """Keep a committed state. `grown`: how many bytes were added since the kept one, if that is known."""
         former = self.drop(snapshot.entity)
         if grown is None or former is None or former.size + grown > 2 * former.measured:
-            measured = size = _SMALLEST_STATE + len(msgspec.json.encode(snapshot.state))
+            measured = size = _SMALLEST_STATE + len(encode_value(snapshot.state))
         else:
             measured, size = former.measured, former.size + grown
         self._cached[snapshot.entity] = _Cached(snapshot, size, measured)

@@ -22,8 +22,6 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
-import msgspec
-
 from connectivity.authorization.quotas import Quotas
 from connectivity.monitoring.prometheus import GaugeReading
 from connectivity.store.store import Store
@@ -34,6 +32,7 @@ from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import LIFECYCLE, TIMESTAMP, readable_policy, shorten_timestamp
 from mappings.errors import Fault
 from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
+from mappings.json_values import encode_value
 from mappings.model.field_selector import FieldSelection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
@@ -49,7 +48,6 @@ from spark_store.search.planner import QueryPlan
 from spark_store.search.point_lookup import PointLookup, named_thing
 
 _TIMES: Final = ("_created", "_modified")
-_encode: Final = msgspec.json.Encoder().encode
 
 
 PolicyOf: TypeAlias = Callable[[EntityId], Any]
@@ -62,7 +60,7 @@ def item(hit: SearchHit, selection: FieldSelection | None, policy_of: PolicyOf |
         return hit.text
     thing = hit.thing
     if selection is None:
-        return _encode({name: value for name, value in thing.items() if name[:1] != "_"})
+        return encode_value({name: value for name, value in thing.items() if name[:1] != "_"})
     result: dict[str, Any] = {**thing, "_namespace": hit.thing_id.partition(":")[0], "_lifecycle": LIFECYCLE}
     if policy_of is not None and "_policy" in selection:
         entity = parse_entity_id(EntityType.THING, hit.thing_id)
@@ -71,7 +69,7 @@ def item(hit: SearchHit, selection: FieldSelection | None, policy_of: PolicyOf |
     for name in _TIMES:
         if name in selection and name in result:
             result[name] = shorten_timestamp(result[name])
-    return _encode(select(result, selection))
+    return encode_value(select(result, selection))
 
 
 class PageBuilder:

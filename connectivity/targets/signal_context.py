@@ -12,7 +12,6 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
-import msgspec
 from msgspec.structs import replace
 
 from connectivity.authorization.enforcer import DROP, Enforcer
@@ -22,6 +21,7 @@ from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import EntityLives, enforcer_at, last_ended, snapshot_enforcer
 from connectivity.twins.retrieval import hidden, shorten_timestamp
 from mappings.ids import EntityId, EntityType
+from mappings.json_values import decode_value, encode_value
 from mappings.model.field_selector import FieldSelection
 from mappings.model.json_pointer import MISSING
 from mappings.model.signals import Live, LiveCommand, LiveEvent, Message, TwinEvent
@@ -39,9 +39,6 @@ _TOPICS: Mapping[type, str] = {
 }
 _EVENTS = {"create": "created", "modify": "modified", "merge": "merged"}
 _ACTIONS_WITH_VALUE = frozenset({"created", "modified", "merged"})
-
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 
 
 class CurrentState(StateLookup, Protocol):
@@ -110,7 +107,7 @@ class SubjectView(Generic[S]):
     def signal(self) -> S:
         """The signal with the readable part of its value."""
         if self._signal is None:
-            self._signal = _with(self._signal_context.signal, value=_encode(self._part))
+            self._signal = _with(self._signal_context.signal, value=encode_value(self._part))
         return self._signal
 
     @property
@@ -173,7 +170,7 @@ class SubjectView(Generic[S]):
         return self._readable
 
     def add_extra_fields(self, extra: Mapping[str, Any]) -> S:
-        return _with(self.signal, extra=_encode(extra)) if extra else self.signal
+        return _with(self.signal, extra=encode_value(extra)) if extra else self.signal
 
 
 class SignalContext(Generic[S]):
@@ -249,13 +246,13 @@ class SignalContext(Generic[S]):
     @property
     def last_state(self) -> Mapping[str, Any]:
         """The state of the thing before its deletion; empty if it is not known."""
-        return _decode(self._last) if self._last is not None else {}
+        return decode_value(self._last) if self._last is not None else {}
 
     @property
     def value(self) -> Any:
         """The parsed value; MISSING if there is none. Not to be changed."""
         if self._value is ...:
-            self._value = MISSING if self.signal.value is None else _decode(self.signal.value)
+            self._value = MISSING if self.signal.value is None else decode_value(self.signal.value)
         return self._value
 
     @property

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-import msgspec
 from msgspec.structs import replace
 
 from connectivity.authorization.enforcer import DROP, READ, WRITE, Enforcer
@@ -25,6 +24,7 @@ from connectivity.twins.errors import fault, not_found
 from connectivity.twins.incarnations import VisibleRevisions, enforcer_of, visible_revisions
 from mappings.errors import Fault
 from mappings.ids import EntityId, EntityType
+from mappings.json_values import decode_value
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Command, Live, LiveAnswer, LiveCommand, LiveResponse, Message, is_success
 from mappings.streams.options import StreamDefinition
@@ -241,7 +241,7 @@ def readable_response(answer: LiveAnswer, subjects: Sequence[str], world: StateL
     if enforcer is not None:
         if enforcer.unrestricted(subjects, READ, f"thing:{answer.path}"):
             return answer
-        value = msgspec.json.decode(answer.value) if answer.value is not None else None
+        value = decode_value(answer.value) if answer.value is not None else None
         if (seen := readable(enforcer, subjects, answer.path, value)) is not DROP:
             return replace(answer, value=encode(seen))
     try:

@@ -25,6 +25,7 @@ from connectivity.twins import errors, incarnations
 from connectivity.twins.incarnations import EntityLives, PresentOnly
 from connectivity.twins.paths import ResourcePath
 from mappings.ids import EntityId, EntityType, parse_entity_id
+from mappings.json_values import encode_value
 from mappings.model.metadata import METADATA, MetadataChange, evolve_metadata, without_changes
 from mappings.model.signals import Command, Event, Headers, PolicyAnnouncement, Response
 from spark_store.history.replay import data_of, evolve_parsed
@@ -35,9 +36,9 @@ log = structlog.get_logger(__name__)
 JSON: Final = "application/json"
 MERGE_PATCH: Final = "application/merge-patch+json"
 
-encode: Final = msgspec.json.Encoder().encode
+encode: Final = encode_value
 _decode: Final = msgspec.json.Decoder().decode
-_canonical: Final = msgspec.json.Encoder(order="sorted").encode
+_canonical: Final = msgspec.json.Encoder(order="sorted", enc_hook=float).encode
 
 
 class StateLookup(Protocol):

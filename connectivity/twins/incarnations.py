@@ -14,6 +14,7 @@ import msgspec
 
 from connectivity.authorization.enforcer import Enforcer
 from mappings.ids import EntityId
+from mappings.json_values import encode_value
 from spark_store.records import Incarnation, PolicyReferences, Snapshot
 
 
@@ -58,7 +59,7 @@ class _Permissions(msgspec.Struct):
     entries: dict[str, Any]
 
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = encode_value
 _decode: Final = msgspec.json.Decoder(_Permissions).decode
 
 

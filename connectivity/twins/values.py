@@ -19,6 +19,7 @@ from connectivity.twins.context import CommandContext, encode
 from connectivity.twins.errors import quote
 from connectivity.twins.paths import MAX_NESTING, is_key
 from mappings.ids import EntityType, parse_entity_id
+from mappings.json_values import decode_value
 from spark_store.history.replay import is_delete_pattern
 
 THING_MEMBERS: Final = ("thingId", "policyId", "definition", "attributes", "features")
@@ -28,7 +29,6 @@ _FEATURE_MEMBERS: Final = frozenset({"definition", "properties", "desiredPropert
 _IDENTIFIER: Final = re.compile(r"[_a-zA-Z0-9\-.]+(?::[_a-zA-Z0-9\-.]+){2}")
 _ADDRESS: Final = re.compile(r"https?://[^\s/?#]+(?:[/?#]\S*)?", re.IGNORECASE)
 
-_parse: Final = msgspec.json.Decoder().decode
 _parse_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -55,7 +55,7 @@ def parse(case: CommandContext) -> Any:
     if raw is None:
         raise case.refuse("json.invalid", "found no value, expected one")
     try:
-        found = _parse(raw)
+        found = decode_value(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise case.refuse("json.invalid", "found invalid JSON, or JSON that cannot be stored") from error
     level = len(case.address.segments)

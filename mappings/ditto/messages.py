@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from mappings.errors import EncodeError, Fault
 from mappings.ids import EntityId
+from mappings.json_values import encode_value
 from mappings.model.envelope import Envelope
 from mappings.model.headers import repeated_headers
 from mappings.model.metadata import without_changes
@@ -27,7 +28,7 @@ MESSAGE = "application/vnd.eclipse.ditto+json"
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
-_encode = msgspec.json.Encoder().encode
+_encode = encode_value
 
 
 def json_bytes(value: Any) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from mappings.json_values import decode_value, encode_value
 from mappings.model.json_pointer import Segments, get, parse_pointer
 
 METADATA: Final = "_metadata"
@@ -22,8 +23,6 @@ MetadataChange: TypeAlias = Sequence[Any]
 """`(pointer, value)` or `(pointer,)`."""
 
 _SIGN: Final = b'"_metadata":'
-_decode: Final = msgspec.json.Decoder().decode
-_encode: Final = msgspec.json.Encoder().encode
 _decode_members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -31,7 +30,7 @@ def read_changes(headers: bytes) -> Sequence[MetadataChange]:
     """Return the metadata changes of an event with these stored headers, in order."""
     if _SIGN not in headers:
         return ()
-    found: Sequence[MetadataChange] = _decode(headers).get(METADATA, ())
+    found: Sequence[MetadataChange] = decode_value(headers).get(METADATA, ())
     return found
 
 
@@ -39,7 +38,7 @@ def without_changes(headers: bytes) -> bytes:
     """An event's stored headers as they are shown."""
     if _SIGN not in headers:
         return headers
-    return _encode({name: value for name, value in _decode_members(headers).items() if name != METADATA})
+    return encode_value({name: value for name, value in _decode_members(headers).items() if name != METADATA})
 
 
 def evolve_metadata(

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityType
+from mappings.json_values import decode_value, encode_value
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
 from mappings.model.metadata import METADATA, evolve_metadata, read_changes
 from mappings.model.signals import Event
@@ -35,7 +36,6 @@ _PATTERN_STEPS, _CHARACTER_STEPS = 1000, 100
 _IMPORTS = ("imports",)
 """The members that every policy has."""
 
-_parse = msgspec.json.Decoder().decode
 _WHOLE_KEY = re.compile(r"(/entries/[^/]+/(?:subjects|resources))/(.+)", re.DOTALL)
 _DELETE_KEY = re.compile(r"\{\{\s*(?:~(?P<tilde>.+)~|/(?P<slash>.+)/)\s*\}\}", re.DOTALL)
 
@@ -80,7 +80,7 @@ def evolve(snapshot: Snapshot | None, event: Event) -> Snapshot:
     if event.entity.type is EntityType.STREAM:
         created = event.timestamp if snapshot is None or snapshot.is_deleted else snapshot.created
         return Snapshot(event.entity, event.revision, created, event.timestamp, {}, None)
-    return evolve_parsed(snapshot, event, None if event.value is None else _parse(event.value))
+    return evolve_parsed(snapshot, event, None if event.value is None else decode_value(event.value))
 
 
 def evolve_parsed(snapshot: Snapshot | None, event: Event, value: Any) -> Snapshot:
@@ -343,4 +343,4 @@ def is_same_text(one: bytes | str | None, other: bytes | str | None) -> bool:
 
 def state_text(snapshot: Snapshot) -> bytes | None:
     """The state as the journal writes it."""
-    return None if snapshot.state is None else msgspec.json.encode(snapshot.state)
+    return None if snapshot.state is None else encode_value(snapshot.state)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-import msgspec
-
 from mappings.ids import EntityId
+from mappings.json_values import encode_value
 from spark_store.errors import RevisionConflict, Unstorable
 from spark_store.records import Change, Snapshot
 
@@ -55,6 +54,6 @@ def _encode(snapshot: Snapshot) -> bytes | None:
     if snapshot.state is None:
         return None
     try:
-        return msgspec.json.encode(snapshot.state)
+        return encode_value(snapshot.state)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error

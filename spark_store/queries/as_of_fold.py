@@ -16,9 +16,8 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import msgspec
-
 from mappings.ids import EntityType
+from mappings.json_values import decode_value, encode_value
 from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
@@ -52,8 +51,6 @@ DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state ST
 _BATCH: Final = 2_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETS = frozenset({"created", "modified"})
-_parse = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 _revision_of = attrgetter("revision")
 
 
@@ -144,7 +141,7 @@ class _Looking:
 
     def finds(self, thing: StateRow) -> bool | None:
         """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
-        state = thing.state if thing.state is not None else _parse(thing.text or "{}")
+        state = thing.state if thing.state is not None else decode_value(thing.text or "{}")
         if self._compares_times:
             document = thing_document(*thing[:4], state)
         else:
@@ -160,7 +157,7 @@ def _match_row(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None
     matches = True if look is None else look.finds(thing)
     if matches is None:
         return None
-    return (*thing[:4], thing.text if thing.text is not None else _encode(thing.state).decode(), matches)
+    return (*thing[:4], thing.text if thing.text is not None else encode_value(thing.state).decode(), matches)
 
 
 def was(rows: Sequence[FoldRow]) -> StateRow | None:
@@ -191,11 +188,11 @@ def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
 
 def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
     """Fold by the last value of each place, after the last value of the whole thing."""
-    state: Any = {} if known is None else _parse(known.value or "{}")
+    state: Any = {} if known is None else decode_value(known.value or "{}")
     last = {event.path: event.revision for event in events}
     for event in events[bisect_left(events, last.get("/", 0), key=_revision_of) :]:
         if last[event.path] == event.revision:
-            state = put(state, state_path(EntityType.THING, event.path or "/"), _parse(event.value or "null"))
+            state = put(state, state_path(EntityType.THING, event.path or "/"), decode_value(event.value or "null"))
     newest = events[-1]
     created = events[0].at if known is None else known.created or known.at
     return StateRow(newest.entity, newest.revision, created, newest.at, None, state)
@@ -204,7 +201,7 @@ def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
 def _fold(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
     folding, entity = StateFold(), entity_of(EntityType.THING.value, events[0].entity)
     if known is not None:
-        state = None if known.value is None else _parse(known.value)
+        state = None if known.value is None else decode_value(known.value)
         created = _time_text(known.created or known.at)
         folding.known(Snapshot(entity, known.revision, created, _time_text(known.at), state, known.policy))
     for row in events:

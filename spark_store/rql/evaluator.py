@@ -20,6 +20,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any, TypeAlias
 
+from mappings.json_values import NUMBER_TYPES, WrittenFloat
 from mappings.model.json_pointer import MISSING
 from spark_store.rql.ast import (
     And,
@@ -53,8 +54,8 @@ _PLAIN: Mapping[Operator, Callable[[Any, Any], bool]] = {
     Operator.LE: operator.le,
 }
 _ALIKE: Mapping[LiteralKind, frozenset[type]] = {
-    LiteralKind.WHOLE: frozenset({int, float}),
-    LiteralKind.DOUBLE: frozenset({int, float}),
+    LiteralKind.WHOLE: NUMBER_TYPES,
+    LiteralKind.DOUBLE: NUMBER_TYPES,
     LiteralKind.BOOLEAN: frozenset({bool}),
     LiteralKind.TEXT: frozenset({str}),
 }
@@ -201,7 +202,7 @@ def _elements(value: Any) -> Iterator[Any]:
 def _scalars(value: Any) -> Sequence[Any]:
     """Yield the comparable values: no objects, and nothing for a missing field."""
     kind = type(value)
-    if kind is str or kind is float or kind is int or kind is bool:
+    if kind is str or kind is float or kind is int or kind is bool or kind is WrittenFloat:
         return (value,)
     if isinstance(value, list):
         if SCALARS.issuperset(map(type, value)):

@@ -17,6 +17,7 @@ from enum import IntEnum
 from functools import cmp_to_key
 from typing import Any, TypeAlias
 
+from mappings.json_values import WrittenFloat
 from mappings.model.json_pointer import MISSING
 from spark_store.rql.query import SortField, SortKey, SortValue
 from spark_store.rql.search_evaluator import May, is_readable
@@ -50,6 +51,8 @@ def value_of(scalar: Any) -> SortValue:
         return SortValue(TypeRank.BOOLEAN, scalar)
     if kind is int or kind is float:
         return SortValue(TypeRank.NUMBER, exact(scalar))
+    if kind is WrittenFloat:
+        return SortValue(TypeRank.NUMBER, float(scalar))
     if scalar is None or scalar is MISSING:
         return NOTHING
     if kind is list:

@@ -20,6 +20,7 @@ from datetime import datetime
 from itertools import repeat
 from typing import Any, TypeAlias
 
+from mappings.json_values import NUMBER_TYPES
 from mappings.model.json_pointer import MISSING
 from spark_store.errors import RqlSyntaxError, UnknownProperty
 from spark_store.rql.ast import (
@@ -48,10 +49,9 @@ May: TypeAlias = Callable[[Sequence[str]], bool]
 
 _WHOLE_METADATA = Field(FieldKind.HIDDEN, ("_metadata",))
 
-_NUMBERS = frozenset({int, float})
 _TYPES: Mapping[LiteralKind, frozenset[type]] = {
-    LiteralKind.WHOLE: _NUMBERS,
-    LiteralKind.DOUBLE: _NUMBERS,
+    LiteralKind.WHOLE: NUMBER_TYPES,
+    LiteralKind.DOUBLE: NUMBER_TYPES,
     LiteralKind.TEXT: frozenset({str}),
     LiteralKind.BOOLEAN: frozenset({bool}),
     LiteralKind.NULL: frozenset({type(None)}),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from mappings.json_values import NUMBER_TYPES
 from mappings.model.json_pointer import MISSING
 from spark_store.rql.ast import Field, FieldKind
 from spark_store.rql.binding import fixed_width
@@ -23,7 +24,7 @@ NO_FEATURES: Mapping[str, Any] = {}
 
 _PLACE = re.compile(r"0|[1-9][0-9]{0,8}")
 
-SCALARS = frozenset({bool, int, float, str, type(None)})
+SCALARS = frozenset({bool, str, type(None), *NUMBER_TYPES})
 """The types of scalars."""
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from mappings.ids import EntityType
+from mappings.json_values import NUMBER_TYPES, encode_value
 from spark_store.rql.binding import fixed_width
 from spark_store.rql.order import TypeRank
 from spark_store.search.index_sql import TEXT, escape_key
@@ -52,10 +53,9 @@ _THING, _POLICY = EntityType.THING.value, EntityType.POLICY.value
 _PARTS = ("attributes", "features", "_metadata")
 _LEAVES = ("policyId", "definition")
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+_SCALARS = frozenset({str, bool, type(None), *NUMBER_TYPES})
 _NOTHING: dict[str, Any] = {}
 _MISSING = object()
-_encode = msgspec.json.encode
 
 _INDEXED = "SELECT indexed FROM search_progress"
 _PATH = "SELECT id, declared FROM search_paths WHERE path = ?"
@@ -305,7 +305,7 @@ def _members(
         elif kind is dict:
             part = _members if old and new else _value
             part(f"{path}/{escape_key(key)}", old, new, gone, come)
-        elif old != new or (kind is list and _encode(old) != _encode(new)):
+        elif old != new or (kind is list and encode_value(old) != encode_value(new)):
             _value(f"{path}/{escape_key(key)}", old, new, gone, come)
     if kept != len(before):
         for key in before.keys() - after.keys():
@@ -355,8 +355,8 @@ def _row(path: str, value: Any) -> IndexRow:
         return path, _TEXT, value if len(value) <= TEXT else value[:TEXT]
     if kind is int:
         return path, _NUMBER, value if _SMALLEST <= value <= _LARGEST else _double(value)
-    if kind is float:
-        return path, _NUMBER, value
+    if kind in NUMBER_TYPES:
+        return path, _NUMBER, float(value)
     return (path, _NULL, 0) if value is None else (path, _BOOLEAN, int(value))
 
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
-import msgspec
-
 from mappings.ids import namespace_of
+from mappings.json_values import decode_value
 from spark_store.rql.ast import FieldKind
 from spark_store.rql.order import TypeRank, sort_key
 from spark_store.rql.partial_evaluator import fields
@@ -102,7 +101,7 @@ class Matcher:
                     return None
             place = (SortValue(TypeRank.TEXT, thing_id),) if self._sorts_by_id else sort_key(seen, self._order)
             return Match(place, SearchHit(thing_id, text=state, hidden=hidden), len(state))
-        thing = with_hidden(msgspec.json.decode(state), hidden)
+        thing = with_hidden(decode_value(state), hidden)
         may = None if access.is_whole else access.may
         if self._predicate is not None and not holds(self._predicate, thing, may):
             return None

@@ -41,6 +41,7 @@ from connectivity.twins.context import StateLookup
 from connectivity.twins.incarnations import VisibleRevisions
 from mappings.errors import DecodeError, Fault, PlaceholderError
 from mappings.ids import EntityId
+from mappings.json_values import decode_value, encode_value
 from mappings.model.field_selector import InvalidSelector, parse_fields, select
 from mappings.model.json_pointer import MISSING, parse_pointer
 from mappings.model.signals import (
@@ -392,7 +393,7 @@ def _selecting_encoder(write: Write, fields: str) -> Write:
 
     def selected(event: Event) -> bytes | None:
         raw = write(event)
-        return raw if raw is None else _encode(select(_decode(raw), selection))
+        return raw if raw is None else encode_value(select(decode_value(raw), selection))
 
     return selected
 
@@ -422,6 +423,4 @@ def _wrong(words: str) -> Fault:
     return Fault(400, "rsio:publisher.invalid", f"{words[:1].upper()}{words[1:]}.")
 
 
-_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
 _decode_page = msgspec.json.Decoder(list[msgspec.Raw]).decode

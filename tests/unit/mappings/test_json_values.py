@@ -1,0 +1,48 @@
+"""JSON values whose numbers keep their text."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import msgspec
+import pytest
+
+from mappings.json_values import WrittenFloat, decode_value, encode_value, json_default
+
+NUMBERS = ("8.4E37", "2e3", "1.0", "2000.0", "0.10", "-0.0", "1E-7", "0.00001", "3.141592653589793238", str(10**30))
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_number_keeps_its_text_at_every_place(text: str) -> None:
+    for document in (text, f"[{text}]", f'{{"a":[1,{{"b":{text}}}],"c":"x"}}'):
+        assert encode_value(decode_value(document)) == document.encode()
+        assert encode_value(decode_value(document.encode())) == document.encode()
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_number_has_the_value_that_msgspec_reads(text: str) -> None:
+    found, plain = decode_value(text), msgspec.json.decode(text)
+    assert found == plain
+    assert hash(found) == hash(plain)
+    assert isinstance(found, type(plain))
+
+
+def test_numbers_in_the_usual_notation_are_plain_floats() -> None:
+    assert [type(each) for each in decode_value("[8.4E37, 0.5,1e-7]")] == [WrittenFloat, float, float]
+
+
+def test_a_written_float_keeps_its_text_when_it_is_copied() -> None:
+    number = decode_value("2e3")
+    assert encode_value([copy.deepcopy(number), pickle.loads(pickle.dumps(number))]) == b"[2e3,2e3]"
+
+
+def test_only_written_floats_get_a_text() -> None:
+    with pytest.raises(TypeError, match="found object, expected a JSON value"):
+        json_default(object())
+
+
+@pytest.mark.parametrize("text", ["", "{", "1e999", "nan"])
+def test_invalid_json_is_refused(text: str) -> None:
+    with pytest.raises(msgspec.DecodeError):
+        decode_value(text)
