@@ -134,11 +134,16 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     _check_parent(case, state)
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value):
         raise case.precondition_failed("the value equals the current one")
+    if value == [] and address.resource.part == "references":
+        # An entry without references has no such member, however they were removed.
+        step = _check(case, before, case.step(before, "deleted", None, None))
+        response = case.respond(204, None, revision=step.snapshot.revision)
+        return decision([step], response, departure_announcements(before, step.snapshot))
     raw = encode(value)
     is_new = present is MISSING and address.resource.is_created
     step = _check(case, before, case.step(before, "created" if is_new else "modified", raw, value))
     # The first references are created for the caller alone.
-    is_new |= address.resource.part == "references" and present in (MISSING, []) and value != []
+    is_new |= present is MISSING and address.resource.part == "references"
     tag = part_tag(case, enforcer, step.snapshot, value)
     response = case.respond(201 if is_new else 204, raw if is_new else None, revision=step.snapshot.revision, tag=tag)
     return decision([step], response, departure_announcements(before, step.snapshot))
@@ -179,14 +184,15 @@ def _retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     if is_resolved:
         policy = {**policy, "entries": policy_values.readable_entries(case, policy)}
     present = get(policy, case.address.segments)
-    if present is MISSING:
+    is_absent = present is MISSING
+    if is_absent:
         _check_parent(case, policy)
         if case.address.resource.part not in _OPTIONAL:
             raise case.refuse(f"policies:{name}.notfound")
         present = []
     seen = view_of(case, enforcer, present)
     tag = None
-    if not is_resolved:
+    if not is_resolved and not is_absent:
         # An imported policy changes the resolved view without a new revision of this one.
         tag = revision_tag(snapshot) if case.address.is_root else hash_tag(seen)
         asked.check_tags(case, lambda: tag)

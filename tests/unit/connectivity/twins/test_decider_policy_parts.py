@@ -140,6 +140,21 @@ def test_the_first_references_of_an_entry_are_created() -> None:
     assert "references" not in world.get("/entries/VIEW", to=P)
 
 
+def test_an_entry_without_references_has_neither_the_member_nor_a_tag() -> None:
+    world = a_policy_world()
+    path, value = "/entries/VIEW/references", [{"entry": "OWNERS"}]
+    for _ in range(2):
+        emptied = world.send("modify", path, [], to=P).response
+        assert (emptied.status, emptied.value, emptied.headers.get("etag")) == (204, None, None)
+        assert last(world)[:3] == ("deleted", path, None)
+        assert "references" not in world.get("/entries/VIEW", to=P)
+        found = world.send("retrieve", path, to=P, if_none_match="*").response
+        assert (found.status, found.headers.get("etag")) == (200, None)
+        assert world.refused("modify", path, value, to=P, if_match="*") == (412, "policies:precondition.failed")
+        assert world.status("modify", path, value, to=P, if_none_match="*") == 201
+        assert "etag" in world.send("retrieve", path, to=P).response.headers
+
+
 def test_deleting_the_imports_removes_every_import() -> None:
     world = a_policy_world()
     world.send("modify", "/imports", {SHARED: {}}, to=P)
