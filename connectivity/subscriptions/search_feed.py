@@ -32,7 +32,7 @@ from connectivity.twins.context import CurrentStateLookup, StateLookup
 from connectivity.twins.retrieval import LIFECYCLE, TIMESTAMP, readable_policy, shorten_timestamp
 from mappings.errors import Fault
 from mappings.ids import MAX_CACHED_LENGTH, EntityId, EntityType, parse_entity_id
-from mappings.json_values import encode_value
+from mappings.json_values import encode_value, without_mark
 from mappings.model.field_selector import FieldSelection, parse_fields, select
 from mappings.model.headers import FIELDS, invalid_header
 from mappings.model.signals import Headers, SearchQuery
@@ -57,7 +57,7 @@ PolicyOf: TypeAlias = Callable[[EntityId], Any]
 def item(hit: SearchHit, selection: FieldSelection | None, policy_of: PolicyOf | None = None) -> bytes:
     """Return a thing for a page: its selected fields, or its document without special fields."""
     if selection is None and hit.text is not None:
-        return hit.text
+        return without_mark(hit.text)
     thing = hit.thing
     if selection is None:
         return encode_value({name: value for name, value in thing.items() if name[:1] != "_"})

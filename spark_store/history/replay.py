@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mappings.ids import MAX_CACHED_LENGTH, MAX_ID_LENGTH, EntityType
-from mappings.json_values import decode_value, encode_value
+from mappings.json_values import decode_value, encode_state
 from mappings.model.json_pointer import Segments, get, parse_pointer, put, remove
 from mappings.model.metadata import METADATA, evolve_metadata, read_changes
 from mappings.model.signals import Event
@@ -343,4 +343,4 @@ def is_same_text(one: bytes | str | None, other: bytes | str | None) -> bool:
 
 def state_text(snapshot: Snapshot) -> bytes | None:
     """The state as the journal writes it."""
-    return None if snapshot.state is None else encode_value(snapshot.state)
+    return None if snapshot.state is None else encode_state(snapshot.state)

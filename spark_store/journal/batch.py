@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mappings.ids import EntityId
-from mappings.json_values import encode_value
+from mappings.json_values import encode_state
 from spark_store.errors import RevisionConflict, Unstorable
 from spark_store.records import Change, Snapshot
 
@@ -54,6 +54,6 @@ def _encode(snapshot: Snapshot) -> bytes | None:
     if snapshot.state is None:
         return None
     try:
-        return encode_value(snapshot.state)
+        return encode_state(snapshot.state)
     except (TypeError, ValueError, RecursionError) as error:
         raise Unstorable(f"{snapshot.entity}: expected a state that is JSON: {error}") from error

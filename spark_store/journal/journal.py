@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mappings.ids import EntityId
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.errors import (
     DAMAGED_JOURNAL,
@@ -434,7 +434,7 @@ class Journal:
             return None
         revision, created, modified, text, policy = row
         try:
-            state = None if text is None else decode_value(text)
+            state = None if text is None else decode_state(text)
         except msgspec.DecodeError as error:
             raise StateDamaged(f"{self.path}: state of {entity}: {error}; {DAMAGED_JOURNAL}") from error
         return Snapshot(entity, revision, created, modified, state, policy)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from cachetools import FIFOCache
 
 from mappings.ids import EntityId
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.errors import HistoryUnavailable
 from spark_store.journal.statements import TS, as_timestamp
@@ -369,7 +369,7 @@ def _snapshot(entity: EntityId, revision: int, rows: pa.Table) -> Snapshot:
     """The first of these rows as a snapshot."""
     (row,) = rows.slice(0, 1).select(["policy_id", "state"]).to_pylist()
     created, modified = (_text(rows[name]) for name in ("created", "modified"))
-    state = None if row["state"] is None else decode_value(row["state"])
+    state = None if row["state"] is None else decode_state(row["state"])
     return Snapshot(entity, revision, created, modified, state, row["policy_id"])
 
 

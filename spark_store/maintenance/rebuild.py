@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit, StoreUnavailable, translate_sqlite_error
 from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
@@ -275,7 +275,7 @@ class _Run:
 def as_snapshot(state: EntityState) -> Snapshot:
     """Return a row of `latest` as base for events. Raises StoreUnavailable for invalid JSON."""
     try:
-        parsed = None if state.state is None else decode_value(state.state)
+        parsed = None if state.state is None else decode_state(state.state)
     except msgspec.DecodeError as error:
         raise StoreUnavailable(f"{state.entity} at revision {state.revision}: expected JSON, found: {error}") from error
     entity = entity_of(state.entity_type, state.entity)

@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.ids import namespace_of
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.history.replay import StateFold, state_text
 from spark_store.journal.reader import JournalEntry
@@ -297,7 +297,7 @@ def fold(base: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) ->
 
 
 def _snapshot(row: Mapping[str, Any]) -> Snapshot:
-    state = None if row["state"] is None else decode_value(row["state"])
+    state = None if row["state"] is None else decode_state(row["state"])
     entity = entity_of(row["entity_type"], row["entity"])
     return Snapshot(entity, int(row["revision"]), row["created"], row["modified"], state, row["policy_id"])
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from mappings.timestamps import utc_text
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
@@ -126,7 +126,7 @@ def matching(
         if access.is_whole and is_by_id:
             yield (value_of(candidate.entity),), candidate
             continue
-        thing = thing_document(*candidate[:4], decode_value(candidate.state))
+        thing = thing_document(*candidate[:4], decode_state(candidate.state))
         may = None if access.is_whole else access.may
         if may is None or (access.view(thing) is not None and (predicate is None or holds(predicate, thing, may))):
             yield sort_key(thing, order, may), candidate
@@ -138,7 +138,7 @@ def visible_parts(
     """Return the readable parts of things, without unreadable things."""
     for candidate, guard in found:
         access = accesses[guard]
-        thing = None if access is None else access.view(thing_document(*candidate[:4], decode_value(candidate.state)))
+        thing = None if access is None else access.view(thing_document(*candidate[:4], decode_state(candidate.state)))
         if thing is not None:
             yield SearchHit(candidate.entity, thing)
 

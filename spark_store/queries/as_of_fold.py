@@ -17,7 +17,7 @@ from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mappings.ids import EntityType
-from mappings.json_values import decode_value, encode_value
+from mappings.json_values import decode_state, decode_value, encode_state
 from mappings.model.json_pointer import put
 from mappings.model.metadata import METADATA
 from mappings.model.signals import Event
@@ -141,7 +141,7 @@ class _Looking:
 
     def finds(self, thing: StateRow) -> bool | None:
         """Whether the predicate matches for a full reader; None if it cannot match for anyone."""
-        state = thing.state if thing.state is not None else decode_value(thing.text or "{}")
+        state = thing.state if thing.state is not None else decode_state(thing.text or "{}")
         if self._compares_times:
             document = thing_document(*thing[:4], state)
         else:
@@ -157,7 +157,7 @@ def _match_row(look: _Looking | None, thing: StateRow) -> tuple[Any, ...] | None
     matches = True if look is None else look.finds(thing)
     if matches is None:
         return None
-    return (*thing[:4], thing.text if thing.text is not None else encode_value(thing.state).decode(), matches)
+    return (*thing[:4], thing.text if thing.text is not None else encode_state(thing.state).decode(), matches)
 
 
 def was(rows: Sequence[FoldRow]) -> StateRow | None:
@@ -188,7 +188,7 @@ def _only_sets(known: FoldRow | None, events: Sequence[FoldRow]) -> bool:
 
 def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
     """Fold by the last value of each place, after the last value of the whole thing."""
-    state: Any = {} if known is None else decode_value(known.value or "{}")
+    state: Any = {} if known is None else decode_state(known.value or "{}")
     last = {event.path: event.revision for event in events}
     for event in events[bisect_left(events, last.get("/", 0), key=_revision_of) :]:
         if last[event.path] == event.revision:
@@ -201,7 +201,7 @@ def _set(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow:
 def _fold(known: FoldRow | None, events: Sequence[FoldRow]) -> StateRow | None:
     folding, entity = StateFold(), entity_of(EntityType.THING.value, events[0].entity)
     if known is not None:
-        state = None if known.value is None else decode_value(known.value)
+        state = None if known.value is None else decode_state(known.value)
         created = _time_text(known.created or known.at)
         folding.known(Snapshot(entity, known.revision, created, _time_text(known.at), state, known.policy))
     for row in events:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from spark_store.rql.ast import Field, Predicate
 
 Thing: TypeAlias = Mapping[str, Any]
@@ -109,7 +109,7 @@ class SearchHit:
         if self._thing is None:
             assert self.text is not None
             assert self._hidden is not None
-            self._thing = with_hidden(decode_value(self.text), self._hidden)
+            self._thing = with_hidden(decode_state(self.text), self._hidden)
         return self._thing
 
     def __eq__(self, other: object) -> bool:

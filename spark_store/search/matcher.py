@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from mappings.ids import namespace_of
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from spark_store.rql.ast import FieldKind
 from spark_store.rql.order import TypeRank, sort_key
 from spark_store.rql.partial_evaluator import fields
@@ -101,7 +101,7 @@ class Matcher:
                     return None
             place = (SortValue(TypeRank.TEXT, thing_id),) if self._sorts_by_id else sort_key(seen, self._order)
             return Match(place, SearchHit(thing_id, text=state, hidden=hidden), len(state))
-        thing = with_hidden(decode_value(state), hidden)
+        thing = with_hidden(decode_state(state), hidden)
         may = None if access.is_whole else access.may
         if self._predicate is not None and not holds(self._predicate, thing, may):
             return None

@@ -20,7 +20,7 @@ import msgspec
 from cachetools import LRUCache
 
 from mappings.ids import EntityId
-from mappings.json_values import decode_value
+from mappings.json_values import decode_state
 from spark_store.errors import DAMAGED_JOURNAL, BudgetExceeded, StoreUnavailable, translate_sqlite_error
 from spark_store.records import Snapshot
 from spark_store.rql.ast import Field, FieldKind
@@ -150,7 +150,7 @@ class SqliteSearch:
             if row is None:
                 return None
             revision, created, modified, text, policy = row
-            state = None if text is None else decode_value(text)
+            state = None if text is None else decode_state(text)
             return Snapshot(entity, revision, created, modified, state, policy)
 
     def close(self) -> None:

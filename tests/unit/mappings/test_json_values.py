@@ -8,7 +8,15 @@ import pickle
 import msgspec
 import pytest
 
-from mappings.json_values import WrittenFloat, decode_value, encode_value, json_default
+from mappings.json_values import (
+    WrittenFloat,
+    decode_state,
+    decode_value,
+    encode_state,
+    encode_value,
+    json_default,
+    without_mark,
+)
 
 NUMBERS = ("8.4E37", "2e3", "1.0", "2000.0", "0.10", "-0.0", "1E-7", "0.00001", "3.141592653589793238", str(10**30))
 
@@ -46,3 +54,14 @@ def test_only_written_floats_get_a_text() -> None:
 def test_invalid_json_is_refused(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         decode_value(text)
+
+
+@pytest.mark.parametrize("text", NUMBERS)
+def test_a_state_keeps_its_numbers_and_is_marked_if_it_has_written_floats(text: str) -> None:
+    state = decode_value(f'{{"a":[{text}]}}')
+    stored = encode_state(state)
+    assert stored.startswith(b" ") is isinstance(state["a"][0], WrittenFloat)
+    assert without_mark(stored) == f'{{"a":[{text}]}}'.encode()
+    assert msgspec.json.decode(stored) == state
+    for kept in (stored, stored.decode()):
+        assert encode_value(decode_state(kept)) == without_mark(stored)

@@ -1,4 +1,4 @@
-"""Numbers keep their text in the results of searches, retrieves and enriched events."""
+"""Numbers keep their text in the results of searches and retrieves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from connectivity.security.on_behalf import BehalfAudit
 from connectivity.subscriptions.search_requests import HttpSearch, SearchRequests
+from mappings.json_values import encode_value
 from mappings.model.field_selector import parse_fields
 from spark_store.records import AuditEntry
 from tests.support.in_process.search_client import Searcher
@@ -146,6 +147,15 @@ async def test_a_retrieve_keeps_numbers_and_equal_numbers_have_one_etag(harness:
         await harness.ask(raw(command("modify", "/attributes/d", "?"), number))
         tags.append((await harness.ask(command("retrieve", "/attributes/d")))["headers"]["etag"])
     assert tags[0] == tags[1]
+
+
+async def test_past_and_stored_states_keep_numbers(harness: ConnectionHarness) -> None:
+    await harness.ask(raw(command("modify", "/attributes/a", "?"), "1E2"))
+    await harness.ask(command("retrieve", at_historical_revision=1))
+    assert_kept(text(harness))
+    stored = harness.journal.snapshot(LAMP)
+    assert stored is not None
+    assert b'"a":1E2' in encode_value(stored.state)
 
 
 async def test_metadata_of_a_created_thing_keeps_numbers(harness: ConnectionHarness) -> None:

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType
+from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
-from spark_store.history.replay import is_same
+from spark_store.history.replay import fold, is_same
 from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, fold_batches, thing_document, was, weaken
 from spark_store.records import Snapshot
 from spark_store.rql import parse
@@ -82,6 +83,20 @@ def test_a_thing_with_missing_events_or_without_state_is_not_found() -> None:
     assert was(rows[2:]) is not None, "a creation brings all of it"
     gone = Snapshot(LAMP, 3, past[0][1].created, past[2][1].modified, None, None)
     assert was([state_row(gone)]) is None
+
+
+def test_numbers_of_past_things_keep_their_text() -> None:
+    created = Event(LAMP, 1, "2030-01-15T07:30:00.000000Z", "created", "/", b'{"attributes":{"a":2e3}}', b"{}")
+    changed = Event(LAMP, 2, "2030-01-15T07:31:00.000000Z", "modified", "/attributes/b", b"1.50", b"{}")
+    merged = Event(LAMP, 3, "2030-01-15T07:32:00.000000Z", "merged", "/attributes", b'{"c":8.4E37}', b"{}")
+    known = fold([created, changed])
+    at = micros(known.modified)
+    stored = FoldRow(str(LAMP), 2, KNOWN, None, encode_state(known.state).decode(), None, at, known.policy, at)
+    events = [event_row(event) for event in (created, changed, merged)]
+    for rows in (events, [stored, events[2]]):
+        found = was(rows)
+        assert found is not None
+        assert encode_value(found.state) == b'{"attributes":{"a":2e3,"b":1.50,"c":8.4E37}}'
 
 
 def test_metadata_is_removed_with_its_value_and_kept_for_other_values() -> None:
