@@ -49,7 +49,9 @@ _POLL_SECONDS = 0.2
 
 
 def export(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE.parquet", help="The file to write.")],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="The file to write: `.parquet`, `.csv` or `.jsonl`.")
+    ],
     what: Annotated[
         str | None, typer.Argument(metavar="ENTITY-OR-FILTER", help="Entity ID or RQL filter. Default: everything.")
     ] = None,
@@ -70,7 +72,7 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     settings: SettingsFile = None,
 ) -> None:
-    """Write events, ordered by entity and revision, into a Parquet file, complete up to now."""
+    """Write events, ordered by entity and revision, into a file, complete up to now."""
     loaded = loaded_settings(settings)
     from connectivity.errors import CommandFailed
     from connectivity.maintenance.export import ExportRequest, HistoryExport

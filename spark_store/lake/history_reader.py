@@ -27,10 +27,12 @@ from spark_store.journal.statements import TS, as_timestamp
 from spark_store.lake.table_scan import (
     GONE,
     INSTANTS,
+    TIME_FORMAT,
     DeltaTableReader,
     Footers,
     ScanFilter,
     Version,
+    naive,
     nothing,
     rows_of,
     values,
@@ -349,7 +351,7 @@ def _events(entity: EntityId, rows: pa.Table, max_bytes: int) -> list[Event]:
     """Rows as events, up to the one with which values and headers come to `max_bytes`."""
     columns = zip(
         values(rows["revision"]),
-        values(pc.strftime(_naive(rows["ts"]), format="%Y-%m-%dT%H:%M:%SZ")),
+        values(pc.strftime(naive(rows["ts"]), format=TIME_FORMAT)),
         values(rows["action"]),
         values(rows["path"]),
         values(rows["value"].cast(pa.binary())),
@@ -375,9 +377,4 @@ def _snapshot(entity: EntityId, revision: int, rows: pa.Table) -> Snapshot:
 
 def _text(column: pa.ChunkedArray) -> str:
     """The first time of a column as events write it."""
-    return str(values(pc.strftime(_naive(column.slice(0, 1)), format="%Y-%m-%dT%H:%M:%SZ"))[0])
-
-
-def _naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return times in microseconds without their common zone: so they are printed without looking it up."""
-    return column.cast(pa.int64()).cast(pa.timestamp("us"))
+    return str(values(pc.strftime(naive(column.slice(0, 1)), format=TIME_FORMAT))[0])

@@ -32,7 +32,9 @@ CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verificat
 _CUT_ENDS = ("\x7f", "\U0010ffff")
 """Delta's ends of a cut text, above every other one."""
 
-_CUT = timedelta(milliseconds=1)
+CUT = timedelta(milliseconds=1)
+"""By how much the log cuts times."""
+
 _OF_FULL_SNAPSHOTS = ("partition.as_of", "max.modified")
 _ROWS_OF_FULL_SNAPSHOTS = ("partition.as_of", "num_records")
 
@@ -82,7 +84,7 @@ def full_snapshot_before(lake: Lake, before: datetime) -> FullSnapshot:
     with open_table(lake, FULL_SNAPSHOTS) as delta:
         newest, version = _newest_changes(delta), delta.version()
     # Statistics of times are cut to milliseconds.
-    found = [seq for seq, at in newest.items() if at < before - _CUT]
+    found = [seq for seq, at in newest.items() if at < before - CUT]
     return FullSnapshot(version, max(found, default=0))
 
 
@@ -176,7 +178,7 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
         files = zip(*(actions[name].to_pylist() for name in ("min.seq", "max.ts", "path")), strict=True)
         # By their least numbers: most files need not be opened. Bounds of times are cut to milliseconds.
         young = [
-            (least or 0, unquote(path)) for least, newest, path in files if newest is None or newest + _CUT >= since
+            (least or 0, unquote(path)) for least, newest, path in files if newest is None or newest + CUT >= since
         ]
         for least, path in sorted(young):
             if found is not None and least >= found:
@@ -257,10 +259,10 @@ def check_log(lake: Lake, table: Table) -> None:
 
 
 @contextlib.contextmanager
-def open_table(lake: Lake, table: Table) -> Iterator[DeltaTable]:
-    """Open a table at its newest version; errors become StoreUnavailable or LakeUnfit."""
+def open_table(lake: Lake, table: Table, version: int | None = None) -> Iterator[DeltaTable]:
+    """Open a table, at its newest version by default; errors become StoreUnavailable or LakeUnfit."""
     path = lake.path(table)
     try:
-        yield DeltaTable(path)
+        yield DeltaTable(path, version)
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise translate_lake_error(path, error) from error

@@ -57,6 +57,9 @@ _DELETES_NOTHING: Final = {
 }
 """The names of operations that delete no row."""
 
+TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
+"""A time without zone, as events write it."""
+
 INSTANTS: Final = pa.timestamp("us", "UTC")
 _SHAPE: Final = {
     **dict.fromkeys(("entity_type", "entity", "action", "path", "value", "headers", "policy_id", "state"), pa.string()),
@@ -429,3 +432,8 @@ def values(column: pa.ChunkedArray) -> list[Any]:
     """A column as Python values, ten times as fast as `to_pylist`."""
     found: list[Any] = column.to_numpy(zero_copy_only=False).tolist()
     return found
+
+
+def naive(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times in microseconds without their common zone: so they are printed without looking it up."""
+    return column.cast(pa.int64()).cast(pa.timestamp("us"))

@@ -1,32 +1,26 @@
-"""Exports selected events of all entities, by entity and revision, into one Parquet file.
+"""Exports selected events of all entities, by entity and revision, into one file.
 
-Most come from the lake through Spark queries, the newest ones from the journal, after the last event of the lake's version:
-so an export is complete up to its beginning, without duplicates. The result of a query is bounded (see
-`spark_store.queries.spark_query`), so a large export is split into ranges of (entity, revision) of about equal size, by a
-sample; if a part is refused, the rest continues in smaller parts. Time limit and cancellation are checked in every query and
-after every slice of rows. Erased events are left out. The file is complete or does not exist.
+Most come from the lake, the newest ones from the journal, after the last event of the lake's version: so an export is
+complete up to its beginning, without duplicates. Events of one entity, or of files with few rows, are read in this process
+(`spark_store.queries.event_files`), others by Spark. The size of one read is bounded, so a large export is split into ranges
+of (entity, revision) of about equal size, by a sample; if a part is refused, the rest continues in smaller parts. Time limit
+and cancellation are checked after every slice of rows. Erased events are left out.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from mappings.ids import namespace_of
-from spark_store.errors import OutputUnusable, QueryTimeout, ResultTooLarge, StoreUnavailable, TooManyRows
+from spark_store.errors import QueryTimeout, ResultTooLarge, StoreUnavailable, TooManyRows
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
@@ -34,91 +28,12 @@ from spark_store.lake import reader as lakes
 from spark_store.lake.reader import LakePosition
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.queries.selection import EventSelection, condition, matches, selects
+from spark_store.queries.event_files import ORDER, SCHEMA, SORT, Check, EventFiles, EventKey, cuts
+from spark_store.queries.export_file import ExportFile
+from spark_store.queries.selection import EventSelection, conditions, matches, selects, sql
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, reason_to_stop
 from spark_store.rql.ast import Predicate
 from spark_store.sql import literal
-
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-def check_output(out: Path, *, force: bool) -> None:
-    """Check that a file may be written there. Raises OutputUnusable."""
-    if out.is_dir():
-        raise OutputUnusable(f"{out}: expected the name of a file, found a folder")
-    if out.exists() and not force:
-        raise OutputUnusable(f"{out}: expected no such file, found one; name another one, or use --force to replace it")
-    if not out.parent.is_dir():
-        raise OutputUnusable(f"{out}: expected an existing folder, found no {out.parent}; create it")
-
-
-class ExportFile:
-    """One output file; a context manager that removes an unfinished one."""
-
-    def __init__(self, out: Path, part: Path, writer: pq.ParquetWriter, sink: pa.NativeFile, *, force: bool) -> None:
-        """Use `open`."""
-        self._out, self._part, self._writer, self._sink, self._force = out, part, writer, sink, force
-
-    @classmethod
-    def open(cls, out: Path, schema: pa.Schema, *, force: bool) -> Self:
-        """Raises OutputUnusable, StoreUnavailable where the disk is full."""
-        part = out.with_name(f".{out.name}.{os.getpid()}.part")
-        with _translate_errors(out), contextlib.ExitStack() as undo:
-            check_output(out, force=force)
-            undo.callback(part.unlink, missing_ok=True)
-            sink = undo.enter_context(pa.OSFile(str(part), "wb"))
-            writer = pq.ParquetWriter(sink, schema, compression="zstd")
-            undo.pop_all()
-        return cls(out, part, writer, sink, force=force)
-
-    def write(self, table: pa.Table) -> None:
-        """Add a row group. Raises as `open`."""
-        with _translate_errors(self._out):
-            self._writer.write_table(table)
-
-    def finish(self) -> int:
-        """Put the file in its place; its size. Raises as `open`: then it is not there."""
-        with _translate_errors(self._out):
-            self._writer.close()
-            self._sink.close()
-            _sync(self._part)
-            # Another process may have created it.
-            check_output(self._out, force=self._force)
-            size = self._part.stat().st_size
-            self._part.replace(self._out)
-            _sync(self._out.parent)
-        return size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close everything. A full disk may prevent closing a file that is removed anyway."""
-        for close in (self._writer.close, self._sink.close):
-            with contextlib.suppress(OSError):
-                close()
-        self._part.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _translate_errors(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StoreUnavailable(f"{out}: the disk is full; make room, or write elsewhere ({error})") from error
-        raise OutputUnusable(f"{out}: expected a file that can be written, found: {error}") from error
-
 
 PART_BYTES = 32 << 20
 """The target size of one query's result: a quarter of what a pipeline of 1 GiB allows."""
@@ -136,28 +51,14 @@ _MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
 _SLICE_ROWS, _SLICE_BYTES = 4096, 8 << 20
 """How many rows, of how many bytes, are Python objects at a time."""
 
+MOST_ROWS = 1_000_000
+"""Files with at most this many rows are read in this process."""
+
 _TRIES = 5
-_TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC")}
-SCHEMA = pa.schema([(column.name, _TYPES[column.type]) for column in EVENTS.columns])
-"""The file's columns: those of `events`."""
-
-Check: TypeAlias = Callable[[], None]
-"""Raises what ends an export early."""
-
-_ORDER = ("entity", "entity_type", "revision")
 _FILTERED = ("entity", "revision", "ts", "action", "path", "value")
 """The columns that a filter needs."""
 
-_SORT = [(name, "ascending") for name in _ORDER]
 _SIZE = "octet_length(entity) + octet_length(path) + coalesce(octet_length(value), 0) + octet_length(headers) + 80"
-
-
-class EventKey(NamedTuple):
-    """The place of an event in the order of an export."""
-
-    entity: str
-    entity_type: str
-    revision: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,14 +101,13 @@ class Export:
         Raises OutputUnusable, StoreUnavailable (a full disk, too), and what `SparkQueries.run` raises.
         """
         deadline = time.monotonic() + self.limits.seconds
-        self.queries.find()
         count = _Count()
         with ExportFile.open(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.
             erased = lakes.pending(self.queries.lake)
             check = partial(self._check, deadline)
             position, waiting = newest(self.queries.lake, selection, erased, check)
-            found = filter_rows(self._from_lake(selection, erased, position, deadline), selection, check)
+            found = filter_rows(self._from_lake(selection, erased, position, deadline, check), selection, check)
             for table in regroup(merge_ordered(found, waiting)):
                 check()
                 count.add(table.column("revision"))
@@ -228,70 +128,95 @@ class Export:
             raise why
 
     def _from_lake(
-        self, selection: EventSelection, erased: Sequence[Erasure], position: LakePosition | None, deadline: float
+        self,
+        selection: EventSelection,
+        erased: Sequence[Erasure],
+        position: LakePosition | None,
+        deadline: float,
+        check: Check,
     ) -> Iterator[pa.Table]:
-        """The events that the lake has, in order."""
-        if position is not None:
-            wanted = f"({condition(selection)}) AND {erasure.spared_condition(erased)}"
-            yield from self._range(wanted, position.version, deadline, None, None, self.part_bytes)
+        """Yield the events that the lake has, in order: from its files if these are few, else from Spark."""
+        if position is None:
+            return
+        rules = conditions(selection)
+        files = EventFiles(self.queries.lake, position.version, rules, erased, check)
+        if reads_files(selection, files.rows):
+            yield from _in_parts(files, None, None, self.part_bytes)
+            return
+        self.queries.find()
+        wanted = f"({sql(rules)}) AND {erasure.spared_condition(erased)}"
+        events = _SparkEvents(self.queries, wanted, position.version, deadline, self.cancellation, check)
+        yield from _in_parts(events, None, None, self.part_bytes)
 
-    def _range(
-        self, wanted: str, version: int, deadline: float, after: EventKey | None, upto: EventKey | None, part_bytes: int
-    ) -> Iterator[pa.Table]:
-        """Yield the events between two keys, in as many parts as necessary."""
-        for last in [*self._cuts(within(wanted, after, upto), version, deadline, part_bytes), upto]:
-            text = (
-                f"SELECT {', '.join(EVENTS.column_names)} FROM events WHERE {within(wanted, after, last)} ORDER BY "
-                + (", ".join(_ORDER))
-            )
-            try:
-                for table in self._ask(text, version, deadline):
-                    yield table
-                    after = _key(table, table.num_rows - 1)
-            except ResultTooLarge:
-                if part_bytes <= _SMALLEST_PART:
-                    raise
-                yield from self._range(wanted, version, deadline, after, last, part_bytes // 4)
-            after = last
 
-    def _cuts(self, wanted: str, version: int, deadline: float, part_bytes: int) -> list[EventKey]:
+def reads_files(selection: EventSelection, rows: int) -> bool:
+    """Whether a selection is read from the files, which have this many rows."""
+    return selection.entity is not None or rows <= MOST_ROWS
+
+
+def _in_parts(
+    events: EventFiles | _SparkEvents, after: EventKey | None, upto: EventKey | None, part_bytes: int
+) -> Iterator[pa.Table]:
+    """Yield the events between two keys, in as many parts as necessary."""
+    for last in [*events.cuts(after, upto, part_bytes), upto]:
+        try:
+            for table in events.read(after, last):
+                yield table
+                after = _key(table, table.num_rows - 1)
+        except ResultTooLarge:
+            if part_bytes <= _SMALLEST_PART:
+                raise
+            yield from _in_parts(events, after, last, part_bytes // 4)
+        after = last
+
+
+@dataclass(frozen=True, slots=True)
+class _SparkEvents:
+    """The selected events of one version of the lake, read by Spark; `wanted` is the condition in SQL."""
+
+    queries: SparkQueries
+    wanted: str
+    version: int
+    deadline: float
+    cancellation: Cancellation
+    check: Check
+
+    def cuts(self, after: EventKey | None, upto: EventKey | None, part_bytes: int) -> list[EventKey]:
         """Return the last keys of all parts but the last one; none if one part suffices."""
+        wanted = within(self.wanted, after, upto)
         text = f"SELECT count(*) AS n, coalesce(sum({_SIZE}), 0) AS size FROM events WHERE {wanted}"
-        (measured,) = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
+        (measured,) = [row for table in self._ask(text) for row in table.to_pylist()]
         parts = -(-measured["size"] // part_bytes)
         if parts < 2:
             return []
         one_of = max(1, measured["n"] // (parts * _SAMPLES))
         text = (
-            f"SELECT {', '.join(_ORDER)}, {_SIZE} AS size FROM events WHERE {wanted} "
-            f"AND pmod(xxhash64(entity, revision), {one_of}) = 0 ORDER BY {', '.join(_ORDER)}"
+            f"SELECT {', '.join(ORDER)}, {_SIZE} AS size FROM events WHERE {wanted} "
+            f"AND pmod(xxhash64(entity, revision), {one_of}) = 0 ORDER BY {', '.join(ORDER)}"
         )
-        rows = [row for table in self._ask(text, version, deadline) for row in table.to_pylist()]
+        rows = [row for table in self._ask(text) for row in table.to_pylist()]
         return cuts(
             [(EventKey(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts
         )
 
-    def _ask(self, text: str, version: int, deadline: float) -> Iterator[pa.Table]:
-        limits = QueryLimits(max(0.001, deadline - time.monotonic()))
+    def read(self, after: EventKey | None, upto: EventKey | None) -> Iterator[pa.Table]:
+        """Yield the events between two keys, in order. Raises what `SparkQueries.run` raises."""
+        return self._ask(
+            f"SELECT {', '.join(EVENTS.column_names)} FROM events WHERE {within(self.wanted, after, upto)} "
+            f"ORDER BY {', '.join(ORDER)}"
+        )
+
+    def _ask(self, text: str) -> Iterator[pa.Table]:
+        limits = QueryLimits(max(0.001, self.deadline - time.monotonic()))
         try:
-            with self.queries.run(Sql(text, {EVENTS.name: version}), limits, self.cancellation) as answer:
+            with self.queries.run(Sql(text, {EVENTS.name: self.version}), limits, self.cancellation) as answer:
                 for batch in answer:
                     if batch.num_rows:
                         yield pa.Table.from_batches([batch])
         except QueryTimeout:
             # The remaining time of the query is not that of the export.
-            self._check(deadline)
+            self.check()
             raise
-
-
-def cuts(sample: Sequence[tuple[EventKey, int]], parts: int) -> list[EventKey]:
-    """Return the last key of each part, so that each has about the same share of the sample's sizes."""
-    share, taken, found = sum(size for _, size in sample) / parts, 0, list[EventKey]()
-    for key, size in sample[:-1]:
-        taken += size
-        if taken >= share * (len(found) + 1) and len(found) < parts - 1:
-            found.append(key)
-    return found
 
 
 def within(wanted: str, after: EventKey | None, upto: EventKey | None) -> str:
@@ -350,7 +275,7 @@ def _select(
                 f"found more than {_MOST_WAITING} events, or {_MOST_WAITING_BYTES >> 20} MiB of them, that are not in the "
                 "lake yet; wait until it has caught up (`connectivity pipeline status`)"
             )
-    return pa.concat_tables(found).sort_by(_SORT) if found else None
+    return pa.concat_tables(found).sort_by(SORT) if found else None
 
 
 def _tables(
@@ -403,7 +328,7 @@ def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Itera
     for table in tables:
         table = table.cast(SCHEMA)
         if waiting is not None and (upto := _before(waiting, taken, _key(table, table.num_rows - 1))) > taken:
-            table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(_SORT)
+            table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(SORT)
             taken = upto
         yield table
     while waiting is not None and taken < waiting.num_rows:
@@ -424,7 +349,7 @@ def _before(waiting: pa.Table, low: int, last: EventKey) -> int:
 
 
 def _key(table: pa.Table, place: int) -> EventKey:
-    return EventKey(*(table.column(name)[place].as_py() for name in _ORDER))
+    return EventKey(*(table.column(name)[place].as_py() for name in ORDER))
 
 
 def filter_rows(tables: Iterable[pa.Table], selection: EventSelection, check: Check) -> Iterator[pa.Table]:

@@ -1,7 +1,7 @@
-"""A selection of events of all entities, as a condition for Spark and for single events.
+"""A selection of events of all entities, as conditions on columns and for single events.
 
 Bounds, names and types are exact conditions on columns. A filter looks into the JSON of an event, and only `rql.evaluate`
-defines it: Spark gets conditions that it implies (`implied_conditions`), which may select too much and never too
+defines it: readers of columns get conditions that it implies (`implied_conditions`), which may select too much and never too
 little, and the rows are filtered again (`matches`). A filter selects things only. Text is ordered as UTF-8.
 """
 
@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 
 from mappings.ids import EntityType, namespace_of
 from mappings.model.signals import Event
@@ -22,6 +23,9 @@ from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, Lit
 from spark_store.sql import literal
 
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z", re.ASCII)
+Condition: TypeAlias = tuple[str, str, Any]
+"""Column, sign and value; with the sign `in`, a list of values."""
+
 _ANYTHING = "1 = 1"
 """Behind a `WHERE (`, the word `true` would be taken for the name of a column."""
 
@@ -47,13 +51,13 @@ class EventSelection:
     predicate: Predicate | None = None
 
 
-def condition(selection: EventSelection) -> str:
-    """Return the condition for Spark.
+def conditions(selection: EventSelection) -> list[Condition]:
+    """Return the conditions on columns.
 
-    It selects every selected event, and perhaps others that only the filter excludes.
+    They select every selected event, and perhaps others that only the filter excludes.
     """
-    rules = [
-        f"{column} {sign} {literal(value)}"
+    rules: list[Condition] = [
+        (column, sign, value)
         for column, sign, value in (
             ("entity", "=", selection.entity),
             ("entity_type", "=", selection.entity_type),
@@ -66,12 +70,22 @@ def condition(selection: EventSelection) -> str:
         if value is not None
     ]
     if selection.predicate is not None:
-        rules += [f"entity_type = {literal(EntityType.THING.value)}", *implied_conditions(selection.predicate)]
-    return " AND ".join(f"({rule})" for rule in rules) or _ANYTHING
+        rules += [("entity_type", "=", EntityType.THING.value), *implied_conditions(selection.predicate)]
+    return rules
 
 
-def implied_conditions(predicate: Predicate) -> list[str]:
-    """Yield conditions of SQL that follow from the filter."""
+def sql(rules: Sequence[Condition]) -> str:
+    """Return conditions in SQL."""
+    return " AND ".join(f"({_rule(*rule)})" for rule in rules) or _ANYTHING
+
+
+def _rule(column: str, sign: str, value: Any) -> str:
+    text = f"({', '.join(map(literal, value))})" if sign == "in" else literal(value)
+    return f"{column} {sign} {text}"
+
+
+def implied_conditions(predicate: Predicate) -> list[Condition]:
+    """Return conditions on columns that follow from the filter."""
     match predicate:
         case And(parts):
             return [rule for part in parts for rule in implied_conditions(part)]
@@ -80,19 +94,19 @@ def implied_conditions(predicate: Predicate) -> list[str]:
         case In(field, literals):
             column = _text_column(field)
             if column is not None and literals and all(it.kind is LiteralKind.TEXT for it in literals):
-                return [f"{column} IN ({', '.join(literal(str(it.value)) for it in literals)})"]
+                return [(column, "in", [str(it.value) for it in literals])]
             return []
         case _:
             return []
 
 
-def _comparison(operator: Operator, field: Field, wanted: Literal) -> list[str]:
+def _comparison(operator: Operator, field: Field, wanted: Literal) -> list[Condition]:
     column, value = _text_column(field), wanted.value
     if column is not None and operator is Operator.EQ and wanted.kind is LiteralKind.TEXT:
-        return [f"{column} = {literal(str(value))}"]
+        return [(column, "=", str(value))]
     if field == Field(FieldKind.HIDDEN, ("_revision",)) and wanted.kind is LiteralKind.WHOLE and isinstance(value, int):
         sign = _COMPARISONS.get(operator)
-        return [f"revision {sign} {value}"] if sign is not None else []
+        return [("revision", sign, value)] if sign is not None else []
     if field == Field(FieldKind.INSTANT, ("_modified",)) and wanted.kind is LiteralKind.TEXT:
         return _around(operator, str(value))
     return []
@@ -104,7 +118,7 @@ def _text_column(field: Field) -> str | None:
     return "namespace" if field.kind is FieldKind.NAMESPACE else None
 
 
-def _around(operator: Operator, instant: str) -> list[str]:
+def _around(operator: Operator, instant: str) -> list[Condition]:
     """Return an instant of nine decimal places for a column with six: its microsecond is included."""
     if _INSTANT.fullmatch(instant) is None:
         return []
@@ -113,9 +127,8 @@ def _around(operator: Operator, instant: str) -> list[str]:
         end = begin + timedelta(microseconds=1)
     except (ValueError, OverflowError):
         return []
-    at_least = [f"ts >= {literal(begin)}"] if operator in (Operator.GT, Operator.GE, Operator.EQ) else []
-    at_most = [f"ts <= {literal(end)}"] if operator in (Operator.LT, Operator.LE, Operator.EQ) else []
-    return [*at_least, *at_most]
+    rules: list[Condition] = [("ts", ">=", begin)] if operator in (Operator.GT, Operator.GE, Operator.EQ) else []
+    return rules + ([("ts", "<=", end)] if operator in (Operator.LT, Operator.LE, Operator.EQ) else [])
 
 
 def selects(selection: EventSelection, entity_type: str, entity: str, revision: int, timestamp: str) -> bool:

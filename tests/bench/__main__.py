@@ -327,6 +327,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "lake-memory": lake.memory,
     "cold-first": cold_history.first_page,
     "cold-replay": cold_history.replays,
+    "lake-export": cold_history.exports,
     "compaction": compaction_load.while_compacting,
     "search-by-id": search_by_id.by_id,
     "search-in-process": search_by_id.in_process,

@@ -1,4 +1,4 @@
-"""Benchmarks of the lake's reading side: what the journal has trimmed is replayed, and how much Spark's work disturbs.
+"""Benchmarks of the lake's reading side: replays of what the journal has trimmed, and exports without Spark.
 
 A compacted lake of many events takes a minute to make. It stays in `.run/bench` for the next time; `make clean` removes it.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import shutil
 import statistics
@@ -16,6 +17,9 @@ import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
+
+import psutil
 
 from connectivity.store.store import Store
 from connectivity.subscriptions.feed import PageEnd
@@ -24,7 +28,7 @@ from mappings.ids import EntityId
 from mappings.model.signals import HistoryQuery
 from spark_store.journal.journal import Journal
 from spark_store.lake.history_reader import LakeHistory
-from spark_store.lake.tables import Lake
+from spark_store.lake.tables import EVENTS, Lake
 from tests.bench.harness import FULL, Scale, run, thing
 from tests.bench.long_journals import EVENTS_EACH, write_long_past
 from tests.bench.report import Figure
@@ -39,6 +43,7 @@ NEVER = "A"
 """After every timestamp."""
 
 CLIENTS = 50
+ROUNDS = 5
 
 
 def compacted(events: int) -> Path:
@@ -178,6 +183,76 @@ async def _replay_at_once(folder: Path, entities: int, each: int) -> float:
         begun = time.perf_counter()
         await asyncio.gather(*(replay_some() for _ in range(CLIENTS)))
         return CLIENTS * each / (time.perf_counter() - begun)
+
+
+def exports(_folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figure]:
+    """A thing's events, and all of a lake, from the command line, beside a read of the same rows into memory."""
+    events = events or scale.of(MILLION, 2 * EVENTS_EACH)
+    folder = compacted(events)
+    bare = _written(run_bare_export(folder), folder)
+    figures = []
+    for name, arguments in (("a thing", [str(thing(1))]), (_short(events), [])):
+        command = [sys.executable, "-m", "connectivity", "history", "export", *arguments, "--force", "--out"]
+        ours = [_written([*command, f"{folder / 'it'}{ending}"], folder) for ending in (".parquet", ".csv")]
+        lines = [_written([*command, str(folder / "it.jsonl")], folder) for _ in range(scale.of(ROUNDS, 1))]
+        first = statistics.median(it.first for it in lines)
+        figures.append(
+            Figure(
+                f"export without Spark: {name}, first event",
+                f"{first:.2f} s",
+                f"{bare.first:.2f} s (all rows in memory, sorted)",
+                "≤ 1 s",
+                first <= 1,
+                f"to the end: JSON lines {lines[0].end:.1f} s, Parquet {ours[0].end:.1f} s, CSV {ours[1].end:.1f} s "
+                f"(bare Parquet {bare.end:.1f} s); memory {max(it.memory for it in (*ours, *lines)) >> 20} MiB "
+                f"(bare {bare.memory >> 20} MiB)",
+            )
+        )
+    return figures
+
+
+_BARE_EXPORT = """
+import sys, deltalake, pyarrow.parquet as pq
+table = deltalake.DeltaTable(sys.argv[1]).to_pyarrow_table()
+table = table.sort_by([(name, "ascending") for name in ("entity", "entity_type", "revision")])
+pq.write_table(table, sys.argv[2], compression="zstd")
+"""
+
+
+def run_bare_export(folder: Path) -> list[str]:
+    return [sys.executable, "-c", _BARE_EXPORT, Lake(folder).path(EVENTS), str(folder / ".it.parquet.part")]
+
+
+class _Written(NamedTuple):
+    """Seconds from the process's start to its file's first rows and to its end; its most memory in bytes."""
+
+    first: float
+    end: float
+    memory: int
+
+
+def _written(command: list[str], folder: Path) -> _Written:
+    for old in folder.glob("*it.*"):
+        old.unlink()
+    begun, first, memory = time.perf_counter(), 0.0, 0
+    with psutil.Popen(
+        command, env={**os.environ, "CONNECTIVITY_DATA_DIR": str(folder)}, stdout=subprocess.DEVNULL
+    ) as it:
+        while it.poll() is None:
+            with contextlib.suppress(OSError, psutil.Error):
+                memory = max(memory, it.memory_info().rss)
+            if not first and any(_size(file) > len(b"PAR1") for file in folder.glob("*it.*")):
+                first = time.perf_counter() - begun
+            time.sleep(0.005)
+        assert it.wait() == 0
+    end = time.perf_counter() - begun
+    return _Written(first or end, end, memory)
+
+
+def _size(file: Path) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return file.stat().st_size
+    return 0
 
 
 def _short(events: int) -> str:

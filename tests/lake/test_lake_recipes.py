@@ -66,14 +66,12 @@ def test_the_lake_is_compared_with_the_journal_as_written(data_folder: DataFolde
         assert reader.follow("run-pipeline") == 2
 
 
-@pytest.mark.spark
-@pytest.mark.soak(shard="lake-processes")
-def test_events_are_exported_as_written(data_folder: DataFolder, tmp_path: Path, address: str) -> None:
+def test_events_are_exported_as_written_without_spark(data_folder: DataFolder, tmp_path: Path) -> None:
     fill(data_folder)
-    settings = {"data_dir": str(data_folder.folder), "spark": {"remote": address}}
+    settings = {"data_dir": str(data_folder.folder), "spark": {"mode": "off"}}
     (tmp_path / "settings.yaml").write_text(json.dumps(settings), encoding="utf-8")
     with follower(data_folder, tmp_path / "bin") as reader:
-        assert reader.follow("export-history") == 2
+        assert reader.follow("export-history") == 4
 
 
 @pytest.mark.spark

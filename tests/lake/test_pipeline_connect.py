@@ -26,9 +26,17 @@ ONE_THEN_NOTHING = Sql(
 )
 """A row at once, and minutes until the next."""
 
+EXPORT_WITH_SPARK = """
+from connectivity.cli.main import main
+from spark_store.queries import export
+
+export.MOST_ROWS = 0
+main()
+"""
+
 
 def exporting(data_folder: DataFolder, *arguments: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "connectivity", "history", "export", *map(str, arguments), "--json"]
+    command = [sys.executable, "-c", EXPORT_WITH_SPARK, "history", "export", *map(str, arguments), "--json"]
     return subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

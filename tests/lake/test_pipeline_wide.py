@@ -25,6 +25,7 @@ from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.query_jobs import OPERATION, end_abandoned_jobs
 from spark_store.pipeline.session import connect_port, java_pid
+from spark_store.queries import export as exports
 from spark_store.queries.export import Export
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, Tables
@@ -236,7 +237,13 @@ def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
 
     def exported(selection: EventSelection, **options: object) -> list[tuple[object, ...]]:
         export = Export(wide(data_folder, address), LONG, **options)  # type: ignore[arg-type]
-        export.run(selection, tmp_path / "it.parquet", force=True)
+        written = set()
+        for is_small in (True, False):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(exports, "reads_files", lambda *_, answer=is_small: answer)
+                export.run(selection, tmp_path / "it.parquet", force=True)
+            written.add((tmp_path / "it.parquet").read_bytes())
+        assert len(written) == 1, "the same with Spark and without"
         table = pq.read_table(tmp_path / "it.parquet")
         return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
 

@@ -20,6 +20,7 @@ from connectivity.maintenance.export import HistoryExport
 from mappings.ids import EntityId, EntityType
 from spark_store.journal.journal import Journal
 from tests.support.journal_entries import change
+from tests.support.lake.pipeline_tables import write_lake
 
 
 def run(*arguments: object) -> Result:
@@ -96,8 +97,17 @@ def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -
 
 
 @pytest.mark.extra("lake")
-def test_an_export_without_a_pipeline_ends_with_4_and_explains_the_fix(settings: Path, tmp_path: Path) -> None:
+def test_a_large_export_without_a_pipeline_ends_with_4_and_explains_the_fix(
+    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal.open(tmp_path / "journal.db")
+    journal.append([change(EntityId(EntityType.THING, "acme", "lamp"), 1)])
+    journal.close()
+    write_lake(tmp_path)
     out = tmp_path / "it.parquet"
+    assert json.loads(run("--out", out, "--json", "--settings", settings).stdout)["rows"] == 1
+    out.unlink()
+    monkeypatch.setattr("spark_store.queries.export.MOST_ROWS", 0)
     result = run("--out", out, "--settings", settings)
     assert (result.exit_code, result.stdout) == (4, "")
     assert "found no such file; start the service" in result.stderr

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import deltalake
 import pyarrow as pa
@@ -33,7 +34,8 @@ from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries import export as module
 from spark_store.queries import spark_query
-from spark_store.queries.export import SCHEMA, EventKey, Export, cuts, filter_rows, merge_ordered, newest, within
+from spark_store.queries.event_files import SCHEMA, EventKey, cuts
+from spark_store.queries.export import Export, filter_rows, merge_ordered, newest, within
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, reason_to_stop
 from tests.support.dice import dice
@@ -211,13 +213,14 @@ def exporting(
         last.append((after, upto))
         return wanted
 
-    def ask(_self: Export, text: str, _version: int, _deadline: float) -> Iterator[pa.Table]:
+    def ask(_self: object, text: str) -> Iterator[pa.Table]:
         if "count(*)" in text:
             return iter([pa.table({"n": [4], "size": [1]})])
         return answers.range(*last[-1])
 
+    monkeypatch.setattr(module, "MOST_ROWS", 0)
     monkeypatch.setattr(module, "within", bounded)
-    monkeypatch.setattr(Export, "_ask", ask)
+    monkeypatch.setattr(module._SparkEvents, "_ask", ask)
     return export, answers
 
 
@@ -303,6 +306,7 @@ def test_a_timeout_error_names_the_configured_limit_and_not_the_time_left(
 
     monkeypatch.setattr(SparkQueries, "run", late)
     monkeypatch.setattr(module, "newest", found)
+    monkeypatch.setattr(module, "MOST_ROWS", 0)
     with pytest.raises(QueryTimeout, match=r"the query did not end within 8 s, its limit"):
         Export(SparkQueries(lake, lambda: "sc://nowhere"), QueryLimits(8.0)).run(
             EventSelection(), tmp_path / "it.parquet"
@@ -312,15 +316,20 @@ def test_a_timeout_error_names_the_configured_limit_and_not_the_time_left(
 def test_an_export_leaves_out_erased_events_that_lake_and_journal_still_have(
     lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(_self: Export, text: str, version: int, _deadline: float) -> Iterator[pa.Table]:
-        events = deltalake.DeltaTable(lake.path(EVENTS), version)
-        yield pa.table(deltalake.QueryBuilder().register("events", events).execute(text).read_all())
+    def ask(events: Any, text: str) -> Iterator[pa.Table]:
+        table = deltalake.DeltaTable(lake.path(EVENTS), events.version)
+        yield pa.table(deltalake.QueryBuilder().register("events", table).execute(text).read_all())
 
     def exported() -> list[tuple[str, str, int]]:
-        Export(SparkQueries(lake, lambda: "sc://nowhere")).run(EventSelection(), tmp_path / "it.parquet", force=True)
-        return keys(iter([pq.read_table(tmp_path / "it.parquet")]))
+        export, found = Export(SparkQueries(lake, lambda: "sc://nowhere")), list[list[tuple[str, str, int]]]()
+        for most_rows in (0, 1_000_000):
+            monkeypatch.setattr(module, "MOST_ROWS", most_rows)
+            export.run(EventSelection(), tmp_path / "it.parquet", force=True)
+            found.append(keys(iter([pq.read_table(tmp_path / "it.parquet")])))
+        assert found[0] == found[1], "from the files as from Spark"
+        return found[0]
 
-    monkeypatch.setattr(Export, "_ask", ask)
+    monkeypatch.setattr(module._SparkEvents, "_ask", ask)
     everything = exported()
     assert len(everything) == 9
     with contextlib.closing(Journal.open(lake.journal)) as journal:
@@ -334,10 +343,13 @@ def test_an_export_leaves_out_erased_events_that_lake_and_journal_still_have(
     assert len(exported()) == 10, "what the lake has carried out is not asked about again"
 
 
-def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path: Path) -> None:
+def test_a_large_export_without_pipeline_is_refused_and_touches_nothing(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse() -> str:
         raise NoSparkQueries("off")
 
+    monkeypatch.setattr(module, "MOST_ROWS", 3)
     out = tmp_path / "it.parquet"
     with pytest.raises(NoSparkQueries):
         Export(SparkQueries(lake, refuse)).run(EventSelection(), out)
@@ -345,7 +357,12 @@ def test_an_export_that_cannot_be_asked_for_touches_nothing(lake: Lake, tmp_path
         Export(SparkQueries(lake, lambda: "sc://localhost:1/;token=x")).run(EventSelection(), out)
     with pytest.raises(OutputUnusable):
         Export(SparkQueries(lake, lambda: "")).run(EventSelection(), tmp_path)
-    assert not out.exists()
+    assert not list(tmp_path.glob("*it*"))
+    # The events of one entity are read from the files, however many rows these have.
+    found = Export(SparkQueries(lake, refuse)).run(EventSelection(entity=LAMP.id, entity_type="thing"), out)
+    assert (found.rows, found.first_revision, found.last_revision) == (5, 1, 5)
+    monkeypatch.setattr(module, "MOST_ROWS", 4)
+    assert Export(SparkQueries(lake, refuse)).run(EventSelection(), out, force=True).rows == 9
 
 
 def test_an_export_with_an_empty_lake_returns_the_journal_events(tmp_path: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
 
 from spark_store.errors import OutputUnusable, StoreUnavailable
-from spark_store.queries.export import ExportFile
+from spark_store.queries.export_file import ExportFile
 
 TABLE = pa.table({"n": [1, 2]})
 
@@ -52,6 +54,24 @@ def test_somebody_elses_file_that_came_meanwhile_is_left_alone(tmp_path: Path) -
     assert [it.read_text() for it in tmp_path.iterdir()] == ["theirs"]
 
 
+def test_the_ending_of_the_name_decides_the_format(tmp_path: Path) -> None:
+    at = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
+    table = pa.table({"ts": [at, at], "value": ['{"a":"x\\n "\r\n}', None], "path": ["/a,b", 'say "é"'], "n": [1, 2]})
+    for name in ("it.csv", "it.jsonl"):
+        with ExportFile.open(tmp_path / name, table.schema, force=False) as output:
+            output.write(table)
+            output.write(table.slice(1))
+            output.finish()
+    lines = (tmp_path / "it.jsonl").read_text().splitlines()
+    assert lines[1:] == ['{"ts":"2030-01-15T07:30:00.000000Z","value":null,"path":"say \\"é\\"","n":2}'] * 2
+    assert lines[0] == '{"ts":"2030-01-15T07:30:00.000000Z","value":{"a":"x\\n "  },"path":"/a,b","n":1}'
+    read = csv.read_csv(tmp_path / "it.csv", parse_options=csv.ParseOptions(newlines_in_values=True))
+    assert read.drop(["ts"]).to_pylist()[0] == {"value": '{"a":"x\\n "\r\n}', "path": "/a,b", "n": 1}
+    assert read["ts"].cast(pa.timestamp("us", "UTC")).to_pylist() == [at] * 3
+    with pytest.raises(OutputUnusable, match=r"expected a name that ends with one of \.parquet, \.csv, \.jsonl"):
+        write(tmp_path / "it.txt")
+
+
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutputUnusable, match=r"found no .*gone; create it"):
         write(tmp_path / "gone" / "it.parquet")
@@ -60,7 +80,7 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     with pytest.raises(OutputUnusable, match="expected a file that can be written"):
         write(Path("/proc/self/it.parquet"))
     with pytest.raises(OutputUnusable, match="expected a file that can be written"):
-        write(tmp_path / ("n" * 250))
+        write(tmp_path / f"{'n' * 250}.parquet")
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 from spark_store import rql
-from spark_store.queries.selection import EventSelection, condition, implied_conditions, matches, selects
+from spark_store.queries.selection import EventSelection, conditions, implied_conditions, matches, selects, sql
 from tests.support.table import each_row
 
 NOON = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -13,9 +13,9 @@ TEXT = "2030-01-15T12:00:00.000000Z"
 
 
 def test_a_condition_names_every_bound() -> None:
-    assert condition(EventSelection()) == "1 = 1"
+    assert sql(conditions(EventSelection())) == "1 = 1"
     berlin = NOON.astimezone(timezone(timedelta(hours=1)))
-    found = condition(EventSelection("acme:it's", "thing", "acme", 3, 9, NOON, berlin))
+    found = sql(conditions(EventSelection("acme:it's", "thing", "acme", 3, 9, NOON, berlin)))
     assert found.split(" AND ") == [
         r"(entity = 'acme:it\'s')",
         "(entity_type = 'thing')",
@@ -30,13 +30,13 @@ def test_a_condition_names_every_bound() -> None:
 @each_row(
     ("filter", "expected"),
     [
-        ('eq(thingId,"acme:a")', ["entity = 'acme:a'"]),
-        ('in(thingId,"acme:a","acme:b")', ["entity IN ('acme:a', 'acme:b')"]),
-        ('and(eq(namespace,"acme"),gt(_revision,5),eq(attributes/x,1))', ["namespace = 'acme'", "revision > 5"]),
-        (f'ge(_modified,"{TEXT}")', ["ts >= timestamp'2030-01-15T12:00:00+00:00'"]),
+        ('eq(thingId,"acme:a")', ["(entity = 'acme:a')"]),
+        ('in(thingId,"acme:a","acme:b")', ["(entity in ('acme:a', 'acme:b'))"]),
+        ('and(eq(namespace,"acme"),gt(_revision,5),eq(attributes/x,1))', ["(namespace = 'acme')", "(revision > 5)"]),
+        (f'ge(_modified,"{TEXT}")', ["(ts >= timestamp'2030-01-15T12:00:00+00:00')"]),
         (
             'eq(_modified,"2030-01-15T13:00:00.000000999+01:00")',
-            ["ts >= timestamp'2030-01-15T12:00:00+00:00'", "ts <= timestamp'2030-01-15T12:00:00.000001+00:00'"],
+            ["(ts >= timestamp'2030-01-15T12:00:00+00:00')", "(ts <= timestamp'2030-01-15T12:00:00.000001+00:00')"],
         ),
         # What a column cannot say, or not surely.
         ('or(eq(thingId,"acme:a"),eq(attributes/x,1))', []),
@@ -52,12 +52,12 @@ def test_a_condition_names_every_bound() -> None:
     ],
 )
 def test_a_filter_gives_the_column_conditions_that_it_implies(filter: str, expected: list[str]) -> None:
-    assert implied_conditions(rql.parse(filter)) == expected
+    assert [sql([rule]) for rule in implied_conditions(rql.parse(filter))] == expected
 
 
 def test_a_filter_means_things_alone() -> None:
     selection = EventSelection(predicate=rql.parse("exists(attributes/x)"))
-    assert condition(selection) == "(entity_type = 'thing')"
+    assert sql(conditions(selection)) == "(entity_type = 'thing')"
     assert selects(selection, "thing", "acme:a", 1, TEXT)
     assert not selects(selection, "policy", "acme:a", 1, TEXT)
 

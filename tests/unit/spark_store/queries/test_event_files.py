@@ -1,0 +1,170 @@
+"""Selected events read from the lake's files: all of them, in order, within a bound of memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from mappings.ids import namespace_of
+from mappings.timestamps import utc_text
+from spark_store import rql
+from spark_store.errors import QueryCancelled, ResultTooLarge, StoreUnavailable
+from spark_store.journal.erasure import Erasure
+from spark_store.lake.tables import EVENTS, Lake
+from spark_store.queries import event_files as module
+from spark_store.queries import export
+from spark_store.queries.event_files import ORDER, SCHEMA, EventFiles, EventKey
+from spark_store.queries.export import _in_parts
+from spark_store.queries.selection import EventSelection, conditions, selects
+from tests.support.dice import dice
+
+NOON = datetime(2030, 1, 15, 12, tzinfo=UTC)
+
+
+def row(seq: int, type: str, entity: str, revision: int, value: str | None = "1") -> dict[str, Any]:
+    at = NOON + timedelta(microseconds=250 * seq)
+    names = {"entity_type": type, "entity": entity, "namespace": namespace_of(entity)}
+    return {
+        **names,
+        "revision": revision,
+        "ts": at,
+        "action": "modified",
+        "path": "/",
+        "value": value,
+        "headers": "{}",
+        "seq": seq,
+    }
+
+
+def write(lake: Lake, rows: list[dict[str, Any]]) -> None:
+    deltalake.write_deltalake(lake.path(EVENTS), pa.Table.from_pylist(rows, SCHEMA), mode="append")
+
+
+def cut_times(lake: Lake) -> None:
+    """Cut the times of the log to milliseconds, as Spark writes them."""
+    for file in Path(lake.path(EVENTS), "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        for action in actions:
+            if "add" in action:
+                stats = json.loads(action["add"]["stats"])
+                for bounds in (stats["minValues"], stats["maxValues"]):
+                    bounds["ts"] = datetime.fromisoformat(bounds["ts"]).isoformat(timespec="milliseconds")[:23] + "Z"
+                action["add"]["stats"] = json.dumps(stats)
+        file.write_text("\n".join(map(json.dumps, actions)))
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """A lake of five files whose entities overlap; names need quoting, times differ by less than the log's."""
+    lake, random_source, seq = Lake(tmp_path), dice("event files"), 0
+    revisions: dict[tuple[str, str], int] = {}
+    for _ in range(5):
+        rows = []
+        for _ in range(30):
+            key = (
+                random_source.choice(["thing", "policy"]),
+                random_source.choice(["a:ä%20'$", "a:b", "b:a", "b:ü/", "c"]),
+            )
+            seq, revisions[key] = seq + 1, revisions.get(key, 0) + 1
+            rows.append(row(seq, *key, revisions[key]))
+        write(lake, rows)
+    cut_times(lake)
+    return lake
+
+
+def everything(lake: Lake) -> list[dict[str, Any]]:
+    rows = deltalake.DeltaTable(lake.path(EVENTS)).to_pyarrow_table().to_pylist()
+    return sorted(rows, key=lambda it: [it[name] for name in ORDER])
+
+
+def read(lake: Lake, selection: EventSelection, *erased: Erasure, part_bytes: int = 1 << 20) -> list[dict[str, Any]]:
+    files = EventFiles(
+        lake, deltalake.DeltaTable(lake.path(EVENTS)).version(), conditions(selection), erased, lambda: None
+    )
+    return [row for table in _in_parts(files, None, None, part_bytes) for row in table.to_pylist()]
+
+
+def test_every_selection_finds_the_events_that_it_selects_in_order(lake: Lake) -> None:
+    rows, random_source = everything(lake), dice("selections")
+    for _ in range(20):
+        entity, since, until = (
+            random_source.choice(rows),
+            *sorted(random_source.choices(rows, k=2), key=lambda it: it["seq"]),
+        )
+        options = {
+            "entity": entity["entity"],
+            "entity_type": entity["entity_type"],
+            "namespace": entity["namespace"],
+            "first": entity["revision"],
+            "last": entity["revision"],
+            "since": since["ts"],
+            "until": until["ts"],
+        }
+        chosen = {name: options[name] for name in random_source.sample(sorted(options), random_source.randint(0, 3))}
+        selection = EventSelection(**chosen)
+        expected = [
+            it for it in rows if selects(selection, it["entity_type"], it["entity"], it["revision"], utc_text(it["ts"]))
+        ]
+        assert read(lake, selection, part_bytes=random_source.choice([512, 4096, 1 << 20])) == expected, selection
+
+
+def test_conditions_that_a_filter_implies_leave_files_out(lake: Lake) -> None:
+    write(lake, [row(1000, "thing", "z:z", 1)])
+    chosen = EventSelection(predicate=rql.parse('and(in(thingId,"z:z","z:y"),exists(attributes/x))'))
+    files = EventFiles(lake, 5, conditions(chosen), (), lambda: None)
+    assert files.rows == 1
+    assert [it["entity"] for it in read(lake, chosen)] == ["z:z"]
+    assert EventFiles(lake, 5, conditions(EventSelection()), (), lambda: None).rows == 151
+
+
+def test_erased_events_are_left_out(lake: Lake) -> None:
+    erased = Erasure(1, "thing", "b:a", 100, "", "", None, None)
+    expected = [
+        it for it in everything(lake) if (it["entity"], it["entity_type"]) != ("b:a", "thing") or it["seq"] > 100
+    ]
+    assert read(lake, EventSelection(), erased) == expected
+    assert len(expected) < 150
+
+
+def test_the_first_time_of_all_is_a_bound_like_any_other(lake: Lake) -> None:
+    assert len(read(lake, EventSelection(since=datetime.min.replace(tzinfo=UTC)))) == 150
+
+
+def test_large_events_are_read_in_parts_within_the_bound(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 201)])
+    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(export, "_SMALLEST_PART", 100)
+    whole, held = everything(lake), []
+
+    def tables() -> Iterator[pa.Table]:
+        files = EventFiles(lake, 5, [], (), lambda: None)
+        for table in _in_parts(files, None, None, 10_000):
+            held.append(table.nbytes)
+            yield table
+
+    assert [it for table in tables() for it in table.to_pylist()] == whole
+    assert max(held) <= 20_000
+    with pytest.raises(ResultTooLarge, match="found events of more than"):
+        list(EventFiles(lake, 5, [], (), lambda: None).read(None, EventKey("z", "z", 1)))
+
+
+def test_an_export_is_stopped_between_two_slices(lake: Lake) -> None:
+    def stop() -> None:
+        raise QueryCancelled("the query was cancelled")
+
+    with pytest.raises(QueryCancelled):
+        list(EventFiles(lake, 4, [], (), stop).read(None, None))
+
+
+def test_a_file_that_is_gone_is_an_error(lake: Lake) -> None:
+    files = EventFiles(lake, 4, [], (), lambda: None)
+    next(Path(lake.path(EVENTS)).glob("*.parquet")).unlink()
+    with pytest.raises(StoreUnavailable):
+        list(files.read(None, None))
