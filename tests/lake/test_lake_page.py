@@ -103,4 +103,9 @@ def test_every_example_on_the_page_returns_the_documented_result(
         "acme.site:lamp-1": '{"n":4}',
         "acme.site:lamp-2": '{"n":4}',
     }
+    assert found["changes"].select("entity", "changes").rows() == [
+        (f"acme.site:lamp-{number}", 4) for number in range(3)
+    ]
+    assert sorted(found["as_it_was"]["seq"]) == [1, 2, 3, 4, 5, 6]
+    assert [(row["revision"], row["value"]) for row in found["before_ten"].to_dicts()] == [(2, '{"n":2}')] * 3
     assert (found["version"], found["rows"]) == (DeltaTable(str(data_folder.lake.folder / "events")).version(), 12)

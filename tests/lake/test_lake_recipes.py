@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -17,11 +19,12 @@ from connectivity.cli.main import app
 from connectivity.config.settings import Settings
 from connectivity.maintenance import pipeline_process
 from mappings.model.signals import Event
+from spark_store.journal.reader import JournalReader
 from spark_store.pipeline import __main__ as pipeline
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
-from tests.support.lake.pipeline_process import DataFolder, lamp
-from tests.support.lake.pipeline_tables import write_lake
+from tests.support.lake.pipeline_process import DataFolder, counted, lamp
+from tests.support.lake.pipeline_tables import add_events, event_row, write_lake
 from tests.support.markdown import blocks
 from tests.support.recipe import HOW_TO, Follower, commands, is_shown, programs
 
@@ -47,7 +50,12 @@ def follower(folder: DataFolder, bin_folder: Path) -> Follower:
     """A reader in the folder that has `data`."""
     variables = {**os.environ, "PATH": f"{programs(bin_folder, '', 0)}:{os.environ['PATH']}"}
     places = {"data/lake": str(folder.lake.folder)}
-    return Follower(folder.folder.parent, variables, places, {"pip install duckdb deltalake": installed})
+    return Follower(
+        folder.folder.parent,
+        variables,
+        places,
+        {"pip install duckdb deltalake": installed, "pip install deltalake": installed},
+    )
 
 
 @pytest.mark.spark
@@ -56,6 +64,18 @@ def test_the_lake_is_queried_with_duckdb_as_written(data_folder: DataFolder, tmp
     fill(data_folder)
     with follower(data_folder, tmp_path / "bin") as reader:
         assert reader.follow("query-lake-duckdb") == 4
+
+
+def test_a_job_follows_new_events_as_written(data_folder: DataFolder, tmp_path: Path) -> None:
+    fill(data_folder)
+    with follower(data_folder, tmp_path / "bin") as reader:
+        assert reader.follow("follow-lake") == 5
+        data_folder.append([counted(lamp(1), 5), counted(lamp(2), 5)])
+        with JournalReader.open(data_folder.lake.journal) as journal_reader:
+            add_events(data_folder.folder, map(event_row, journal_reader.entries(9, 10)), 10)
+        command = [sys.executable, "follow.py"]
+        found = subprocess.run(command, cwd=data_folder.folder.parent, capture_output=True, text=True, check=True)
+    assert [line.split()[:2] for line in found.stdout.splitlines()] == [["9", lamp(1).id], ["10", lamp(2).id]]
 
 
 @pytest.mark.spark

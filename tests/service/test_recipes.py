@@ -117,7 +117,14 @@ def test_every_guide_with_commands_is_followed_by_a_test() -> None:
         "restore",
         "upgrade",
     }
-    elsewhere = {"query-lake-duckdb", "run-pipeline", "limit-history", "export-history", "manage-connections"}
+    elsewhere = {
+        "query-lake-duckdb",
+        "follow-lake",
+        "run-pipeline",
+        "limit-history",
+        "export-history",
+        "manage-connections",
+    }
     needs_a_platform = {"deploying", "docker", "kubernetes"}
     pages = {file.stem for file in HOW_TO.glob("*.md") if "```console" in file.read_text(encoding="utf-8")}
     assert pages - {"operating"} == here | elsewhere | needs_a_platform

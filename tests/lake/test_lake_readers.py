@@ -1,0 +1,92 @@
+"""Other readers of a lake that the pipeline writes meanwhile: DuckDB, pandas, Polars, Spark, and jobs that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import polars as pl
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from spark_store.lake.tables import EVENTS
+from spark_store.pipeline import table_maintenance
+from spark_store.pipeline.tables import LakeWriter
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
+from tests.support.markdown import blocks
+from tests.support.recipe import HOW_TO
+
+pytestmark = pytest.mark.spark
+
+EACH = 10
+
+
+def in_duckdb(path: str) -> list[int]:
+    events = DeltaTable(path).to_pyarrow_dataset()
+    return [seq for (seq,) in duckdb.connect().from_arrow(events).project("seq").fetchall()]
+
+
+READERS: Mapping[str, Callable[[str], list[int]]] = {
+    "DuckDB": in_duckdb,
+    "pandas": lambda path: DeltaTable(path).to_pandas(columns=["seq"])["seq"].tolist(),
+    "Polars": lambda path: pl.scan_delta(path).select("seq").collect()["seq"].to_list(),
+}
+
+
+@pytest.mark.slow(reason="four readers take turns while the pipeline writes")
+def test_every_reader_finds_all_events_up_to_one_while_they_are_written_and_compacted(
+    spark: SparkSession, data_folder: DataFolder
+) -> None:
+    path, lake = data_folder.lake.path(EVENTS), LakeWriter.of(spark, data_folder.folder)
+
+    def in_spark(path: str) -> list[int]:
+        return [row.seq for row in spark.read.format("delta").load(path).select("seq").collect()]
+
+    def add() -> None:
+        data_folder.write(EACH)
+        take_all(spark, data_folder)
+
+    def write() -> None:
+        add()
+        spark.sql(f"OPTIMIZE {lake.name(EVENTS)}").collect()
+        add()
+
+    readers: dict[str, Callable[[str], list[int]]] = {**READERS, "Spark": in_spark}
+    before = dict.fromkeys(readers, 0)
+    add()
+    with ThreadPoolExecutor() as threads:
+        writing = threads.submit(write)
+        while not writing.done():
+            for name, read in readers.items():
+                seqs = sorted(read(path))
+                assert seqs == list(range(1, len(seqs) + 1)), name
+                assert len(seqs) >= before[name], name
+                before[name] = len(seqs)
+        writing.result(WITHIN)
+    assert {len(read(path)) for read in readers.values()} == {3 * EACH}
+
+
+def test_a_spark_job_follows_new_events_over_compaction_and_retention_as_written(
+    spark: SparkSession, data_folder: DataFolder, tmp_path: Path
+) -> None:
+    """The session is that of the tests."""
+    (program,) = (block.text for block in blocks(HOW_TO / "follow-lake.md") if block.title == "stream.py")
+    for shown, real in {"data/lake": str(data_folder.lake.folder), '"copy': f'"{tmp_path}/copy'}.items():
+        assert shown in program
+        program = program.replace(shown, real)
+
+    def follow() -> list[int]:
+        exec(compile(program, "stream.py", "exec"), {})
+        return sorted(row.seq for row in spark.read.parquet(f"{tmp_path}/copy").select("seq").collect())
+
+    data_folder.write(8)
+    take_all(spark, data_folder)
+    assert follow() == list(range(1, 9))
+    data_folder.write(2)
+    take_all(spark, data_folder)
+    table_maintenance.optimize(LakeWriter.of(spark, data_folder.folder))
+    spark.sql(f"DELETE FROM delta.`{data_folder.lake.path(EVENTS)}` WHERE revision = 1").collect()
+    assert follow() == list(range(1, 11)), "each event once, though files were rewritten"
