@@ -1,7 +1,7 @@
 """Rebuilds the table `latest` from the lake's events, the journal's states, and the search index.
 
 A pipeline process rebuilds the table; the rest happens here while no service runs: this process holds the data folder's
-lock. An interrupted rebuild continues when it is started again. A running service can rebuild the index alone.
+lock. An interrupted rebuild is repeated. A running service can rebuild the index alone.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rebuild(
                 # The pipeline reads the journal's erasures, and cannot migrate an older file.
                 Journal.open(lake.journal).close()
             if only is RebuildPart.LATEST or (only is None and lake.has(EVENTS)):
-                _rebuild_latest(settings, outcome, tell)
+                _rebuild_latest(settings, outcome)
             if only is RebuildPart.INDEX:
                 outcome.changed[only.value] = {"indexed": rebuild_index(lake)}
             elif only is not RebuildPart.LATEST and outcome.exit_code == 0:
@@ -88,7 +88,7 @@ def _request_index_rebuild(settings: Settings, outcome: RebuildOutcome) -> Rebui
     return outcome
 
 
-def _rebuild_latest(settings: Settings, outcome: RebuildOutcome, tell: Callable[[str], None]) -> None:
+def _rebuild_latest(settings: Settings, outcome: RebuildOutcome) -> None:
     last = "it had no output"
     with subprocess.Popen(
         command(settings, "rebuild", "--with-parent"),
@@ -103,8 +103,6 @@ def _rebuild_latest(settings: Settings, outcome: RebuildOutcome, tell: Callable[
         for line in process.stdout:
             said = parse_event(line) or {}
             match said.pop("event", None):
-                case "part rebuilt":
-                    tell(f"latest: part {said['part']} of {said['parts']}")
                 case "rebuilt":
                     outcome.changed[RebuildPart.LATEST.value] = said
                 case "failed":

@@ -18,7 +18,6 @@ from mappings.timestamps import utc_text
 from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake.reader import CHECKED, open_table
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
-from spark_store.sql import literal
 
 _BATCH_ROWS = 1_000
 _AHEAD = 1
@@ -34,12 +33,6 @@ class EntityRange(NamedTuple):
     first: str | None
     end: str | None
 
-    def condition(self) -> str:
-        """Return the condition in SQL."""
-        bounds = [f"entity >= {literal(self.first)}"] if self.first is not None else []
-        bounds += [f"entity < {literal(self.end)}"] if self.end is not None else []
-        return " AND ".join(bounds) or "true"
-
 
 class MemoryBound(NamedTuple):
     """How many events, and bytes of their values and headers, may be in memory at once."""
@@ -53,40 +46,6 @@ UNBOUND = MemoryBound(1 << 40, 1 << 60)
 
 class MemoryBoundExceeded(Exception):
     """The requested rows exceed the bound of memory."""
-
-
-def version(place: Lake, table: Table) -> int:
-    """The number of the table's newest version. Raises StoreUnavailable, LakeUnfit."""
-    with open_table(place, table) as delta:
-        return delta.version()
-
-
-def parts(place: Lake, rows: int) -> list[EntityRange]:
-    """Return parts of all entities with about that many events each, by the files' statistics."""
-    if not place.has(EVENTS):
-        return [EntityRange(None, None)]
-    with open_table(place, EVENTS) as delta:
-        files = delta.get_add_actions(flatten=True)
-        names = files.schema.names
-        if "min.entity" not in names or "num_records" not in names:
-            return [EntityRange(None, None)]
-        known = zip(files["min.entity"].to_pylist(), files["num_records"].to_pylist(), strict=True)
-        return split_ranges([(first, number) for first, number in known if first is not None and number], rows)
-
-
-def split_ranges(files: Sequence[tuple[str, int]], rows: int) -> list[EntityRange]:
-    """Parts without hole or overlap, from where files begin and how many rows they have.
-
-    A file is never cut.
-    """
-    edges: list[str] = []
-    collected = 0
-    for first, number in sorted(files):
-        if collected >= rows and first > (edges[-1] if edges else ""):
-            edges.append(first)
-            collected = 0
-        collected += number
-    return [EntityRange(first, end) for first, end in zip([None, *edges], [*edges, None], strict=True)]
 
 
 def snapshots(place: Lake) -> Iterator[EntityState]:

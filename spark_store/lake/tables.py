@@ -194,11 +194,6 @@ class Lake:
         return self.pipeline / "verify.json"
 
     @property
-    def rebuild(self) -> Path:
-        """The folder of an unfinished rebuild."""
-        return self.pipeline / "rebuild"
-
-    @property
     def scratch(self) -> Path:
         """Temporary files of Spark (see `spark_store.pipeline.session`)."""
         return self.pipeline / "tmp"

@@ -160,14 +160,14 @@ class _Copying:
                 self._file(source / _LOG, target / _LOG, earlier and earlier / _LOG, name)
             except FileNotFoundError as error:
                 raise _FileDisappeared(f"{error.filename} is gone") from error
-        from spark_store.lake.reader import files
-        from spark_store.lake.rows import version
+        from spark_store.lake.reader import files_of_version
 
-        for name, size in files(self._target, table).items():
+        version, files = files_of_version(self._target, table)
+        for name, size in files.items():
             found = target / name
             if not found.is_file() or found.stat().st_size != size:
                 raise _FileDisappeared(f"{source / name} is gone")
-        return version(self._target, table)
+        return version
 
     def _file(self, source: Path, target: Path, earlier: Path | None, name: str) -> None:
         """Copy or link a file. Raises FileNotFoundError, OSError."""

@@ -270,7 +270,7 @@ def _rebuild(given: argparse.Namespace) -> int:
     from spark_store.pipeline.rebuild import rebuild_latest
 
     with _target(given) as target:
-        rebuilt = rebuild_latest(target, say)
+        rebuilt = rebuild_latest(target)
     say("rebuilt", **asdict(rebuilt))
     return 0
 

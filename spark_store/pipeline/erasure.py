@@ -3,9 +3,9 @@
 The journal is erased first (`spark_store.journal.erasure`), so nothing can arrive again. Rows up to the record's event
 number are deleted; later ones stay. Then every file that no table needs is removed, whatever its age (Delta's VACUUM would
 keep files that seem to be of the future), every part of a log before a new checkpoint, since statistics have the first and
-the last ID of each file, and what interrupted commands left. Readers of older versions must open the table again. At last
-Spark deletes shuffle files. All of it may be repeated. Each table's log gets the ID of the erasure, so that a table restored
-from a backup is erased again. Nothing else writes the tables meanwhile.
+the last ID of each file, and what an interrupted comparison left. Readers of older versions must open the table again.
+At last Spark deletes shuffle files. All of it may be repeated. Each table's log gets the ID of the erasure, so that a table
+restored from a backup is erased again. Nothing else writes the tables meanwhile.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from spark_store.journal.erasure import Erasure
 from spark_store.lake import durability, reader
 from spark_store.lake.durability import shorten_log
 from spark_store.lake.tables import ERASURES, TABLES, Lake, Table
-from spark_store.pipeline import rebuild
 from spark_store.pipeline.session import drop_shuffles
 from spark_store.pipeline.tables import LakeWriter, append_once, delete_rows, write_checkpoint
 
@@ -36,8 +35,7 @@ def finished_erasures(erasures: Sequence[Erasure]) -> list[Erasure]:
 
 
 def erase(target: LakeWriter, erasures: Sequence[Erasure]) -> None:
-    """Delete the rows, what interrupted commands left, and unneeded files; then note it in every table."""
-    rebuild.discard(target.lake)
+    """Delete the rows, the progress of a comparison, and unneeded files; then note it in every table."""
     target.lake.progress_file.unlink(missing_ok=True)
     last = {(it.entity_type, it.entity): it.seq for it in erasures}
     gone = target.spark.createDataFrame([(*key, seq) for key, seq in last.items()], _GONE)

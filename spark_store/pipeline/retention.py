@@ -12,32 +12,24 @@ repeated by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.ids import namespace_of
-from mappings.json_values import decode_state
-from mappings.model.signals import Event
-from spark_store.history.replay import StateFold, state_text
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.pipeline import snapshots
+from spark_store.pipeline.folding import folded_states, with_ground
 from spark_store.pipeline.snapshots import KEY
 from spark_store.pipeline.tables import LakeWriter, delete_rows
-from spark_store.records import SPARK_FORMAT, Snapshot, entity_of
+from spark_store.records import SPARK_FORMAT
 from spark_store.sql import literal
-
-_ARROW = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.string(), "boolean": pa.bool_()}
-_FOLDED_SCHEMA = pa.schema([(column.name, _ARROW[column.type]) for column in SNAPSHOTS.columns])
-_FOLDED = SNAPSHOTS.ddl.replace("TIMESTAMP", "STRING")
-"""Rows of snapshots, times as text."""
 
 Firsts = Mapping[timedelta, int | None]
 """By age: the least number of a younger event of the lake; None if there is none."""
@@ -232,7 +224,8 @@ def _missing_snapshots(target: LakeWriter, boundaries: DataFrame) -> DataFrame:
         .join(above, KEY, "left")
         .where("revision <= boundary AND revision > coalesce(base, 0)")
     )
-    return at_boundary.unionByName(fold_snapshots(events.select(*EVENTS.column_names), bases)).unionByName(streams)
+    folded = with_ground(folded_states(events, bases)).select(*SNAPSHOTS.column_names)
+    return at_boundary.unionByName(folded).unionByName(streams)
 
 
 def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataFrame:
@@ -247,62 +240,3 @@ def _of_streams(events: DataFrame, within: DataFrame, bases: DataFrame) -> DataF
         "state": sql.lit("{}"),
     }
     return last.withColumns(made).select(*SNAPSHOTS.column_names)
-
-
-def fold_snapshots(events: DataFrame, bases: DataFrame) -> DataFrame:
-    """Return rows of `snapshots`: the state of each entity after its `events`.
-
-    They follow its row in `bases`, if it has one.
-    """
-    written = events.withColumn("ts", sql.date_format("ts", SPARK_FORMAT))
-    based = bases.withColumns({name: sql.date_format(name, SPARK_FORMAT) for name in ("created", "modified")})
-    rows = (
-        written.groupBy(*KEY)
-        .cogroup(based.groupBy(*KEY))
-        .applyInArrow(_fold_tables, _FOLDED)
-        .withColumns({name: sql.col(name).cast("timestamp") for name in ("created", "modified")})
-    )
-    return rows.select(*SNAPSHOTS.column_names)
-
-
-def _fold_tables(events: pa.Table, bases: pa.Table) -> pa.Table:
-    """Fold one entity. Called by Spark's workers."""
-    base = next(iter(bases.to_pylist()), None)
-    found = fold(base, sorted(events.to_pylist(), key=lambda row: int(row["revision"])))
-    return pa.Table.from_pylist([found] if found is not None else [], schema=_FOLDED_SCHEMA)
-
-
-def fold(base: Mapping[str, Any] | None, events: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the row of `snapshots` after `events` (ascending rows of `events`), times as text.
-
-    None if earlier events are missing.
-    """
-    folding, last = StateFold(), base
-    if base is not None:
-        folding.known(_snapshot(base))
-    for last in events:
-        folding.event(_event(last))
-    snapshot = folding.snapshot
-    if snapshot is None or last is None:
-        return None
-    state = state_text(snapshot)
-    return {
-        **{name: last[name] for name in ("entity_type", "entity", "namespace", "revision", "seq")},
-        "policy_id": snapshot.policy,
-        "created": snapshot.created,
-        "modified": snapshot.modified,
-        "deleted": snapshot.is_deleted,
-        "state": None if state is None else state.decode(),
-    }
-
-
-def _snapshot(row: Mapping[str, Any]) -> Snapshot:
-    state = None if row["state"] is None else decode_state(row["state"])
-    entity = entity_of(row["entity_type"], row["entity"])
-    return Snapshot(entity, int(row["revision"]), row["created"], row["modified"], state, row["policy_id"])
-
-
-def _event(row: Mapping[str, Any]) -> Event:
-    value = None if row["value"] is None else row["value"].encode()
-    entity = entity_of(row["entity_type"], row["entity"])
-    return Event(entity, int(row["revision"]), row["ts"], row["action"], row["path"], value, row["headers"].encode())

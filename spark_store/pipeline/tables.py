@@ -46,8 +46,8 @@ def event_rows(entries: DataFrame) -> DataFrame:
     return rows.sortWithinPartitions("entity", "revision").select(*EVENTS.column_names)
 
 
-def latest_rows(states: DataFrame) -> DataFrame:
-    """States of entities as rows of `latest`."""
+def latest_rows(states: DataFrame, *others: str) -> DataFrame:
+    """States of entities as rows of `latest`, with other columns."""
     is_deleted = sql.col("state").isNull()
     return states.select(
         "entity_type",
@@ -61,7 +61,8 @@ def latest_rows(states: DataFrame) -> DataFrame:
         sql.col("modified").cast("timestamp").alias("modified"),
         is_deleted.alias("deleted"),
         "state",
-    ).select(*LATEST.column_names)
+        *others,
+    ).select(*LATEST.column_names, *others)
 
 
 def _namespace(entity: Expression) -> Expression:

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from connectivity.maintenance.erasure import erase_offline
@@ -27,7 +26,6 @@ from spark_store.lake.tables import ERASURES, EVENTS, FULL_SNAPSHOTS, LATEST, SN
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import erasure, snapshots, table_maintenance
 from spark_store.pipeline.erasure import finished_erasures
-from spark_store.pipeline.rebuild import RebuildProgress
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import change, event, timestamp
@@ -164,14 +162,6 @@ def test_a_file_that_cannot_be_removed_raises_an_error(call: str, place: Lake, m
         erasure.clean(place, versions(place))
 
 
-def interrupted_rebuild(data_folder: DataFolder) -> None:
-    """What one leaves that was killed after a part: whole states, beside the lake."""
-    made = DeltaTable(data_folder.lake.path(LATEST)).to_pyarrow_table()
-    uncompressed = WriterProperties(compression="UNCOMPRESSED")
-    write_deltalake(str(data_folder.lake.rebuild / "latest"), made, writer_properties=uncompressed)
-    (data_folder.lake.rebuild / "progress.json").write_bytes(msgspec.json.encode(RebuildProgress(1, 1, [], 1)))
-
-
 def marked(data_folder: DataFolder) -> list[str]:
     """The files that hold the mark, as it is or in a compressed column that a reader would show."""
     plain = [
@@ -241,7 +231,6 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             assert snapshots.take(target, 4) >= 1
             assert snapshots.take_full_snapshot(target, read_watermark(data_folder.lake.watermark).seq) >= 4
         table_maintenance.optimize(target)
-        interrupted_rebuild(data_folder)
         assert any("rebuild" in name for name in marked(data_folder)), "the search goes over all of the folder"
         newest = max(row["revision"] for row in data_folder.table(EVENTS) if row["entity"] == str(lamp(9)))
         data_folder.append([secret(newest + 1)])

@@ -19,7 +19,6 @@ from spark_store.pipeline.retention import (
     DeletedEvents,
     RetentionRule,
     RetentionRules,
-    fold,
     forget,
     preview,
     trusted_time,
@@ -73,48 +72,6 @@ def test_a_namespace_of_its_own_is_outside_the_default() -> None:
     )
     assert RetentionRules.of({}).is_forever
     assert not RetentionRules.of(rules).is_forever
-
-
-def row(
-    revision: int, value: str | None = "1", action: str = "modified", path: str = "/attributes/n"
-) -> dict[str, Any]:
-    """A row of `events` of one lamp."""
-    return {
-        "entity_type": "thing", "entity": "acme:lamp", "namespace": "acme", "revision": revision,
-        "ts": timestamp(revision), "action": action, "path": path, "value": value, "headers": "{}", "seq": revision + 50,
-    }  # fmt: skip
-
-
-def test_folding_continues_from_a_snapshot_and_ends_where_something_is_missing() -> None:
-    created = row(1, '{"policyId":"acme:pol","attributes":{"big":9007199254740993}}', "created", "/")
-    first = fold(None, [created, row(2)])
-    assert first == {
-        "entity_type": "thing", "entity": "acme:lamp", "namespace": "acme", "revision": 2, "seq": 52,
-        "policy_id": "acme:pol", "created": timestamp(1), "modified": timestamp(2), "deleted": False,
-        "state": '{"policyId":"acme:pol","attributes":{"big":9007199254740993,"n":1}}',
-    }  # fmt: skip
-    gone = fold(first, [row(3, None, "deleted", "/")])
-    assert gone is not None
-    assert (gone["revision"], gone["deleted"], gone["state"], gone["policy_id"]) == (3, True, None, "acme:pol")
-    assert fold(first, []) == first
-    assert fold(None, [row(2)]) is None, "the first event is not there"
-    assert fold(first, [row(3), row(5)]) is None
-    assert fold(None, []) is None
-
-
-def test_a_snapshot_that_replaces_events_keeps_their_metadata() -> None:
-    said = {"headers": '{"_metadata":[["/attributes/n/unit","kg"]]}'}
-    created = row(1, '{"attributes":{"n":1}}', "created", "/")
-    made = fold(None, [created | said, row(2)])
-    assert made is not None
-    assert made["state"] == '{"attributes":{"n":1},"_metadata":{"attributes":{"n":{"unit":"kg"}}}}'
-
-
-def test_a_creation_needs_nothing_before_it() -> None:
-    """An entity that was erased and made again: what is left of it begins with a creation."""
-    made = fold(None, [row(7, '{"attributes":{"n":5}}', "created", "/"), row(8)])
-    assert made is not None
-    assert (made["revision"], made["state"], made["created"]) == (8, '{"attributes":{"n":1}}', timestamp(7))
 
 
 def test_a_lake_without_new_events_deletes_no_events() -> None:

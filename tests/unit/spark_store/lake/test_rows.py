@@ -11,7 +11,7 @@ from spark_store.errors import StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows as lake_rows
 from spark_store.lake.reader import open_table
-from spark_store.lake.rows import EntityRange, MemoryBound, MemoryBoundExceeded, split_ranges
+from spark_store.lake.rows import EntityRange, MemoryBound, MemoryBoundExceeded
 from spark_store.lake.tables import EVENTS, Lake
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.pipeline_tables import write_events, write_lake
@@ -98,33 +98,10 @@ def test_a_part_is_all_of_its_entities(data_folder: DataFolder) -> None:
     assert len(list(lake_rows.states_in(data_folder.lake, part))) == 2
     assert len(lake_rows.events_of(data_folder.lake, EntityRange(None, None))) == 48
     assert len(list(lake_rows.states_in(data_folder.lake, EntityRange("acme.site:lamp-7", None)))) == 2
-    assert lake_rows.parts(data_folder.lake, 10) == [EntityRange(None, None)], "one file is never cut"
-
-
-@pytest.mark.parametrize(
-    ("files", "rows", "expected"),
-    [
-        ([], 10, [(None, None)]),
-        ([("b", 10), ("a", 10), ("c", 10)], 10, [(None, "b"), ("b", "c"), ("c", None)]),
-        ([("a", 10), ("b", 10), ("c", 10)], 15, [(None, "c"), ("c", None)]),
-        # Files that are not in order of entities all begin alike.
-        ([("a", 10), ("a", 10), ("a", 10)], 10, [(None, "a"), ("a", None)]),
-    ],
-)
-def test_parts_have_neither_hole_nor_overlap(
-    files: list[tuple[str, int]], rows: int, expected: list[tuple[str | None, str | None]]
-) -> None:
-    assert split_ranges(files, rows) == expected
-
-
-def test_a_part_is_said_in_sql() -> None:
-    assert EntityRange(None, None).condition() == "true"
-    assert EntityRange("it's", "b\\").condition() == "entity >= 'it\\'s' AND entity < 'b\\\\'"
 
 
 def test_a_table_that_is_not_there(tmp_path: Path) -> None:
     place = Lake(tmp_path)
     assert not place.has(EVENTS)
-    assert lake_rows.parts(place, 1) == [EntityRange(None, None)]
     with pytest.raises(StoreUnavailable, match="expected a Delta table"):
-        lake_rows.version(place, EVENTS)
+        lake_rows.events_of(place, [])
