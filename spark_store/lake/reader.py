@@ -195,14 +195,6 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
     return found
 
 
-def has_gaps(lake: Lake, table: Table, column: str) -> bool:
-    """Whether a row lacks a column that was added later. Raises StoreUnavailable."""
-    with open_table(lake, table) as delta:
-        # Not by a filter: files without the column would be skipped for lack of statistics.
-        batches = delta.to_pyarrow_dataset().to_batches(columns=[column], fragment_scan_options=CHECKED)
-        return any(batch.column(0).null_count for batch in batches)
-
-
 def has_cut_statistics(lake: Lake, table: Table) -> bool:
     """Whether a file's greatest ID is cut in the log. Raises StoreUnavailable, LakeUnfit."""
     with open_table(lake, table) as delta:

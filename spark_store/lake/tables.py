@@ -26,12 +26,11 @@ ERASURES = "erasure"
 
 
 class Column(NamedTuple):
-    """A column: name, type in SQL, description. `is_added`: tables of earlier versions do not have it."""
+    """A column: name, type in SQL, description."""
 
     name: str
     type: str
     meaning: str
-    is_added: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ _STATE = (
     *_ENTITY,
     Column("policy_id", "string", "the ID of the policy; null without one"),
     Column("revision", "long", "the revision of the newest event"),
-    Column("seq", "long", "the number of the newest event within the journal", is_added=True),
+    Column("seq", "long", "the number of the newest event within the journal"),
     Column("created", "timestamp", "the time of creation"),
     Column("modified", "timestamp", "the time of the last change"),
     Column("deleted", "boolean", "whether the entity is deleted"),

@@ -180,8 +180,7 @@ class PipelineLoop:
             self._note("retention", None)
         self._newest_snapshot = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
         with JournalReader.open(target.lake.journal) as journal_reader:
-            newest, appended = journal_reader.newest(), tables.last_appended(target)
-            merged = 0 if reader.has_gaps(target.lake, LATEST, "seq") else tables.last_merged(target)
+            newest, appended, merged = journal_reader.newest(), tables.last_appended(target), tables.last_merged(target)
             tables.check_same_journal(target, journal_reader, appended)
             self._step_back(min(appended, merged))
             # Read last: nothing above the watermark is trimmed from now on.

@@ -2,14 +2,12 @@
 
 An append has the number of its last event in the table's log (`txnVersion`), and is done only if the table ends right
 before its first one. A merge writes only newer rows; it has the number too, if it is above the one in the log, and is done
-in any case. So nothing is there twice, and the tables know their positions, also after a restore. A table of an earlier
-version gets the added columns; a merge fills them.
+in any case. So nothing is there twice, and the tables know their positions, also after a restore.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -23,7 +21,7 @@ from pyspark.sql import functions as sql
 from spark_store.errors import LakeBusy, LakeUnfit, StoreUnavailable
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
-from spark_store.lake.tables import APP, EVENTS, LATEST, TABLES, Column, Lake, Table
+from spark_store.lake.tables import APP, EVENTS, LATEST, TABLES, Lake, Table
 from spark_store.pipeline import fault_injection
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.source import SOURCES, events_of, states_of
@@ -152,33 +150,17 @@ def _prepare(target: LakeWriter, table: Table) -> None:
         )
         return
     reader.check_log(target.lake, table)
-    # Of an earlier version, which others would compare with a file that is written without one now.
-    Path(target.lake.path(table), "_delta_log", "._last_checkpoint.crc").unlink(missing_ok=True)
     try:
         found = {field.name: field.dataType.simpleString() for field in target.read(table).schema.fields}
     except AnalysisException as error:
         raise LakeUnfit(f"{target.lake.path(table)}: expected a Delta table, found: {error}") from error
     expected = {column.name: column.type.replace("long", "bigint") for column in table.columns}
-    added = [column for column in table.columns if column.is_added and column.name not in found]
-    for column in added:
-        del expected[column.name]
     if wrong := {name: found.get(name, "nothing") for name, type in expected.items() if found.get(name) != type}:
         raise LakeUnfit(
             f"{target.lake.path(table)}: expected the columns "
             f"{', '.join(f'{name} {expected[name]}' for name in wrong)}, found {', '.join(wrong.values())}; "
             "move the folder away, and the pipeline creates it again from the journal"
         )
-    if added:
-        _add_columns(target, table, added)
-
-
-def _add_columns(target: LakeWriter, table: Table, columns: Sequence[Column]) -> None:
-    ddl = ", ".join(f"{column.name} {column.type.upper()}" for column in columns)
-    target.spark.sql(f"ALTER TABLE {target.name(table)} ADD COLUMNS ({ddl})")
-    statistics = "delta.dataSkippingStatsColumns"
-    target.spark.sql(
-        f"ALTER TABLE {target.name(table)} SET TBLPROPERTIES ('{statistics}' = '{table.properties[statistics]}')"
-    )
 
 
 def last_appended(target: LakeWriter) -> int:
@@ -291,8 +273,7 @@ def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand
     states could differ.
     """
     settings = {_WRITTEN_DOWN: "none" if is_at_hand else "all"}
-    # Delta would ignore a number that is not above the last one. But merges are also repeated to fill a new column, or with
-    # an earlier journal.
+    # Delta would ignore a number that is not above the last one. But merges are also repeated, or with an earlier journal.
     if last > last_merged(target):
         settings |= {_NUMBERED_BY: APP, _NUMBER: str(last)}
     view = "journal_latest_rows"
@@ -306,7 +287,7 @@ def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand
         target.spark.sql(
             f"MERGE INTO {target.name(LATEST)} AS kept USING {view} AS found "
             "ON kept.entity = found.entity AND kept.entity_type = found.entity_type "
-            "WHEN MATCHED AND (kept.seq IS NULL OR found.seq > kept.seq) "
+            "WHEN MATCHED AND found.seq > kept.seq "
             f"THEN UPDATE SET {changed} "
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(f'found.{name}' for name in names)})"
         )

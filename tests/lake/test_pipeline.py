@@ -237,29 +237,6 @@ def test_compaction_leaves_few_files_and_every_row(spark: SparkSession, data_fol
 
 
 @pytest.mark.soak(shard="lake")
-def test_a_table_of_an_earlier_version_gets_the_number_of_the_newest_event(
-    spark: SparkSession, data_folder: DataFolder
-) -> None:
-    """Also where the pipeline is killed after the column has come and before it is filled."""
-    data_folder.write(10)
-    take_all(spark, data_folder)
-    for is_column_there in (False, True):
-        earlier = data_folder.table(LATEST)
-        columns = [column for column in LATEST.columns if column.name != "seq" or is_column_there]
-        shutil.rmtree(data_folder.lake.path(LATEST))
-        target = LakeWriter.of(spark, data_folder.folder)
-        spark.sql(
-            f"CREATE TABLE {target.name(LATEST)} ({', '.join(f'{it.name} {it.type}' for it in columns)}) USING delta"
-        )
-        rows = spark.createDataFrame([{**row, "seq": None} for row in earlier], LATEST.ddl)
-        append = rows.select(*(it.name for it in columns)).write.format("delta").mode("append")
-        append.save(data_folder.lake.path(LATEST))
-        assert ("catching up", {"first": 1, "last": 10}) in take_all(spark, data_folder)
-        data_folder.assert_equal()
-    assert [event for event, _ in take_all(spark, data_folder)] == ["following"]
-
-
-@pytest.mark.soak(shard="lake")
 def test_a_moment_is_kept_once_and_found_by_when_its_things_changed(
     spark: SparkSession, data_folder: DataFolder
 ) -> None:

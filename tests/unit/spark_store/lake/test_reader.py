@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from deltalake.schema import Field, PrimitiveType
+from deltalake import CommitProperties, Transaction, write_deltalake
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import Journal
@@ -103,18 +102,6 @@ def test_an_erasure_is_pending_while_one_table_has_not_carried_it_out(
 def test_a_table_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="expected a Delta table that can be read"):
         reader.last_transaction(Lake(tmp_path), EVENTS, "journal")
-
-
-@pytest.mark.parametrize("columns", [["revision"], ["revision", "seq"]], ids=["no column", "nothing in it"])
-def test_a_column_that_was_added_and_is_not_filled_yet_is_reported(columns: list[str], tmp_path: Path) -> None:
-    place = Lake(tmp_path)
-    numbers = {"revision": pa.array([1], pa.int64()), "seq": pa.array([None], pa.int64())}
-    write_deltalake(place.path(LATEST), pa.table({name: numbers[name] for name in columns}))
-    if "seq" not in columns:
-        added = Field("seq", PrimitiveType("long"), nullable=True)
-        DeltaTable(place.path(LATEST)).alter.add_columns([added])
-    assert reader.has_gaps(place, LATEST, "seq")
-    assert not reader.has_gaps(place, LATEST, "revision")
 
 
 def test_an_empty_part_of_a_log_is_damage_not_a_version(tmp_path: Path) -> None:

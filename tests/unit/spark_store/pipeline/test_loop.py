@@ -132,7 +132,6 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(reader, "last_transaction", noted)
-    monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     monkeypatch.setattr(PipelineLoop, "_publish", killed)
     with pytest.raises(KeyboardInterrupt):
         loop_of(target)._catch_up()
@@ -165,7 +164,6 @@ def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
         monkeypatch.setattr(tables_module, name, call)
     monkeypatch.setattr(tables_module, "merge_latest", merged)
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
-    monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     with pytest.raises(KeyboardInterrupt):
         loop_of(target)._catch_up()
     assert known == [(20, 1, 45)]
@@ -182,7 +180,6 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
     for name, value in {"prepare": None, "last_appended": 5, "last_merged": 5, "check_same_journal": None}.items():
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
     monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
-    monkeypatch.setattr(reader, "has_gaps", lambda *_: False)
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     made = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
     made._catch_up()

@@ -25,7 +25,7 @@ def found(oldest: int | None, newest: int, appended: int = 0, merged: int = 0, w
         (found(1, 500, appended=300, merged=300, watermark=200), StartPlan(201, 300)),
         # The watermark was lost: everything is merged again.
         (found(1, 500, appended=300, merged=300, watermark=0), StartPlan(1, 300)),
-        # `latest` was lost, or is of an earlier version, which did not say how far it is.
+        # `latest` was lost.
         (found(1, 500, appended=300, merged=0, watermark=300), StartPlan(1, 300)),
         # … or was put back as it once was.
         (found(1, 500, appended=300, merged=120, watermark=300), StartPlan(121, 300)),
