@@ -3,8 +3,8 @@
 Entities are processed in order of their keys: the state is folded from the journal's events, or, if the first were trimmed,
 from the row of `latest` and later events. Equal states stay, entities that only the lake knows are added, and states without
 source are kept and counted. Erased data is not restored. Where only the lake knows of a deletion, nobody can read what came
-before it. At the end the search index is rebuilt. Each transaction processes some entities and stores its progress in
-`counters`, so an interrupted rebuild continues. The caller makes sure that no one else writes the journal.
+before it. At the end the search index is rebuilt. Each transaction processes some entities; an interrupted rebuild is
+repeated. The caller makes sure that no one else writes the journal.
 """
 
 from __future__ import annotations
@@ -48,11 +48,7 @@ _UPDATE = """
 _INSERT = """
     INSERT INTO entities (type, id, policy, revision, newest_seq, created, modified, state) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 """
-_LAST = "SELECT coalesce(max(key), 0) FROM entities"
 _KNOWN = "SELECT 1 FROM entities WHERE type = ? AND id = ?"
-_COUNT = "SELECT value FROM counters WHERE name = ?"
-_SET_COUNT = "INSERT OR REPLACE INTO counters (name, value) VALUES (?, ?)"
-_FORGET_COUNTS = "DELETE FROM counters WHERE name LIKE 'rebuild %'"
 
 
 class RebuildReport(NamedTuple):
@@ -82,7 +78,7 @@ def rebuild_journal(
 ) -> RebuildReport:
     """Rebuild every state. `say` receives the number of processed entities after each transaction.
 
-    Raises SchemaTooNew, StoreUnavailable; then another call continues.
+    Raises SchemaTooNew, StoreUnavailable; then it may be called again.
     """
     expect_journal(place.journal)
     # Brings an older file to the newest schema.
@@ -103,7 +99,7 @@ def rebuild_journal(
         run.add_unknown()
         _do(connection, incarnations.name_all)
         _index(connection)
-        return run.end()
+        return run.report
 
 
 def _last_in_lake(place: Lake) -> int:
@@ -135,15 +131,20 @@ def _index(connection: sqlite3.Connection) -> None:
 
 
 def _do(connection: sqlite3.Connection, step: Callable[[sqlite3.Connection], T]) -> T:
+    with _transaction(connection):
+        return step(connection)
+
+
+@contextlib.contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        found = step(connection)
+        yield
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         raise
-    return found
 
 
 @contextlib.contextmanager
@@ -161,9 +162,9 @@ class _Run:
         self._place = place
         self._connection = connection
         self._has_latest = place.has(LATEST)
-        self._key = self._count("key")
+        self._key = 0
         self._examples: list[str] = []
-        self.counts = {name: self._count(name) for name in ("checked", "changed", "added", "unchanged")}
+        self.counts = dict.fromkeys(("checked", "changed", "added", "unchanged"), 0)
 
     def next_chunk(self, limit: int) -> bool:
         """Process one transaction; False if there was nothing left."""
@@ -174,35 +175,28 @@ class _Run:
         if not rows:
             return False
         known = self._known_entities([row.state for row in rows if self._is_trimmed(row.key)])
-        with self._transaction():
+        with _transaction(self._connection):
             for row in rows:
                 self._rebuild(row, known.get((row.state.entity_type, row.state.entity)))
-            self._key = rows[-1].key
-            self._set_count("key", self._key)
+        self._key = rows[-1].key
         return True
 
     def add_unknown(self) -> None:
         """Add entities and deletions that only the lake knows."""
-        with self._transaction():
-            if self._place.has(EVENTS):
-                self._add_from_lake()
-            # After an interruption, added entities are not processed again.
-            (self._key,) = self._connection.execute(_LAST).fetchone()
-            self._set_count("key", self._key)
-
-    def _add_from_lake(self) -> None:
+        if not self._place.has(EVENTS):
+            return
         from spark_store.lake import rows
 
-        for state in rows.latest_states(self._place) if self._has_latest else ():
-            if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
-                self._connection.execute(_INSERT, state)
-                self._note("added", state)
-        for deletion in rows.deletions(self._place):
-            incarnations.add_deletion(self._connection, *deletion)
+        with _transaction(self._connection):
+            for state in rows.latest_states(self._place) if self._has_latest else ():
+                if self._connection.execute(_KNOWN, (state.entity_type, state.entity)).fetchone() is None:
+                    self._connection.execute(_INSERT, state)
+                    self._note("added", state)
+            for deletion in rows.deletions(self._place):
+                incarnations.add_deletion(self._connection, *deletion)
 
-    def end(self) -> RebuildReport:
-        """Forget how far this came."""
-        self._connection.execute(_FORGET_COUNTS)
+    @property
+    def report(self) -> RebuildReport:
         return RebuildReport(**self.counts, examples=tuple(self._examples))
 
     def _is_trimmed(self, key: int) -> bool:
@@ -250,26 +244,6 @@ class _Run:
         self.counts[name] += 1
         if len(self._examples) < _SHOWN:
             self._examples.append(f"{state.entity} {name}")
-
-    def _count(self, name: str) -> int:
-        row = self._connection.execute(_COUNT, (f"rebuild {name}",)).fetchone()
-        return 0 if row is None else int(row[0])
-
-    def _set_count(self, name: str, value: int) -> None:
-        self._connection.execute(_SET_COUNT, (f"rebuild {name}", value))
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            for name, value in self.counts.items():
-                self._set_count(name, value)
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
 
 
 def as_snapshot(state: EntityState) -> Snapshot:

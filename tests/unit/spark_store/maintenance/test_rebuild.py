@@ -162,7 +162,7 @@ def test_a_journal_older_than_the_lake_is_refused(data_folder: DataFolder) -> No
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_interrupted_anywhere_it_continues_and_ends_the_same(late: bool, data_folder: DataFolder) -> None:
+def test_interrupted_anywhere_it_is_repeated_and_ends_the_same(late: bool, data_folder: DataFolder) -> None:
     before = states(data_folder)
     write_lake(data_folder.folder, 30)
     trim(data_folder, 25)
@@ -177,10 +177,9 @@ def test_interrupted_anywhere_it_continues_and_ends_the_same(late: bool, data_fo
         except StoreUnavailable:
             failures += 1
             Fragile.arm(0)
-            found = rebuild_journal(data_folder.lake, chunk=2, factory=Fragile)
+            rebuild_journal(data_folder.lake, chunk=2, factory=Fragile)
         else:
             break
-        assert found[:4] == (ENTITIES - 1, 4, 1, 0), failing
         assert [it[:6] for it in states(data_folder)] == [it[:6] for it in before]
         assert indexed.found(data_folder.lake.journal) == indexed.expected(data_folder.lake.journal)
     assert failures > 5
