@@ -72,7 +72,7 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     settings: SettingsFile = None,
 ) -> None:
-    """Write events, ordered by entity and revision, into a file, complete up to now."""
+    """Write the events up to now into a file, ordered by entity and revision."""
     loaded = loaded_settings(settings)
     from connectivity.errors import CommandFailed
     from connectivity.maintenance.export import ExportRequest, HistoryExport

@@ -117,7 +117,7 @@ class DocumentModel(BaseModel):
 
 
 class ConnectionStatus(str, Enum):
-    """The status that an operator wants or sees. Only with `open` the service connects."""
+    """The status that is requested or reported. The service connects only if `open` is requested."""
 
     OPEN = "open"
     CLOSED = "closed"

@@ -49,8 +49,8 @@ def expect_lake(place: Lake) -> None:
         begin = _begin(journal_reader)
     if begin > 1 and not place.has(EVENTS):
         raise StoreUnavailable(
-            f"{place.folder}: expected the events before {begin}, which the journal has trimmed, found no lake; mount the "
-            "folder, or restore the folder `lake` from a backup"
+            f"{place.folder}: found no lake, expected one with the events before {begin}, which the journal has trimmed; "
+            "mount the folder, or restore the folder `lake` from a backup"
         )
 
 

@@ -206,6 +206,6 @@ def test_a_lake_that_is_not_there_is_waited_for_if_the_journal_was_trimmed(data_
     expect_lake(data_folder.lake)
     trim(data_folder, 3)
     with pytest.raises(
-        StoreUnavailable, match=r"lake: expected the events before 4, .* found no lake; mount the folder"
+        StoreUnavailable, match=r"lake: found no lake, expected one with the events before 4, .*; mount the folder"
     ):
         expect_lake(data_folder.lake)
