@@ -125,7 +125,9 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
         )
         unknown = erasure_request.keys() - {"entity", "type", "by"}
         if unknown or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by)):
-            raise refusal("api:body.invalid", 'expected a JSON object of texts: "entity", and perhaps "type" and "by"')
+            raise refusal(
+                "api:body.invalid", 'expected a JSON object with the string "entity", and optionally "type" and "by"'
+            )
         try:
             record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)
         except UnknownEntity as error:

@@ -130,7 +130,7 @@ def list_(
     ids: Annotated[bool, typer.Option("--ids", help="Print only IDs, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the connections: desired status, owner (the API, or a file), problems of a newer file."""
+    """List the connections: desired status, owner (API or file), problems of the newer version of a file."""
     query = _IDS if ids else {"fields": None if as_json else _LISTED}
     found = service.items("connections", **query)
     if as_json:

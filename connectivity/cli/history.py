@@ -253,7 +253,7 @@ def _how_to_erase(entity: EntityId) -> str:
 def erasures(
     url: _Url = None, token_file: TokenFile = None, settings: SettingsFile = None, as_json: AsJson = False
 ) -> None:
-    """List the erasures: by whom, when requested, and when journal and lake were done."""
+    """List the erasures: who requested them and when, and when journal and lake completed them."""
     way = ConnectionOptions(url, token_file, settings)
     if way.service_url is not None:
         with service_errors():

@@ -55,7 +55,7 @@ def retention(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete events by retention, or show what it would delete, by namespace."""
+    """Delete events that exceed their retention, or preview the deletion by namespace."""
     if not preview:
         found = _run_action(settings, "retention")
         if as_json:

@@ -23,9 +23,10 @@ name and password in the `uri` log in by SASL. There is no tunnel to Kafka, sinc
         AddressForm("target, reply-target", "topic#partition", "this partition", "answers#0"),
     ),
     address_rules="""\
-A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Those of sources have no placeholders and must
-exist. In the others placeholders may stand in all parts. A `/` is looked for first, then a `#`. Key and partition may not be
-empty, a partition is a whole number; a key that comes out empty is none.
+A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Topics of sources have no placeholders and
+must exist; in other addresses, every part can contain placeholders. The first `/` separates the key; in an address without
+`/`, the first `#` separates the partition, a whole number. Neither may be empty in a document. If the placeholders of a key
+resolve to an empty text, the address is used without the key.
 """,
     headers=(
         HeaderRule("kafka.topic", "the record's topic", "a record header"),
