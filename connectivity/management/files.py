@@ -77,7 +77,7 @@ class ReadFile(NamedTuple):
 
 
 def stamp(file: Path) -> object:
-    """Return the identity of a file's content, or why it cannot be read."""
+    """Return the identity of a file's content and permissions, or why it cannot be read."""
     try:
         return stamp_of(file.stat())
     except (OSError, RuntimeError, ValueError) as error:
@@ -85,8 +85,8 @@ def stamp(file: Path) -> object:
 
 
 def stamp_of(status: os.stat_result) -> object:
-    """Return a value that changes whenever the content of a file does."""
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    """Return a value that changes whenever the content or the permissions of a file do."""
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def load(paths: Iterable[Path], *, for_remote_service: bool = False) -> LoadedFolder:

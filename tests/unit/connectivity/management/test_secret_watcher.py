@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
 
+from connectivity.connections import secret_references
 from connectivity.connections.model import Connection
 from connectivity.management.interface import Document
 from connectivity.management.secret_watcher import SecretWatcher
+from connectivity.security.files import UnreadableFile, read_regular_file
 from connectivity.security.keys import new_key
 from tests.support.in_process.connection_management import Bench, agree, document, put
 
@@ -76,6 +79,28 @@ async def test_a_missing_secret_closes_nothing_and_is_reported_until_it_is_back(
     (problem,) = secrets.bench.manager.status("depot")["problems"]
     assert problem.startswith("uri: found ${file:")
     secrets.password.write_text("the third", encoding="utf-8")
+    assert await secrets.changes() == ["close depot", "open depot"]
+    assert "problems" not in secrets.bench.manager.status("depot")
+
+
+async def test_a_secret_is_read_again_when_its_permissions_change(
+    secrets: Secrets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_unless_forbidden(path: Path, **bounds: Any) -> bytes:
+        if not path.stat().st_mode & 0o200:
+            raise UnreadableFile("permission denied")
+        return read_regular_file(path, **bounds)
+
+    # The tests may run as a user that reads every file.
+    monkeypatch.setattr(secret_references, "read_regular_file", read_unless_forbidden)
+    secrets.password.write_text("the second", encoding="utf-8")
+    secrets.password.chmod(0o400)
+    assert await secrets.changes() == []
+    assert "permission denied" in secrets.bench.manager.status("depot")["problems"][0]
+    forbidden = secrets.password.stat().st_ctime_ns
+    while secrets.password.stat().st_ctime_ns == forbidden:
+        # The clock of a file system may be coarse.
+        secrets.password.chmod(0o600)
     assert await secrets.changes() == ["close depot", "open depot"]
     assert "problems" not in secrets.bench.manager.status("depot")
 
