@@ -100,8 +100,8 @@ class RetryBuffer:
         """Return the age of the oldest unsettled delivery by source; 0 if all are settled."""
         ages: dict[int, float] = {}
         for consumer in self._consumers:
-            oldest = next(consumer.unsettled(), None)
-            age = now - oldest.arrived if oldest is not None else 0.0
+            waiting = consumer.unsettled()
+            age = now - waiting[0].arrived if waiting else 0.0
             ages[consumer.source] = max(age, ages.get(consumer.source, 0.0))
         return ages
 
@@ -184,7 +184,7 @@ class SourceConsumer:
         self._error: Exception | None = None
         self._link: Link | None = None
         self._unsettled: deque[Delivery] = deque()
-        """In order of arrival; settled ones leave when they are the first."""
+        """In order of arrival. The first settled ones leave with each part, the others when `unsettled` is called."""
         self._queues: dict[Hashable, deque[Delivery]] = {}
         """The waiting deliveries of each user of a listener, while a task processes them."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -203,9 +203,11 @@ class SourceConsumer:
         condition = self._link.condition
         return condition is None or condition.startswith(Detail.CONNECTED.value)
 
-    def unsettled(self) -> Iterator[Delivery]:
-        """Iterate over the unsettled deliveries, the oldest first."""
-        return (delivery for delivery in self._unsettled if delivery.outcome is None)
+    def unsettled(self) -> Sequence[Delivery]:
+        """Return the unsettled deliveries, the oldest first, and forget the settled ones."""
+        found = [delivery for delivery in self._unsettled if delivery.outcome is None]
+        self._unsettled = deque(found)
+        return found
 
     def reject(self, delivery: Delivery, now: float) -> None:
         """Reject a delivery that nothing has settled, without requeue."""

@@ -44,6 +44,16 @@ async def test_the_age_of_the_oldest_unsettled_delivery_is_known_for_each_source
     assert (found[0] > 60, found[1]) == (True, 0.0)
 
 
+async def test_settled_deliveries_are_forgotten_although_no_other_arrives() -> None:
+    running = await Running.opened()
+    running.send(turn(1, requested_acks=["twin-persisted", "other:seen"], timeout="30s"), *numbered(2))
+    await running.answered(1)
+    assert running.unsettled() == 1
+    running.supervisor.deliveries.unsettled_seconds(time.monotonic())
+    (consumer,) = running.supervisor.deliveries._consumers
+    assert [delivery.outcome for delivery in consumer._unsettled] == [None]
+
+
 async def test_a_delivery_that_nothing_settles_is_rejected_without_requeue(monkeypatch: pytest.MonkeyPatch) -> None:
     running = await forgetful(monkeypatch)
     running.send(*numbered(1))
