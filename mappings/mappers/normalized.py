@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from mappings.ditto.messages import JSON, json_bytes
+from mappings.json_values import decode_value
 from mappings.mappers.base import Answers, Codec, PayloadMapper, blocklist
 from mappings.mappers.ditto import CODEC as DITTO
 from mappings.model.envelope import Envelope
@@ -24,8 +23,6 @@ from mappings.options import Option, flag, selection
 
 _HEADERS = {"content-type": JSON}
 _CONTEXT = ("topic", "path", "value", "fields", "headers")
-
-_decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class NormalizedCodec(PayloadMapper):
@@ -67,7 +64,7 @@ class NormalizedCodec(PayloadMapper):
         topic = topic_of(signal)
         if topic.group != "things" or topic.criterion != "events":
             return ()
-        written = [self._normalize(topic, _decode(envelope.payload)) for envelope in DITTO.encode(signal, None)]
+        written = [self._normalize(topic, decode_value(envelope.payload)) for envelope in DITTO.encode(signal, None)]
         return [Envelope(json_bytes(document), _HEADERS) for document in written if document]
 
     def _normalize(self, topic: TopicPath, message: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,15 @@ def test_of_a_merge_neither_nulls_nor_empty_objects_are_left(value: Any) -> None
                 pending.append(member)
 
 
+@pytest.mark.parametrize("action", ["modified", "merged"])
+def test_numbers_keep_their_text(action: str) -> None:
+    event = TwinEvent(
+        LAMP, 7, "2030-01-15T07:30:00Z", action, "/attributes", b'{"a":1.50}', {}, b'{"attributes":{"b":2e3}}'
+    )
+    (envelope,) = write(mapper("Normalized"), event)
+    assert b'"attributes":{"b":2e3,"a":1.50}' in envelope.payload
+
+
 def test_extra_fields_are_merged_in_and_changed_fields_take_precedence() -> None:
     extra = b'{"attributes":{"on":false,"site":"hall"},"features":{"bulb":{}}}'
     event = TwinEvent(LAMP, 7, "2030-01-15T07:30:00Z", "modified", "/attributes/on", b"true", {}, extra)
