@@ -6,9 +6,8 @@ import contextlib
 import sqlite3
 from typing import Any
 
-import msgspec
-
 from mappings.ids import EntityId, EntityType
+from mappings.json_values import WrittenFloat, encode_value
 from mappings.model.signals import Event
 from spark_store.history.replay import evolve, fold
 from spark_store.journal import erasure
@@ -33,7 +32,7 @@ class Past:
     ) -> None:
         before = self._states.get(entity)
         self._seconds += 1
-        raw = None if action == "deleted" else msgspec.json.encode(value)
+        raw = None if action == "deleted" else encode_value(value)
         revision = 1 if before is None else before.revision + 1
         event = Event(entity, revision, timestamp(self._seconds), action, path, raw, headers)
         self._states[entity] = evolve(before, event)
@@ -53,7 +52,9 @@ def eventful(data_folder: DataFolder, entities: int = 8) -> Past:
     past.happens(policy, "created", "/", {"entries": {"DEFAULT": {"subjects": {}, "resources": {}}}})
     for number in range(entities):
         thing = lamp(number)
-        past.happens(thing, "created", "/", {"policyId": str(policy), "attributes": {"größe": 1.50, "n": number}})
+        past.happens(
+            thing, "created", "/", {"policyId": str(policy), "attributes": {"größe": WrittenFloat("1.50"), "n": number}}
+        )
         past.happens(thing, "modified", "/features/lamp/properties/big", 9007199254740993)
         past.happens(thing, "merged", "/attributes", {"n": None, "note": "ü" * 40})
         past.happens(thing, "deleted", "/features/lamp")
