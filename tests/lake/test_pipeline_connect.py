@@ -53,7 +53,10 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
     # What a pipeline that was killed has left behind.
     data_folder.lake.pipeline.mkdir(parents=True)
     data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
-    with pytest.raises(NoPipeline, match="expected a pipeline with Spark queries"), queries.run(Sql("SELECT 1")) as answer:
+    with (
+        pytest.raises(NoPipeline, match="expected a pipeline with Spark queries"),
+        queries.run(Sql("SELECT 1")) as answer,
+    ):
         next(answer)
     with PipelineProcess(data_folder, "run", "--interval", "0.2", "--master", "local[2]") as process:
         process.wait_for("batch", seq=10)
