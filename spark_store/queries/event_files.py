@@ -38,7 +38,7 @@ SORT = [(name, "ascending") for name in ORDER]
 MOST_BYTES = 64 << 20
 """The most bytes that are read at once."""
 
-_ROW_BYTES = 256
+_ROW_BYTES = 512
 """The size of a row, until a part shows that it is larger."""
 
 _SAMPLES = 5_000

@@ -42,7 +42,7 @@ _SMALLEST_PART = 1 << 20
 _SAMPLES = 100
 """About how many events of each part are in the sample."""
 
-_GROUP_ROWS, _GROUP_BYTES = 1 << 17, 32 << 20
+_GROUP_ROWS, _GROUP_BYTES = 1 << 15, 32 << 20
 """A row group of the file is written when it has this many rows or bytes."""
 
 _MOST_WAITING, _MOST_WAITING_BYTES = 2_000_000, 512 << 20
