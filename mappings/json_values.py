@@ -1,8 +1,8 @@
-"""JSON values whose numbers keep their text: `8.4E37`, `2e3` and `0.10` are written as they were read.
+"""JSON values whose numbers keep their text, such as `8.4E37`, `2e3` and `0.10`.
 
-Python has one notation for each float. A number with another text is read as a `WrittenFloat`, which compares and calculates
-as the float that it is. To find such numbers in a value takes one encoding. States are read far more often than written, so
-`encode_state` marks those that have some with a blank at their beginning, and `decode_state` looks at nothing else.
+msgspec writes each float in one notation. A number in another one is read as a `WrittenFloat`: a float that is written with
+its text. `decode_value` encodes a value once to find out whether it has such numbers. States are read far more often than
+written: `encode_state` marks those that have some by a space at the beginning, so that `decode_state` need not find out.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _MARK: Final = b" "
 _MARKS: Final = (_MARK, _MARK.decode())
 
 
-def json_default(value: object) -> Any:
-    """Return what msgspec writes for a type that it does not know, as `enc_hook`. Raises TypeError."""
+def _written(value: object) -> msgspec.Raw:
+    """Return the JSON text of a value whose type msgspec does not know. Raises TypeError."""
     if isinstance(value, WrittenFloat):
         return msgspec.Raw(value.text.encode())
     raise TypeError(f"found {type(value).__name__}, expected a JSON value")
@@ -46,7 +46,7 @@ def _number(text: str) -> float:
     return number if _plain(number) == text.encode() else WrittenFloat(text)
 
 
-encode_value: Final = msgspec.json.Encoder(enc_hook=json_default).encode
+encode_value: Final = msgspec.json.Encoder(enc_hook=_written).encode
 """Writes a JSON value. A `WrittenFloat` keeps its text."""
 
 _plain: Final = msgspec.json.Encoder().encode
@@ -57,10 +57,8 @@ _read_exactly: Final = msgspec.json.Decoder(float_hook=_number).decode
 def decode_value(text: bytes | str) -> Any:
     """Read a JSON value of any origin. Raises msgspec.DecodeError."""
     value = _read(text)
-    written = _plain(value)
-    if written == (text if isinstance(text, bytes) else text.encode()):
-        return value
-    return _read_exactly(text)
+    is_plain = _plain(value) == (text if isinstance(text, bytes) else text.encode())
+    return value if is_plain else _read_exactly(text)
 
 
 def encode_state(state: Any) -> bytes:

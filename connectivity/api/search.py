@@ -70,9 +70,8 @@ Options = Annotated[
         default_factory=list,
         description="`size(n)`: the page size, at most 200, default 25. `sort(+path,-path)`: the order, default `thingId`. "
         "`cursor(…)`: the page after the one that had this cursor, which contains filter, namespaces, order and size. "
-        "Filter and order may be repeated, but not changed; a size given with it replaces its own. "
-        "`limit(offset,count)`: a page by its offset, "
-        "instead of `size` and `cursor`; slow for large offsets.",
+        "Filter and order may be repeated, but not changed; other namespaces are ignored; another size applies from this "
+        "page on. `limit(offset,count)`: a page by its offset, instead of `size` and `cursor`; slow for large offsets.",
         examples=[["size(50),sort(-attributes/size,+thingId)"]],
         max_length=_MOST_REPEATED,
     ),

@@ -75,7 +75,8 @@ class SecretWatcher:
             return
         self._watched[connection_id] = found
         for problem in problems:
-            log.error("secret of a connection cannot be read", connection=connection_id, problem=problem)
+            if problem not in wanted.problems:
+                log.error("changed secret of a connection cannot be used", connection=connection_id, problem=problem)
         # Without its secret a running connection goes on as it is.
         self._registry.put(replace(wanted, connection=connection or wanted.connection, problems=problems))
         self._registry.reconcile([connection_id])

@@ -184,7 +184,7 @@ class SourceConsumer:
         self._error: Exception | None = None
         self._link: Link | None = None
         self._unsettled: deque[Delivery] = deque()
-        """In order of arrival. Settled ones leave with the next part if they are first, else in `unsettled`."""
+        """In order of arrival; `unsettled` and the next part remove settled ones."""
         self._queues: dict[Hashable, deque[Delivery]] = {}
         """The waiting deliveries of each user of a listener, while a task processes them."""
         self._tasks: set[asyncio.Task[None]] = set()

@@ -59,7 +59,6 @@ class _Permissions(msgspec.Struct):
     entries: dict[str, Any]
 
 
-_encode: Final = encode_value
 _decode: Final = msgspec.json.Decoder(_Permissions).decode
 
 
@@ -76,7 +75,7 @@ def permissions_text(entries: Mapping[str, Any], policies: Iterable[EntityId]) -
         }
         for label, entry in entries.items()
     }
-    return _encode(_Permissions(sorted(str(policy) for policy in policies), kept))
+    return encode_value(_Permissions(sorted(str(policy) for policy in policies), kept))
 
 
 def past_enforcer(permissions: bytes | None, namespace: str, now: str) -> Enforcer | None:

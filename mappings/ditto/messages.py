@@ -28,13 +28,11 @@ MESSAGE = "application/vnd.eclipse.ditto+json"
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 
-_encode = encode_value
-
 
 def json_bytes(value: Any) -> bytes:
     """Return the value as JSON. Raises EncodeError if JSON cannot express it."""
     try:
-        return _encode(value)
+        return encode_value(value)
     except (msgspec.MsgspecError, TypeError, ValueError) as error:
         raise not_expressible(f"a value cannot be written as JSON: {error}") from error
 
@@ -81,7 +79,7 @@ CONTENT_TYPES: dict[str, str | None] = {"created": JSON, "modified": JSON, "merg
 """Action of an event → the content type of its value; None if it has no value."""
 
 _DECLARED = {
-    action: b',"content-type":%b' % _encode(content_type) if content_type is not None else b""
+    action: b',"content-type":%b' % encode_value(content_type) if content_type is not None else b""
     for action, content_type in CONTENT_TYPES.items()
 }
 """The content type of an event, as JSON."""
@@ -110,7 +108,7 @@ def next_envelopes(signal: Next) -> list[Envelope]:
     around = _BatchParts(signal)
     frames: dict[str, _Frame] = {}
     headers = transport_headers(signal.headers)
-    encode, join = _encode, b"".join
+    encode, join = encode_value, b"".join
     envelopes = []
     for _, revision, timestamp, action, path, value, stored in signal.elements:
         if (frame := frames.get(action)) is None:
@@ -141,7 +139,7 @@ class _BatchParts:
         """The frame for events with this action. Raises EncodeError for an action that no event has."""
         if action not in CONTENT_TYPES:
             raise not_expressible(f"an event with the action '{action}'")
-        topic = _encode(entity_topic(entity, entity.type.group, "events", action).full)
+        topic = encode_value(entity_topic(entity, entity.type.group, "events", action).full)
         return _Frame(
             self._opened + topic + self._headers + b'"historical-headers":',
             _DECLARED[action] + b'},"path":',

@@ -22,12 +22,10 @@ OPERATION = "SparkConnect_OperationTag_"
 
 _TAGS = "spark.job.tags"
 
-# Spark has no public list of jobs that is current: its status tracker may be ten seconds late, and has no tags.
-
 
 @contextlib.contextmanager
 def abandoned_jobs_ended(spark: SparkSession, seconds: float = INTERVAL) -> Iterator[None]:
-    """Meanwhile, end the jobs of queries that have ended, in a thread of its own. Check each `seconds`."""
+    """While in use, end the jobs of ended queries, in a thread that checks every `seconds`."""
     over = threading.Event()
 
     def check() -> None:
@@ -46,8 +44,9 @@ def abandoned_jobs_ended(spark: SparkSession, seconds: float = INTERVAL) -> Iter
 
 
 def end_abandoned_jobs(spark: SparkSession) -> list[int]:
-    """Cancel each job of a query that has ended; return their numbers."""
+    """Cancel each job of a query that has ended; return the IDs of these jobs."""
     context: Any = spark.sparkContext._jsc.sc()
+    # The scheduler's own list: that of the status tracker may be ten seconds late, and has no tags.
     # First the jobs: a query is listed before its jobs are, so a job that is found has a query, or had one.
     tags = {
         job.jobId(): set(job.properties().getProperty(_TAGS, "").split(","))
@@ -69,5 +68,5 @@ def is_abandoned(tags: set[str], running: set[str]) -> bool:
 
 
 def _listed(sequence: Any) -> list[Any]:
-    """The elements of a sequence of Scala's."""
+    """Return the elements of a Scala sequence."""
     return [sequence.apply(index) for index in range(sequence.size())]

@@ -14,7 +14,6 @@ from mappings.json_values import (
     decode_value,
     encode_state,
     encode_value,
-    json_default,
     without_mark,
 )
 
@@ -47,7 +46,7 @@ def test_a_written_float_keeps_its_text_when_it_is_copied() -> None:
 
 def test_only_written_floats_get_a_text() -> None:
     with pytest.raises(TypeError, match="found object, expected a JSON value"):
-        json_default(object())
+        encode_value(object())
 
 
 @pytest.mark.parametrize("text", ["", "{", "1e999", "nan"])

@@ -75,7 +75,9 @@ async def test_a_missing_secret_closes_nothing_and_is_reported_until_it_is_back(
     secrets.password.unlink()
     with capture_logs() as logs:
         assert (await secrets.changes(), await secrets.changes()) == ([], [])
-    assert [(it["event"], it["connection"]) for it in logs] == [("secret of a connection cannot be read", "depot")]
+    assert [(it["event"], it["connection"]) for it in logs] == [
+        ("changed secret of a connection cannot be used", "depot")
+    ]
     (problem,) = secrets.bench.manager.status("depot")["problems"]
     assert problem.startswith("uri: found ${file:")
     secrets.password.write_text("the third", encoding="utf-8")
@@ -111,8 +113,10 @@ async def test_a_secret_that_was_missing_at_the_start_opens_its_connection_when_
     wanted = bench.registry.known["depot"]
     await bench.manager.delete("depot", "ada", agree)
     await bench.settled()
-    bench.registry.put(replace(wanted, connection=None, problems=("no secret",)))
-    assert await secrets.changes() == []
+    bench.registry.put(replace(wanted, connection=None, problems=bench.manager.revalidate(wanted.document)[1]))
+    with capture_logs() as logs:
+        assert await secrets.changes() == []
+    assert logs == [], "the start has logged the problem"
     secrets.password.write_text("first", encoding="utf-8")
     assert await secrets.changes() == ["open depot"]
 
