@@ -221,6 +221,8 @@ class EventCursor:
         self.parked.leave(entity)
         self.miss(missed)
         log.info("thing continues", connection=self.route.connection_id, target=self.route.index, entity=str(entity))
+        # The timer was for this thing.
+        self._schedule_retry()
 
     def _park(self, event: TwinEvent, seq: int, error: ConnectivityError) -> bool:
         """Park the thing of an event that has failed; return whether it is parked."""

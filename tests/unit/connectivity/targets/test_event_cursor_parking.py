@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from connectivity.errors import ConnectivityError, MessageRefused, PublishFailed
 from connectivity.targets import event_cursor as module
 from connectivity.targets import event_publisher, parked_things
 from connectivity.targets.event_cursor import Result
+from mappings.ids import EntityId, EntityType
 from spark_store.errors import StoreUnavailable
 from spark_store.journal import erasure
 from tests.support.in_process.event_followers import EVENTS, beside, cursor, events, turned
@@ -283,6 +285,24 @@ async def test_trimmed_events_of_a_parked_thing_are_counted_and_erased_ones_are_
     harness.event_publisher.linked("other")
     await until(lambda: is_done(other))
     assert (received(other, "lamp-7"), received(other, "lamp-8"), cursor(other).skipped) == ([3], [], 1)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_thing_that_leaves_without_a_message_does_not_delay_the_one_that_is_due_next() -> None:
+    harness, other = await unroutable("lamp-8")
+    await changed(harness, ("lamp-8", 1), ("lamp-7", 1))
+    await until(lambda: len(cursor(other).parked) == 2)
+    await harness.store.execute(
+        lambda it: erasure.take_entries(it, erasure.begin(it, "thing", "acme.site:lamp-8", "", "operator"))
+    )
+    other.link.unroutable.clear()
+    other.link.published.clear()
+    parked = cursor(other).parked
+    parked.refused(EntityId(EntityType.THING, "acme.site", "lamp-8"), "no queue", monotonic() - 3600.0)
+    parked.refused(LAMP, "no queue", monotonic() - 3600.0 + 0.02)
+    harness.event_publisher.wake()
+    await until(lambda: is_done(other))
+    assert (received(other, "lamp-7"), received(other, "lamp-8")) == ([2], [])
 
 
 async def test_parked_things_survive_a_restart_and_no_event_of_others_is_repeated() -> None:
