@@ -69,6 +69,7 @@ def test_every_reader_finds_all_events_up_to_one_while_they_are_written_and_comp
     assert {len(read(path)) for read in readers.values()} == {3 * EACH}
 
 
+@pytest.mark.slow(reason="two streams of Spark run to their end")
 def test_a_spark_job_follows_new_events_over_compaction_and_retention_as_written(
     spark: SparkSession, data_folder: DataFolder, tmp_path: Path
 ) -> None:
