@@ -14,7 +14,7 @@ from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.clients.mqtt import MqttClient
 from tests.support.connection_documents import client, connection, source
 
-REPLAYS, EVENTS_EACH, SECONDS = 100, 6_000, 9.0
+REPLAYS, EVENTS_EACH, SECONDS = 100, 9_000, 9.0
 UNBOUNDED = 2**63 - 1
 FEW = 5
 """Elements that the client takes of its own replay before it cancels."""
