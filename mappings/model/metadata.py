@@ -60,7 +60,8 @@ def evolve_metadata(
             whole = dict(value[0])
     if emptied:
         _put(whole, emptied, {})
-    return whole
+    ordered: dict[str, Any] = _sorted(whole)
+    return ordered
 
 
 def _without_deleted(metadata: Any, before: Any, after: Any) -> Any:
@@ -76,6 +77,11 @@ def _without_deleted(metadata: Any, before: Any, after: Any) -> Any:
         else:
             kept[key] = entry
     return kept
+
+
+def _sorted(value: Any) -> Any:
+    """Return the value with sorted members, whose order does not tell when that of hidden parts came."""
+    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
 
 
 def _copy(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import msgspec
@@ -64,3 +65,10 @@ def test_changes_travel_among_the_stored_headers_and_are_not_shown() -> None:
     for plain in (b"{}", b'{"custom":"\\"_metadata\\":"}', b'{"custom":{"_metadata":1}}'):
         assert read_changes(plain) == ()
         assert without_changes(plain) == plain
+
+
+def test_the_order_of_members_does_not_tell_in_which_order_they_came() -> None:
+    thing = {"thingId": "acme:one", "attributes": {"y": 1}}
+    changes = [("/thingId", {"unit": "K"}), ("/attributes/y", {"unit": "K"})]
+    one, other = (evolve_metadata({}, thing, thing, order) for order in (changes, changes[::-1]))
+    assert json.dumps(one) == json.dumps(other) == '{"attributes": {"y": {"unit": "K"}}, "thingId": {"unit": "K"}}'
