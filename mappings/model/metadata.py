@@ -60,7 +60,7 @@ def evolve_metadata(
             whole = dict(value[0])
     if emptied:
         _put(whole, emptied, {})
-    ordered: dict[str, Any] = _sorted(whole)
+    ordered: dict[str, Any] = _copy(whole)
     return ordered
 
 
@@ -79,14 +79,12 @@ def _without_deleted(metadata: Any, before: Any, after: Any) -> Any:
     return kept
 
 
-def _sorted(value: Any) -> Any:
-    """Return the value with sorted members, whose order does not tell when that of hidden parts came."""
-    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
-
-
 def _copy(value: Any) -> Any:
-    """Return a copy whose objects may be changed, shared by all changes of an event."""
-    return {key: _copy(member) for key, member in value.items()} if isinstance(value, Mapping) else value
+    """Return a copy whose objects may be changed, with sorted members.
+
+    Their order must not tell when the metadata of hidden parts was written.
+    """
+    return {key: _copy(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
 
 
 def _put(whole: dict[str, Any], path: Segments, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""`latest` made anew from `events`, on a real Spark: right, and never half for a reader."""
+"""Rebuilds of `latest` from `events`, on a real Spark: right, and never visible in part."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def kill_when(data_folder: DataFolder, seen: str, before: int) -> None:
 def test_a_killed_rebuild_is_repeated_and_gives_the_same_result(
     seen: str, spark: SparkSession, data_folder: DataFolder
 ) -> None:
-    """Ten kills: when it has begun, amid the work, or about when the new rows are put in their place."""
+    """Ten kills: at the start, during the work, or about when the new rows replace the old ones."""
     data_folder.write(2000, entities=50)
     take_all(spark, data_folder)
     target, whole = LakeWriter.of(spark, data_folder.folder), rows(data_folder)

@@ -7,12 +7,12 @@ line any lines.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,7 +23,7 @@ from tests.support import in_folder
 from tests.support.forked_service import ForkedService
 from tests.support.markdown import blocks
 from tests.support.paths import ROOT
-from tests.support.wait import PATIENCE, TimedOut, wait_until_sync
+from tests.support.wait import PATIENCE, wait_until_sync
 
 HOW_TO = ROOT / "docs" / "how-to"
 
@@ -165,10 +165,9 @@ class Follower:
         is_simple = program == "connectivity" and not set(arguments) & set("|&;<>")
         output = self._fork(arguments) if is_simple else self._run(text)
         assert may_fail or self._code == 0, f"{text}: {self._code}\n" + "\n".join(output)
-        if is_simple and arguments[:2] == ["connections", "status"]:
+        is_status, end = is_simple and arguments[:2] == ["connections", "status"], time.monotonic() + PATIENCE
+        while is_status and not is_shown(command.output, output) and time.monotonic() < end:
             # A connection takes a moment to open.
-            with contextlib.suppress(TimedOut):
-                wait_until_sync(lambda: is_shown(command.output, self._fork(arguments)))
             output = self._fork(arguments)
         if command.output or may_fail:
             assert is_shown(command.output, output), f"{text} prints\n{output}, the page shows\n{command.output}"

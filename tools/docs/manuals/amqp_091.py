@@ -147,7 +147,7 @@ the queues of the sources and to write to the exchanges of the answers; none to 
 Messages are persistent and confirmed.
 
 If a queue has a dead letter exchange, rejected messages are kept there. Give queues of answers a limit
-(`x-max-length`, `x-expires`), because nobody empties the queue of a client that no longer runs.
+(`x-max-length`, `x-expires`), because the queue of a client that no longer runs is never emptied.
 """,
         ),
     ),

@@ -50,7 +50,7 @@ async def harness() -> ConnectionHarness:
 
 def searches_of(harness: ConnectionHarness) -> SearchRequests:
     async def note(entry: AuditEntry) -> None:
-        raise AssertionError(f"nobody searches in the name of others: {entry}")
+        raise AssertionError(f"no search is in the name of others: {entry}")
 
     audit = BehalfAudit(lambda: NOW, note)
     return SearchRequests(harness.searching, lambda: NOW, page_bytes=1 << 20, count_timeout=60.0, audit=audit)
