@@ -1,4 +1,4 @@
-"""Small files that are replaced atomically.
+"""Small files that are replaced atomically, and waiting for the disk.
 
 The new content is written beside the old file and renamed.
 """
@@ -30,8 +30,13 @@ def write_atomically(path: Path, content: bytes, *, mode: int = _EVERYBODY, is_d
                 os.fsync(file.fileno())
         part.replace(path)
     if is_durable:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_path(path.parent)
+
+
+def sync_path(path: Path) -> None:
+    """Return when a file, or the entries of a folder, are on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -29,6 +29,7 @@ from connectivity.security.keys import KEY_BYTES, key_id, key_text, new_key, rea
 from connectivity.store.folder_lock import open_journal
 from mappings.timestamps import utc_text
 from spark_store.errors import StoreError
+from spark_store.files import sync_path
 from spark_store.journal import connections
 from spark_store.journal.journal import Journal
 from spark_store.records import AuditEntry, StoredRevision
@@ -101,11 +102,7 @@ def add_key(file: Path, key: bytes) -> None:
             opened.flush()
             os.fsync(opened.fileno())
         draft.rename(file)
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_path(file.parent)
     except OSError as error:
         raise SettingsError(f"key file {file}: expected a file that can be written, found: {error.strerror}") from error
 

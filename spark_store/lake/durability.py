@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from spark_store.errors import translate_system_error
+from spark_store.files import sync_path
 from spark_store.lake.tables import LOG_RETENTION, TABLES, Lake
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -50,10 +51,13 @@ def _sync_folder(folder: Path) -> None:
     if call is None:
         sync_files(folder)
         return
-    with _open_folder(folder) as descriptor:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
         if call(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(folder))
+    finally:
+        os.close(descriptor)
 
 
 def sync_files(folder: Path) -> None:
@@ -61,17 +65,8 @@ def sync_files(folder: Path) -> None:
     for place, _, names in os.walk(folder, topdown=False, followlinks=True):
         for path in (*(Path(place) / name for name in names), Path(place)):
             # Removed meanwhile.
-            with contextlib.suppress(FileNotFoundError), _open_folder(path) as descriptor:
-                os.fsync(descriptor)
-
-
-@contextlib.contextmanager
-def _open_folder(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                sync_path(path)
 
 
 def repair(lake: Lake) -> list[Path]:

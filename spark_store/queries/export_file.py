@@ -17,6 +17,7 @@ import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
 from spark_store.errors import OutputUnusable, StoreUnavailable
+from spark_store.files import sync_path
 from spark_store.lake.table_scan import TIME_FORMAT, naive, values
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -111,12 +112,12 @@ class ExportFile:
         with _translate_errors(self._out):
             self._writer.close()
             self._sink.close()
-            _sync(self._part)
+            sync_path(self._part)
             # Another process may have created it.
             check_output(self._out, force=self._force)
             size = self._part.stat().st_size
             self._part.replace(self._out)
-            _sync(self._out.parent)
+            sync_path(self._out.parent)
         return size
 
     def __enter__(self) -> Self:
@@ -130,14 +131,6 @@ class ExportFile:
             with contextlib.suppress(OSError):
                 close()
         self._part.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
