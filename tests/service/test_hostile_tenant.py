@@ -32,7 +32,7 @@ MOST_PLAYED = 3
 
 SCENES = [
     Scene("loop", Bounds(memory=96 * MIB)),
-    Scene("memory", Bounds(memory=384 * MIB)),
+    Scene("memory", Bounds(memory=256 * MIB)),
     Scene("descriptors", Bounds(memory=48 * MIB), descriptors=256),
     Scene("search workers", Bounds(memory=64 * MIB), things=5_000),
     Scene(

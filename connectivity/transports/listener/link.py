@@ -3,9 +3,10 @@
 There is no broker. An acknowledged delivery sends nothing, and a rejected one cannot be redelivered: the peer has to
 repeat a failed request. A peer that leaves is reported to `readers` after its last message.
 
-**Bounds.** At most `MAX_HELD` messages of all peers may be unsettled, and so many bytes of them, which users and their
-peers share (`connectivity.fair_share`), and one more of each peer, up to twice the bytes: nothing more is read from peers
-with the most of them, while the others go on. A slow peer does not delay the others: the ordering key is the address.
+**Bounds.** At most `MAX_HELD` messages of all peers may be unsettled, and so many bytes of them and of their expected
+answers, which users and their peers share (`connectivity.fair_share`), and one more of each peer, up to twice the bytes:
+nothing more is read from peers with the most of them, while the others go on. A slow peer does not delay the others: the
+ordering key is the address.
 """
 
 from __future__ import annotations
@@ -183,9 +184,10 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         assert peer.share is not None, "peers are admitted before they send messages"
         assert peer.bytes_share is not None
         shared: SharedDelivery[PeerDelivery] | None = None
+        size = len(envelope.payload) + peer.answer_bytes
         for number, source in enumerate(sources):
             copy = PeerDelivery(envelope, address, None, False, self._ended, peer.id)
-            copy.peer, copy.user = peer, peer.share.user
+            copy.peer, copy.user, copy.bytes = peer, peer.share.user, size
             if len(sources) > 1:
                 shared = SharedDelivery(copy, len(sources)) if number == 0 else shared
             copy.shared = shared
@@ -193,7 +195,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
             self._inboxes[source].wake()
         peer.unsettled += 1
         peer.share.take()
-        peer.bytes_share.take(len(envelope.payload))
+        peer.bytes_share.take(size)
 
     def _ended(self, delivery: Delivery, outcome: Outcome) -> None:
         assert isinstance(delivery, PeerDelivery)
@@ -204,7 +206,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         assert peer.bytes_share is not None
         peer.unsettled -= 1
         peer.share.give_back()
-        peer.bytes_share.give_back(len(delivery.envelope.payload))
+        peer.bytes_share.give_back(delivery.bytes)
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
             self.readers(peer.id, ReaderStatus.GONE)

@@ -27,6 +27,9 @@ HIGH_WATER = 64 * 1024
 WRITE_SIZE = 32 * 1024
 """Bytes that are written at once, without waiting for the next turn of the event loop."""
 
+FIRST_ANSWER = 16 * 1024
+"""Bytes that the first answer to a peer is expected to take."""
+
 _GONE = 410
 
 
@@ -48,8 +51,10 @@ class SocketOwner(Protocol):
 class PeerDelivery(Delivery):
     """A delivery with its peer and, if several sources share it, the shared delivery."""
 
-    __slots__ = ("peer", "shared")
+    __slots__ = ("bytes", "peer", "shared")
 
+    bytes: int
+    """Its share of the listener's memory: its payload, and what its answer is expected to take."""
     peer: Socket
     shared: SharedDelivery[PeerDelivery] | None
 
@@ -70,6 +75,11 @@ class Socket(asyncio.Protocol, ABC):
         self.bytes_share: PeerShare | None = None
         """Its shares of the unsettled messages of all peers, and of their bytes, once it is admitted."""
         self.unsettled = 0
+        self.answer_bytes = FIRST_ANSWER
+        """The expected size of the next answer in bytes.
+
+        A larger answer raises it at once, and a smaller one lowers it by an eighth of the difference.
+        """
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self.times = SocketTimes(now, now, now)
@@ -191,6 +201,7 @@ class Socket(asyncio.Protocol, ABC):
         self.write(data)
         if done is None:
             return
+        self.answer_bytes = max(len(data), self.answer_bytes - (self.answer_bytes - len(data)) // 8)
         if self._is_full:
             self._unconfirmed.append(done)
         else:

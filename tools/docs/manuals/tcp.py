@@ -49,7 +49,7 @@ The first one of each peer is empty: it reports the new peer, so that the servic
             f"{MAX_HELD}, and one of each peer; users and their peers [share](subscriptions.md#sharing) them, and nothing "
             "more is read from those with the most",
         ),
-        Limit("bytes of these pieces", "`source.unsettled_bytes`, shared in the same way"),
+        Limit("bytes of these pieces and their expected answers", "`source.unsettled_bytes`, shared in the same way"),
         Limit("sockets", "none is accepted while the process has few file descriptors left, which other links need"),
         Limit("seconds for the TLS handshake", f"{OPENING:g}"),
         Limit("seconds for the peer to close its side", f"{CLOSING:g}"),

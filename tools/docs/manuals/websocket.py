@@ -68,7 +68,7 @@ before a peer disconnects are executed.
             f"{MAX_HELD}, and one of each peer; users and their peers [share](subscriptions.md#sharing) them, and nothing "
             "more is read from those with the most",
         ),
-        Limit("bytes of these messages", "`source.unsettled_bytes`, shared in the same way"),
+        Limit("bytes of these messages and their expected answers", "`source.unsettled_bytes`, shared in the same way"),
         Limit("sockets", "none is accepted while the process has few file descriptors left, which other links need"),
         Limit("seconds for the opening request", f"{OPENING:g}"),
         Limit("bytes of the opening request", f"{MAX_OPENING:,}"),

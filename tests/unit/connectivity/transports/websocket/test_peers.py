@@ -19,6 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage, InvalidStatu
 from websockets.frames import CloseCode, Frame, Opcode
 
 from connectivity.errors import Detail, NotConnected
+from connectivity.fair_share import FairShare
 from connectivity.transports import load_connection_type
 from connectivity.transports.base import ReaderStatus
 from connectivity.transports.listener import link as link_module
@@ -301,6 +302,7 @@ async def test_a_user_is_served_beside_another_whose_peers_settle_nothing() -> N
     tokens = ",".join(token_entry(name, name) for name in ("bad", "good"))
     frame = Frame(Opcode.TEXT, b"x").serialize(mask=True)
     async with opened(options={"tokens": tokens}) as way:
+        way.link._bytes = FairShare(1 << 30)
         for client in [await way.client("/twins?access_token=bad") for _ in range(50)]:
             client.transport.write(frame * 100)
         await wait_until(lambda: not any(each.times.is_reading for each in peers_of(way)))
