@@ -9,6 +9,7 @@ import pyspark
 import pytest
 
 from spark_store.pipeline.java import find_java
+from tests.support.wait import wait_until_sync
 from tests.support.watchdog import java_stacks_of
 
 
@@ -20,7 +21,7 @@ def test_the_stacks_of_a_java_process_are_shown() -> None:
         assert process.stdout is not None
         try:
             assert process.stdout.readline().strip().isdigit(), "it listens"
-            stacks = java_stacks_of(process.pid)
+            # Its thread may still be about to begin.
+            wait_until_sync(lambda: "at py4j.GatewayServer.run(" in java_stacks_of(process.pid))
         finally:
             process.kill()
-    assert "at py4j.GatewayServer.run(" in stacks
