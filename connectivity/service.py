@@ -449,7 +449,7 @@ async def _serve(settings: Settings, settings_file: Path | None, listening: sock
     await service.registry.refresh()
     service.jobs.start()
     service.pipeline.start()
-    _quiet_garbage_collection()
+    quiet_garbage_collection()
     await stop.wait()
     log.info("draining")
     await service.jobs.stop()
@@ -482,7 +482,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def _quiet_garbage_collection() -> None:
+def quiet_garbage_collection() -> None:
     """Keep objects that exist after the start out of garbage collections, and collect less often.
 
     Reference counting frees what messages leave behind; a full collection over 100,000 subscriptions would cost a pause.

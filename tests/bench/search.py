@@ -6,6 +6,7 @@ of their ids. The file is filled by SQLite alone, which gives the same rows as a
 
 from __future__ import annotations
 
+import gc
 import random
 import sqlite3
 import statistics
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from connectivity.service import quiet_garbage_collection
 from spark_store.journal import schema
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Budget, Thing, ThingQuery
@@ -227,7 +229,13 @@ def all_pages(path: Path) -> Iterator[Figure]:
 
 
 def search(folder: Path, scale: Scale = FULL, things: int = 0) -> list[Figure]:
-    """Pages of a search among so many things, in process."""
+    """Pages of a search among so many things, in process, with garbage collected as in the service."""
     path = folder / "journal.db"
     write_things(path, things or scale.of(THINGS, 500))
-    return [*first_pages(path, scale.of(ROUNDS, 5)), *all_pages(path)]
+    usual = gc.get_threshold()
+    quiet_garbage_collection()
+    try:
+        return [*first_pages(path, scale.of(ROUNDS, 5)), *all_pages(path)]
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)

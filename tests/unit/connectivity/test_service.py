@@ -467,7 +467,7 @@ async def test_a_signal_ends_the_service_in_good_order(
 ) -> None:
     """It says where it listens, and answers while it runs."""
     (tmp_path / "connections").mkdir()
-    monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
+    monkeypatch.setattr(module, "quiet_garbage_collection", lambda: None)
     settings = Settings(
         data_dir=tmp_path,
         connections_dir=tmp_path / "connections",
@@ -540,7 +540,7 @@ async def test_without_a_token_or_with_an_empty_one_metrics_are_open_to_this_mac
     token: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "connections").mkdir()
-    monkeypatch.setattr(module, "_quiet_garbage_collection", lambda: None)
+    monkeypatch.setattr(module, "quiet_garbage_collection", lambda: None)
     settings = Settings(
         data_dir=tmp_path,
         connections_dir=tmp_path / "connections",
