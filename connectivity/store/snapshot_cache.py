@@ -51,13 +51,14 @@ class SnapshotCache:
 
     def put(self, snapshot: Snapshot, grown: int | None = None) -> None:
         """Keep a committed state. `grown`: how many bytes were added since the kept one, if that is known."""
-        former = self.drop(snapshot.entity)
-        if grown is None or former is None or former.size + grown > 2 * former.measured:
+        former = self._cached.pop(snapshot.entity, None)
+        freed = 0 if former is None else former.size
+        if grown is None or former is None or freed + grown > 2 * former.measured:
             measured = size = _SMALLEST_STATE + len(encode_value(snapshot.state))
         else:
-            measured, size = former.measured, former.size + grown
+            measured, size = former.measured, freed + grown
         self._cached[snapshot.entity] = _Cached(snapshot, size, measured)
-        self.size += size
+        self.size += size - freed
         while len(self._cached) > self._most_entities or self.size > self._most_bytes:
             self.drop(next(iter(self._cached)))
 
@@ -73,10 +74,9 @@ class SnapshotCache:
         for entity, snapshot in newest.items():
             self.put(snapshot, grown.get(entity))
 
-    def drop(self, entity: EntityId) -> _Cached | None:
+    def drop(self, entity: EntityId) -> None:
         if (former := self._cached.pop(entity, None)) is not None:
             self.size -= former.size
-        return former
 
     def clear(self) -> None:
         self._cached.clear()
