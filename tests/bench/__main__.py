@@ -105,7 +105,7 @@ def next_over_mqtt(folder: Path, scale: Scale = FULL) -> list[Figure]:
                 f"{statistics.median(bare):,.0f}/s (paho, window 100)",
                 "ratio ≥ 1.5",
                 ratio >= 1.5,
-                f"ratio {ratio:.2f}; {size} bytes; service {processor / count * 1e6:.0f} µs of processor per event",
+                f"ratio {ratio:.2f}; {size} bytes; service: {processor / count * 1e6:.0f} µs of processor time per event",
             )
         ]
 
@@ -131,7 +131,7 @@ def durable_modify(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"{bare:,.0f}/s (paho publishing alone)",
             "≥ 7,000/s",
             rate >= 7_000,
-            f"ratio {rate / bare:.2f}; service {processor / count * 1e6:.0f} µs of processor per command",
+            f"ratio {rate / bare:.2f}; service: {processor / count * 1e6:.0f} µs of processor time per command",
         ),
         Figure(
             "the same at 1,000/s",
@@ -165,7 +165,7 @@ def first_next(folder: Path, scale: Scale = FULL) -> list[Figure]:
         Figure(
             "first `next` after `request`, 1 M entries",
             f"p50 {ranks[49]:.1f} ms, p99 {ranks[98]:.1f} ms",
-            f"p50 {echoes:.1f} ms (paho to itself)",
+            f"p50 {echoes:.1f} ms (paho sends to itself)",
             "p50 ≤ 5 ms",
             ranks[49] <= 5,
             f"ratio {ranks[49] / echoes:.1f}",

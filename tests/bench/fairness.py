@@ -114,7 +114,7 @@ def figures(beside: Beside, rate: float) -> list[Figure]:
     created, first, late, echo = (
         statistics.quantiles(each, n=100) for each in (beside.created, beside.first, beside.late, beside.echoes)
     )
-    bare = f"p50 {echo[49]:.1f} ms, p99 {echo[98]:.1f} ms (paho to itself)"
+    bare = f"p50 {echo[49]:.1f} ms, p99 {echo[98]:.1f} ms (paho sends to itself)"
     return [
         Figure(
             f"`created` beside {REPLAYS} replays without bound, one MQTT link",

@@ -22,7 +22,7 @@ FIGURES: Mapping[str, Sequence[str]] = {
     "amqp-drain": ["waiting modifies over AMQP"],
     "kafka-drain": ["waiting modifies over Kafka"],
     "first": ["first event after a request"],
-    "fairness": ["new subscription beside 100"],
+    "fairness": ["new subscription during 100 replays"],
     "idle": ["100,000 idle subscriptions"],
 }
 """The benchmarks of the page, and how it names their first figures."""

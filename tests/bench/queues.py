@@ -81,7 +81,7 @@ def _next(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: Jud
             size = len(place.first(f"ours-{number}"))
             theirs.append(bare(place, "publish", count, size, f"bare-{number}"))
     found, beside = statistics.median(ours), statistics.median(theirs)
-    note = f"ratio {found / beside:.2f}; {size} bytes; service {processor * 1e6:.0f} µs of processor per event"
+    note = f"ratio {found / beside:.2f}; {size} bytes; service: {processor * 1e6:.0f} µs of processor time per event"
     library = "aiormq on uvloop" if place.kind == "amqp" else "confluent-kafka with callbacks"
     name = f"`next` events over {_title(place)}"
     return Figure(name, f"{found:,.0f}/s", f"{beside:,.0f}/s ({library})", goal, is_met(found, beside), note)
@@ -103,9 +103,11 @@ def _drained(folder: Path, scale: Scale, place: BrokerPlace, goal: str, is_met: 
         place.send(f"bare-ask-{number}", commands, "")
         theirs.append(bare(place, "turn", count, size, f"bare-{number}", f"bare-ask-{number}"))
     found, beside = statistics.median(ours), statistics.median(theirs)
-    note = f"ratio {found / beside:.2f}; service {processor * 1e6:.0f} µs of processor per command"
+    note = f"ratio {found / beside:.2f}; service: {processor * 1e6:.0f} µs of processor time per command"
     name = f"durable modify with response, drained over {_title(place)}"
-    return Figure(name, f"{found:,.0f}/s", f"{beside:,.0f}/s (in, out, ack)", goal, is_met(found, beside), note)
+    return Figure(
+        name, f"{found:,.0f}/s", f"{beside:,.0f}/s (receive, publish, acknowledge)", goal, is_met(found, beside), note
+    )
 
 
 def _title(place: Place) -> str:

@@ -73,7 +73,7 @@ def by_id(folder: Path, scale: Scale = FULL) -> list[Figure]:
                     f"{statistics.median(bare):,.0f}/s (two paho clients, the same five messages)",
                     "ratio ≥ 0.8",
                     ratio >= 0.8,
-                    f"ratio {ratio:.2f}; service {processor / count * 1e6:.0f} µs of processor per search",
+                    f"ratio {ratio:.2f}; service: {processor / count * 1e6:.0f} µs of processor time per search",
                 )
             )
     return figures

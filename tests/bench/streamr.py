@@ -155,7 +155,7 @@ def live(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"{statistics.median(bare):,.0f}/s (paho receiving and publishing)",
             "ratio ≥ 0.8",
             ratio >= 0.8,
-            f"ratio {ratio:.2f}; {length} bytes; service {processor / count * 1e6:.0f} µs of processor per message; "
+            f"ratio {ratio:.2f}; {length} bytes; service: {processor / count * 1e6:.0f} µs of processor time per message; "
             f"{left_out} of {TURNS * count} left out since the session did not keep up",
         )
     ]
@@ -274,7 +274,7 @@ def door(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"{statistics.median(bare):,.0f}/s (`websockets`, sending)",
             "ratio ≥ 0.8",
             ratio >= 0.8,
-            f"ratio {ratio:.2f}; {length} bytes; service {processor / count * 1e6:.0f} µs of processor per message",
+            f"ratio {ratio:.2f}; {length} bytes; service: {processor / count * 1e6:.0f} µs of processor time per message",
         )
     ]
 

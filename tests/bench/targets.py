@@ -69,7 +69,7 @@ def filtered(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"{alone[0]:,.0f}/s without targets",
             "≥ 3,000 events/s",
             rate >= 3_000,
-            f"service {processor:.0f} µs of processor per event, {alone[1]:.0f} µs without targets",
+            f"service: {processor:.0f} µs of processor time per event, {alone[1]:.0f} µs without targets",
         )
     ]
 

@@ -66,7 +66,7 @@ def retrieves(folder: Path, scale: Scale = FULL) -> list[Figure]:
             f"{bare:,.0f}/s (paho publishing alone)",
             "≥ 6,000/s",
             rate >= 6_000,
-            f"ratio {rate / bare:.2f}; service {processor / rounds / count * 1e6:.0f} µs of processor per command",
+            f"ratio {rate / bare:.2f}; service: {processor / rounds / count * 1e6:.0f} µs of processor time per command",
         )
     ]
 
