@@ -22,6 +22,7 @@ from examples import brokers
 from examples.programs import WANTED
 from tests.support.brokers import kafka, mosquitto, rabbitmq
 from tests.support.paths import ROOT
+from tests.support.typed import beginning
 
 FILE = ROOT / "compose.yaml"
 COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
@@ -183,3 +184,8 @@ def test_kafka_sends_clients_to_where_they_come_from() -> None:
     listeners = dict(it.split("://") for it in environment["KAFKA_LISTENERS"].split(","))
     protocols = dict(it.split(":") for it in environment["KAFKA_LISTENER_SECURITY_PROTOCOL_MAP"].split(","))
     assert set(listeners) == set(protocols) == {*advertised, environment["KAFKA_CONTROLLER_LISTENER_NAMES"]}
+
+
+def test_the_page_on_docker_writes_the_variable_that_compose_requires() -> None:
+    [[text, *_]] = beginning("docker", "echo")
+    assert f"${{{text.partition('=')[0]}:?" in FILE.read_text(encoding="utf-8")

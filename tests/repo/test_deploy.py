@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from connectivity.config.settings_loader import load_settings
+from tests.support.markdown import blocks
 from tests.support.paths import ROOT
 
+PAGE = ROOT / "docs" / "how-to" / "deploying.md"
 UNIT = ROOT / "deploy" / "systemd" / "connectivity.service"
 
 MOST_EXPOSED = 2.0
@@ -29,14 +32,26 @@ def unit() -> dict[str, list[str]]:
     return found
 
 
+def drop_in() -> str:
+    """The drop-in file that the page on systemd shows."""
+    [block] = [block for block in blocks(PAGE) if block.title == "override.conf"]
+    return block.text
+
+
 def analyze(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What systemd says of the unit, with a program that is there in place of the service."""
+    """What systemd says of the unit and its drop-ins, with a program that is there in place of the service."""
     if shutil.which("systemd-analyze") is None:
         pytest.fail("systemd-analyze is missing, install it: sudo apt-get install systemd", pytrace=False)
     copy = folder / UNIT.name
     text = UNIT.read_text(encoding="utf-8").replace("/opt/connectivity/bin/connectivity", sys.executable)
     copy.write_text(text, encoding="utf-8")
-    return subprocess.run(["systemd-analyze", *arguments, str(copy)], capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["systemd-analyze", *arguments, str(copy)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{folder}:"},
+    )
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
@@ -74,3 +89,27 @@ def test_the_unit_gives_the_service_time_to_drain_and_does_not_start_in_vain() -
     assert int(found["TimeoutStopSec"][0]) >= 20
     assert found["Restart"] == ["on-failure"]
     assert set(found["RestartPreventExitStatus"][0].split()) == {"2", "3", "4"}
+
+
+def write_drop_in(folder: Path, text: str) -> None:
+    place = folder / f"{UNIT.name}.d"
+    place.mkdir()
+    (place / "override.conf").write_text(text, encoding="utf-8")
+
+
+def test_systemd_finds_nothing_wrong_with_the_drop_in_of_the_page(tmp_path: Path) -> None:
+    write_drop_in(tmp_path, drop_in())
+    checked = analyze(tmp_path, "verify")
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_systemd_finds_an_error_in_a_drop_in(tmp_path: Path) -> None:
+    write_drop_in(tmp_path, drop_in().replace("LoadCredential", "LoadCredentials"))
+    assert "LoadCredentials" in analyze(tmp_path, "verify").stderr
+
+
+def test_the_drop_in_of_the_page_gives_the_service_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = dict(line.split("=", 1) for line in drop_in().splitlines() if "=" in line)
+    credential, _, _ = lines["LoadCredential"].partition(":")
+    monkeypatch.setenv(*lines["Environment"].replace("%d", "/run/credentials").split("=", 1))
+    assert load_settings(None).secrets.key_file == Path("/run/credentials") / credential

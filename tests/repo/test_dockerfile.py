@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 import connectivity
 from connectivity.config.settings_loader import load_settings
 from spark_store.pipeline.java import OLDEST_JAVA
 from tests.support.paths import ROOT
+from tests.support.typed import beginning, options
 
 FILE = ROOT / "Dockerfile"
 PINNED = re.compile(r"python:\d+\.\d+\.\d+-slim-[a-z]+")
@@ -246,3 +248,22 @@ def test_it_is_healthy_when_the_service_is_ready(status: int, is_healthy: bool) 
         environment = {"CONNECTIVITY_API__PORT": str(port)}
         ended = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, check=False)
     assert (ended.returncode == 0, asked) == (is_healthy, ["/health/ready"])
+
+
+def test_the_page_on_docker_builds_every_image_with_the_name_that_compose_has() -> None:
+    built = {
+        options(words, "tag")[0]: next(iter(options(words, "target")), "")
+        for words in beginning("docker", "docker", "build")
+    }
+    image = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["connectivity"]["image"]
+    assert built.keys() == {re.sub(r"\$\{VARIANT:-\w+}", variant, image) for variant in IMAGES}
+    assert all(tag.endswith(f"-{target or 'slim'}") for tag, target in built.items())
+
+
+def test_the_container_on_the_page_has_the_folders_of_the_image() -> None:
+    [words] = beginning("docker", "docker", "run")
+    mounted = {volume.split(":")[1] for volume in options(words, "volume")}
+    found = variables("slim")
+    assert mounted == {found["CONNECTIVITY_DATA_DIR"], found["CONNECTIVITY_CONNECTIONS_DIR"]}
+    assert found["CONNECTIVITY_DATA_DIR"] in " ".join(of("VOLUME", "slim"))
+    assert words[-1] in [options(each, "tag")[0] for each in beginning("docker", "docker", "build")]

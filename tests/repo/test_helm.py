@@ -22,6 +22,7 @@ from connectivity.config.settings_loader import load_settings
 from connectivity.management.files import load
 from tests.support.brokers.mosquitto import Certificates
 from tests.support.paths import ROOT
+from tests.support.typed import beginning
 from tests.support.validation import validate
 
 CHART = ROOT / "deploy" / "helm" / "connectivity"
@@ -29,6 +30,7 @@ EXAMPLE = ROOT / "deploy" / "helm" / "example.yaml"
 HELM = ROOT / ".run" / "helm"
 RELEASE = "prod"
 NAME = "prod-connectivity"
+PAGE_RELEASE = "connectivity"
 
 CASES = {
     "default": [],
@@ -487,3 +489,62 @@ def test_a_listener_s_port_is_that_of_its_connection() -> None:
     values = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     for each in values["listeners"]["ports"]:
         assert values["connections"][each["name"]]["uri"].endswith(f":{each['port']}")
+
+
+def values_of_the_page(folder: Path) -> list[str]:
+    """Helm's options for the values that the page on Kubernetes shows."""
+    page = (ROOT / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
+    found: list[str] = []
+    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)):
+        file = folder / f"{number}.yaml"
+        file.write_text(text, encoding="utf-8")
+        found += ["--values", str(file)]
+    return found
+
+
+def secret_keys(value: Any) -> Iterator[tuple[str, str]]:
+    """Name and key of each Secret that is referred to anywhere in an object."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if name in {"secretKeyRef", "credentials"}:
+                yield inner["name"], inner["key"]
+            elif name == "secret" and "items" in inner:
+                yield from ((inner["secretName"], item["key"]) for item in inner["items"])
+            else:
+                yield from secret_keys(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from secret_keys(inner)
+
+
+def test_the_page_on_kubernetes_creates_exactly_the_secrets_that_the_chart_refers_to(tmp_path: Path) -> None:
+    created = {
+        (name, re.sub(r"^--from-literal=", "", literal).partition("=")[0])
+        for name, *literals in beginning("kubernetes", "kubectl", "create", "secret", "generic")
+        for literal in literals
+    }
+    assert created
+    assert created == set(secret_keys(objects(*values_of_the_page(tmp_path))))
+
+
+def test_the_tokens_on_the_page_on_kubernetes_are_json() -> None:
+    [text] = [
+        literal.partition("=")[2].partition("=")[2]
+        for words in beginning("kubernetes", "kubectl", "create", "secret", "generic", "connectivity-tokens")
+        for literal in words
+    ]
+    assert [token["role"] for token in json.loads(text)] == ["read"]
+
+
+def test_helm_installs_the_chart_as_written_on_the_page(tmp_path: Path) -> None:
+    [[release, chart, *more]] = beginning("kubernetes", "helm", "install")
+    assert (release, ROOT / chart, more) == (PAGE_RELEASE, CHART, ["--values", "values.yaml"])
+    ended = helm("install", release, str(ROOT / chart), "--dry-run=client", *values_of_the_page(tmp_path))
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_page_on_kubernetes_waits_for_the_stateful_set_of_the_chart() -> None:
+    [[place]] = beginning("kubernetes", "kubectl", "rollout", "status")
+    ended = helm("template", PAGE_RELEASE, str(CHART))
+    found = [each for each in yaml.safe_load_all(ended.stdout) if each]
+    assert place in [f"{each['kind']}/{each['metadata']['name']}".lower() for each in found]

@@ -116,6 +116,7 @@ def test_every_guide_with_commands_is_followed_by_a_test() -> None:
         "backup",
         "restore",
         "upgrade",
+        "deploying",
     }
     elsewhere = {
         "query-lake-duckdb",
@@ -125,9 +126,9 @@ def test_every_guide_with_commands_is_followed_by_a_test() -> None:
         "export-history",
         "manage-connections",
     }
-    needs_a_platform = {"deploying", "docker", "kubernetes"}
+    read = {"docker", "kubernetes"}  # compared with the images and the chart: tests/repo
     pages = {file.stem for file in HOW_TO.glob("*.md") if "```console" in file.read_text(encoding="utf-8")}
-    assert pages - {"operating"} == here | elsewhere | needs_a_platform
+    assert pages - {"operating"} == here | elsewhere | read
 
 
 def follow(page: str, clone: Clone, acts: Mapping[str, Callable[[], object]] | None = None) -> None:
@@ -247,3 +248,34 @@ def test_a_backup_is_made_and_restored_as_written(own_mosquitto: Mosquitto, tmp_
             follow(page, clone, acts)
         assert sorted(folder.name for folder in backups.iterdir()) == ["before-upgrade", "monday", "tuesday"]
         assert service.get("/health/ready")[0] == 200
+
+
+def test_the_service_is_deployed_as_written(own_mosquitto: Mosquitto, tmp_path: Path) -> None:
+    """Without package installers and systemd: the service runs already."""
+    clone = Clone(tmp_path, own_mosquitto)
+    units = tmp_path / "units"
+    with clone.with_service(clone.documents()) as service:
+        clone.places.update(
+            {
+                "/opt/connectivity/bin/connectivity": "connectivity",
+                "/etc/connectivity/connections": str(service.folder / "connections"),
+                "/etc/connectivity/settings.yaml": str(service.folder / "settings.json"),
+                "/etc/systemd/system": str(units),
+            }
+        )
+        elsewhere = (
+            "python3 -m venv /opt/connectivity",
+            "/opt/connectivity/bin/pip install dist/broker_connectivity-*.whl",
+            f"connectivity pipeline install --settings {service.folder / 'settings.json'}",
+            "uv venv /opt/connectivity",
+            "VIRTUAL_ENV=/opt/connectivity uv pip install --require-hashes --requirements pyproject.toml "
+            "--constraints constraints.txt",
+            "VIRTUAL_ENV=/opt/connectivity uv pip install --no-deps .",
+            "systemctl daemon-reload",
+            "systemctl enable --now connectivity",
+            "systemctl status connectivity",
+            "journalctl --unit connectivity --output cat",
+        )
+        follow("deploying", clone, dict.fromkeys(elsewhere, lambda: None))
+    installed = units / "connectivity.service"
+    assert installed.read_bytes() == (ROOT / "deploy" / "systemd" / "connectivity.service").read_bytes()
