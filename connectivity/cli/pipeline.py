@@ -102,7 +102,7 @@ def verify(
         if message["event"] == "difference":
             differences.append({name: value for name, value in message.items() if name != "event"})
         elif message["event"] == "compared" and sys.stderr.isatty():
-            typer.echo(f"\r\033[Kevent {message['seq']:,} of {message['last']:,}", nl=False, err=True)
+            typer.echo(f"\r\033[Kentity {message['entities']:,} of {message['total']:,}", nl=False, err=True)
 
     options = [*(["--all"] if every else []), *(["--restart"] if restart else [])]
     found = _run_action(settings, "verify", *options, on_event=on_event)

@@ -73,8 +73,10 @@ _BEGINNING = """
     WHERE type = ? AND id = ?
 """
 _TYPE_BEHIND = "SELECT min(type) FROM entities WHERE type > ?"
-_SIZES = """
-    SELECT id, revision - erased, coalesce(length(state), 0) FROM entities WHERE type = ? AND id >= ? ORDER BY id
+_KEYS = "SELECT id, type, revision - erased FROM entities WHERE type = ? AND id >= ? ORDER BY id"
+_HISTORY = f"""{_ENTRY_COLUMNS}
+    FROM entities JOIN entries ON entries.entity = entities.key
+    WHERE entities.type = ? AND entities.id = ? AND entries.seq <= ? ORDER BY entries.revision
 """
 _STATES = f"{_ALL_STATES} AND key IN (SELECT entity FROM entries WHERE seq BETWEEN ? AND ?)"
 
@@ -255,9 +257,13 @@ class JournalReader:
         row = self._one(_BEGINNING, (type, id))
         return (0, None) if row is None else (row[0], row[1])
 
-    def sizes(self, first: str) -> Iterator[tuple[str, int, int]]:
-        """Yield ID, number of events since the erasure, and size of the state, from the ID `first` on."""
-        return heapq.merge(*(self._rows(_SIZES, (type, first)) for type in self._types()))
+    def history(self, type: str, id: str, last: int) -> Iterator[JournalEntry]:
+        """The events of one entity with numbers up to `last`, in order."""
+        return map(JournalEntry._make, self._rows(_HISTORY, (type, id, last)))
+
+    def keys(self, first: str) -> Iterator[tuple[str, str, int]]:
+        """Yield ID, type, and number of events since the erasure, in this order, from the ID `first` on."""
+        return heapq.merge(*(self._rows(_KEYS, (type, first)) for type in self._types()))
 
     def _types(self) -> Iterator[str]:
         """Which types of entities there are, by the index alone."""

@@ -254,7 +254,14 @@ def check_log(lake: Lake, table: Table) -> None:
 def open_table(lake: Lake, table: Table, version: int | None = None) -> Iterator[DeltaTable]:
     """Open a table, at its newest version by default; errors become StoreUnavailable or LakeUnfit."""
     path = lake.path(table)
-    try:
+    with translate_errors(path):
         yield DeltaTable(path, version)
+
+
+@contextlib.contextmanager
+def translate_errors(path: str) -> Iterator[None]:
+    """Raise the libraries' errors about the table at `path` as StoreUnavailable or LakeUnfit."""
+    try:
+        yield
     except (DeltaError, OSError, pa.ArrowException) as error:
         raise translate_lake_error(path, error) from error

@@ -1,198 +1,237 @@
-"""Reads many rows of the lake without Spark, for comparisons and rebuilds.
+"""Reads selected rows of one version of a table in order, from its files, in this process.
 
-A table is opened at its newest version and read in batches, so memory is bounded by a batch, and by reading two files at
-once. Lists are bounded by the caller. Files that cannot contain requested rows are not opened. Nothing is kept between
-calls.
+The order is that of entity, type and revision. The log has which files may have some of the rows, and the number of their
+rows. Rows are read in parts that fit in memory: a sample of the keys decides where a part ends, and parts that did not fit
+show how many rows do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import and_
+from typing import Any, NamedTuple, Protocol, TypeAlias
+from urllib.parse import unquote
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from mappings.timestamps import utc_text
+from spark_store.errors import ResultTooLarge
 from spark_store.journal.reader import EntityState, JournalEntry
-from spark_store.lake.reader import CHECKED, open_table
-from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
+from spark_store.lake.reader import CHECKED, open_table, translate_errors
+from spark_store.lake.tables import EVENTS, LATEST, Lake, Table
 
-_BATCH_ROWS = 1_000
+Check: TypeAlias = Callable[[], None]
+"""Raises what ends the reading early."""
+
+ORDER = ("entity", "entity_type", "revision")
+SORT = [(name, "ascending") for name in ORDER]
+
+PART_BYTES = 32 << 20
+"""The target size of one part."""
+
+MOST_BYTES = 64 << 20
+"""The most bytes that are read at once."""
+
+_SMALLEST_PART = 1 << 20
+_ROW_BYTES = 512
+"""The size of a row, until a part shows that it is larger."""
+
+_SAMPLES = 5_000
+_SLICE_ROWS = 1_000
+"""How many rows are Python objects at a time."""
+
 _AHEAD = 1
 """How many batches, and files, are read ahead: the library's own bound is not in bytes."""
 
+_TYPES = {"string": pa.string(), "long": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "boolean": pa.bool_()}
 _EVENT_COLUMNS = ("entity_type", "entity", "revision", "seq", "ts", "action", "path", "value", "headers")
 _STATE_COLUMNS = ("entity_type", "entity", "policy_id", "revision", "seq", "created", "modified", "state")
 
 
-class EntityRange(NamedTuple):
-    """Entities from `first` to before `end`, in the order of their IDs; None is no bound."""
+class RowKey(NamedTuple):
+    """The place of a row in the order."""
 
-    first: str | None
-    end: str | None
-
-
-class MemoryBound(NamedTuple):
-    """How many events, and bytes of their values and headers, may be in memory at once."""
-
-    rows: int
-    bytes: int
+    entity: str
+    entity_type: str
+    revision: int
 
 
-UNBOUND = MemoryBound(1 << 40, 1 << 60)
+class Source(Protocol):
+    """Selected rows that are read in parts."""
+
+    def cuts(self, after: RowKey | None, upto: RowKey | None, part_bytes: int) -> list[RowKey]:
+        """Return the last keys of all parts but the last one; none if one part suffices."""
+        ...
+
+    def read(self, after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
+        """Yield the rows between two keys, in order. Raises ResultTooLarge."""
+        ...
 
 
-class MemoryBoundExceeded(Exception):
-    """The requested rows exceed the bound of memory."""
-
-
-def snapshots(place: Lake) -> Iterator[EntityState]:
-    """Yield the rows of `snapshots`; none if there is no such table. Raises StoreUnavailable, LakeUnfit."""
-    if place.has(SNAPSHOTS):
-        for row in _rows(place, SNAPSHOTS, _STATE_COLUMNS, None):
-            yield _state(*row)
-
-
-def snapshot_revisions(place: Lake, of: EntityRange | Sequence[str]) -> dict[tuple[str, str], list[int]]:
-    """The revisions in `snapshots` of a part's entities, or of the named ones.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
-    found: dict[tuple[str, str], list[int]] = {}
-    if place.has(SNAPSHOTS):
-        for type, id, revision in _rows(place, SNAPSHOTS, ("entity_type", "entity", "revision"), _condition(of)):
-            found.setdefault((type, id), []).append(revision)
-    return found
-
-
-def latest_states(place: Lake, entities: Sequence[str] | None = None) -> Iterator[EntityState]:
-    """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
-    condition = None if entities is None else pc.field("entity").isin(entities)
-    for row in _rows(place, LATEST, _STATE_COLUMNS, condition):
-        yield _state(*row)
-
-
-def deletions(place: Lake) -> list[tuple[str, str, int]]:
-    """Return type, ID and revision of every event that deletes an entity, in order.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
-    is_deletion = (pc.field("action") == "deleted") & (pc.field("path") == "/")
-    return sorted(_rows(place, EVENTS, ("entity_type", "entity", "revision"), is_deletion)) if place.has(EVENTS) else []
-
-
-def events_between(place: Lake, first: int, last: int, bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
-    """The rows of `events` by number. Raises MemoryBoundExceeded, StoreUnavailable, LakeUnfit."""
-    found = _entries(place, (pc.field("seq") >= first) & (pc.field("seq") <= last))
-    return sorted(_within(found, bound), key=lambda entry: entry.seq)
-
-
-def events_of(place: Lake, of: EntityRange | Sequence[str], bound: MemoryBound = UNBOUND) -> list[JournalEntry]:
-    """Yield the events of a part, or of named entities, by entity and revision.
-
-    Raises MemoryBoundExceeded, StoreUnavailable, LakeUnfit.
-    """
-    return _in_order(_within(_entries(place, _condition(of)), bound))
-
-
-def history(place: Lake, entity_type: str, entity: str, last: int, bound: MemoryBound) -> Iterator[JournalEntry]:
-    """Yield one entity's events up to the revision `last`, in order, however many.
-
-    Missing revisions cost nothing. Raises StoreUnavailable, LakeUnfit.
-    """
-    is_its = (pc.field("entity") == entity) & (pc.field("entity_type") == entity_type) & (pc.field("revision") <= last)
-    first, step = _oldest(place, is_its, 0), bound.rows
-    while first is not None and first <= last:
-        is_in_step = (pc.field("revision") >= first) & (pc.field("revision") < first + step)
+def in_parts(
+    source: Source, part_bytes: int = PART_BYTES, after: RowKey | None = None, upto: RowKey | None = None
+) -> Iterator[pa.Table]:
+    """Yield the rows between two keys, in as many parts as necessary. Raises ResultTooLarge."""
+    for last in [*source.cuts(after, upto, part_bytes), upto]:
         try:
-            # One revision is read whatever its size.
-            found = _in_order(_within(_entries(place, is_its & is_in_step), bound if step > 1 else UNBOUND))
-        except MemoryBoundExceeded:
-            step //= 2
-            continue
-        yield from found
-        first = first + step if found else _oldest(place, is_its, first + step)
+            for table in source.read(after, last):
+                yield table
+                after = key_at(table, table.num_rows - 1)
+        except ResultTooLarge:
+            if part_bytes <= _SMALLEST_PART:
+                raise
+            yield from in_parts(source, part_bytes // 4, after, last)
+        after = last
 
 
-def _oldest(place: Lake, is_its: ds.Expression, first: int) -> int | None:
-    """The lowest revision from `first` on that is there."""
-    found = _batches(place, EVENTS, ("revision",), is_its & (pc.field("revision") >= first))
-    return min((pc.min(batch.column(0)).as_py() for batch in found if batch.num_rows), default=None)
+def key_at(table: pa.Table, place: int) -> RowKey:
+    """Return the key of one row."""
+    return RowKey(*(table.column(name)[place].as_py() for name in ORDER))
 
 
-def states_in(place: Lake, part: EntityRange) -> Iterator[EntityState]:
-    """The rows of `latest` of a part. Raises StoreUnavailable, LakeUnfit."""
-    for row in _rows(place, LATEST, _STATE_COLUMNS, _condition(part)):
-        yield _state(*row)
-
-
-def _condition(of: EntityRange | Sequence[str]) -> ds.Expression | None:
-    if not isinstance(of, EntityRange):
-        return pc.field("entity").isin(of)
-    found: ds.Expression | None = None if of.first is None else pc.field("entity") >= of.first
-    if of.end is not None:
-        below = pc.field("entity") < of.end
-        found = below if found is None else found & below
+def cut(sample: Sequence[tuple[RowKey, int]], parts: int) -> list[RowKey]:
+    """Return the last key of each part, so that each has about the same share of the sample's sizes."""
+    share, taken, found = sum(size for _, size in sample) / max(1, parts), 0, list[RowKey]()
+    for key, size in sample[:-1]:
+        taken += size
+        if taken >= share * (len(found) + 1) and len(found) < parts - 1:
+            found.append(key)
     return found
 
 
-def _within(entries: Iterator[JournalEntry], bound: MemoryBound) -> Iterator[JournalEntry]:
-    bytes = 0
-    for rows, entry in enumerate(entries, 1):
-        bytes += size(entry)
-        if rows > bound.rows or bytes > bound.bytes:
-            raise MemoryBoundExceeded
-        yield entry
+def schema_of(table: Table) -> pa.Schema:
+    """Return the columns of a table as Arrow has them."""
+    return pa.schema([(column.name, _TYPES[column.type]) for column in table.columns])
 
 
-def size(entry: JournalEntry) -> int:
-    """The bytes of its value and its headers."""
-    return len(entry.value or b"") + len(entry.headers)
+class TableRows:
+    """The rows of a table that meet two conditions.
+
+    The log decides by `wanted` which files are read; rows have to meet `exact`, too, where its bounds are not exact.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: Table,
+        wanted: ds.Expression | None = None,
+        exact: ds.Expression | None = None,
+        *,
+        version: int | None = None,
+        check: Check = lambda: None,
+    ) -> None:
+        """`version`: the newest one by default. Raises StoreUnavailable, LakeUnfit."""
+        self._check, self._exact, self._row_bytes = check, exact, _ROW_BYTES
+        self._path, self._schema = lake.path(table), schema_of(table)
+        self._wanted = pc.scalar(value=True) if wanted is None else wanted
+        with open_table(lake, table, version) as delta:
+            # A file system of pyarrow's own: its threads need no Python then.
+            self._dataset = delta.to_pyarrow_dataset(filesystem=SubTreeFileSystem(self._path, LocalFileSystem()))
+            actions = pa.table(delta.get_add_actions(flatten=True))
+            rows = dict(zip(map(unquote, actions["path"].to_pylist()), actions["num_records"].to_pylist(), strict=True))
+            self.rows: int = sum(rows[unquote(it.path)] for it in self._dataset.get_fragments(self._wanted))
+            """How many rows the files have, in all, that may have some of the wanted ones."""
+
+    def cuts(self, after: RowKey | None, upto: RowKey | None, part_bytes: int) -> list[RowKey]:
+        """Return the last keys of all parts but the last one, by a sample."""
+        step, found, sample = max(1, self.rows // _SAMPLES), 0, list[RowKey]()
+        for table in self._tables(ORDER, after, upto):
+            rows = table.take(pa.array(range(-found % step, table.num_rows, step), pa.int64())).to_pylist()
+            sample += [RowKey(**row) for row in rows]
+            found += table.num_rows
+        return cut([(key, 1) for key in sorted(sample)], -(-found * self._row_bytes // part_bytes))
+
+    def read(self, after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
+        """Yield the rows between two keys, in order. Raises ResultTooLarge."""
+        held, size = list[pa.Table](), 0
+        for table in self._tables(self._schema.names, after, upto):
+            held.append(table)
+            size += table.nbytes
+            if size > MOST_BYTES:
+                self._row_bytes = max(self._row_bytes, size // sum(it.num_rows for it in held))
+                raise ResultTooLarge(f"found rows of more than {MOST_BYTES >> 20} MiB, which is read at once at most")
+        if held:
+            yield pa.concat_tables(held).sort_by(SORT)
+
+    def _tables(self, columns: Sequence[str], after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
+        """Yield the rows between two keys, in any order; never an empty table.
+
+        The plain bounds on `entity` let files be passed over.
+        """
+        rules = [self._wanted]
+        if after is not None:
+            rules += [pc.field("entity") >= after.entity, ~_upto(after)]
+        if upto is not None:
+            rules += [pc.field("entity") <= upto.entity, _upto(upto)]
+        with translate_errors(self._path):
+            batches = self._dataset.to_batches(
+                columns=list(dict.fromkeys((*columns, *(("ts",) if self._exact is not None else ())))),
+                filter=reduce(and_, rules),
+                batch_readahead=_AHEAD,
+                fragment_readahead=_AHEAD,
+                fragment_scan_options=CHECKED,
+            )
+            for batch in batches:
+                self._check()
+                table = pa.Table.from_batches([batch])
+                if self._exact is not None:
+                    table = table.filter(self._exact)
+                if table.num_rows:
+                    yield table.select(columns).cast(pa.schema([self._schema.field(name) for name in columns]))
 
 
-def _in_order(entries: Iterator[JournalEntry]) -> list[JournalEntry]:
-    return sorted(entries, key=lambda entry: (entry.entity_type, entry.entity, entry.revision, entry.seq))
+def _upto(key: RowKey) -> ds.Expression:
+    """The rows up to a key."""
+    entity, type, revision = map(pc.field, ORDER)
+    of_type = (type < key.entity_type) | ((type == key.entity_type) & (revision <= key.revision))
+    return (entity < key.entity) | ((entity == key.entity) & of_type)
 
 
-def _entries(place: Lake, condition: ds.Expression | None) -> Iterator[JournalEntry]:
-    for row in _rows(place, EVENTS, _EVENT_COLUMNS, condition):
-        yield _entry(*row)
+def rows_between(
+    lake: Lake, table: Table, first: str, end: str | None, since: int = 0, whole: Sequence[str] | None = None
+) -> TableRows:
+    """Return the rows of the entities from the ID `first` to before `end` (None is no bound).
+
+    With `whole`, only those with numbers from `since` on, and all of these entities. Raises StoreUnavailable, LakeUnfit.
+    """
+    wanted = pc.field("entity") >= first
+    if end is not None:
+        wanted &= pc.field("entity") < end
+    if whole is not None:
+        wanted &= (pc.field("seq") >= since) | pc.field("entity").isin(pa.array(whole, pa.string()))
+    return TableRows(lake, table, wanted)
 
 
-def _rows(
-    place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None
-) -> Iterator[tuple[Any, ...]]:
-    for batch in _batches(place, table, columns, condition):
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+def latest_states(lake: Lake, entities: Sequence[str] | None = None) -> Iterator[EntityState]:
+    """The rows of `latest`, or those of the named entities. Raises StoreUnavailable, LakeUnfit."""
+    return states(TableRows(lake, LATEST, None if entities is None else pc.field("entity").isin(entities)))
 
 
-def _batches(place: Lake, table: Table, columns: Sequence[str], condition: ds.Expression | None) -> Iterator[Any]:
-    with open_table(place, table) as delta:
-        # A file system of pyarrow's own: its threads need no Python then.
-        files = SubTreeFileSystem(place.path(table), LocalFileSystem())
-        dataset = delta.to_pyarrow_dataset(filesystem=files)
-        yield from dataset.to_batches(
-            columns=list(columns),
-            filter=condition,
-            batch_size=_BATCH_ROWS,
-            batch_readahead=_AHEAD,
-            fragment_readahead=_AHEAD,
-            fragment_scan_options=CHECKED,
-        )
+def deletions(lake: Lake) -> Iterator[JournalEntry]:
+    """The events that delete an entity. Raises StoreUnavailable, LakeUnfit."""
+    return entries(TableRows(lake, EVENTS, (pc.field("action") == "deleted") & (pc.field("path") == "/")))
 
 
-def _entry(
-    type: str, id: str, revision: int, seq: int, ts: Any, action: str, path: str, value: str | None, headers: str
-) -> JournalEntry:
-    return JournalEntry(type, id, revision, seq, utc_text(ts), action, path, _bytes(value), headers.encode())
+def entries(rows: TableRows) -> Iterator[JournalEntry]:
+    """Rows of `events`, as the journal has them. Raises StoreUnavailable, LakeUnfit."""
+    for type, id, revision, seq, ts, action, path, value, headers in _values(rows, _EVENT_COLUMNS):
+        yield JournalEntry(type, id, revision, seq, utc_text(ts), action, path, _bytes(value), headers.encode())
 
 
-def _state(
-    type: str, id: str, policy: str | None, revision: int, seq: int, created: Any, modified: Any, state: str | None
-) -> EntityState:
-    return EntityState(type, id, policy, revision, seq, utc_text(created), utc_text(modified), _bytes(state))
+def states(rows: TableRows) -> Iterator[EntityState]:
+    """Rows of `latest` or `snapshots`, as the journal has them. Raises StoreUnavailable, LakeUnfit."""
+    for type, id, policy, revision, seq, created, modified, state in _values(rows, _STATE_COLUMNS):
+        yield EntityState(type, id, policy, revision, seq, utc_text(created), utc_text(modified), _bytes(state))
+
+
+def _values(rows: TableRows, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    for table in in_parts(rows):
+        for batch in table.select(columns).to_batches(_SLICE_ROWS):
+            yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -193,7 +193,7 @@ class _Run:
                     self._connection.execute(_INSERT, state)
                     self._note("added", state)
             for deletion in rows.deletions(self._place):
-                incarnations.add_deletion(self._connection, *deletion)
+                incarnations.add_deletion(self._connection, deletion.entity_type, deletion.entity, deletion.revision)
 
     @property
     def report(self) -> RebuildReport:

@@ -287,7 +287,7 @@ def _verify(given: argparse.Namespace) -> int:
     decision = verify(
         Lake(given.data_dir),
         options,
-        lambda it: say("compared", seq=it.compared, last=it.last, entities=it.entities, differences=it.count),
+        lambda it: say("compared", entities=it.compared, total=it.total, differences=it.count),
     )
     for difference in decision.differences:
         say("difference", **asdict(difference))

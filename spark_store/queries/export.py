@@ -2,7 +2,7 @@
 
 Most come from the lake, the newest ones from the journal, after the last event of the lake's version: so an export is
 complete up to its beginning, without duplicates. Events of one entity, or of files with few rows, are read in this process
-(`spark_store.queries.event_files`), others by Spark. The size of one read is bounded, so a large export is split into ranges
+(`spark_store.lake.rows`), others by Spark. The size of one read is bounded, so a large export is split into ranges
 of (entity, revision) of about equal size, by a sample; if a part is refused, the rest continues in smaller parts. Time limit
 and cancellation are checked after every slice of rows. Erased events are left out.
 """
@@ -12,33 +12,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import partial
+from datetime import UTC, datetime
+from functools import partial, reduce
+from operator import and_
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from mappings.ids import namespace_of
-from spark_store.errors import QueryTimeout, ResultTooLarge, StoreUnavailable, TooManyRows
+from spark_store.errors import QueryTimeout, StoreUnavailable, TooManyRows
 from spark_store.journal import erasure
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
-from spark_store.lake.reader import LakePosition
+from spark_store.lake.reader import CUT, LakePosition
+from spark_store.lake.rows import ORDER, PART_BYTES, SORT, Check, RowKey, TableRows, cut, in_parts, key_at, schema_of
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.queries.event_files import ORDER, SCHEMA, SORT, Check, EventFiles, EventKey, cuts
 from spark_store.queries.export_file import ExportFile
-from spark_store.queries.selection import EventSelection, conditions, matches, selects, sql
+from spark_store.queries.selection import Condition, EventSelection, conditions, matches, selects, sql
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, reason_to_stop
 from spark_store.rql.ast import Predicate
 from spark_store.sql import literal
 
-PART_BYTES = 32 << 20
-"""The target size of one query's result: a quarter of what a pipeline of 1 GiB allows."""
+SCHEMA = schema_of(EVENTS)
+"""The columns of an export: those of `events`."""
 
-_SMALLEST_PART = 1 << 20
 _SAMPLES = 100
 """About how many events of each part are in the sample."""
 
@@ -55,6 +57,7 @@ MOST_ROWS = 1_000_000
 """Files with at most this many rows are read in this process."""
 
 _TRIES = 5
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _FILTERED = ("entity", "revision", "ts", "action", "path", "value")
 """The columns that a filter needs."""
 
@@ -139,14 +142,14 @@ class Export:
         if position is None:
             return
         rules = conditions(selection)
-        files = EventFiles(self.queries.lake, position.version, rules, erased, check)
+        files = events_in_files(self.queries.lake, position.version, rules, erased, check)
         if reads_files(selection, files.rows):
-            yield from _in_parts(files, None, None, self.part_bytes)
+            yield from in_parts(files, self.part_bytes)
             return
         self.queries.find()
         wanted = f"({sql(rules)}) AND {erasure.spared_condition(erased)}"
         events = _SparkEvents(self.queries, wanted, position.version, deadline, self.cancellation, check)
-        yield from _in_parts(events, None, None, self.part_bytes)
+        yield from in_parts(events, self.part_bytes)
 
 
 def reads_files(selection: EventSelection, rows: int) -> bool:
@@ -154,20 +157,26 @@ def reads_files(selection: EventSelection, rows: int) -> bool:
     return selection.entity is not None or rows <= MOST_ROWS
 
 
-def _in_parts(
-    events: EventFiles | _SparkEvents, after: EventKey | None, upto: EventKey | None, part_bytes: int
-) -> Iterator[pa.Table]:
-    """Yield the events between two keys, in as many parts as necessary."""
-    for last in [*events.cuts(after, upto, part_bytes), upto]:
-        try:
-            for table in events.read(after, last):
-                yield table
-                after = _key(table, table.num_rows - 1)
-        except ResultTooLarge:
-            if part_bytes <= _SMALLEST_PART:
-                raise
-            yield from _in_parts(events, after, last, part_bytes // 4)
-        after = last
+def events_in_files(
+    lake: Lake, version: int, rules: Sequence[Condition], erased: Sequence[Erasure], check: Check
+) -> TableRows:
+    """Return the selected events, read from the files of `events`. Raises StoreUnavailable, LakeUnfit."""
+    times = [it for it in rules if it[0] == "ts"]
+    wanted = [*(pq.filters_to_expression([_widen(it)]) for it in rules), *map(_spared, erased)]
+    exact = pq.filters_to_expression(times) if times else None
+    return TableRows(lake, EVENTS, reduce(and_, wanted, pc.scalar(value=True)), exact, version=version, check=check)
+
+
+def _widen(rule: Condition) -> Condition:
+    """Return a condition that holds for the log's times, too: these are cut to milliseconds."""
+    column, sign, value = rule
+    return (column, sign, value - min(CUT, value - _FIRST)) if (column, sign) == ("ts", ">=") else rule
+
+
+def _spared(erasure: Erasure) -> ds.Expression:
+    """The rows that an erasure leaves."""
+    is_other = (pc.field("entity") != erasure.entity) | (pc.field("entity_type") != erasure.entity_type)
+    return is_other | (pc.field("seq") > erasure.seq)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +190,7 @@ class _SparkEvents:
     cancellation: Cancellation
     check: Check
 
-    def cuts(self, after: EventKey | None, upto: EventKey | None, part_bytes: int) -> list[EventKey]:
+    def cuts(self, after: RowKey | None, upto: RowKey | None, part_bytes: int) -> list[RowKey]:
         """Return the last keys of all parts but the last one; none if one part suffices."""
         wanted = within(self.wanted, after, upto)
         text = f"SELECT count(*) AS n, coalesce(sum({_SIZE}), 0) AS size FROM events WHERE {wanted}"
@@ -195,11 +204,9 @@ class _SparkEvents:
             f"AND pmod(xxhash64(entity, revision), {one_of}) = 0 ORDER BY {', '.join(ORDER)}"
         )
         rows = [row for table in self._ask(text) for row in table.to_pylist()]
-        return cuts(
-            [(EventKey(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts
-        )
+        return cut([(RowKey(row["entity"], row["entity_type"], row["revision"]), row["size"]) for row in rows], parts)
 
-    def read(self, after: EventKey | None, upto: EventKey | None) -> Iterator[pa.Table]:
+    def read(self, after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
         """Yield the events between two keys, in order. Raises what `SparkQueries.run` raises."""
         return self._ask(
             f"SELECT {', '.join(EVENTS.column_names)} FROM events WHERE {within(self.wanted, after, upto)} "
@@ -219,7 +226,7 @@ class _SparkEvents:
             raise
 
 
-def within(wanted: str, after: EventKey | None, upto: EventKey | None) -> str:
+def within(wanted: str, after: RowKey | None, upto: RowKey | None) -> str:
     """The condition, for keys above `after` and up to `upto` only.
 
     The plain bound on `entity` lets files be passed over.
@@ -234,7 +241,7 @@ def within(wanted: str, after: EventKey | None, upto: EventKey | None) -> str:
     return " AND ".join(rules)
 
 
-def _beyond(key: EventKey, sign: str) -> str:
+def _beyond(key: RowKey, sign: str) -> str:
     """Return the SQL for events of this entity type beyond a key."""
     type = literal(key.entity_type)
     return f"entity_type {sign[0]} {type} OR (entity_type = {type} AND revision {sign} {key.revision})"
@@ -327,7 +334,7 @@ def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Itera
     taken = 0
     for table in tables:
         table = table.cast(SCHEMA)
-        if waiting is not None and (upto := _before(waiting, taken, _key(table, table.num_rows - 1))) > taken:
+        if waiting is not None and (upto := _before(waiting, taken, key_at(table, table.num_rows - 1))) > taken:
             table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(SORT)
             taken = upto
         yield table
@@ -336,20 +343,16 @@ def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Itera
         taken += _GROUP_ROWS
 
 
-def _before(waiting: pa.Table, low: int, last: EventKey) -> int:
+def _before(waiting: pa.Table, low: int, last: RowKey) -> int:
     """Return the first place from `low` on whose event belongs to the entity of `last` or a later one."""
     high = waiting.num_rows
     while low < high:
         middle = (low + high) // 2
-        if _key(waiting, middle)[:2] < last[:2]:
+        if key_at(waiting, middle)[:2] < last[:2]:
             low = middle + 1
         else:
             high = middle
     return low
-
-
-def _key(table: pa.Table, place: int) -> EventKey:
-    return EventKey(*(table.column(name)[place].as_py() for name in ORDER))
 
 
 def filter_rows(tables: Iterable[pa.Table], selection: EventSelection, check: Check) -> Iterator[pa.Table]:

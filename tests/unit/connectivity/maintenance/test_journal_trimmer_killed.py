@@ -11,6 +11,7 @@ import pytest
 from spark_store.journal.journal import TRIM_EVENTS
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import rows
+from spark_store.lake.tables import EVENTS
 from tests.support.dice import dice
 from tests.support.kill_series.trimming_store import LATE
 from tests.support.lake.pipeline_process import DataFolder
@@ -47,7 +48,7 @@ def test_a_service_killed_while_trimming_loses_no_event_and_trims_no_event_too_e
     data_folder.write(moved)
     write_lake(data_folder.folder)
     data_folder.write(TRIM_EVENTS)
-    in_lake = {row.seq: row for row in rows.events_between(data_folder.lake, 1, moved)}
+    in_lake = {row.seq: row for row in rows.entries(rows.TableRows(data_folder.lake, EVENTS))}
     oldest = 1
     for _ in range(kills):
         is_done, durable = die(data_folder.folder, moments.randint(1, 4))

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
-import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from msgspec import structs
 
 from spark_store.errors import LakeUnfit, StoreUnavailable
-from spark_store.journal.reader import EntityState, JournalEntry
 from spark_store.lake import rows as lake_rows
-from spark_store.lake.rows import EntityRange, MemoryBound
-from spark_store.lake.tables import EVENTS, LATEST, Lake
+from spark_store.lake.rows import TableRows
+from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.maintenance.rebuild import rebuild_index
 from spark_store.maintenance.verify import (
     SAMPLE,
     SHOWN,
-    SeenKeys,
     VerifyOptions,
     VerifyReport,
     boundary,
-    end_of_part,
-    sample,
     verify,
 )
 from tests.support.lake.pipeline_process import DataFolder, counted, lamp
@@ -80,7 +75,7 @@ def latest(data_folder: DataFolder) -> dict[str, dict[str, Any]]:
 )
 def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, data_folder: DataFolder) -> None:
     found = verify(data_folder.lake, options)
-    assert (found.first, found.last, found.compared, found.rows, found.entities) == (1, 48, 48, 48, 10)
+    assert (found.first, found.last, found.compared, found.total, found.entities) == (1, 48, 10, 10, 10)
     assert (found.count, found.differences) == (0, [])
     assert not data_folder.lake.progress_file.exists()
 
@@ -88,7 +83,7 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, da
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path / "data")
     data_folder.write(3)
-    assert verify(data_folder.lake, ALL) == VerifyReport(1, 0, 0, indexed=3, waiting=3)
+    assert verify(data_folder.lake, ALL) == VerifyReport(1, 0, indexed=3, waiting=3)
 
 
 def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(data_folder: DataFolder) -> None:
@@ -132,7 +127,7 @@ def test_events_in_transit_to_the_lake_are_not_a_difference(tmp_path: Path) -> N
     ],
     ids=["loss", "gap", "repeat", "change", "headers"],
 )
-@pytest.mark.parametrize("range", [1000, 10])
+@pytest.mark.parametrize("range", [1000, 3])
 def test_a_fault_in_the_events_table_is_reported_with_its_sequence_number(
     plant: Callable[[Rows], Rows], said: str, range: int, data_folder: DataFolder
 ) -> None:
@@ -238,10 +233,10 @@ def test_an_event_that_the_journal_lost_is_reported(data_folder: DataFolder) -> 
 
 def test_events_trimmed_during_a_verify_are_not_reported_as_missing(data_folder: DataFolder) -> None:
     with pytest.raises(Interrupted):
-        verify(data_folder.lake, VerifyOptions(range=10), stop(1))
+        verify(data_folder.lake, VerifyOptions(range=3), stop(1))
     trim(data_folder, 25)
-    found = verify(data_folder.lake, VerifyOptions(range=10))
-    assert (found.first, found.compared, found.count) == (1, 48, 0)
+    found = verify(data_folder.lake, VerifyOptions(range=3))
+    assert (found.first, found.compared, found.count) == (1, 10, 0)
 
 
 def test_a_fault_in_the_latest_table_is_reported(data_folder: DataFolder) -> None:
@@ -306,27 +301,25 @@ def test_an_interrupted_comparison_continues_and_says_the_same(data_folder: Data
     write_latest(data_folder.folder, list(latest(data_folder).values())[1:])
     expected = verify(data_folder.lake, VerifyOptions(range=10, fold_all=True))
     assert expected.count == 2
-    ranges: list[int] = []
+    parts: list[int] = []
     for _ in range(20):
         try:
             found = verify(data_folder.lake, VerifyOptions(range=10, fold_all=True), stop(1))
         except Interrupted:
-            ranges.append(1)
+            parts.append(1)
         else:
             break
     assert found == expected
-    assert len(ranges) == 12, "five ranges, latest, and six parts"
+    assert len(parts) == 6
     with pytest.raises(Interrupted):
-        verify(data_folder.lake, VerifyOptions(range=10), stop(3))
+        verify(data_folder.lake, VerifyOptions(range=3), stop(2))
     starts: list[int] = []
-    verify(data_folder.lake, VerifyOptions(range=10, restart=True), lambda decision: starts.append(decision.compared))
-    assert starts[0] == 10
+    verify(data_folder.lake, VerifyOptions(range=3, restart=True), lambda decision: starts.append(decision.compared))
+    assert starts[0] == 3
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
-def test_the_number_of_events_read_at_once_does_not_change_the_report(
-    data_folder: DataFolder, fold_all: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_a_part_does_not_change_the_report(data_folder: DataFolder, fold_all: bool) -> None:
     tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
     rebuild_index(data_folder.lake)
     write_latest(
@@ -342,21 +335,10 @@ def test_the_number_of_events_read_at_once_does_not_change_the_report(
         "events: 2 missing in the lake: acme.site:lamp-3 at revision 1",
         "latest: state different from a replay of the events: acme.site:lamp-5 at revision 5",
     ]
-    read: list[int] = []
-    in_order = lake_rows._in_order
-
-    def counted(rows: Any) -> Any:
-        found = in_order(rows)
-        read.append(len(found))
-        return found
-
-    monkeypatch.setattr(lake_rows, "_in_order", counted)
     entities = set()
-    for range in (1, 3, 10, 1_000) if fold_all else (3, 1_000):
-        read.clear()
+    for range in (1, 3, 10, 1_000):
         found = verify(data_folder.lake, VerifyOptions(range=range, fold_all=fold_all))
         assert [str(it) for it in found.differences] == said
-        assert max(read) <= range
         entities.add(found.entities)
     assert entities == {10}
 
@@ -373,34 +355,53 @@ def test_the_memory_limit_does_not_change_the_report(
     expected = verify(data_folder.lake, VerifyOptions(fold_all=fold_all))
     assert expected.count == 4
     held: list[int] = []
-    within, states_in = lake_rows._within, lake_rows.states_in
+    read = TableRows.read
 
-    def counted(entries: Iterator[JournalEntry], bound: MemoryBound) -> Iterator[JournalEntry]:
-        found = list(within(entries, bound))
-        held.append(sum(map(lake_rows.size, found)))
-        return iter(found)
+    def measured(*of: Any) -> Iterator[pa.Table]:
+        for table in read(*of):
+            held.append(table.nbytes)
+            yield table
 
-    def counted_states(place: Lake, part: EntityRange) -> Iterator[EntityState]:
-        found = list(states_in(place, part))
-        held.append(sum(len(row.state or b"") for row in found))
-        return iter(found)
-
-    monkeypatch.setattr(lake_rows, "_within", counted)
-    monkeypatch.setattr(lake_rows, "states_in", counted_states)
-    longest = max(len(row["value"] or "") + len(row["headers"]) for row in events(data_folder))
-    longest = max(longest, *(len((row["state"] or "").encode()) for row in latest(data_folder).values()))
-    for bytes in (1, 300, 1_000) if fold_all else (300, 1_000):
+    monkeypatch.setattr(TableRows, "read", measured)
+    monkeypatch.setattr(lake_rows, "_SMALLEST_PART", 1)
+    for bytes in (600, 2_000):
         held.clear()
-        assert verify(data_folder.lake, VerifyOptions(fold_all=fold_all, bytes=bytes)) == expected
-        assert max(held) <= max(bytes, longest + 40)
+        monkeypatch.setattr(lake_rows, "MOST_BYTES", bytes)
+        assert verify(data_folder.lake, VerifyOptions(fold_all=fold_all)) == expected
+        assert max(held) <= bytes
         assert not data_folder.lake.progress_file.exists()
 
 
-def test_events_that_only_the_lake_has_are_held_in_ranges_too(data_folder: DataFolder) -> None:
+def test_events_that_only_the_lake_has_are_reported(data_folder: DataFolder) -> None:
     """Trimmed after the comparison began, or erased and not yet by the lake."""
     tamper(data_folder, "DELETE FROM entries WHERE seq BETWEEN 11 AND 40")
-    found = verify(data_folder.lake, VerifyOptions(bytes=250))
-    assert (found.compared, found.rows, found.count) == (48, 48, 30)
+    found = verify(data_folder.lake, VerifyOptions(range=2))
+    assert (found.compared, found.count) == (10, 30)
+
+
+def test_entities_that_only_the_lake_has_are_reported_in_the_part_where_they_belong(data_folder: DataFolder) -> None:
+    row = latest(data_folder)["acme.site:lamp-3"]
+    others = [{**row, "entity": name} for name in ("aaa:first", "acme.site:lamp-3a", "zzz:last")]
+    write_latest(data_folder.folder, [*latest(data_folder).values(), *others])
+    for range in (1, 3, 1_000):
+        found = differences(data_folder, VerifyOptions(range=range))
+        assert [it for it in found if "latest" in it] == [
+            f"latest: unknown to the journal: {it['entity']} at revision 5" for it in others
+        ]
+
+
+def test_only_a_sample_is_folded_where_there_are_more_entities(tmp_path: Path) -> None:
+    data_folder = DataFolder(tmp_path / "data")
+    data_folder.write(4 * SAMPLE, 4 * SAMPLE)
+    write_lake(data_folder.folder)
+    found = verify(data_folder.lake, VerifyOptions())
+    assert SAMPLE // 2 < found.entities < 2 * SAMPLE
+    assert verify(data_folder.lake, ALL).entities == 4 * SAMPLE
+    trim(data_folder, 4 * SAMPLE)
+    write_events(data_folder.folder, events(data_folder)[:1])
+    lost = verify(data_folder.lake, VerifyOptions())
+    assert lost.count >= found.entities - 1
+    assert lost.count < 2 * SAMPLE
 
 
 def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
@@ -414,39 +415,8 @@ def test_idle_entities_are_taken_in_bounded_parts(tmp_path: Path) -> None:
     found = verify(
         data_folder.lake, VerifyOptions(lambda *_: True, fold_all=True, range=7), lambda it: parts.append(it.entities)
     )
-    assert len(parts) == 1 + 9, "latest, and parts of seven"
+    assert len(parts) == 9, "parts of seven"
     assert found.entities == 2
-
-
-@each_row(
-    ("sizes", "expected"),
-    [
-        ([], None),
-        ([("a", 99, 99)], None),
-        ([("a", 5, 0), ("b", 5, 0)], None),
-        ([("a", 5, 0), ("b", 6, 0), ("c", 1, 0)], "b"),
-        ([("a", 1, 60), ("b", 1, 60)], "b"),
-        ([(name, 0, 0) for name in "abcdefghijkl"], "k"),
-        # A thing and its policy.
-        ([("a", 1, 0), ("b", 8, 0), ("b", 8, 0), ("c", 1, 0)], "c"),
-        ([("b", 8, 0), ("b", 8, 0), ("c", 1, 0)], "c"),
-    ],
-)
-def test_a_part_ends_where_it_has_enough(sizes: list[tuple[str, int, int]], expected: str | None) -> None:
-    assert end_of_part(sizes, MemoryBound(10, 100)) == expected
-
-
-def test_seen_keys_use_little_memory_and_leave_no_file_in_the_folder(tmp_path: Path) -> None:
-    tracemalloc.start()
-    with contextlib.closing(SeenKeys(tmp_path)) as seen:
-        assert all(seen.add("thing", f"acme.site:{number:0100}") for number in range(50_000))
-        assert not seen.add("thing", f"acme.site:{0:0100}")
-        assert seen.add("policy", f"acme.site:{0:0100}")
-        assert seen.add("policy", f"acme.site:{0:0100}", 1)
-        assert list(tmp_path.iterdir()) == []
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 1 << 20
 
 
 def test_a_file_that_is_no_progress_is_reported(data_folder: DataFolder) -> None:
@@ -461,15 +431,6 @@ def test_a_damaged_file_of_the_lake_is_reported(data_folder: DataFolder) -> None
         file.write_bytes(file.read_bytes()[:100])
     with pytest.raises(LakeUnfit, match=r"events/.*parquet: expected \d+ bytes, found 100; .*restore"):
         verify(data_folder.lake, ALL)
-
-
-@pytest.mark.parametrize("number", [0, 1, SAMPLE, SAMPLE + 1, 10 * SAMPLE + 3])
-def test_a_sample_is_spread_over_everything(number: int) -> None:
-    rows = [EntityState("thing", str(n), None, 1, 1, "", "", None) for n in range(number)]
-    found = sample(rows, SAMPLE)
-    assert min(number, SAMPLE // 2) <= len(found) <= SAMPLE
-    if number > SAMPLE:
-        assert int(found[-1].entity) > number * 0.9
 
 
 def test_erasures_that_the_lake_has_not_done_are_counted(data_folder: DataFolder) -> None:

@@ -17,11 +17,10 @@ from mappings.timestamps import utc_text
 from spark_store import rql
 from spark_store.errors import QueryCancelled, ResultTooLarge, StoreUnavailable
 from spark_store.journal.erasure import Erasure
+from spark_store.lake import rows as module
+from spark_store.lake.rows import ORDER, RowKey, in_parts
 from spark_store.lake.tables import EVENTS, Lake
-from spark_store.queries import event_files as module
-from spark_store.queries import export
-from spark_store.queries.event_files import ORDER, SCHEMA, EventFiles, EventKey
-from spark_store.queries.export import _in_parts
+from spark_store.queries.export import SCHEMA, events_in_files
 from spark_store.queries.selection import EventSelection, conditions, selects
 from tests.support.dice import THOROUGH, dice
 
@@ -85,10 +84,10 @@ def everything(lake: Lake) -> list[dict[str, Any]]:
 
 
 def read(lake: Lake, selection: EventSelection, *erased: Erasure, part_bytes: int = 1 << 20) -> list[dict[str, Any]]:
-    files = EventFiles(
+    files = events_in_files(
         lake, deltalake.DeltaTable(lake.path(EVENTS)).version(), conditions(selection), erased, lambda: None
     )
-    return [row for table in _in_parts(files, None, None, part_bytes) for row in table.to_pylist()]
+    return [row for table in in_parts(files, part_bytes) for row in table.to_pylist()]
 
 
 def test_every_selection_finds_the_events_that_it_selects_in_order(lake: Lake) -> None:
@@ -118,10 +117,10 @@ def test_every_selection_finds_the_events_that_it_selects_in_order(lake: Lake) -
 def test_conditions_that_a_filter_implies_leave_files_out(lake: Lake) -> None:
     write(lake, [row(1000, "thing", "z:z", 1)])
     chosen = EventSelection(predicate=rql.parse('and(in(thingId,"z:z","z:y"),exists(attributes/x))'))
-    files = EventFiles(lake, 5, conditions(chosen), (), lambda: None)
+    files = events_in_files(lake, 5, conditions(chosen), (), lambda: None)
     assert files.rows == 1
     assert [it["entity"] for it in read(lake, chosen)] == ["z:z"]
-    assert EventFiles(lake, 5, conditions(EventSelection()), (), lambda: None).rows == 151
+    assert events_in_files(lake, 5, conditions(EventSelection()), (), lambda: None).rows == 151
 
 
 def test_erased_events_are_left_out(lake: Lake) -> None:
@@ -140,19 +139,19 @@ def test_the_first_time_of_all_is_a_bound_like_any_other(lake: Lake) -> None:
 def test_large_events_are_read_in_parts_within_the_bound(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 201)])
     monkeypatch.setattr(module, "MOST_BYTES", 20_000)
-    monkeypatch.setattr(export, "_SMALLEST_PART", 100)
+    monkeypatch.setattr(module, "_SMALLEST_PART", 100)
     whole, held = everything(lake), []
 
     def tables() -> Iterator[pa.Table]:
-        files = EventFiles(lake, 5, [], (), lambda: None)
-        for table in _in_parts(files, None, None, 10_000):
+        files = events_in_files(lake, 5, [], (), lambda: None)
+        for table in in_parts(files, 10_000):
             held.append(table.nbytes)
             yield table
 
     assert [it for table in tables() for it in table.to_pylist()] == whole
     assert max(held) <= 20_000
-    with pytest.raises(ResultTooLarge, match="found events of more than"):
-        list(EventFiles(lake, 5, [], (), lambda: None).read(None, EventKey("z", "z", 1)))
+    with pytest.raises(ResultTooLarge, match="found rows of more than"):
+        list(events_in_files(lake, 5, [], (), lambda: None).read(None, RowKey("z", "z", 1)))
 
 
 def test_an_export_is_stopped_between_two_slices(lake: Lake) -> None:
@@ -160,11 +159,11 @@ def test_an_export_is_stopped_between_two_slices(lake: Lake) -> None:
         raise QueryCancelled("the query was cancelled")
 
     with pytest.raises(QueryCancelled):
-        list(EventFiles(lake, 4, [], (), stop).read(None, None))
+        list(events_in_files(lake, 4, [], (), stop).read(None, None))
 
 
 def test_a_file_that_is_gone_is_an_error(lake: Lake) -> None:
-    files = EventFiles(lake, 4, [], (), lambda: None)
+    files = events_in_files(lake, 4, [], (), lambda: None)
     next(Path(lake.path(EVENTS)).glob("*.parquet")).unlink()
     with pytest.raises(StoreUnavailable):
         list(files.read(None, None))

@@ -30,12 +30,12 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.reader import LakePosition
+from spark_store.lake.rows import RowKey, cut
 from spark_store.lake.tables import APP, EVENTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries import export as module
 from spark_store.queries import spark_query
-from spark_store.queries.event_files import SCHEMA, EventKey, cuts
-from spark_store.queries.export import Export, filter_rows, merge_ordered, newest, within
+from spark_store.queries.export import SCHEMA, Export, filter_rows, merge_ordered, newest, within
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, reason_to_stop
 from tests.support.dice import dice
@@ -47,12 +47,12 @@ POLICY = EntityId(EntityType.POLICY, "acme.site", "lamp-7")
 
 
 def events(*keys: tuple[str, str, int]) -> pa.Table:
-    rows = [dict.fromkeys(SCHEMA.names) | dict(zip(EventKey._fields, key, strict=True)) for key in keys]
+    rows = [dict.fromkeys(SCHEMA.names) | dict(zip(RowKey._fields, key, strict=True)) for key in keys]
     return pa.Table.from_pylist(rows, SCHEMA)
 
 
 def keys(tables: Iterator[pa.Table]) -> list[tuple[str, str, int]]:
-    return [tuple(row[name] for name in EventKey._fields) for table in tables for row in table.to_pylist()]
+    return [tuple(row[name] for name in RowKey._fields) for table in tables for row in table.to_pylist()]
 
 
 @pytest.fixture
@@ -73,22 +73,22 @@ def lake(tmp_path: Path) -> Lake:
 
 
 def test_parts_are_cut_where_their_shares_end() -> None:
-    sample = [(EventKey(f"e{number // 10}", "thing", number % 10), 1 + (number % 3)) for number in range(100)]
-    found = cuts(sample, 4)
+    sample = [(RowKey(f"e{number // 10}", "thing", number % 10), 1 + (number % 3)) for number in range(100)]
+    found = cut(sample, 4)
     assert [key for key, _ in sample if key in found] == found
     shares = []
     for low, high in zip([None, *found], [*found, None], strict=True):
         shares.append(sum(size for key, size in sample if (low is None or key > low) and (high is None or key <= high)))
     assert len(shares) == 4
     assert max(shares) - min(shares) <= 6
-    assert cuts([], 4) == []
-    assert cuts(sample[:1], 4) == []
-    assert len(cuts([(sample[0][0], 100), *sample[1:4]], 4)) <= 3
+    assert cut([], 4) == []
+    assert cut(sample[:1], 4) == []
+    assert len(cut([(sample[0][0], 100), *sample[1:4]], 4)) <= 3
 
 
 def test_a_part_is_a_range_of_keys_with_a_plain_bound() -> None:
     assert within("true", None, None) == "(true)"
-    assert within("x", EventKey("a'", "thing", 3), EventKey("b", "policy", 5)) == (
+    assert within("x", RowKey("a'", "thing", 3), RowKey("b", "policy", 5)) == (
         r"(x) AND entity >= 'a\'' AND (entity > 'a\'' OR entity_type > 'thing' OR (entity_type = 'thing' AND revision > 3))"
         " AND entity <= 'b' AND (entity < 'b' OR entity_type < 'policy' OR (entity_type = 'policy' AND revision <= 5))"
     )
@@ -184,17 +184,17 @@ class Answers:
 
     def __init__(self, lake: Lake, most_rows: int) -> None:
         self.table = deltalake.DeltaTable(lake.path(EVENTS)).to_pyarrow_table().cast(SCHEMA)
-        self.table = self.table.sort_by([(name, "ascending") for name in EventKey._fields])
+        self.table = self.table.sort_by([(name, "ascending") for name in RowKey._fields])
         self.most_rows = most_rows
-        self.ranges: list[tuple[EventKey | None, EventKey | None]] = []
+        self.ranges: list[tuple[RowKey | None, RowKey | None]] = []
 
-    def range(self, after: EventKey | None, upto: EventKey | None) -> Iterator[pa.Table]:
+    def range(self, after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
         self.ranges.append((after, upto))
         rows = [
             row
             for row in self.table.to_pylist()
-            if (after is None or EventKey(*(row[name] for name in EventKey._fields)) > after)
-            and (upto is None or EventKey(*(row[name] for name in EventKey._fields)) <= upto)
+            if (after is None or RowKey(*(row[name] for name in RowKey._fields)) > after)
+            and (upto is None or RowKey(*(row[name] for name in RowKey._fields)) <= upto)
         ]
         for taken, row in enumerate(rows):
             if taken == self.most_rows:
@@ -207,9 +207,9 @@ def exporting(
 ) -> tuple[Export, Answers]:
     answers = Answers(lake, most_rows)
     export = Export(SparkQueries(lake, lambda: "sc://nowhere"), **options)  # type: ignore[arg-type]
-    last: list[tuple[EventKey | None, EventKey | None]] = []
+    last: list[tuple[RowKey | None, RowKey | None]] = []
 
-    def bounded(wanted: str, after: EventKey | None, upto: EventKey | None) -> str:
+    def bounded(wanted: str, after: RowKey | None, upto: RowKey | None) -> str:
         last.append((after, upto))
         return wanted
 
@@ -265,7 +265,7 @@ def test_an_export_that_is_cancelled_after_its_last_query_writes_nothing(
     export, answers = exporting(lake, monkeypatch, cancellation=cancellation)
     ask = answers.range
 
-    def last(after: EventKey | None, upto: EventKey | None) -> Iterator[pa.Table]:
+    def last(after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
         yield from ask(after, upto)
         cancellation.cancel()
 
