@@ -13,8 +13,8 @@ EXIT_CODES: Mapping[int, str] = {
     1: "refused or failed; problems or differences were found; `serve`: the journal cannot be opened",
     2: "invalid arguments, files or settings",
     3: "`connections apply --plan`: there are changes; otherwise another process uses the data folder or writes the lake",
-    4: "the token is missing, invalid, or lacks permission; `serve`: the API's port is in use; `pipeline` and "
-    "`history export`: Spark is not available",
+    4: "the token is missing, invalid, or lacks permission; `serve`: the API's port is in use; `pipeline`: Spark is "
+    "not available",
     5: "no service was reached; `pipeline` and `backup`: journal and lake do not match",
     130: "interrupted",
 }

@@ -14,14 +14,11 @@ from typing import Any
 
 from connectivity.config.settings import Settings
 from connectivity.errors import CommandFailed
-from connectivity.store.spark_queries import open_spark_queries
 from mappings.ids import MAX_ID_LENGTH, EntityType, parse_entity_id, utf16_length
 from mappings.texts import shorten
 from spark_store import rql
 from spark_store.errors import (
     LimitExceeded,
-    NoPipeline,
-    NoSparkQueries,
     OutputUnusable,
     QueryCancelled,
     QueryError,
@@ -33,7 +30,7 @@ from spark_store.lake.tables import Lake
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits
 
-EXIT_FAILED, EXIT_UNUSABLE, EXIT_NO_PIPELINE, EXIT_CANCELLED = 1, 2, 4, 130
+EXIT_FAILED, EXIT_UNUSABLE, EXIT_CANCELLED = 1, 2, 130
 TYPES = tuple(type.value for type in EntityType)
 _EXPECTED = "expected the id of an entity, such as acme.site:lamp-7, or a filter"
 _FILTER = re.compile(r"\s*[a-zA-Z]*\s*\(")
@@ -128,7 +125,7 @@ class HistoryExport:
         self._cancellation = Cancellation()
 
     def cancel(self) -> None:
-        """Stop the export, in Spark too. Safe in a signal handler."""
+        """Stop the export. Safe in a signal handler."""
         self._cancellation.cancel()
 
     def run(self, out: Path, *, force: bool, progress: Callable[[int], object]) -> dict[str, Any]:
@@ -140,7 +137,7 @@ class HistoryExport:
         from spark_store.queries.export import Export
 
         self._check_known()
-        export = Export(open_spark_queries(self._settings), self._limits, self._cancellation, progress)
+        export = Export(Lake(self._settings.data_dir), self._limits, self._cancellation, progress)
         try:
             written = export.run(self._selection, out, force=force)
         except StoreError as error:
@@ -173,8 +170,6 @@ def _exit_code(error: StoreError) -> int:
     match error:
         case QueryCancelled():
             return EXIT_CANCELLED
-        case NoPipeline() | NoSparkQueries():
-            return EXIT_NO_PIPELINE
         case QueryTimeout():
             return EXIT_FAILED
         case OutputUnusable() | LimitExceeded():

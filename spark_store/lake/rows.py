@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import reduce
 from operator import and_
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -60,47 +60,25 @@ class RowKey(NamedTuple):
     revision: int
 
 
-class Source(Protocol):
-    """Selected rows that are read in parts."""
-
-    def cuts(self, after: RowKey | None, upto: RowKey | None, part_bytes: int) -> list[RowKey]:
-        """Return the last keys of all parts but the last one; none if one part suffices."""
-        ...
-
-    def read(self, after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
-        """Yield the rows between two keys, in order. Raises ResultTooLarge."""
-        ...
-
-
 def in_parts(
-    source: Source, part_bytes: int = PART_BYTES, after: RowKey | None = None, upto: RowKey | None = None
+    rows: TableRows, part_bytes: int = PART_BYTES, after: RowKey | None = None, upto: RowKey | None = None
 ) -> Iterator[pa.Table]:
     """Yield the rows between two keys, in as many parts as necessary. Raises ResultTooLarge."""
-    for last in [*source.cuts(after, upto, part_bytes), upto]:
+    for last in [*rows.cuts(after, upto, part_bytes), upto]:
         try:
-            for table in source.read(after, last):
+            for table in rows.read(after, last):
                 yield table
                 after = key_at(table, table.num_rows - 1)
         except ResultTooLarge:
             if part_bytes <= _SMALLEST_PART:
                 raise
-            yield from in_parts(source, part_bytes // 4, after, last)
+            yield from in_parts(rows, part_bytes // 4, after, last)
         after = last
 
 
 def key_at(table: pa.Table, place: int) -> RowKey:
     """Return the key of one row."""
     return RowKey(*(table.column(name)[place].as_py() for name in ORDER))
-
-
-def cut(sample: Sequence[tuple[RowKey, int]], parts: int) -> list[RowKey]:
-    """Return the last key of each part, so that each has about the same share of the sample's sizes."""
-    share, taken, found = sum(size for _, size in sample) / max(1, parts), 0, list[RowKey]()
-    for key, size in sample[:-1]:
-        taken += size
-        if taken >= share * (len(found) + 1) and len(found) < parts - 1:
-            found.append(key)
-    return found
 
 
 def schema_of(table: Table) -> pa.Schema:
@@ -137,13 +115,15 @@ class TableRows:
             """How many rows the files have, in all, that may have some of the wanted ones."""
 
     def cuts(self, after: RowKey | None, upto: RowKey | None, part_bytes: int) -> list[RowKey]:
-        """Return the last keys of all parts but the last one, by a sample."""
+        """Return the last keys of all parts but the last one, by a sample; none if one part suffices."""
         step, found, sample = max(1, self.rows // _SAMPLES), 0, list[RowKey]()
         for table in self._tables(ORDER, after, upto):
             rows = table.take(pa.array(range(-found % step, table.num_rows, step), pa.int64())).to_pylist()
             sample += [RowKey(**row) for row in rows]
             found += table.num_rows
-        return cut([(key, 1) for key in sorted(sample)], -(-found * self._row_bytes // part_bytes))
+        parts = min(-(-found * self._row_bytes // part_bytes), len(sample))
+        sample.sort()
+        return [sample[len(sample) * part // parts - 1] for part in range(1, parts)]
 
     def read(self, after: RowKey | None, upto: RowKey | None) -> Iterator[pa.Table]:
         """Yield the rows between two keys, in order. Raises ResultTooLarge."""

@@ -1,4 +1,4 @@
-"""A selection of events of all entities, as conditions on columns and for single events.
+"""A selection of events of all entities, as conditions on columns.
 
 Bounds, names and types are exact conditions on columns. A filter looks into the JSON of an event, and only `rql.evaluate`
 defines it: readers of columns get conditions that it implies (`implied_conditions`), which may select too much and never too
@@ -13,23 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from mappings.ids import EntityType, namespace_of
+from mappings.ids import EntityType
 from mappings.model.signals import Event
 from mappings.timestamps import utc_text
 from spark_store import rql
 from spark_store.history.event_view import partial_thing
 from spark_store.records import entity_of
 from spark_store.rql.ast import And, Compare, Field, FieldKind, In, Literal, LiteralKind, Operator, Predicate
-from spark_store.sql import literal
 
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}\.\d{9}Z", re.ASCII)
 Condition: TypeAlias = tuple[str, str, Any]
 """Column, sign and value; with the sign `in`, a list of values."""
 
-_ANYTHING = "1 = 1"
-"""Behind a `WHERE (`, the word `true` would be taken for the name of a column."""
-
-_LARGEST = 2**63 - 1
 _COMPARISONS = {Operator.EQ: "=", Operator.GT: ">", Operator.GE: ">=", Operator.LT: "<", Operator.LE: "<="}
 
 
@@ -72,16 +67,6 @@ def conditions(selection: EventSelection) -> list[Condition]:
     if selection.predicate is not None:
         rules += [("entity_type", "=", EntityType.THING.value), *implied_conditions(selection.predicate)]
     return rules
-
-
-def sql(rules: Sequence[Condition]) -> str:
-    """Return conditions in SQL."""
-    return " AND ".join(f"({_rule(*rule)})" for rule in rules) or _ANYTHING
-
-
-def _rule(column: str, sign: str, value: Any) -> str:
-    text = f"({', '.join(map(literal, value))})" if sign == "in" else literal(value)
-    return f"{column} {sign} {text}"
 
 
 def implied_conditions(predicate: Predicate) -> list[Condition]:
@@ -129,21 +114,6 @@ def _around(operator: Operator, instant: str) -> list[Condition]:
         return []
     rules: list[Condition] = [("ts", ">=", begin)] if operator in (Operator.GT, Operator.GE, Operator.EQ) else []
     return rules + ([("ts", "<=", end)] if operator in (Operator.LT, Operator.LE, Operator.EQ) else [])
-
-
-def selects(selection: EventSelection, entity_type: str, entity: str, revision: int, timestamp: str) -> bool:
-    """Whether an event of the journal, with UTC text as time, meets the condition; without the filter."""
-    if selection.predicate is not None and entity_type != EntityType.THING.value:
-        return False
-    if selection.entity_type not in (None, entity_type) or selection.entity not in (None, entity):
-        return False
-    if selection.namespace not in (None, namespace_of(entity)):
-        return False
-    if not (selection.first or 1) <= revision <= (selection.last or _LARGEST):
-        return False
-    return (selection.since is None or timestamp >= utc_text(selection.since)) and (
-        selection.until is None or timestamp < utc_text(selection.until)
-    )
 
 
 def matches(predicate: Predicate, row: Sequence[object]) -> bool:

@@ -22,10 +22,10 @@ from spark_store.errors import NoPipeline, QueryCancelled, QueryRefused, QueryTi
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
+from spark_store.lake import rows
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.pipeline.query_jobs import OPERATION, end_abandoned_jobs
 from spark_store.pipeline.session import connect_port, java_pid
-from spark_store.queries import export as exports
 from spark_store.queries.export import Export
 from spark_store.queries.selection import EventSelection
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, Tables
@@ -217,7 +217,7 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_fol
 
 @pytest.mark.soak(shard="lake")
 def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
-    spark: SparkSession, data_folder: DataFolder, address: str, tmp_path: Path
+    spark: SparkSession, data_folder: DataFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy, other = (
         EntityId(EntityType.POLICY, "acme.site", "lamp-1"),
@@ -235,21 +235,16 @@ def test_an_export_equals_the_journal_regardless_of_the_lake_lag(
         )
     expected = [(it.entity, it.entity_type, it.revision, it.seq, it.value and it.value.decode()) for it in entries]
 
-    def exported(selection: EventSelection, **options: object) -> list[tuple[object, ...]]:
-        export = Export(wide(data_folder, address), LONG, **options)  # type: ignore[arg-type]
-        written = set()
-        for is_small in (True, False):
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(exports, "reads_files", lambda *_, answer=is_small: answer)
-                export.run(selection, tmp_path / "it.parquet", force=True)
-            written.add((tmp_path / "it.parquet").read_bytes())
-        assert len(written) == 1, "the same with Spark and without"
+    def exported(selection: EventSelection) -> list[tuple[object, ...]]:
+        Export(data_folder.lake, LONG).run(selection, tmp_path / "it.parquet", force=True)
         table = pq.read_table(tmp_path / "it.parquet")
         return list(zip(*(table.column(name).to_pylist() for name in EXPORTED), strict=True))
 
     assert exported(EventSelection()) == expected
-    # Asked for in about six parts.
-    assert exported(EventSelection(), part_bytes=1024) == expected
+    with monkeypatch.context() as patch:
+        # Read in about six parts.
+        patch.setattr(rows, "_ROW_BYTES", rows.PART_BYTES // 8)
+        assert exported(EventSelection()) == expected
     assert exported(EventSelection(entity=other.id)) == [it for it in expected if it[0] == other.id]
     assert [it[4] for it in exported(EventSelection(TANK.id, "stream"))] == [r'"{\"v\":1}"', '"{nope"']
     some = EventSelection(namespace="acme.site", entity_type="thing", first=3, last=9)

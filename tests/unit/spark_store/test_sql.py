@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 from spark_store.pipeline.retention import RetentionRule, RetentionRules
-from spark_store.queries.selection import EventSelection, conditions, sql
 from spark_store.sql import literal
 
 
@@ -18,7 +17,6 @@ def test_any_value_becomes_one_escaped_sql_literal() -> None:
 
 
 def test_nothing_in_a_statement_is_taken_for_a_variable_of_spark() -> None:
-    assert "$" not in sql(conditions(EventSelection(entity="acme:${env:HOME}", namespace="acme:${spark.app.name}")))
     assert "$" not in RetentionRules(RetentionRule(), {"${env:HOME}": RetentionRule(revisions=1)}).expired_condition(
         datetime.now(UTC), {}
     )

@@ -97,25 +97,14 @@ def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -
 
 
 @pytest.mark.extra("lake")
-def test_a_large_export_without_a_pipeline_ends_with_4_and_explains_the_fix(
-    settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_export_needs_no_pipeline(settings: Path, tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     journal.append([change(EntityId(EntityType.THING, "acme", "lamp"), 1)])
     journal.close()
     write_lake(tmp_path)
+    settings.write_text(f"{{data_dir: {tmp_path}, spark: {{mode: off}}}}\n")
     out = tmp_path / "it.parquet"
     assert json.loads(run("--out", out, "--json", "--settings", settings).stdout)["rows"] == 1
-    out.unlink()
-    monkeypatch.setattr("spark_store.queries.export.MOST_ROWS", 0)
-    result = run("--out", out, "--settings", settings)
-    assert (result.exit_code, result.stdout) == (4, "")
-    assert "found no such file; start the service" in result.stderr
-    settings.write_text(f"{{data_dir: {tmp_path}, spark: {{mode: off}}}}\n")
-    result = run("--out", out, "--settings", settings)
-    assert result.exit_code == 4
-    assert "spark.mode is off: set spark.mode" in result.stderr
-    assert not out.exists()
 
 
 def test_ctrl_c_stops_it_and_ends_with_130(settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,6 @@ from connectivity.errors import CommandFailed
 from connectivity.maintenance.export import ExportRequest, _exit_code, selection
 from spark_store import rql
 from spark_store.errors import (
-    NoPipeline,
-    NoSparkQueries,
     OutputUnusable,
     PipelineLost,
     QueryCancelled,
@@ -99,8 +97,6 @@ def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: ExportRequest, s
         (OutputUnusable("there"), 2),
         (TooManyRows("many"), 2),
         (ResultTooLarge("large"), 2),
-        (NoPipeline("none"), 4),
-        (NoSparkQueries("off"), 4),
         (QueryCancelled("stopped"), 130),
     ],
 )
