@@ -6,8 +6,7 @@ Spark takes a second to read one line of a table's log; this takes milliseconds.
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +35,6 @@ CUT = timedelta(milliseconds=1)
 """By how much the log cuts times."""
 
 _OF_FULL_SNAPSHOTS = ("partition.as_of", "max.modified")
-_ROWS_OF_FULL_SNAPSHOTS = ("partition.as_of", "num_records")
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
@@ -108,31 +106,6 @@ def _newest_changes(delta: DeltaTable) -> dict[int, datetime]:
     return newest
 
 
-def full_snapshots(lake: Lake) -> dict[int, int]:
-    """Return the number of rows of each full snapshot, in order. Raises StoreUnavailable, LakeUnfit."""
-    found: Counter[int] = Counter()
-    with open_table(lake, FULL_SNAPSHOTS) as delta:
-        actions = delta.get_add_actions(flatten=True)
-        if "partition.as_of" in actions.schema.names:
-            for seq, records in zip(*(actions[name].to_pylist() for name in _ROWS_OF_FULL_SNAPSHOTS), strict=True):
-                found[seq] += records
-    return dict(sorted(found.items()))
-
-
-def events_up_to(lake: Lake, numbers: Sequence[int]) -> list[int]:
-    """Return the number of rows of `events` between these ascending numbers.
-
-    Raises StoreUnavailable, LakeUnfit.
-    """
-    found: Counter[int] = Counter()
-    ends = pa.array(numbers, pa.int64()).to_numpy()
-    with open_table(lake, EVENTS) as delta:
-        for batch in delta.to_pyarrow_dataset().to_batches(columns=["seq"], fragment_scan_options=CHECKED):
-            places = pc.value_counts(pa.array(ends.searchsorted(batch.column(0).to_numpy(zero_copy_only=False))))
-            found.update(dict(zip(places.field(0).to_pylist(), places.field(1).to_pylist(), strict=True)))
-    return [found[place] for place in range(len(numbers))]
-
-
 def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     """The row of `events` with this number, if it is there. Raises StoreUnavailable, LakeUnfit."""
     with open_table(lake, EVENTS) as delta:
@@ -144,17 +117,23 @@ def event(lake: Lake, seq: int) -> dict[str, Any] | None:
     return rows[0] if rows else None
 
 
-def newest_time(lake: Lake) -> datetime | None:
-    """Return the time of the newest row of `events` in milliseconds; None if no file says it.
+class TimeRange(NamedTuple):
+    """The times of the oldest and the newest event, in milliseconds."""
 
-    Raises StoreUnavailable.
-    """
+    oldest: datetime
+    newest: datetime
+
+
+def event_times(lake: Lake) -> TimeRange | None:
+    """Return the times of `events`; None if no file says them. Raises StoreUnavailable."""
     with open_table(lake, EVENTS) as delta:
         actions = delta.get_add_actions(flatten=True)
         if "max.ts" not in actions.schema.names:
             return None
-        found: datetime | None = pc.max(pa.chunked_array(actions["max.ts"])).as_py()
-    return found
+        oldest, newest = (
+            find(pa.chunked_array(actions[name])).as_py() for find, name in ((pc.min, "min.ts"), (pc.max, "max.ts"))
+        )
+    return None if newest is None else TimeRange(oldest, newest)
 
 
 def created_at(lake: Lake, table: Table) -> datetime | None:

@@ -386,7 +386,7 @@ class PipelineLoop:
         seq = self._watermark.seq
         self._say("full snapshot", seq=seq, things=snapshots.take_full_snapshot(self._target, seq))
         self._newest_snapshot = seq
-        snapshots.thin_by_age(self._target)
+        snapshots.thin(self._target)
         self._note("full_snapshot", None)
         self._count_files()
         self._notify()

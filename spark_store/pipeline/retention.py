@@ -5,8 +5,8 @@ up to a boundary. Ages are computed from the trusted time (`spark_store.pipeline
 are in the order of writing: an event after a young one is young, whatever its time.
 
 The remaining events must be replayable, so first a snapshot at the boundary is kept, folded from deleted events if
-necessary; older snapshots are deleted. A stream gets one that marks where its messages begin. Full snapshots that save too
-little are deleted. The journal is not affected. Every step may be repeated; snapshots come first, so an interrupted run is
+necessary; older snapshots are deleted. A stream gets one that marks where its messages begin. Full snapshots that save
+nothing are deleted. The journal is not affected. Every step may be repeated; snapshots come first, so an interrupted run is
 repeated by the next one.
 """
 
@@ -192,7 +192,8 @@ def _forget_events(target: LakeWriter, retention: RetentionRules, now: datetime)
 
 def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) -> DataFrame:
     """Return one row per entity that loses events: last deleted revision, number, first time."""
-    since = trusted_time(reader.newest_time(target.lake), now)
+    times = reader.event_times(target.lake)
+    since = trusted_time(times and times.newest, now)
     # Up to the clock: a future time proves nothing.
     firsts = {age: reader.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
     expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)

@@ -16,7 +16,7 @@ from pyspark.sql import functions as sql
 
 from mappings.ids import EntityType
 from spark_store.lake import reader
-from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
+from spark_store.lake.tables import APP, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.pipeline import fault_injection
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.tables import LakeWriter, append_once
@@ -71,16 +71,10 @@ def take_full_snapshot(target: LakeWriter, seq: int) -> int:
 
 
 def thin(target: LakeWriter) -> int:
-    """Delete the full snapshots that save too little; return how many. Uses Spark only if there are some."""
-    rows = reader.full_snapshots(target.lake)
-    if 2 * sum([*rows.values()][:-1]) <= reader.rows(target.lake, EVENTS):
-        return 0
-    return _drop(target, spare(rows, reader.events_up_to(target.lake, list(rows))))
-
-
-def thin_by_age(target: LakeWriter) -> int:
-    """Delete the full snapshots that are too close for their age; return how many."""
-    return _drop(target, too_close(reader.full_snapshot_times(target.lake)))
+    """Delete the full snapshots that are too close for their age, or too old; return how many."""
+    times = reader.event_times(target.lake)
+    oldest = None if times is None else times.oldest
+    return _drop(target, too_many(reader.full_snapshot_times(target.lake), oldest))
 
 
 def _drop(target: LakeWriter, numbers: Sequence[int]) -> int:
@@ -97,12 +91,18 @@ _DISTANCES = ((_HOUR, timedelta(0)), (_DAY, _HOUR), (_MONTH, _DAY), (timedelta.m
 """Up to which age a full snapshot is kept if it is how far from the one before."""
 
 
-def too_close(times: Mapping[int, datetime]) -> list[int]:
+def too_many(times: Mapping[int, datetime], oldest: datetime | None) -> list[int]:
     """Return which full snapshots may be deleted, in order and with their times.
 
-    Kept are all of the last hour before the newest, then one an hour for a day, one a day for a month, and one a month. The
-    first of each hour, day and month stays, so that one that was kept once is kept at its next age too.
+    Those from before the `oldest` event save nothing, except the newest of them. Of others are kept all of the last hour
+    before the newest, then one an hour for a day, one a day for a month, and one a month. The first of each hour, day and
+    month stays, so that one that was kept once is kept at its next age too.
     """
+    useless = [number for number, at in times.items() if oldest is not None and at < oldest][:-1]
+    return useless + _too_close({number: at for number, at in times.items() if number not in useless})
+
+
+def _too_close(times: Mapping[int, datetime]) -> list[int]:
     newest, found = max(times.values(), default=None), []
     kept: datetime | None = None
     for number, at in times.items():
@@ -117,19 +117,3 @@ def too_close(times: Mapping[int, datetime]) -> list[int]:
 
 def _bucket(at: datetime, distance: timedelta) -> int:
     return (at - datetime.min.replace(tzinfo=UTC)) // distance
-
-
-def spare(rows: Mapping[int, int], events: Sequence[int]) -> list[int]:
-    """Return which full snapshots may be deleted.
-
-    In order and with their `rows`; `events` are left up to each since the one before. A kept one has at most half as many
-    rows as there are events since the kept one before it. The newest is kept.
-    """
-    found, since = [], 0
-    for number, happened in list(zip(rows, events, strict=True))[:-1]:
-        since += happened
-        if since < 2 * rows[number]:
-            found.append(number)
-        else:
-            since = 0
-    return found

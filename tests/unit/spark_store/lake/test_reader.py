@@ -42,15 +42,15 @@ def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path
     assert reader.size(place, EVENTS).bytes > 0
 
 
-def test_the_newest_time_is_read_from_the_log(tmp_path: Path) -> None:
+def test_the_times_of_events_are_read_from_the_log(tmp_path: Path) -> None:
     place = Lake(tmp_path)
     at = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
     for days in (1, 3, 2):
         times = pa.array([at, at + timedelta(days=days)], pa.timestamp("us", "UTC"))
         write_deltalake(place.path(EVENTS), pa.table({"ts": times}), mode="append")
-    assert reader.newest_time(place) == at + timedelta(days=3)
+    assert reader.event_times(place) == (at, at + timedelta(days=3))
     write_deltalake(place.path(EVENTS), pa.table({"n": [1]}), mode="overwrite", schema_mode="overwrite")
-    assert reader.newest_time(place) is None
+    assert reader.event_times(place) is None
 
 
 def test_a_table_knows_when_it_was_made(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Which moments go again, told without Spark."""
+"""Which full snapshots are deleted, without Spark."""
 
 from __future__ import annotations
 
@@ -11,34 +11,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from spark_store.lake import reader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, Lake
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.tables import LakeWriter
-
-
-@pytest.mark.parametrize(
-    ("rows", "events", "expected"),
-    [
-        ({}, [], []),
-        ({7: 6}, [0], []),
-        ({10: 5, 20: 5, 30: 5}, [10, 10, 10], []),
-        # Retention by age: the oldest events are gone, of the others all are there.
-        ({10: 5, 20: 5, 30: 5, 40: 5}, [0, 3, 10, 10], [10, 20]),
-        # A namespace that is kept for ever has its events at the beginning.
-        ({10: 5, 20: 5, 30: 5, 40: 5}, [10, 1, 0, 2], [20, 30]),
-        # What is left before one that goes counts for the next one.
-        ({10: 5, 20: 5, 30: 5, 40: 5}, [6, 6, 6, 6], [10, 30]),
-        # The newest one is the beginning of every question about now.
-        ({10: 5, 20: 5}, [0, 0], [10]),
-    ],
-)
-def test_a_moment_stays_where_it_spares_twice_as_many_events_as_it_has_rows(
-    rows: dict[int, int], events: list[int], expected: list[int]
-) -> None:
-    assert snapshots.spare(rows, events) == expected
-    stay = {moment: number for moment, number in rows.items() if moment not in expected}
-    assert 2 * sum([*stay.values()][:-1]) <= sum(events), "otherwise it would be looked for again, and for nothing"
 
 
 class Spark:
@@ -55,35 +30,14 @@ class Spark:
         pass
 
 
-def filled(folder: Path, events: list[int], kept: dict[int, int]) -> tuple[LakeWriter, Spark]:
-    """A lake with events of these numbers, and moments of so many rows."""
-    place, spark = Lake(folder), Spark()
+def filled(folder: Path, events: list[datetime], kept: dict[int, datetime]) -> tuple[LakeWriter, Spark]:
+    """A lake with events of these times, and full snapshots whose newest changes are from these times."""
+    place, spark, instants = Lake(folder), Spark(), pa.timestamp("us", "UTC")
     for some in (events[::2], events[1::2]):
-        write_deltalake(place.path(EVENTS), pa.table({"seq": pa.array(some, pa.int64())}), mode="append")
-    numbers = [moment for moment, rows in kept.items() for _ in range(rows)]
-    for some in (numbers[:1], numbers[1:]):
-        entities = pa.array([f"a:{it}" for it in range(len(some))], pa.string())
-        table = pa.table({"as_of": pa.array(some, pa.int64()), "entity": entities})
-        write_deltalake(place.path(FULL_SNAPSHOTS), table, mode="append", partition_by=["as_of"])
+        write_deltalake(place.path(EVENTS), pa.table({"ts": pa.array(some, instants)}), mode="append")
+    table = pa.table({"as_of": pa.array(kept, pa.int64()), "modified": pa.array(kept.values(), instants)})
+    write_deltalake(place.path(FULL_SNAPSHOTS), table, partition_by=["as_of"])
     return LakeWriter(cast(Any, spark), place, 1), spark
-
-
-def test_the_log_reports_the_moments_and_the_numbers_of_events_how_many_are_between_them(tmp_path: Path) -> None:
-    target, _ = filled(tmp_path, [3, 9, 4, 5, 12], {4: 2, 9: 3, 11: 1})
-    assert reader.full_snapshots(target.lake) == {4: 2, 9: 3, 11: 1}
-    assert reader.events_up_to(target.lake, [4, 9, 11]) == [2, 2, 0]
-
-
-@pytest.mark.parametrize("kept", [{}, {9: 100}, {5: 5, 9: 100}])
-def test_spark_is_asked_nothing_where_every_moment_stays(kept: dict[int, int], tmp_path: Path) -> None:
-    target, spark = filled(tmp_path, list(range(10)), kept)
-    assert (snapshots.thin(target), spark.requests) == (0, [])
-
-
-def test_moments_that_spare_too_little_go_as_partitions(tmp_path: Path) -> None:
-    target, spark = filled(tmp_path, [7, 8], {2: 5, 6: 5, 9: 5})
-    assert snapshots.thin(target) == 2
-    assert [it.partition(" WHERE ")[2] for it in spark.requests] == ["as_of IN (2, 6)"]
 
 
 NEWEST = datetime(2030, 3, 31, 12, 30, tzinfo=UTC)
@@ -93,9 +47,22 @@ def ago(**age: float) -> datetime:
     return NEWEST - timedelta(**age)
 
 
+@pytest.mark.parametrize("kept", [{}, {9: ago(days=9)}, {5: ago(days=9), 9: ago(days=1), 10: NEWEST}])
+def test_spark_is_asked_nothing_where_every_full_snapshot_stays(kept: dict[int, datetime], tmp_path: Path) -> None:
+    target, spark = filled(tmp_path, [ago(days=3), NEWEST], kept)
+    assert (snapshots.thin(target), spark.requests) == (0, [])
+
+
+def test_full_snapshots_from_before_the_oldest_event_go_except_their_newest(tmp_path: Path) -> None:
+    kept = {2: ago(days=9), 6: ago(days=8), 9: ago(days=4), 12: ago(days=2), 20: NEWEST}
+    target, spark = filled(tmp_path, [ago(days=3), NEWEST], kept)
+    assert snapshots.thin(target) == 2
+    assert [it.partition(" WHERE ")[2] for it in spark.requests] == ["as_of IN (2, 6)"]
+
+
 def test_full_snapshots_become_rarer_with_their_age() -> None:
     every = {number: NEWEST - timedelta(minutes=10 * (10_000 - number)) for number in range(1, 10_001)}
-    deleted = set(snapshots.too_close(every))
+    deleted = set(snapshots.too_many(every, None))
     kept = [at for number, at in every.items() if number not in deleted]
     assert [at for at in kept if at >= ago(hours=1)] == [ago(minutes=minutes) for minutes in range(60, -1, -10)]
     for since, until, distance, number in (
@@ -114,7 +81,7 @@ def test_a_full_snapshot_that_was_kept_stays_at_the_next_age_or_the_one_before_i
     there: dict[int, datetime] = {}
     for number in range(1, 3_000):
         there[number] = NEWEST + timedelta(minutes=20 * number)
-        for gone in snapshots.too_close(there):
+        for gone in snapshots.too_many(there, None):
             del there[gone]
     times = list(there.values())
     gaps = [(times[-1] - earlier, later - earlier) for earlier, later in itertools.pairwise(times)]
@@ -124,7 +91,7 @@ def test_a_full_snapshot_that_was_kept_stays_at_the_next_age_or_the_one_before_i
 
 
 def test_full_snapshots_that_are_alone_or_unknown_stay() -> None:
-    assert snapshots.too_close({}) == []
-    assert snapshots.too_close({7: NEWEST}) == []
+    assert snapshots.too_many({}, NEWEST) == []
+    assert snapshots.too_many({7: NEWEST}, NEWEST) == []
     unknown = datetime.max.replace(tzinfo=UTC)
-    assert snapshots.too_close({7: unknown, 9: unknown}) == []
+    assert snapshots.too_many({7: unknown, 9: unknown}, NEWEST) == []

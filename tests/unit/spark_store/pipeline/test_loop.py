@@ -63,7 +63,7 @@ def target(tmp_path: Path, done: list[str], monkeypatch: pytest.MonkeyPatch) -> 
     place.pipeline.mkdir(parents=True)
     monkeypatch.setattr(durability, "sync", lambda it: done.append(f"sync {it == place}"))
     monkeypatch.setattr(durability, "clean_log", lambda *_: done.append("log"))
-    monkeypatch.setattr(snapshots, "thin_by_age", lambda _: 0)
+    monkeypatch.setattr(snapshots, "thin", lambda _: 0)
     spark: Any = Spark(done)
     return LakeWriter(spark, place, 1)
 
