@@ -42,7 +42,7 @@ from spark_store.pipeline.clock import ClockReading, Uptime, uptime
 from spark_store.pipeline.clock import look as look_at_clock
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
-from spark_store.pipeline.table_maintenance import Due, MaintenancePlan, MaintenanceState, due
+from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import now_text
 
@@ -141,12 +141,10 @@ class PipelineLoop:
         self._merged = time.monotonic()
         self._erase_again = 0.0
         now = datetime.now(UTC)
-        self._done = MaintenanceState(now, now, now, 0, 0)
+        self._state = MaintenanceState(dict.fromkeys(("retention", "optimize", "vacuum"), now))
         self._watermark = Watermark()
         self._newest_snapshot = 0
         """The newest full snapshot."""
-        self._at = ""
-        """The kind of maintenance that was begun last."""
         self._look = look_at_clock(None, self._time(), uptime())
 
     def run(self) -> None:
@@ -209,10 +207,11 @@ class PipelineLoop:
 
     def _resume_maintenance(self) -> None:
         """Schedule maintenance as if the former process had gone on."""
-        now, options = datetime.now(UTC), self._options
+        now, plan = datetime.now(UTC), self._options.maintenance
         made = reader.created_at(self._target.lake, EVENTS) or now
-        grace = timedelta(0) if options.once else table_maintenance.GRACE
-        self._done = table_maintenance.resume_state(self._done, self._watermark, made, now, options.maintenance, grace)
+        grace = timedelta(0) if self._options.once else table_maintenance.GRACE
+        times = table_maintenance.resume_times(self._watermark, made, now, plan, grace)
+        self._state = self._state._replace(done=times)
 
     def _last_watermark(self) -> Watermark:
         """Return the last watermark. An unreadable one is ignored: the tables know what they contain."""
@@ -335,7 +334,7 @@ class PipelineLoop:
         added = sum(max(0, size.files - compacted.get(name, 0)) for name, size in sizes.items())
         self._remember(tables=sizes)
         self._counted = self._batches
-        self._done = self._done._replace(files=added, entities=reader.rows(self._target.lake, LATEST))
+        self._state = self._state._replace(files=added, entities=reader.rows(self._target.lake, LATEST))
 
     def _keep_up(self) -> None:
         """Carry out maintenance that is due.
@@ -344,67 +343,56 @@ class PipelineLoop:
         """
         if self._stopping.is_set():
             return
+        kind = "optimize"
         try:
             if self._batches - self._counted >= _LOOK_BATCHES:
                 self._count_files()
-            self._done = self._done._replace(
+            self._state = self._state._replace(
                 batches=self._batches - self._compacted, events=self._watermark.seq - self._newest_snapshot
             )
-            todo = due(self._done, datetime.now(UTC), self._options.maintenance)
-            if todo.keep:
-                self._at = "full_snapshot"
-                self._take_full_snapshot()
-            todo = todo._replace(keep=False)
-            if any(todo):
-                self._do(todo)
+            for kind in due(self._state, datetime.now(UTC), self._options.maintenance):
+                self._carry_out(kind)
         except (PySparkException, Py4JJavaError, StoreError) as error:
-            self._put_off(str(translate_error(error)))
+            reason = str(translate_error(error))
+            self._end(kind, reason)
+            with contextlib.suppress(StoreError):
+                self._notify()
+            self._say("maintenance failed", reason=reason)
 
-    def _put_off(self, reason: str) -> None:
-        """Schedule failed maintenance as if it had been done. Other kinds do not wait for it."""
-        now = datetime.now(UTC)
-        if self._at == "full_snapshot":
+    def _carry_out(self, kind: str) -> None:
+        begun = time.monotonic()
+        {
+            "full_snapshot": self._take_full_snapshot,
+            "retention": self._forget,
+            "optimize": self._optimize,
+            "vacuum": self._vacuum,
+        }[kind]()
+        self._end(kind, None)
+        self._count_files()
+        self._notify()
+        self._say("maintenance", kind=kind, seconds=round(time.monotonic() - begun, 3))
+
+    def _end(self, kind: str, failure: str | None) -> None:
+        """Note when this kind of maintenance was done, or has failed: it is scheduled as if it had been done."""
+        if kind == "full_snapshot":
             self._newest_snapshot = self._watermark.seq
-        if self._at == "optimize":
-            self._compacted = self._batches
-        self._done = table_maintenance.with_failed_run(self._done, self._at, now)
-        self._note(self._at, reason)
-        with contextlib.suppress(StoreError):
-            self._notify()
-        self._say("maintenance failed", reason=reason)
+        elif kind == "optimize":
+            # Those of meanwhile are new.
+            self._compacted += self._state.batches
+            self._state = self._state._replace(batches=0, files=0)
+        self._state = self._state._replace(done={**self._state.done, kind: datetime.now(UTC)})
+        self._note(kind, failure)
 
     def _note(self, kind: str, failure: str | None) -> None:
         """Note whether this kind of maintenance has succeeded."""
-        failures = {**self._watermark.maintenance_failures}
-        failures.pop(kind, None)
-        if failure is not None:
-            failures[kind] = failure
-        self._remember(maintenance_failures=failures)
+        failures = {it: reason for it, reason in self._watermark.maintenance_failures.items() if it != kind}
+        self._remember(maintenance_failures=failures if failure is None else {**failures, kind: failure})
 
     def _take_full_snapshot(self) -> None:
         """Take a full snapshot of the things, as of the last merge."""
         seq = self._watermark.seq
         self._say("full snapshot", seq=seq, things=snapshots.take_full_snapshot(self._target, seq))
-        self._newest_snapshot = seq
         snapshots.thin(self._target)
-        self._note("full_snapshot", None)
-        self._count_files()
-        self._notify()
-
-    def _do(self, todo: Due) -> None:
-        begun = time.monotonic()
-        for kind, is_due, do in (
-            ("retention", todo.forget, self._forget),
-            ("optimize", todo.optimize, self._optimize),
-            ("vacuum", todo.vacuum, self._vacuum),
-        ):
-            if is_due:
-                self._at = kind
-                do()
-                self._note(kind, None)
-        self._count_files()
-        self._notify()
-        self._say("maintenance", **todo._asdict(), seconds=round(time.monotonic() - begun, 3))
 
     def _forget(self) -> None:
         """Delete expired events by the trusted time."""
@@ -420,21 +408,16 @@ class PipelineLoop:
             believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
         )
         self._remember(retention=looked)
-        self._done = self._done._replace(forgotten=datetime.now(UTC))
 
     def _optimize(self) -> None:
         """Take the snapshots that are due, and compact. Batches continue meanwhile."""
-        batches = self._batches
         self._say("snapshots", taken=snapshots.take(self._target))
         table_maintenance.optimize(self._target)
         compacted = {table.name: reader.size(self._target.lake, table).files for table in TABLES}
-        self._done = self._done._replace(optimized=datetime.now(UTC))
-        self._compacted = batches
         self._remember(optimized=now_text(), compacted=compacted)
 
     def _vacuum(self) -> None:
         table_maintenance.vacuum(self._target)
-        self._done = self._done._replace(vacuumed=datetime.now(UTC))
         self._remember(vacuumed=now_text())
 
     def _time(self) -> datetime:

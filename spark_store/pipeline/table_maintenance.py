@@ -1,6 +1,6 @@
 """Maintenance of the tables: compaction, vacuum, and when they are due.
 
-`due` decides, the others act. Waiting times continue over restarts (`resume_state`). `spark_store.pipeline.retention`
+`due` decides, the others act. Waiting times continue over restarts (`resume_times`). `spark_store.pipeline.retention`
 deletes expired events. Compaction clusters new files by entity, so that a page of one entity is in few of them; the log
 has the least and greatest values of each file. It changes no row, and readers of older versions continue until `vacuum`
 has removed their files, after a time of each table (see `spark_store.lake.tables`). One thread does
@@ -50,59 +50,40 @@ class MaintenancePlan:
 
 
 class MaintenanceState(NamedTuple):
-    """The last time of each kind of maintenance, and the numbers of batches, files, events and entities.
+    """The last times of maintenance by kind, and the numbers of batches, files, events and entities.
 
     Batches and new files since the last compaction, events since the last full snapshot.
     """
 
-    optimized: datetime
-    vacuumed: datetime
-    forgotten: datetime
-    batches: int
-    files: int
+    done: Mapping[str, datetime]
+    batches: int = 0
+    files: int = 0
     events: int = 0
     entities: int = 0
 
 
-class Due(NamedTuple):
-    """The maintenance to do now."""
+def due(state: MaintenanceState, now: datetime, plan: MaintenancePlan) -> list[str]:
+    """Return the kinds of maintenance that are due, in the order in which they are done."""
 
-    optimize: bool
-    vacuum: bool
-    forget: bool
-    keep: bool = False
+    def has_waited(kind: str, every: timedelta) -> bool:
+        # A future time means that the clock was set back: how long it is ago is unknown.
+        return not timedelta(0) <= now - state.done[kind] < every
 
-
-def due(done: MaintenanceState, now: datetime, maintenance: MaintenancePlan) -> Due:
-    """Return the maintenance that is due."""
-    waited = done.batches > 0 and _has_passed(maintenance.optimize_every, done.optimized, now)
-    return Due(
-        optimize=done.batches >= maintenance.batches or done.files >= maintenance.files or waited,
-        vacuum=_has_passed(maintenance.vacuum_every, done.vacuumed, now),
-        forget=not maintenance.retention.is_forever and _has_passed(maintenance.forget_every, done.forgotten, now),
+    has_new_batch = state.batches > 0 and has_waited("optimize", plan.optimize_every)
+    is_due = {
         # A full snapshot has a row for each thing: there are at most half as many rows as events.
-        keep=done.events >= max(maintenance.full_snapshot_events, 2 * done.entities),
-    )
+        "full_snapshot": state.events >= max(plan.full_snapshot_events, 2 * state.entities),
+        "retention": not plan.retention.is_forever and has_waited("retention", plan.forget_every),
+        "optimize": state.batches >= plan.batches or state.files >= plan.files or has_new_batch,
+        "vacuum": has_waited("vacuum", plan.vacuum_every),
+    }
+    return [kind for kind, is_now in is_due.items() if is_now]
 
 
-def with_failed_run(done: MaintenanceState, kind: str, now: datetime) -> MaintenanceState:
-    """Return `done` as if this kind of maintenance, which failed, had been done now."""
-    if kind == "full_snapshot":
-        return done._replace(events=0)
-    if kind == "optimize":
-        return done._replace(optimized=now, batches=0, files=0)
-    return done._replace(vacuumed=now) if kind == "vacuum" else done._replace(forgotten=now)
-
-
-def resume_state(
-    done: MaintenanceState,
-    watermark: Watermark,
-    made: datetime,
-    now: datetime,
-    maintenance: MaintenancePlan,
-    grace: timedelta,
-) -> MaintenanceState:
-    """Return `done` with the times of earlier processes.
+def resume_times(
+    watermark: Watermark, made: datetime, now: datetime, plan: MaintenancePlan, grace: timedelta
+) -> dict[str, datetime]:
+    """Return the last times of earlier processes by kind.
 
     A kind that was never done has waited since the lake was created; a future time is treated as now.
     """
@@ -112,16 +93,11 @@ def resume_state(
         return now - min(max(waited, timedelta(0)), max(every - grace, timedelta(0)))
 
     looked = watermark.retention
-    return done._replace(
-        optimized=since(watermark.optimized, maintenance.optimize_every),
-        vacuumed=since(watermark.vacuumed, maintenance.vacuum_every),
-        forgotten=since(None if looked is None else looked.happened, maintenance.forget_every),
-    )
-
-
-def _has_passed(duration: timedelta, since: datetime, now: datetime) -> bool:
-    """Whether the time has passed. A future time means that the clock was set back: unknown, so yes."""
-    return not timedelta(0) <= now - since < duration
+    return {
+        "retention": since(None if looked is None else looked.happened, plan.forget_every),
+        "optimize": since(watermark.optimized, plan.optimize_every),
+        "vacuum": since(watermark.vacuumed, plan.vacuum_every),
+    }
 
 
 def optimize(target: LakeWriter) -> None:

@@ -28,7 +28,7 @@ from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.clock import Uptime
 from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
 from spark_store.pipeline.retention import RetentionRules
-from spark_store.pipeline.table_maintenance import Due, MaintenancePlan
+from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder
 from tests.support.lake.tables import fill
@@ -183,10 +183,10 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     made = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
     made._catch_up()
-    waits = table_maintenance.MaintenancePlan().vacuum_every - (datetime.now(UTC) - made._done.vacuumed)
+    waits = table_maintenance.MaintenancePlan().vacuum_every - (datetime.now(UTC) - made._state.done["vacuum"])
     assert waits.total_seconds() == pytest.approx(left, abs=30)
     # Never done: since the table was made.
-    assert begun - timedelta(seconds=1) < made._done.optimized <= datetime.now(UTC)
+    assert begun - timedelta(seconds=1) < made._state.done["optimize"] <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize(
@@ -334,10 +334,10 @@ def test_full_snapshots_and_compaction_do_not_wait_for_a_batch_but_deletions_do(
     running._watermark = Watermark(300_000)
     with ThreadPoolExecutor(1) as threads:
         with running._appending:
-            threads.submit(running._take_full_snapshot).result(30)
-            threads.submit(running._do, Due(optimize=True, vacuum=True, forget=False)).result(30)
+            for kind in ("full_snapshot", "optimize", "vacuum"):
+                threads.submit(running._carry_out, kind).result(30)
             assert [done.get(timeout=30) for _ in range(3)] == ["full snapshot", "optimize", "vacuum"]
-            waiting = threads.submit(running._do, Due(optimize=False, vacuum=False, forget=True))
+            waiting = threads.submit(running._carry_out, "retention")
             assert not waiting.done()
             assert done.empty()
         waiting.result(30)
@@ -369,7 +369,8 @@ def test_other_maintenance_does_not_wait_for_one_that_fails(
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     filling = loop_of(target)
     filling._watermark = Watermark(300_000)
-    filling._done = filling._done._replace(vacuumed=datetime(2030, 1, 15, tzinfo=UTC))
+    never = dict.fromkeys(filling._state.done, datetime.now(UTC)) | {"vacuum": datetime(2030, 1, 15, tzinfo=UTC)}
+    filling._state = filling._state._replace(done=never)
     filling._keep_up()
     assert "VACUUM" not in done
     filling._keep_up()
@@ -426,10 +427,10 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     monkeypatch.setattr(reader, "last_transaction", no_further)
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     running = started()
-    running._do(Due(optimize=False, vacuum=False, forget=True))
+    running._carry_out("retention")
     assert [event for event, _ in said] == ["expired", "maintenance"]
     wrong = 400.0 * 86400
-    running._do(Due(optimize=False, vacuum=False, forget=True))
+    running._carry_out("retention")
     assert forgotten == pytest.approx([begun, begun], abs=600)
     event, fields = said[2]
     assert (event, fields["seconds"]) == ("clock went ahead", pytest.approx(wrong, abs=600))
@@ -442,18 +443,18 @@ def test_retention_goes_by_the_time_that_is_believed_also_after_a_restart(
     kept = read_watermark(target.lake.watermark)
     publish_watermark(target.lake.watermark, msgspec.structs.replace(kept, retention=by_hand))
     # Another process measures from where this one was; for a machine that was off, as much as a day is believed.
-    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    started()._carry_out("retention")
     assert forgotten[2] == pytest.approx(begun, abs=600)
     for seconds in (20.0, 30.0):
         monkeypatch.setattr(loop, "uptime", lambda seconds=seconds: Uptime("another start", seconds))
-        started()._do(Due(optimize=False, vacuum=False, forget=True))
+        started()._carry_out("retention")
         assert forgotten[-1] == pytest.approx(begun + 86400, abs=600)
     # A clock that is behind makes nothing older, and what is believed stays what it was.
     wrong = -86400.0
-    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    started()._carry_out("retention")
     assert forgotten[-1] == pytest.approx(begun - 86400, abs=600)
     wrong = 0.0
-    started()._do(Due(optimize=False, vacuum=False, forget=True))
+    started()._carry_out("retention")
     assert forgotten[-1] == pytest.approx(begun, abs=600)
 
 
@@ -461,8 +462,7 @@ def test_a_kind_of_maintenance_that_failed_is_reported_until_it_has_gone_well(
     target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str] = []
-    todo = [Due(optimize=True, vacuum=True, forget=False), Due(optimize=False, vacuum=True, forget=False)]
-    todo.append(todo[0])
+    todo = [["optimize", "vacuum"], ["vacuum"], ["optimize", "vacuum"]]
     damage = StoreUnavailable("a damaged file")
 
     def optimize(_: LakeWriter) -> None:

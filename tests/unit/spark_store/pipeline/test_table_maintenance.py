@@ -9,11 +9,12 @@ import pytest
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake.watermark import RetentionRun, Watermark
 from spark_store.pipeline.retention import RetentionRule, RetentionRules
-from spark_store.pipeline.table_maintenance import Due, MaintenancePlan, MaintenanceState, due, resume_state
+from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due, resume_times
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
-FRESH = MaintenanceState(NOW, NOW, NOW, 0, 0)
+KINDS = ("retention", "optimize", "vacuum")
+FRESH = MaintenanceState(dict.fromkeys(KINDS, NOW))
 LONG_AGO = NOW - timedelta(days=1)
 DAY = timedelta(days=1)
 
@@ -21,23 +22,23 @@ DAY = timedelta(days=1)
 @each_row(
     ("done", "expected"),
     [
-        (FRESH, Due(optimize=False, vacuum=False, forget=False)),
-        (FRESH._replace(batches=64), Due(optimize=True, vacuum=False, forget=False)),
-        (FRESH._replace(batches=63), Due(optimize=False, vacuum=False, forget=False)),
-        (FRESH._replace(batches=1, files=256), Due(optimize=True, vacuum=False, forget=False)),
-        (FRESH._replace(batches=1, files=255), Due(optimize=False, vacuum=False, forget=False)),
-        (FRESH._replace(batches=1, optimized=LONG_AGO), Due(optimize=True, vacuum=False, forget=False)),
+        (FRESH, []),
+        (FRESH._replace(batches=64), ["optimize"]),
+        (FRESH._replace(batches=63), []),
+        (FRESH._replace(batches=1, files=256), ["optimize"]),
+        (FRESH._replace(batches=1, files=255), []),
+        (FRESH._replace(batches=1, done={**FRESH.done, "optimize": LONG_AGO}), ["optimize"]),
         # Nothing was written: there is nothing to compact, however long ago the last time was.
-        (FRESH._replace(optimized=LONG_AGO), Due(optimize=False, vacuum=False, forget=False)),
-        (FRESH._replace(vacuumed=LONG_AGO, forgotten=LONG_AGO), Due(optimize=False, vacuum=True, forget=True)),
-        (FRESH._replace(events=200_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
-        (FRESH._replace(events=199_999), Due(optimize=False, vacuum=False, forget=False)),
+        (FRESH._replace(done={**FRESH.done, "optimize": LONG_AGO}), []),
+        (FRESH._replace(done={**FRESH.done, "vacuum": LONG_AGO, "retention": LONG_AGO}), ["retention", "vacuum"]),
+        (FRESH._replace(events=200_000), ["full_snapshot"]),
+        (FRESH._replace(events=199_999), []),
         # A moment has a row for each of them.
-        (FRESH._replace(events=599_999, entities=300_000), Due(optimize=False, vacuum=False, forget=False)),
-        (FRESH._replace(events=600_000, entities=300_000), Due(optimize=False, vacuum=False, forget=False, keep=True)),
+        (FRESH._replace(events=599_999, entities=300_000), []),
+        (FRESH._replace(events=600_000, entities=300_000), ["full_snapshot"]),
     ],
 )
-def test_maintenance_is_due_by_number_and_by_time(done: MaintenanceState, expected: Due) -> None:
+def test_maintenance_is_due_by_number_and_by_time(done: MaintenanceState, expected: list[str]) -> None:
     assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == expected
 
 
@@ -74,11 +75,13 @@ def test_an_event_expires_by_its_namespace(entity: str, age: int, newest: int, e
 def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
     """Nobody knows how long it is since a time to come."""
     later = NOW + 365 * DAY
-    done = MaintenanceState(later, later, later, 1, 0)
-    assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == Due(
-        optimize=True, vacuum=True, forget=True
-    )
-    assert not due(done._replace(batches=0), NOW, MaintenancePlan()).optimize
+    done = MaintenanceState(dict.fromkeys(KINDS, later), 1)
+    assert due(done, NOW, MaintenancePlan(retention=RetentionRules(RetentionRule(DAY)))) == [
+        "retention",
+        "optimize",
+        "vacuum",
+    ]
+    assert due(done._replace(batches=0), NOW, MaintenancePlan()) == ["vacuum"]
 
 
 def text(at: datetime) -> str:
@@ -99,34 +102,31 @@ def test_a_start_continues_waiting_where_the_process_before_it_was(waited: float
     at = NOW - waited * minute
     done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(text(LONG_AGO), 0, clock=text(at)))
     for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
-        found = resume_state(FRESH._replace(batches=1), watermark, made, NOW, maintenance, grace * minute)
+        times = resume_times(watermark, made, NOW, maintenance, grace * minute)
+        found = MaintenanceState(times, batches=1)
         begins = NOW + left * minute
-        assert due(found, begins, maintenance) == Due(optimize=True, vacuum=True, forget=True)
+        assert due(found, begins, maintenance) == ["retention", "optimize", "vacuum"]
         if left:
             before = begins - timedelta(seconds=1)
-            assert due(found, before, maintenance) == Due(optimize=False, vacuum=False, forget=False)
+            assert due(found, before, maintenance) == []
 
 
 def test_a_start_continues_waiting_however_long_that_is() -> None:
     maintenance = MaintenancePlan(vacuum_every=timedelta.max)
-    found = resume_state(FRESH, Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
-    assert found.vacuumed == LONG_AGO
+    found = resume_times(Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
+    assert found["vacuum"] == LONG_AGO
     # As a version wrote it that did not say more.
-    found = resume_state(
-        FRESH, Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0)
+    found = resume_times(
+        Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0)
     )
-    assert found.forgotten == NOW - DAY / 48
+    assert found["retention"] == NOW - DAY / 48
     # By hand, since then.
     done = RetentionRun(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
-    assert (
-        resume_state(FRESH, Watermark(retention=done), NOW, NOW, maintenance, timedelta(0)).forgotten == NOW - DAY / 48
-    )
+    found = resume_times(Watermark(retention=done), NOW, NOW, maintenance, timedelta(0))
+    assert found["retention"] == NOW - DAY / 48
 
 
 def test_nothing_is_forgotten_where_everything_is_kept() -> None:
-    assert not due(FRESH._replace(forgotten=LONG_AGO), NOW, MaintenancePlan()).forget
-    assert not due(
-        FRESH._replace(forgotten=LONG_AGO),
-        NOW,
-        MaintenancePlan(retention=RetentionRules(namespaces={"a": RetentionRule()})),
-    ).forget
+    waited = FRESH._replace(done={**FRESH.done, "retention": LONG_AGO})
+    for rules in (RetentionRules(), RetentionRules(namespaces={"a": RetentionRule()})):
+        assert due(waited, NOW, MaintenancePlan(retention=rules)) == []
