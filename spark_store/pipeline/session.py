@@ -15,7 +15,6 @@ import contextlib
 import fcntl
 import gc
 import os
-import re
 import secrets
 import shlex
 import shutil
@@ -38,8 +37,6 @@ from spark_store.lake.tables import Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
 from spark_store.pipeline.java import JavaProgram, find_java
 from spark_store.records import LOCAL_MASTER
-
-STDERR = 2
 
 _LOOK_SECONDS = 0.2
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -160,7 +157,7 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
         builder = builder.config(key, value)
     token = options.connect.token if options.connect is not None else None
     try:
-        with _in_environment(_TOKEN_VARIABLE, token), _without_greeting():
+        with _in_environment(_TOKEN_VARIABLE, token):
             return builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         # A Java process that was killed, no memory, no room: another start may go well.
@@ -169,38 +166,6 @@ def start_session(options: SessionOptions, name: str = "lake") -> SparkSession:
 
 
 _SHOWN = 400
-
-_GREETING = re.compile(
-    rb"WARNING: Using incubator modules|Setting default log level to |To adjust logging level |"
-    rb"Using Spark's (?:default|repl) log4j "
-)
-"""The beginnings of lines that Java writes at every start, at any level of logging."""
-
-
-@contextlib.contextmanager
-def _without_greeting() -> Iterator[None]:
-    """Keep the greeting of processes started meanwhile from a terminal. Their other output is shown."""
-    if not os.isatty(STDERR):
-        yield
-        return
-    words, theirs = os.pipe()
-    terminal = os.dup(STDERR)
-    os.dup2(theirs, STDERR)
-    os.close(theirs)
-    try:
-        threading.Thread(target=pass_on, args=(words, terminal), name="java's words", daemon=True).start()
-        yield
-    finally:
-        os.dup2(terminal, STDERR)
-
-
-def pass_on(words: int, terminal: int) -> None:
-    """Lines from one descriptor to another, without the greeting, until they end; closes both."""
-    with open(words, "rb") as lines, open(terminal, "wb", buffering=0) as shown:
-        for line in lines:
-            if _GREETING.match(line) is None:
-                with contextlib.suppress(OSError):
-                    shown.write(line)
 
 
 @contextlib.contextmanager

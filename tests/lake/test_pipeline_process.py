@@ -58,6 +58,7 @@ def test_a_pipeline_follows_is_alone_and_ends_with_its_parent(spark: SparkSessio
         process.process.stdin.close()
         assert process.wait() == 0, process.output()
         assert [it["event"] for it in process.messages()][-1] == "stopped"
+        assert "log level" not in process.output(), "Spark has its level from the file"
         wait_until_sync(lambda: not java.is_running() or java.status() == psutil.STATUS_ZOMBIE, WITHIN)
     with lake_lock(spark, data_folder.lake, 0):
         data_folder.assert_equal()

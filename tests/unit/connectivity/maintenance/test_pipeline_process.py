@@ -31,6 +31,7 @@ from connectivity.maintenance.pipeline_process import (
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from spark_store.journal.journal import Journal
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark, publish_watermark
+from spark_store.pipeline.__main__ import _parser
 from tests.support.journal_entries import LAMP, history
 from tests.support.wait import PATIENCE, wait_until
 
@@ -70,6 +71,7 @@ def test_the_command_says_where_and_how(tmp_path: Path) -> None:
         '--retention {"default": {"seconds": 86400.0}, "acme": {}, "site": {"seconds": 43200.0, "revisions": 7}} '
         "--with-parent"
     )
+    assert _parser().parse_args(found[3:]).vacuum_every == timedelta(minutes=10), "the process knows these options"
     assert "--retention" not in command(settings(tmp_path), "run")
 
 

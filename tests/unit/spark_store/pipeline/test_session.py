@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,8 +18,6 @@ from pyspark.sql import SparkSession
 from mappings.ids import MAX_ID_LENGTH
 from spark_store.errors import StoreUnavailable
 from spark_store.pipeline import session
-from spark_store.pipeline.__main__ import EXIT_FAILED
-from spark_store.pipeline.delta_jars import jar_names
 from spark_store.pipeline.java import JavaProgram
 from spark_store.pipeline.session import (
     _TOKEN_VARIABLE,
@@ -32,12 +29,9 @@ from spark_store.pipeline.session import (
     _master,
     _settings,
     drop_shuffles,
-    pass_on,
     prepared_classes,
     start_session,
 )
-from tests.support.lake.pipeline_process import DataFolder
-from tests.support.terminal import at_terminal
 
 
 @pytest.mark.parametrize(
@@ -135,66 +129,6 @@ def test_the_token_is_in_the_environment_only_meanwhile(monkeypatch: pytest.Monk
     with _in_environment(_TOKEN_VARIABLE, None):
         assert _TOKEN_VARIABLE not in os.environ
     assert os.environ[_TOKEN_VARIABLE] == "theirs"
-
-
-def test_javas_greeting_is_kept_from_a_terminal_and_its_other_words_are_not() -> None:
-    (words, theirs), (shown, terminal) = os.pipe(), os.pipe()
-    os.write(theirs, b"WARNING: Using incubator modules: jdk.incubator.vector\nERROR Disk: it is full\n")
-    os.write(
-        theirs, b'Setting default log level to "WARN".\nTo adjust logging level use sc.setLogLevel(newLevel).\nend'
-    )
-    os.close(theirs)
-    pass_on(words, terminal)
-    with open(shown, "rb") as file:
-        assert file.read() == b"ERROR Disk: it is full\nend"
-
-
-def test_a_terminal_has_its_standard_error_back_once_java_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours, terminal = os.pipe()
-    monkeypatch.setattr(session, "STDERR", terminal)
-    monkeypatch.setattr(os, "isatty", lambda place: place == terminal)
-    with session._without_greeting():
-        os.write(terminal, b"WARNING: Using incubator modules: x\nfirst\n")
-    os.write(terminal, b"second\n")
-    heard = b""
-    while heard.count(b"\n") < 2:
-        heard += os.read(ours, 100)
-    assert sorted(heard.split()) == [b"first", b"second"]
-    os.close(terminal)
-    os.close(ours)
-
-
-SPEAKING = """#!/bin/sh
-case "$*" in *-version*) echo 'openjdk version "21.0.1" 2023-10-17' >&2; exit;; esac
-echo 'WARNING: Using incubator modules: jdk.incubator.vector' >&2
-echo 'ERROR Disk: it is full' >&2
-exit 1
-"""
-"""A Java that greets, says what matters, and does not run."""
-
-
-def test_at_a_terminal_the_pipeline_shows_java_output_without_its_startup_lines(tmp_path: Path) -> None:
-    program = tmp_path / "bin" / "java"
-    program.parent.mkdir()
-    program.write_text(SPEAKING)
-    program.chmod(0o755)
-    jars = tmp_path / "jars"
-    jars.mkdir()
-    for name in jar_names():
-        (jars / name).touch()
-    folder = DataFolder(tmp_path / "data").folder
-    process = subprocess.run(
-        [*at_terminal("spark_store.pipeline"), "optimize", "--data-dir", str(folder), "--jars", str(jars)],
-        env={**os.environ, "JAVA_HOME": str(tmp_path)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    text = process.stderr.decode()
-    assert process.returncode == EXIT_FAILED, process.stdout.decode() + text
-    assert "ERROR Disk: it is full" in text
-    assert "incubator" not in text
 
 
 class Collected:
