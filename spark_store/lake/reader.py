@@ -34,8 +34,6 @@ _CUT_ENDS = ("\x7f", "\U0010ffff")
 CUT = timedelta(milliseconds=1)
 """By how much the log cuts times."""
 
-_OF_FULL_SNAPSHOTS = ("partition.as_of", "max.modified")
-
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
     """Return the last transaction of `app` in a table; 0 for none. Raises StoreUnavailable, LakeUnfit."""
@@ -97,12 +95,10 @@ def full_snapshot_times(lake: Lake) -> dict[int, datetime]:
 
 def _newest_changes(delta: DeltaTable) -> dict[int, datetime]:
     newest: dict[int, datetime] = {}
-    actions = delta.get_add_actions(flatten=True)
-    if "max.modified" in actions.schema.names:
-        for seq, modified in zip(*(actions[name].to_pylist() for name in _OF_FULL_SNAPSHOTS), strict=True):
-            # Files without statistics are unknown.
-            at = modified or datetime.max.replace(tzinfo=UTC)
-            newest[seq] = max(at, newest.get(seq, at))
+    for seq, modified in file_facts(delta, "partition.as_of", "max.modified"):
+        # Files without statistics are unknown.
+        at = modified or datetime.max.replace(tzinfo=UTC)
+        newest[seq] = max(at, newest.get(seq, at))
     return newest
 
 
@@ -127,13 +123,8 @@ class TimeRange(NamedTuple):
 def event_times(lake: Lake) -> TimeRange | None:
     """Return the times of `events`; None if no file says them. Raises StoreUnavailable."""
     with open_table(lake, EVENTS) as delta:
-        actions = delta.get_add_actions(flatten=True)
-        if "max.ts" not in actions.schema.names:
-            return None
-        oldest, newest = (
-            find(pa.chunked_array(actions[name])).as_py() for find, name in ((pc.min, "min.ts"), (pc.max, "max.ts"))
-        )
-    return None if newest is None else TimeRange(oldest, newest)
+        found = [bounds for bounds in file_facts(delta, "min.ts", "max.ts") if None not in bounds]
+    return TimeRange(min(oldest for oldest, _ in found), max(newest for _, newest in found)) if found else None
 
 
 def created_at(lake: Lake, table: Table) -> datetime | None:
@@ -151,13 +142,11 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
     found: int | None = None
     happened = (pc.field("ts") >= pa.scalar(since)) & (pc.field("ts") <= pa.scalar(until))
     with open_table(lake, EVENTS) as delta:
-        actions = delta.get_add_actions(flatten=True)
-        if not {"min.seq", "max.ts"} <= set(actions.schema.names):
-            return None
-        files = zip(*(actions[name].to_pylist() for name in ("min.seq", "max.ts", "path")), strict=True)
         # By their least numbers: most files need not be opened. Bounds of times are cut to milliseconds.
         young = [
-            (least or 0, unquote(path)) for least, newest, path in files if newest is None or newest + CUT >= since
+            (least or 0, unquote(path))
+            for least, newest, path in file_facts(delta, "min.seq", "max.ts", "path")
+            if newest is None or newest + CUT >= since
         ]
         for least, path in sorted(young):
             if found is not None and least >= found:
@@ -177,23 +166,20 @@ def first_between(lake: Lake, since: datetime, until: datetime) -> int | None:
 def has_cut_statistics(lake: Lake, table: Table) -> bool:
     """Whether a file's greatest ID is cut in the log. Raises StoreUnavailable, LakeUnfit."""
     with open_table(lake, table) as delta:
-        actions = delta.get_add_actions(flatten=True)
-        if "max.entity" not in actions.schema.names:
-            return False
-        return any(id is not None and id.endswith(_CUT_ENDS) for id in actions["max.entity"].to_pylist())
+        return any(id is not None and id.endswith(_CUT_ENDS) for (id,) in file_facts(delta, "max.entity"))
 
 
 def size(lake: Lake, table: Table) -> TableSize:
     """Return the present size of a table. Raises StoreUnavailable, LakeUnfit."""
     with open_table(lake, table) as delta:
-        actions = delta.get_add_actions(flatten=True)
-        return TableSize(actions.num_rows, sum(actions["size_bytes"].to_pylist()))
+        sizes = [size for (size,) in file_facts(delta, "size_bytes")]
+    return TableSize(len(sizes), sum(sizes))
 
 
 def rows(lake: Lake, table: Table) -> int:
     """Return the present number of rows of a table. Raises StoreUnavailable, LakeUnfit."""
     with open_table(lake, table) as delta:
-        return sum(delta.get_add_actions(flatten=True)["num_records"].to_pylist())
+        return sum(number for (number,) in file_facts(delta, "num_records"))
 
 
 def files(lake: Lake, table: Table) -> dict[str, int]:
@@ -207,9 +193,14 @@ def files(lake: Lake, table: Table) -> dict[str, int]:
 def files_of_version(lake: Lake, table: Table) -> tuple[int, dict[str, int]]:
     """Return a table's newest version and its files as `files` does."""
     with open_table(lake, table) as delta:
-        version, actions = delta.version(), delta.get_add_actions(flatten=True)
-        paths, sizes = actions["path"].to_pylist(), actions["size_bytes"].to_pylist()
-    return version, {unquote(path): size for path, size in zip(paths, sizes, strict=True)}
+        return delta.version(), {unquote(path): size for path, size in file_facts(delta, "path", "size_bytes")}
+
+
+def file_facts(delta: DeltaTable, *names: str) -> Iterator[tuple[Any, ...]]:
+    """Yield what the log has about each file of a table; None where it does not have it."""
+    actions = pa.table(delta.get_add_actions(flatten=True))
+    unknown, known = [None] * actions.num_rows, set(actions.column_names)
+    return zip(*(actions[name].to_pylist() if name in known else unknown for name in names), strict=True)
 
 
 def check_log(lake: Lake, table: Table) -> None:

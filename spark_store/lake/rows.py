@@ -21,7 +21,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from mappings.timestamps import utc_text
 from spark_store.errors import ResultTooLarge
 from spark_store.journal.reader import EntityState, JournalEntry
-from spark_store.lake.reader import CHECKED, open_table, translate_errors
+from spark_store.lake.reader import CHECKED, file_facts, open_table, translate_errors
 from spark_store.lake.tables import EVENTS, LATEST, Lake, Table
 
 Check: TypeAlias = Callable[[], None]
@@ -109,8 +109,7 @@ class TableRows:
         with open_table(lake, table, version) as delta:
             # A file system of pyarrow's own: its threads need no Python then.
             self._dataset = delta.to_pyarrow_dataset(filesystem=SubTreeFileSystem(self._path, LocalFileSystem()))
-            actions = pa.table(delta.get_add_actions(flatten=True))
-            rows = dict(zip(map(unquote, actions["path"].to_pylist()), actions["num_records"].to_pylist(), strict=True))
+            rows = {unquote(path): number for path, number in file_facts(delta, "path", "num_records")}
             self.rows: int = sum(rows[unquote(it.path)] for it in self._dataset.get_fragments(self._wanted))
             """How many rows the files have, in all, that may have some of the wanted ones."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -31,6 +31,7 @@ from pyarrow.fs import LocalFileSystem
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
+from spark_store.lake.reader import file_facts
 from spark_store.lake.tables import APP, is_table
 from spark_store.records import Times
 
@@ -337,26 +338,12 @@ def _operation(commit: Path) -> str | None:
 
 def _files(path: str, table: DeltaTable) -> Iterator[_File]:
     """Return the files of a table from its log."""
-    actions = pa.table(table.get_add_actions(flatten=True))
-    count, present = actions.num_rows, set(actions.column_names)
-
-    def column(name: str) -> Sequence[Any]:
-        found: Sequence[Any] = actions[name].to_pylist() if name in present else [None] * count
-        return found
-
-    times = "ts" if "min.ts" in present else "modified"
-    bounds = zip(
-        column("path"),
-        column("min.entity"),
-        column("max.entity"),
-        column("min.revision"),
-        column("max.revision"),
-        column(f"min.{times}"),
-        column(f"max.{times}"),
-        strict=True,
-    )
-    for name, *others in bounds:
-        yield _File(str(Path(path, name)), _Bounds(*others[:4]), *others[4:])
+    bounds = ("min.entity", "max.entity", "min.revision", "max.revision")
+    # A table has one of the two times.
+    times = ("min.ts", "max.ts", "min.modified", "max.modified")
+    for name, *found in file_facts(table, "path", *bounds, *times):
+        least, most, least_modified, most_modified = found[4:]
+        yield _File(str(Path(path, name)), _Bounds(*found[:4]), least or least_modified, most or most_modified)
 
 
 class Footers:
