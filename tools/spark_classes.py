@@ -25,11 +25,11 @@ from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import StoreError
 from spark_store.journal.journal import Journal
-from spark_store.lake.tables import Lake
+from spark_store.lake.tables import LATEST, Lake
 from spark_store.pipeline.delta_jars import default_folder, find_jars
 from spark_store.pipeline.java import find_java
 from spark_store.pipeline.session import prepared_classes
-from spark_store.queries.spark_query import QueryLimits, SparkQueries, Sql, finder
+from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
 from spark_store.records import Change, Snapshot
 
 JARS = default_folder()
@@ -104,7 +104,7 @@ def run(data: Path, into: Path) -> list[str]:
 def _ask(lake: Lake) -> None:
     """A wide query. Raises StoreError."""
     asking = SparkQueries(lake, finder(lake, None, is_off=False))
-    with asking.run(Sql("SELECT entity, count(*) FROM events GROUP BY 1"), QueryLimits(SECONDS)) as answer:
+    with asking.run(lambda tables: tables.read(LATEST).groupBy("entity").count(), QueryLimits(SECONDS)) as answer:
         list(answer)
 
 

@@ -4,9 +4,9 @@ No Java runs in this process, and nothing of Spark is imported before the first 
 its last batch is taken) and rows, and can be canceled from any thread; then Spark stops, too. A query that is not read to
 its end must be closed (`QueryResult` is a context manager).
 
-Results wait in the memory of the pipeline's Java process, which refuses larger ones (`ResultTooLarge`): split them, as
-`spark_store.queries.export` does. Queries have a lower priority than the pipeline's work (see
-`spark_store.pipeline.session`). Each has a session of its own, so that its failure affects no other.
+Results wait in the memory of the pipeline's Java process, which refuses larger ones (`ResultTooLarge`). Queries have a lower
+priority than the pipeline's work (see `spark_store.pipeline.session`). Each has a session of its own, so that its failure
+affects no other.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -35,7 +35,7 @@ from spark_store.errors import (
     TooManyRows,
 )
 from spark_store.lake.connect_address import read_address
-from spark_store.lake.tables import TABLES, Lake, Table
+from spark_store.lake.tables import Lake, Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,20 +103,8 @@ class Cancellation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sql:
-    """A query as SQL.
-
-    It names the lake's tables `events` and `latest`; values are written into it by `literal`. `versions` selects versions of
-    tables other than the newest.
-    """
-
-    text: str
-    versions: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class Tables:
-    """The argument of a query that is a function: a Spark Connect session, and the lake's tables."""
+    """The argument of a query: a Spark Connect session, and the lake's tables."""
 
     session: SparkSession
     lake: Lake
@@ -140,7 +128,7 @@ def reason_to_stop(limits: QueryLimits, deadline: float, cancellation: Cancellat
 
 
 Batch: TypeAlias = "pa.RecordBatch"
-SparkQuery: TypeAlias = "Sql | Callable[[Tables], DataFrame]"
+SparkQuery: TypeAlias = "Callable[[Tables], DataFrame]"
 
 
 class SparkQueries:
@@ -181,11 +169,6 @@ def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]
         return read_address(lake.connect).url
 
     return find
-
-
-def named_tables(text: str) -> list[Table]:
-    """The lake's tables that the text of a query may mean."""
-    return [table for table in TABLES if re.search(rf"\b{table.name}\b", text)]
 
 
 class QueryResult:
@@ -343,7 +326,7 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError:
 
 
 def _is_foreign(error: Exception) -> bool:
-    """Whether pyspark or gRPC raised it; a query that is a function may fail by itself."""
+    """Whether pyspark or gRPC raised it; a query may fail by itself."""
     return type(error).__module__.partition(".")[0] in ("pyspark", "grpc") or _CLOSED in str(error)
 
 
@@ -370,17 +353,9 @@ def _session(url: str) -> SparkSession:
 
 
 def _batches(session: SparkSession, query: SparkQuery, lake: Lake) -> Generator[pa.RecordBatch, None, None]:
-    if isinstance(query, Sql):
-        tables = Tables(session, lake)
-        for table in named_tables(query.text):
-            # Of this session only, and so of this query.
-            tables.read(table, query.versions.get(table.name)).createOrReplaceTempView(table.name)
-        frame = session.sql(query.text)
-    else:
-        frame = query(Tables(session, lake))
     import pyarrow as pa
 
-    frame_plan: Any = frame._plan
+    frame_plan: Any = query(Tables(session, lake))._plan
     plan = frame_plan.to_proto(session.client)
     for part in session.client.to_table_as_iterator(plan, {}):
         if isinstance(part, pa.Table):

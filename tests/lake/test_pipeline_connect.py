@@ -8,12 +8,13 @@ import psutil
 import pytest
 
 from spark_store.errors import NoPipeline, PipelineLost
-from spark_store.queries.spark_query import QueryLimits, SparkQueries, Sql, finder
+from spark_store.queries.spark_query import QueryLimits, SparkQueries, finder
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, PipelineProcess
+from tests.support.lake.sql_query import sql
 
 pytestmark = pytest.mark.spark
 
-ONE_THEN_NOTHING = Sql(
+ONE_THEN_NOTHING = sql(
     "SELECT id FROM range(0, 1, 1, 1) UNION ALL SELECT id FROM range(0, 1000000000000000, 1, 2) WHERE xxhash64(id) = 1"
 )
 """A row at once, and minutes until the next."""
@@ -28,7 +29,7 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
     data_folder.lake.connect.write_text('{"url": "sc://localhost:1/;token=old", "pid": 1}')
     with (
         pytest.raises(NoPipeline, match="expected a pipeline with Spark queries"),
-        queries.run(Sql("SELECT 1")) as answer,
+        queries.run(sql("SELECT 1")) as answer,
     ):
         next(answer)
     with PipelineProcess(data_folder, "run", "--interval", "0.2", "--master", "local[2]") as process:
@@ -51,4 +52,4 @@ def test_a_pipeline_answers_while_it_works_until_it_ends(data_folder: DataFolder
         assert process.wait() == 1, process.output()
     assert not data_folder.lake.connect.exists()
     with pytest.raises(NoPipeline, match="no such file"):
-        queries.run(Sql("SELECT 1"))
+        queries.run(sql("SELECT 1"))

@@ -28,15 +28,16 @@ from spark_store.pipeline.query_jobs import OPERATION, end_abandoned_jobs
 from spark_store.pipeline.session import connect_port, java_pid
 from spark_store.queries.export import Export
 from spark_store.queries.selection import EventSelection
-from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Sql, Tables
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, Tables
 from spark_store.sql import literal
 from tests.support.journal_entries import TANK, change, published, timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
+from tests.support.lake.sql_query import sql
 from tests.support.wait import wait_until_sync
 
 pytestmark = pytest.mark.spark
 
-ENDLESS = Sql(
+ENDLESS = (
     "SELECT max(a.id * 1.5 + b.id) AS most FROM range(0, 1000000000, 1, 1) AS a CROSS JOIN range(0, 10000000) AS b"
 )
 """Minutes of work for one core of any machine, without a row before its end."""
@@ -66,7 +67,7 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, data_fol
     data_folder.write(20, entities=3)
     take_all(spark, data_folder)
     asking, odd = wide(data_folder, address), "it's {odd} \\n \n ${x} ` -- é😀"
-    counted = Sql(
+    counted = sql(
         f"WITH mine AS (SELECT * FROM events WHERE entity <> {literal(odd)}) "
         f"SELECT entity, count(*) AS n, {literal(odd)} AS odd FROM mine JOIN latest USING (entity) GROUP BY 1 ORDER BY 1"
     )
@@ -89,7 +90,7 @@ def test_tables_are_asked_as_sql_and_as_a_function(spark: SparkSession, data_fol
     data_folder.write(5)
     take_all(spark, data_folder)
     for versions, expected in (({"events": version}, 20), ({}, 25)):
-        with asking.run(Sql("SELECT count(*) AS n FROM events", versions=versions), LONG) as answer:
+        with asking.run(sql("SELECT count(*) AS n FROM events", versions=versions), LONG) as answer:
             assert [batch.to_pydict() for batch in answer] == [{"n": [expected]}]
 
 
@@ -98,19 +99,19 @@ def test_time_rows_and_size_are_limited_and_spark_stops(
     spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
     asking = wide(data_folder, address)
-    many = Sql("SELECT id FROM range(0, 50000, 1, 8)")
+    many = sql("SELECT id FROM range(0, 50000, 1, 8)")
     with pytest.raises(TooManyRows, match="expected at most 100"), asking.run(many, QueryLimits(WITHIN, 100)) as answer:
         list(answer)
     with asking.run(many, QueryLimits(WITHIN, 50000)) as answer:
         assert sum(batch.num_rows for batch in answer) == answer.rows == 50000
     # 576 MiB, which is more than an eighth of a gigabyte.
-    huge = Sql("SELECT repeat(uuid(), 16384) AS text FROM range(0, 1024, 1, 64)")
+    huge = sql("SELECT repeat(uuid(), 16384) AS text FROM range(0, 1024, 1, 64)")
     with pytest.raises(ResultTooLarge, match="can hold in memory"), asking.run(huge, LONG) as answer:
         for _ in answer:
             pass
     with (
         pytest.raises(QueryTimeout, match="within 2 s, its limit"),
-        asking.run(ENDLESS, QueryLimits(2)) as answer,
+        asking.run(sql(ENDLESS), QueryLimits(2)) as answer,
     ):
         next(answer)
     wait_until_sync(lambda: is_idle(spark), WITHIN)
@@ -120,12 +121,12 @@ def test_the_job_of_a_query_that_has_ended_is_ended_and_no_other(
     spark: SparkSession, data_folder: DataFolder, address: str
 ) -> None:
     def run_to_its_end() -> None:
-        with wide(data_folder, address).run(ENDLESS, LONG, stop) as answer:
+        with wide(data_folder, address).run(sql(ENDLESS), LONG, stop) as answer:
             next(answer)
 
     def run_without_query() -> None:
         spark.sparkContext.addJobTag(f"{OPERATION}User__Session_ended_Operation_ended")
-        spark.sql(ENDLESS.text).collect()
+        spark.sql(ENDLESS).collect()
 
     stop = Cancellation()
     with ThreadPoolExecutor() as threads:
@@ -151,7 +152,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
 
     def ask(stop: Cancellation) -> None:
         try:
-            with asking.run(ENDLESS, LONG, stop) as answer:
+            with asking.run(sql(ENDLESS), LONG, stop) as answer:
                 next(answer)
         except BaseException as error:
             outcomes.append(error)
@@ -173,11 +174,11 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
     wait_until_sync(lambda: is_idle(spark), WITHIN)
     # One that is asked for too late, and one that is left before its end.
     with pytest.raises(QueryCancelled):
-        asking.run(ENDLESS, LONG, cancellation)
-    with asking.run(Sql("SELECT id, repeat(uuid(), 1000) FROM range(0, 100000, 1, 1000)"), LONG) as answer:
+        asking.run(sql(ENDLESS), LONG, cancellation)
+    with asking.run(sql("SELECT id, repeat(uuid(), 1000) FROM range(0, 100000, 1, 1000)"), LONG) as answer:
         next(answer)
     wait_until_sync(lambda: is_idle(spark), WITHIN)
-    with asking.run(Sql("SELECT 1 AS one"), LONG) as answer:
+    with asking.run(sql("SELECT 1 AS one"), LONG) as answer:
         assert [batch.to_pydict() for batch in answer] == [{"one": [1]}]
 
 
@@ -192,7 +193,7 @@ def test_a_query_is_stopped_from_another_thread_wherever_it_is(
 def test_a_query_that_spark_refuses_returns_the_error_of_spark(
     text: str, said: str, data_folder: DataFolder, address: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(QueryRefused, match=said) as refused, wide(data_folder, address).run(Sql(text), LONG) as answer:
+    with pytest.raises(QueryRefused, match=said) as refused, wide(data_folder, address).run(sql(text), LONG) as answer:
         next(answer)
     assert "JVM" not in str(refused.value)
     assert "QueryContextLogger" not in "".join(capfd.readouterr())
@@ -208,11 +209,11 @@ def test_only_this_machine_and_only_with_the_token(spark: SparkSession, data_fol
     for wrong in (f"sc://localhost:{port}/;token=guessed", f"sc://localhost:{port}"):
         with (
             pytest.raises(NoPipeline, match="token"),
-            asking_at(data_folder, wrong).run(Sql("SELECT 1"), LONG) as answer,
+            asking_at(data_folder, wrong).run(sql("SELECT 1"), LONG) as answer,
         ):
             next(answer)
     with pytest.raises(NoPipeline, match="expected a pipeline"):
-        list(SparkQueries(data_folder.lake, lambda: "sc://localhost:1/;token=x").run(Sql("SELECT 1"), LONG))
+        list(SparkQueries(data_folder.lake, lambda: "sc://localhost:1/;token=x").run(sql("SELECT 1"), LONG))
 
 
 @pytest.mark.soak(shard="lake")

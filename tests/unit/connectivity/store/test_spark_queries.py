@@ -14,9 +14,10 @@ from connectivity.config.settings import Settings
 from connectivity.store.spark_queries import AsyncSparkQueries, open_spark_queries
 from spark_store.errors import NoSparkQueries, QueryCancelled, QueryRefused
 from spark_store.lake.tables import Lake
-from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery, Sql
+from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
+from tests.support.lake.sql_query import sql
 
-QUERY = Sql("SELECT 1")
+QUERY = sql("SELECT 1")
 
 
 class Slow(SparkQueries):

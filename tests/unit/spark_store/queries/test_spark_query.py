@@ -21,16 +21,15 @@ from spark_store.errors import (
     StoreError,
 )
 from spark_store.lake.connect_address import ConnectAddress, publish_address
-from spark_store.lake.tables import EVENTS, LATEST, Lake
+from spark_store.lake.tables import Lake
 from spark_store.queries.spark_query import (
     Cancellation,
     QueryLimits,
     SparkQueries,
-    Sql,
     finder,
-    named_tables,
     translate_error,
 )
+from tests.support.lake.sql_query import sql
 from tests.support.table import each_row
 
 
@@ -71,11 +70,6 @@ def test_errors_of_spark_are_distinguished(text: str, begun: bool, expected: typ
     assert "org.apache" not in str(found)
 
 
-def test_the_tables_of_a_text_are_known() -> None:
-    assert named_tables("SELECT latest.state FROM latest JOIN events USING (entity)") == [EVENTS, LATEST]
-    assert named_tables("SELECT 1 AS eventsum") == []
-
-
 def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path: Path) -> None:
     asked: list[str] = []
     before = set(threading.enumerate())
@@ -86,12 +80,12 @@ def test_a_query_that_waits_for_its_turn_has_a_time_and_can_be_stopped(tmp_path:
 
     queries = SparkQueries(Lake(tmp_path), address, at_once=0)
     with pytest.raises(QueryTimeout, match=r"within 0.2 s"):
-        queries.run(Sql("SELECT 1"), QueryLimits(0.2))
+        queries.run(sql("SELECT 1"), QueryLimits(0.2))
     cancellation = Cancellation()
     stopping = threading.Timer(0.1, cancellation.cancel)
     stopping.start()
     with pytest.raises(QueryCancelled):
-        queries.run(Sql("SELECT 1"), QueryLimits(60), cancellation)
+        queries.run(sql("SELECT 1"), QueryLimits(60), cancellation)
     stopping.join()
     assert asked == []
     assert set(threading.enumerate()) <= before

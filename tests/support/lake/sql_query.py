@@ -1,0 +1,23 @@
+"""A query of the lake as SQL text, which names its tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from spark_store.lake.tables import TABLES
+from spark_store.queries.spark_query import SparkQuery, Tables
+
+
+def sql(text: str, versions: Mapping[str, int] = MappingProxyType({})) -> SparkQuery:
+    """The query, of these versions of tables, or of the newest ones."""
+
+    def query(tables: Tables) -> Any:
+        for table in TABLES:
+            if re.search(rf"\b{table.name}\b", text):
+                tables.read(table, versions.get(table.name)).createOrReplaceTempView(table.name)
+        return tables.session.sql(text)
+
+    return query
