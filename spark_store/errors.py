@@ -263,7 +263,7 @@ INSTALL_SPARK = "install it with: pip install 'broker-connectivity[spark]'"
 FULL = "the disk is full: make room, and writing continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service and restore it from a backup"
 
-_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _STEP_LAKE = (
     "stop the pipeline; restore the table's folder from a backup, or, while the journal has everything, move the folder "
@@ -335,7 +335,7 @@ def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
 
 def translate_system_error(path: str | Path, error: OSError, what: str = "cannot be used") -> StoreUnavailable:
     """Return the error for a system error about the file at `path`, with the failed action."""
-    step = f"; {FULL}" if error.errno in _FULL_ERRORS else ""
+    step = f"; {FULL}" if error.errno in FULL_ERRORS else ""
     return StoreUnavailable(f"{path}: {what}: {error.strerror or error}{step}")
 
 

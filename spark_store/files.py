@@ -33,6 +33,14 @@ def write_atomically(path: Path, content: bytes, *, mode: int = _EVERYBODY, is_d
         sync_path(path.parent)
 
 
+def size_of(path: Path) -> int | None:
+    """Return the size of a file; None if it does not exist. Raises OSError."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return None
+
+
 def sync_path(path: Path) -> None:
     """Return when a file, or the entries of a folder, are on the disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)

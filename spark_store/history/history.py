@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from operator import le, lt
 from typing import TYPE_CHECKING, NamedTuple
 
 from mappings.ids import EntityId, EntityType
@@ -294,9 +296,9 @@ def _between(journal: Journal, entity: EntityId, first: int, last: int, times: T
     kept = journal.events(entity, first, last, 1, 1) if first <= last else []
     boundary = kept[0].revision if kept else last + 1
     if after is not None and kept and (boundary == first or kept[0].timestamp <= after):
-        first = _first_above(journal, entity, boundary, last, after)
+        first = _first(journal, entity, boundary, last, partial(lt, after))
     if before is not None and kept and (boundary <= first or kept[0].timestamp < before):
-        last = _first_from(journal, entity, max(first, boundary), last, before) - 1
+        last = _first(journal, entity, max(first, boundary), last, partial(le, before)) - 1
         before = None
     elif before is not None:
         last = boundary - 1
@@ -311,14 +313,6 @@ def _timestamp(microseconds: int) -> str:
     except OverflowError:
         return _BEFORE_ALL if microseconds < 0 else _AFTER_ALL
     return utc_text(instant)
-
-
-def _first_above(journal: Journal, entity: EntityId, first: int, last: int, time: str) -> int:
-    return _first(journal, entity, first, last, lambda timestamp: timestamp > time)
-
-
-def _first_from(journal: Journal, entity: EntityId, first: int, last: int, time: str) -> int:
-    return _first(journal, entity, first, last, lambda timestamp: timestamp >= time)
 
 
 def _first(journal: Journal, entity: EntityId, first: int, last: int, passes: Callable[[str], bool]) -> int:

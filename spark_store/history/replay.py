@@ -276,10 +276,6 @@ def _repetitions(text: str, quantifier: str) -> tuple[int, bool]:
     return max(1, most - least + 1), False
 
 
-FOLDABLE = frozenset(type.value for type in EntityType)
-"""The types of entities that can be folded: the lake may have others, of a later version."""
-
-
 class FoldBase(str, Enum):
     """The base of a state: all events; a known state and later events; or nothing."""
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from spark_store.errors import translate_system_error
-from spark_store.files import sync_path
+from spark_store.files import size_of, sync_path
 from spark_store.lake.tables import LOG_RETENTION, TABLES, Lake
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -121,7 +121,7 @@ def is_complete(log: Path, version: int) -> bool:
     """
     found = (int(it.name.partition(".")[0]) for it in log.glob("[0-9]*.checkpoint.parquet") if _is_parquet(it))
     first = max((number + 1 for number in found if number < version), default=0)
-    commits = {it.name for it in log.glob("*.json") if _size(it)}
+    commits = {it.name for it in log.glob("*.json") if size_of(it)}
     return all(f"{number:020}.json" in commits for number in range(first, version))
 
 
@@ -175,16 +175,4 @@ def _is_spoilt(commit: Path) -> bool:
         return True
     added = [action.add for action in actions if action.add is not None]
     # Names are plain: `full_snapshots`, the one table with partitions, has a folder for each number, such as `as_of=7`.
-    return not actions or any(not _is_whole(commit.parent.parent / it.path, it.size) for it in added)
-
-
-def _is_whole(file: Path, size: int) -> bool:
-    return _size(file) == size
-
-
-def _size(file: Path) -> int | None:
-    """Return the size of a file; None if it does not exist."""
-    try:
-        return file.stat().st_size
-    except FileNotFoundError:
-        return None
+    return not actions or any(size_of(commit.parent.parent / it.path) != it.size for it in added)

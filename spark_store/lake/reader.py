@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark_store.errors import damaged_table, translate_lake_error, translate_system_error
+from spark_store.files import size_of
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import APP, ERASURES, EVENTS, FULL_SNAPSHOTS, TABLES, Lake, Table
@@ -210,14 +211,11 @@ def check_log(lake: Lake, table: Table) -> None:
     """
     for file in (Path(lake.path(table)) / "_delta_log").glob("*.json"):
         try:
-            is_empty = file.stat().st_size == 0
-        except FileNotFoundError:
-            # The writer deletes old parts after a checkpoint.
-            continue
+            # The writer deletes old parts after a checkpoint: such a one has no size.
+            if size_of(file) == 0:
+                raise damaged_table(f"{file}: found an empty file, expected what was committed")
         except OSError as error:
             raise translate_system_error(file, error) from error
-        if is_empty:
-            raise damaged_table(f"{file}: found an empty file, expected what was committed")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from spark_store.errors import (
     translate_sqlite_error,
     translate_system_error,
 )
-from spark_store.files import write_atomically
+from spark_store.files import size_of, write_atomically
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.durability import sync
 from spark_store.lake.tables import EVENTS, LATEST, SNAPSHOTS, Lake, Table
@@ -164,8 +164,7 @@ class _Copying:
 
         version, files = files_of_version(self._target, table)
         for name, size in files.items():
-            found = target / name
-            if not found.is_file() or found.stat().st_size != size:
+            if size_of(target / name) != size:
                 raise _FileDisappeared(f"{source / name} is gone")
         return version
 
@@ -173,7 +172,8 @@ class _Copying:
         """Copy or link a file. Raises FileNotFoundError, OSError."""
         target.mkdir(parents=True, exist_ok=True)
         size = (source / name).stat().st_size
-        if earlier is not None and _is_same(earlier / name, size):
+        if earlier is not None and size_of(earlier / name) == size:
+            # It is immutable.
             try:
                 os.link(earlier / name, target / name)
                 self.bytes, self.linked = self.bytes + size, self.linked + size
@@ -212,14 +212,6 @@ def _names(folder: Path) -> set[str]:
     """Return the files of a folder, without those whose names begin with a dot."""
     with os.scandir(folder) as entries:
         return {entry.name for entry in entries if entry.is_file() and not entry.name.startswith(".")}
-
-
-def _is_same(file: Path, size: int) -> bool:
-    """Whether an earlier copy has this immutable file."""
-    try:
-        return file.stat().st_size == size
-    except OSError:
-        return False
 
 
 def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> Backup:

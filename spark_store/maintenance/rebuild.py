@@ -19,7 +19,7 @@ import msgspec
 from mappings.json_values import decode_state
 from mappings.model.signals import Event
 from spark_store.errors import LakeUnfit, StoreUnavailable, translate_sqlite_error
-from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
+from spark_store.history.replay import FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal import incarnations
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, expect_journal
@@ -229,8 +229,6 @@ class _Run:
     def _fold(self, row: _Row, known: EntityState | None) -> tuple[StateFold, int]:
         """Return the state, and the number of its newest event."""
         folding, newest, (type, id) = StateFold(), 0, row.state[:2]
-        if type not in FOLDABLE:
-            return folding, newest
         if known is not None and known.revision > row.erased:
             folding.known(as_snapshot(known))
             newest = known.seq

@@ -26,7 +26,7 @@ import msgspec
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.files import write_atomically
-from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, is_same_text, state_text
+from spark_store.history.replay import FoldBase, StateFold, is_same_text, state_text
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import EntityState, JournalEntry, JournalReader
 from spark_store.lake import reader
@@ -274,7 +274,7 @@ class _Comparison:
                 for entry in found:
                     history.add(entry)
         if history is not None:
-            self._report.entities += bool(history.runs) and type in FOLDABLE
+            self._report.entities += bool(history.runs)
             erased, oldest = self._journal_reader.beginning(type, id)
             if erased == history.erased:
                 # One that was erased meanwhile is compared next time.
@@ -313,14 +313,11 @@ class _Comparison:
 
     def _gaps(self, history: _History, oldest: int | None, snapshots: Sequence[int]) -> Iterator[LakeDifference]:
         """Return the events up to the row's revision that are unexpectedly missing in lake and journal."""
-        row, first, erased = history.row, history.first, history.erased
+        row, first = history.row, history.first
         # Events of the journal, from its `oldest` revision on, are compared one by one.
         last = row.revision if oldest is None else min(row.revision, oldest - 1)
-        if first is not None and erased == 0 and any(it.seq < first.seq for it in self._erasures.of(*row[:2])):
-            # The revision of an earlier version's erasure may be unknown.
-            erased = first.revision - 1
         is_expired = first is not None and self._options.is_expired(first, row.revision)
-        begin = boundary(erased, None if first is None else first.revision, is_expired, snapshots)
+        begin = boundary(history.erased, None if first is None else first.revision, is_expired, snapshots)
         for start, end in missing_ranges(history.runs, begin, last):
             text = "missing in the lake" if start == end else f"{end - start + 1} missing in the lake"
             yield LakeDifference(EVENTS.name, text, row.entity, start)
@@ -368,7 +365,7 @@ class _History:
         self.first: JournalEntry | None = None
         self.runs: list[tuple[int, int]] = []
         self._folding, self._seq = StateFold(), 0
-        self._entity = entity_of(row.entity_type, row.entity) if row.entity_type in FOLDABLE else None
+        self._entity = entity_of(row.entity_type, row.entity)
 
     def add(self, entry: JournalEntry) -> None:
         """Add the next event."""
@@ -378,7 +375,7 @@ class _History:
             self.runs[-1] = self.runs[-1][0], entry.revision
         else:
             self.runs.append((entry.revision, entry.revision))
-        if self._entity is not None and entry.revision <= self.row.revision:
+        if entry.revision <= self.row.revision:
             self._seq = entry.seq
             self._folding.event(Event(self._entity, entry.revision, entry.timestamp, *entry[5:]))
 

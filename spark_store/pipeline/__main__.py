@@ -248,7 +248,7 @@ def _forget(given: argparse.Namespace) -> int:
         return 0
     with _target(given, is_writing=not given.preview) as target:
         if given.preview:
-            say("preview", namespaces=[it.as_json() for it in retention.preview(target, rules, now)])
+            say("preview", namespaces=[it._asdict() for it in retention.preview(target, rules, now)])
         else:
             tables.prepare(target)
             events = retention.forget(target, rules, now)

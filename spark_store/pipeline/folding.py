@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
 from mappings.model.signals import Event
-from spark_store.history.replay import FOLDABLE, FoldBase, StateFold, state_text
+from spark_store.history.replay import FoldBase, StateFold, state_text
 from spark_store.journal.reader import EntityState
 from spark_store.lake.tables import LATEST
 from spark_store.maintenance.rebuild import as_snapshot
@@ -99,7 +99,7 @@ def fold_rows(items: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         newest = max(newest, seq)
         if action == _KNOWN:
             folding.known(as_snapshot(EntityState(type, id, policy, revision, seq, created, at, _bytes(text))))
-        elif type in FOLDABLE:
+        else:
             folding.event(Event(entity_of(type, id), revision, at, action, path, _bytes(text), headers.encode()))
         if folding.snapshot is None:
             last = 0

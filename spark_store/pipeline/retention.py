@@ -133,10 +133,6 @@ class DeletedEvents(NamedTuple):
     oldest: str
     newest: str
 
-    def as_json(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return self._asdict()
-
 
 def preview(target: LakeWriter, retention: RetentionRules, now: datetime) -> list[DeletedEvents]:
     """Return what `forget` would delete now, by namespace."""

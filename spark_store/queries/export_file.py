@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -16,11 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from spark_store.errors import OutputUnusable, StoreUnavailable
+from spark_store.errors import FULL_ERRORS, OutputUnusable, StoreUnavailable
 from spark_store.files import sync_path
 from spark_store.lake.table_scan import TIME_FORMAT, naive, values
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SLICE_ROWS = 4096
 """How many rows are Python objects at a time."""
 
@@ -138,6 +136,6 @@ def _translate_errors(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if error.errno in FULL_ERRORS:
             raise StoreUnavailable(f"{out}: the disk is full; make room, or write elsewhere ({error})") from error
         raise OutputUnusable(f"{out}: expected a file that can be written, found: {error}") from error

@@ -162,7 +162,6 @@ def test_missing_trimmed_events_are_reported(
 
 
 def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataFolder) -> None:
-    """Whether the journal knows up to which revision it was, or only that it was."""
     trim(data_folder, 30)
     write_events(
         data_folder.folder,
@@ -173,9 +172,6 @@ def test_only_events_after_an_erasure_are_reported_as_missing(data_folder: DataF
     assert differences(data_folder) == []
     tamper(data_folder, "UPDATE entities SET erased = 1 WHERE id = 'acme.site:lamp-3'")
     assert differences(data_folder) == ["events: missing in the lake: acme.site:lamp-3 at revision 2"]
-    tamper(data_folder, "UPDATE entities SET erased = 0 WHERE id = 'acme.site:lamp-3'")
-    tamper(data_folder, f"{ERASE} ('thing', 'acme.site:lamp-3', 18, '', '')")
-    assert differences(data_folder) == []
 
 
 ERASE = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES"
