@@ -8,6 +8,7 @@ complete up to its beginning, without duplicates. The lake's files are read in t
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -26,10 +27,10 @@ from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalEntry, JournalReader
 from spark_store.lake import reader as lakes
 from spark_store.lake.reader import CUT, LakePosition
-from spark_store.lake.rows import SORT, Check, RowKey, TableRows, in_parts, key_at, schema_of
+from spark_store.lake.rows import SORT, Check, TableRows, in_parts, key_at, schema_of
 from spark_store.lake.tables import EVENTS, Lake
 from spark_store.lake.watermark import read_watermark
-from spark_store.queries.export_file import ExportFile
+from spark_store.queries.export_file import output_file
 from spark_store.queries.selection import Condition, EventSelection, conditions, matches
 from spark_store.queries.spark_query import Cancellation, QueryLimits, reason_to_stop
 from spark_store.rql.ast import Predicate
@@ -97,7 +98,7 @@ class Export:
                 raise why
 
         count = _Count()
-        with ExportFile.open(out, SCHEMA, force=force) as output:
+        with output_file(out, SCHEMA, force=force) as output:
             # First of all: later erasures of the lake are left out here.
             erased = lakes.pending(self.lake)
             position, waiting = newest(self.lake, selection, erased, check)
@@ -112,11 +113,10 @@ class Export:
                         f"found at least {count.rows} events, expected at most {self.limits.rows}; select fewer, or allow "
                         "more"
                     )
-                output.write(table)
+                output.write_table(table)
                 self.progress(count.rows)
             check()
-            size = output.finish()
-        return ExportResult(out, count.rows, size, count.first, count.last)
+        return ExportResult(out, count.rows, out.stat().st_size, count.first, count.last)
 
 
 def lake_rows(
@@ -217,25 +217,16 @@ def merge_ordered(tables: Iterator[pa.Table], waiting: pa.Table | None) -> Itera
     taken = 0
     for table in tables:
         table = table.cast(SCHEMA)
-        if waiting is not None and (upto := _before(waiting, taken, key_at(table, table.num_rows - 1))) > taken:
-            table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(SORT)
+        if waiting is not None:
+            last = key_at(table, table.num_rows - 1)[:2]
+            upto = bisect_left(range(waiting.num_rows), last, taken, key=lambda place: key_at(waiting, place)[:2])
+            if upto > taken:
+                table = pa.concat_tables([table, waiting.slice(taken, upto - taken)]).sort_by(SORT)
             taken = upto
         yield table
     while waiting is not None and taken < waiting.num_rows:
         yield waiting.slice(taken, _GROUP_ROWS)
         taken += _GROUP_ROWS
-
-
-def _before(waiting: pa.Table, low: int, last: RowKey) -> int:
-    """Return the first place from `low` on whose event belongs to the entity of `last` or a later one."""
-    high = waiting.num_rows
-    while low < high:
-        middle = (low + high) // 2
-        if key_at(waiting, middle)[:2] < last[:2]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def filter_rows(tables: Iterable[pa.Table], selection: EventSelection, check: Check) -> Iterator[pa.Table]:

@@ -6,8 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol
 
 import msgspec
 import pyarrow as pa
@@ -26,7 +25,7 @@ _JSON_TEXTS = {"value", "headers"}
 """The columns whose texts are JSON already."""
 
 
-class _Writer(Protocol):
+class TableWriter(Protocol):
     """A writer of pyarrow, or one like it."""
 
     def write_table(self, table: pa.Table) -> None: ...
@@ -62,14 +61,14 @@ def _json(name: str, column: pa.ChunkedArray) -> Iterable[Any]:
     return (None if text is None else msgspec.Raw(text) for text in values(texts))
 
 
-_FORMATS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], _Writer]]] = {
+_FORMATS: Final[dict[str, Callable[[pa.NativeFile, pa.Schema], TableWriter]]] = {
     ".parquet": lambda sink, schema: pq.ParquetWriter(sink, schema, compression="zstd"),
     ".csv": csv.CSVWriter,
     ".jsonl": lambda sink, _: _JsonLines(sink),
 }
 
 
-def check_output(out: Path, *, force: bool) -> None:
+def _check(out: Path, *, force: bool) -> None:
     """Check that a file may be written there. Raises OutputUnusable."""
     if out.is_dir():
         raise OutputUnusable(f"{out}: expected the name of a file, found a folder")
@@ -81,54 +80,23 @@ def check_output(out: Path, *, force: bool) -> None:
         raise OutputUnusable(f"{out}: expected an existing folder, found no {out.parent}; create it")
 
 
-class ExportFile:
-    """One output file; a context manager that removes an unfinished one."""
+@contextlib.contextmanager
+def output_file(out: Path, schema: pa.Schema, *, force: bool) -> Iterator[TableWriter]:
+    """Yield a writer of tables; the file is there after all of it was written, or not at all.
 
-    def __init__(self, out: Path, part: Path, writer: _Writer, sink: pa.NativeFile, *, force: bool) -> None:
-        """Use `open`."""
-        self._out, self._part, self._writer, self._sink, self._force = out, part, writer, sink, force
-
-    @classmethod
-    def open(cls, out: Path, schema: pa.Schema, *, force: bool) -> Self:
-        """Raises OutputUnusable, StoreUnavailable where the disk is full."""
-        part = out.with_name(f".{out.name}.{os.getpid()}.part")
-        with _translate_errors(out), contextlib.ExitStack() as undo:
-            check_output(out, force=force)
-            undo.callback(part.unlink, missing_ok=True)
-            sink = undo.enter_context(pa.OSFile(str(part), "wb"))
-            writer = _FORMATS[out.suffix](sink, schema)
-            undo.pop_all()
-        return cls(out, part, writer, sink, force=force)
-
-    def write(self, table: pa.Table) -> None:
-        """Add rows, as one row group. Raises as `open`."""
-        with _translate_errors(self._out):
-            self._writer.write_table(table)
-
-    def finish(self) -> int:
-        """Put the file in its place; its size. Raises as `open`: then it is not there."""
-        with _translate_errors(self._out):
-            self._writer.close()
-            self._sink.close()
-            sync_path(self._part)
-            # Another process may have created it.
-            check_output(self._out, force=self._force)
-            size = self._part.stat().st_size
-            self._part.replace(self._out)
-            sync_path(self._out.parent)
-        return size
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close everything. A full disk may prevent closing a file that is removed anyway."""
-        for close in (self._writer.close, self._sink.close):
-            with contextlib.suppress(OSError):
-                close()
-        self._part.unlink(missing_ok=True)
+    Raises OutputUnusable, StoreUnavailable where the disk is full.
+    """
+    part = out.with_name(f".{out.name}.{os.getpid()}.part")
+    with _translate_errors(out), contextlib.ExitStack() as undo:
+        _check(out, force=force)
+        undo.callback(part.unlink, missing_ok=True)
+        with pa.OSFile(str(part), "wb") as sink, contextlib.closing(_FORMATS[out.suffix](sink, schema)) as writer:
+            yield writer
+        sync_path(part)
+        # Another process may have created it.
+        _check(out, force=force)
+        part.replace(out)
+        sync_path(out.parent)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,21 +14,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_store.errors import OutputUnusable, StoreUnavailable
-from spark_store.queries.export_file import ExportFile
+from spark_store.queries.export_file import TableWriter, output_file
 
 TABLE = pa.table({"n": [1, 2]})
 
 
-def write(out: Path, *, force: bool = False) -> int:
-    with ExportFile.open(out, TABLE.schema, force=force) as output:
-        output.write(TABLE)
+def write(out: Path, *, force: bool = False, meanwhile: Callable[[TableWriter], object] = lambda _: None) -> int:
+    with output_file(out, TABLE.schema, force=force) as output:
+        output.write_table(TABLE)
         assert not out.exists() or force
-        return output.finish()
+        meanwhile(output)
+        output.write_table(TABLE.slice(2))
+    return out.stat().st_size
 
 
 def test_a_file_is_put_in_its_place_at_the_end(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
-    assert write(out) == out.stat().st_size
+    assert write(out) > 0
     assert pq.read_table(out).to_pydict() == {"n": [1, 2]}
     with pytest.raises(OutputUnusable, match=r"expected no such file, found one; .* --force"):
         write(out)
@@ -40,17 +43,19 @@ def test_a_file_is_put_in_its_place_at_the_end(tmp_path: Path) -> None:
 def test_an_unfinished_output_is_removed_and_the_existing_file_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     out.write_text("old")
-    with ExportFile.open(out, TABLE.schema, force=True) as output:
-        output.write(TABLE)
+
+    def interrupt(_: TableWriter) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write(out, force=True, meanwhile=interrupt)
     assert [it.read_text() for it in tmp_path.iterdir()] == ["old"]
 
 
 def test_somebody_elses_file_that_came_meanwhile_is_left_alone(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
-    with ExportFile.open(out, TABLE.schema, force=False) as output:
-        out.write_text("theirs")
-        with pytest.raises(OutputUnusable):
-            output.finish()
+    with pytest.raises(OutputUnusable):
+        write(out, meanwhile=lambda _: out.write_text("theirs"))
     assert [it.read_text() for it in tmp_path.iterdir()] == ["theirs"]
 
 
@@ -58,10 +63,9 @@ def test_the_ending_of_the_name_decides_the_format(tmp_path: Path) -> None:
     at = datetime(2030, 1, 15, 7, 30, tzinfo=UTC)
     table = pa.table({"ts": [at, at], "value": ['{"a":"x\\n "\r\n}', None], "path": ["/a,b", 'say "é"'], "n": [1, 2]})
     for name in ("it.csv", "it.jsonl"):
-        with ExportFile.open(tmp_path / name, table.schema, force=False) as output:
-            output.write(table)
-            output.write(table.slice(1))
-            output.finish()
+        with output_file(tmp_path / name, table.schema, force=False) as output:
+            output.write_table(table)
+            output.write_table(table.slice(1))
     lines = (tmp_path / "it.jsonl").read_text().splitlines()
     assert lines[1:] == ['{"ts":"2030-01-15T07:30:00.000000Z","value":null,"path":"say \\"é\\"","n":2}'] * 2
     assert lines[0] == '{"ts":"2030-01-15T07:30:00.000000Z","value":{"a":"x\\n "  },"path":"/a,b","n":1}'
@@ -90,8 +94,6 @@ def test_a_full_disk_is_something_else_and_leaves_nothing(
     def refuse(_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    with ExportFile.open(tmp_path / "it.parquet", TABLE.schema, force=False) as output:
-        monkeypatch.setattr(output._writer, "write_table", refuse)
-        with pytest.raises(StoreUnavailable, match="the disk is full; make room"):
-            output.write(TABLE)
+    with pytest.raises(StoreUnavailable, match="the disk is full; make room"):
+        write(tmp_path / "it.parquet", meanwhile=lambda output: monkeypatch.setattr(output, "write_table", refuse))
     assert list(tmp_path.iterdir()) == []
