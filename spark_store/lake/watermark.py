@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from mappings.timestamps import utc_text
 from spark_store.errors import StoreUnavailable, translate_system_error
 from spark_store.files import write_atomically
 from spark_store.journal.reader import JournalReader
+from spark_store.lake.clock import ClockReading
 
 MAINTENANCE = ("retention", "full_snapshot", "optimize", "vacuum")
 """The kinds of maintenance."""
@@ -39,25 +41,19 @@ class TableSize(msgspec.Struct, frozen=True):
 
 
 class RetentionRun(msgspec.Struct, frozen=True):
-    """The last run of retention: when, by its trusted time and by the clock; how many events.
+    """The last run of retention: the reading of the clock that it went by, and how many events it deleted.
 
-    `boot`, `seconds`, `steady` and `off` belong to the same reading (`spark_store.pipeline.clock`). `by_hand`: the time of a
-    later manual run, which does not change the trusted time.
+    `by_hand`: the time of a later manual run, which does not change the trusted time.
     """
 
-    at: str
+    reading: ClockReading
     events: int
     by_hand: str | None = None
-    clock: str | None = None
-    boot: str = ""
-    seconds: float = 0.0
-    steady: float = 0.0
-    off: float = 0.0
 
     @property
     def happened(self) -> str:
         """When, by the clock."""
-        return self.by_hand or self.clock or self.at
+        return self.by_hand or utc_text(self.reading.clock)
 
 
 class Watermark(msgspec.Struct, frozen=True):

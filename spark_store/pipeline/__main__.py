@@ -39,6 +39,7 @@ from spark_store.errors import (
 )
 from spark_store.journal.reader import expect_journal
 from spark_store.lake import durability
+from spark_store.lake.clock import look, uptime
 from spark_store.lake.tables import EVENTS, TABLES, Lake
 from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_failure
 from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER, now_text
@@ -262,8 +263,8 @@ def _forget(given: argparse.Namespace) -> int:
 
 def _by_hand(last: Watermark, now: datetime, events: int) -> RetentionRun:
     """Return the run of retention with the time of a manual one; the trusted time stays."""
-    at = utc_text(now)
-    return replace(last.retention or RetentionRun(at, events), events=events, by_hand=at)
+    run = last.retention or RetentionRun(look(None, now, uptime()), events)
+    return replace(run, events=events, by_hand=utc_text(now))
 
 
 def _rebuild(given: argparse.Namespace) -> int:

@@ -28,6 +28,8 @@ from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.check import expect_lake, refuse_hole
+from spark_store.lake.clock import look as look_at_clock
+from spark_store.lake.clock import uptime
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, TABLES
 from spark_store.lake.watermark import (
     BatchProgress,
@@ -38,8 +40,6 @@ from spark_store.lake.watermark import (
     read_watermark,
 )
 from spark_store.pipeline import erasure, fault_injection, retention, snapshots, table_maintenance, tables
-from spark_store.pipeline.clock import ClockReading, Uptime, uptime
-from spark_store.pipeline.clock import look as look_at_clock
 from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due
@@ -172,7 +172,7 @@ class PipelineLoop:
         tables.prepare(target)
         self._watermark = self._last_watermark()
         if (looked := self._watermark.retention) is not None:
-            self._look = look_at_clock(_look_of(looked), self._time(), uptime())
+            self._look = look_at_clock(looked.reading, self._time(), uptime())
         if self._options.maintenance.retention.is_forever:
             # It is not tried again.
             self._note("retention", None)
@@ -397,17 +397,13 @@ class PipelineLoop:
     def _forget(self) -> None:
         """Delete expired events by the trusted time."""
         look = self._look = look_at_clock(self._look, self._time(), uptime())
-        believed, ahead = utc_text(look.believed), look.ahead
-        if ahead is not None:
-            self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=believed)
+        if (ahead := look.ahead) is not None:
+            self._say("clock went ahead", seconds=round(ahead.total_seconds(), 3), believed=utc_text(look.believed))
         # Delta would refuse one of the two: rows are deleted by what the table has.
         with self._appending:
             events = retention.forget(self._target, self._options.maintenance.retention, look.until)
         self._say("expired", events=events)
-        looked = RetentionRun(
-            believed, events, None, utc_text(look.clock), *look.uptime, look.steady, look.off.total_seconds()
-        )
-        self._remember(retention=looked)
+        self._remember(retention=RetentionRun(look, events))
 
     def _optimize(self) -> None:
         """Take the snapshots that are due, and compact. Batches continue meanwhile."""
@@ -422,13 +418,6 @@ class PipelineLoop:
 
     def _time(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
-
-
-def _look_of(looked: RetentionRun) -> ClockReading:
-    """The look of an earlier process."""
-    measured = Uptime(looked.boot, looked.seconds)
-    clock, believed = (datetime.fromisoformat(it) for it in (looked.clock or looked.at, looked.at))
-    return ClockReading(clock, believed, measured, looked.steady, timedelta(seconds=looked.off))
 
 
 def translate_error(error: Exception) -> StoreError:

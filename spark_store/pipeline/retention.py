@@ -1,7 +1,7 @@
 """Retention: deletes old events from the lake.
 
 A rule keeps young events, or an entity's newest revisions; with both, each keeps. So the beginning of a history is deleted,
-up to a boundary. Ages are computed from the trusted time (`spark_store.pipeline.clock`), at most the newest event's. Numbers
+up to a boundary. Ages are computed from the trusted time (`spark_store.lake.clock`), at most the newest event's. Numbers
 are in the order of writing: an event after a young one is young, whatever its time.
 
 The remaining events must be replayable, so first a snapshot at the boundary is kept, folded from deleted events if

@@ -8,6 +8,7 @@ against. Names follow OpenMetrics: the unit comes last, what only grows ends wit
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from types import SimpleNamespace
 from typing import NamedTuple
 
@@ -20,9 +21,11 @@ from connectivity.subscriptions.live_feed import FollowerStats, live_metrics
 from connectivity.subscriptions.read_ahead import read_ahead_metrics
 from connectivity.subscriptions.search_queue import search_metrics
 from connectivity.targets.event_publisher import target_metrics
+from spark_store.lake.clock import look, uptime
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark
 
 _AT = "2030-01-15T00:00:00.000000Z"
+_RUN = look(None, datetime.fromisoformat(_AT), uptime())
 _CONNECTION = "depot-7_rabbit"
 
 LABELS: Mapping[str, str] = {
@@ -67,7 +70,7 @@ def example() -> PrometheusRegistry:
     monitor.watch_figures(lambda: search_metrics(2, 0))
     monitor.watch_figures(lambda: read_ahead_metrics({_CONNECTION: 4096}))
     watermark = Watermark(
-        3, 3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_AT, 1), tables={"events": TableSize(4, 700)}
+        3, 3, _AT, BatchProgress(2, 0.5), _AT, _AT, RetentionRun(_RUN, 1), tables={"events": TableSize(4, 700)}
     )
     monitor.watch_figures(lambda: pipeline_figures(True, watermark, 0))
     return monitor

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from connectivity.maintenance.pipeline_process import (
 )
 from connectivity.monitoring.prometheus import PrometheusRegistry
 from spark_store.journal.journal import Journal
+from spark_store.lake.clock import look, uptime
 from spark_store.lake.watermark import BatchProgress, RetentionRun, TableSize, Watermark, publish_watermark
 from spark_store.pipeline.__main__ import _parser
 from tests.support.journal_entries import LAMP, history
@@ -301,7 +302,7 @@ async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path)
         at,
         BatchProgress(200, 0.5),
         optimized=at,
-        retention=RetentionRun("2029-01-01T00:00:00.000000Z", 17, clock=at),
+        retention=RetentionRun(look(None, datetime.fromisoformat(at), uptime()), 17),
         tables={"events": TableSize(4, 700)},
     )
     publish_watermark(made._lake.watermark, published)
@@ -317,7 +318,8 @@ async def test_the_status_of_the_pipeline_is_exported_as_metrics(tmp_path: Path)
         "connectivity_pipeline_batch_seconds 0.5",
     }
     assert not [line for line in shown if 'run_timestamp_seconds{kind="vacuum"' in line]
-    by_hand = RetentionRun(at, 17, "2030-01-15T00:01:00.000000Z")
+    assert published.retention is not None
+    by_hand = msgspec.structs.replace(published.retention, by_hand="2030-01-15T00:01:00.000000Z")
     publish_watermark(made._lake.watermark, msgspec.structs.replace(published, retention=by_hand))
     assert b'timestamp_seconds{kind="retention"} 1.89466566e+09' in await monitor.scrape()
     made._lake.watermark.write_bytes(b"spoilt")

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from spark_store.journal.reader import JournalEntry
+from spark_store.lake.clock import ClockReading, Uptime
 from spark_store.lake.watermark import RetentionRun, Watermark
 from spark_store.pipeline.retention import RetentionRule, RetentionRules
 from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due, resume_times
@@ -84,6 +85,10 @@ def test_a_clock_that_was_set_back_delays_no_maintenance() -> None:
     assert due(done._replace(batches=0), NOW, MaintenancePlan()) == ["vacuum"]
 
 
+def reading(at: datetime) -> ClockReading:
+    return ClockReading(at, LONG_AGO, Uptime("boot", 5.0), 0.0)
+
+
 def text(at: datetime) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
@@ -100,7 +105,7 @@ def test_a_start_continues_waiting_where_the_process_before_it_was(waited: float
         optimize_every=every, vacuum_every=every, forget_every=every, retention=RetentionRules(RetentionRule(DAY))
     )
     at = NOW - waited * minute
-    done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(text(LONG_AGO), 0, clock=text(at)))
+    done = Watermark(optimized=text(at), vacuumed=text(at), retention=RetentionRun(reading(at), 0))
     for watermark, made in ((done, LONG_AGO), (Watermark(), at)):
         times = resume_times(watermark, made, NOW, maintenance, grace * minute)
         found = MaintenanceState(times, batches=1)
@@ -115,13 +120,12 @@ def test_a_start_continues_waiting_however_long_that_is() -> None:
     maintenance = MaintenancePlan(vacuum_every=timedelta.max)
     found = resume_times(Watermark(vacuumed=text(LONG_AGO)), NOW, NOW, maintenance, timedelta(0))
     assert found["vacuum"] == LONG_AGO
-    # As a version wrote it that did not say more.
     found = resume_times(
-        Watermark(retention=RetentionRun(text(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0)
+        Watermark(retention=RetentionRun(reading(NOW - DAY / 48), 0)), NOW, NOW, maintenance, timedelta(0)
     )
     assert found["retention"] == NOW - DAY / 48
     # By hand, since then.
-    done = RetentionRun(text(LONG_AGO), 0, text(NOW - DAY / 48), text(LONG_AGO))
+    done = RetentionRun(reading(LONG_AGO), 0, text(NOW - DAY / 48))
     found = resume_times(Watermark(retention=done), NOW, NOW, maintenance, timedelta(0))
     assert found["retention"] == NOW - DAY / 48
 

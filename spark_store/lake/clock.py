@@ -12,8 +12,9 @@ from __future__ import annotations
 import time
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 from uuid import uuid4
+
+import msgspec
 
 PROOF = timedelta(days=1)
 """How long a clock that jumped ahead must run steadily."""
@@ -24,14 +25,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PROCESS = str(uuid4())
 
 
-class Uptime(NamedTuple):
+class Uptime(msgspec.Struct, frozen=True):
     """Which start of the machine this is, and the seconds since then."""
 
     boot: str
     seconds: float
 
 
-class ClockReading(NamedTuple):
+class ClockReading(msgspec.Struct, frozen=True):
     """A reading of the clock.
 
     Clock and trusted time, when it was read, since when the clock has run steadily, and how much of the time off may still

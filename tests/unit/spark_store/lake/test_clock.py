@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
-from spark_store.pipeline import clock as clock_module
-from spark_store.pipeline.clock import ClockReading, Uptime, look
+from spark_store.lake import clock as clock_module
+from spark_store.lake.clock import ClockReading, Uptime, look
 from tests.support.table import each_row
 
 NOW = datetime(2030, 1, 15, 12, tzinfo=UTC)
@@ -35,7 +36,7 @@ class Machine:
 
     def wait(self, passed: timedelta) -> None:
         self.now += passed
-        self._uptime = self._uptime._replace(seconds=self._uptime.seconds + passed.total_seconds())
+        self._uptime = structs.replace(self._uptime, seconds=self._uptime.seconds + passed.total_seconds())
 
     def switch_on(self, passed: timedelta) -> None:
         """After it was off for so long."""
@@ -160,7 +161,7 @@ def test_the_first_look_at_a_lake_believes_the_clock() -> None:
 def test_all_processes_of_a_machine_measure_alike(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     first = clock_module.uptime()
     said = subprocess.run(
-        [sys.executable, "-c", "from spark_store.pipeline.clock import uptime; print(*uptime())"],
+        [sys.executable, "-c", "from spark_store.lake.clock import uptime; it = uptime(); print(it.boot, it.seconds)"],
         capture_output=True, text=True, check=True,
     ).stdout.split()  # fmt: skip
     assert first.boot == said[0]
