@@ -214,10 +214,15 @@ class _Comparison:
             found = (row for *_, row in tagged)
             if source == _LATEST:
                 kept, *others = found
-                yield from self._latest_unlike(kept)
+                yield from self._state_unlike(LATEST, kept)
                 yield from (_row("there more than once", it) for it in others)
             elif source == _SNAPSHOTS:
-                yield from self._snapshots_unlike(found, snapshots)
+                for row in found:
+                    if row.revision in snapshots[-1:]:
+                        yield _row("there more than once", row, SNAPSHOTS)
+                    else:
+                        yield from self._state_unlike(SNAPSHOTS, row)
+                    snapshots.append(row.revision)
             elif source == _EVENTS:
                 events = found
                 break
@@ -226,36 +231,23 @@ class _Comparison:
             yield LakeDifference(LATEST.name, "missing in the lake", id, revision if state is None else state.revision)
         yield from self._history_unlike(type, id, kept, snapshots, events)
 
-    def _latest_unlike(self, kept: EntityState) -> Iterator[LakeDifference]:
-        """A row may be newer than the watermark, never older; at the journal's revision it is the same."""
-        state = self._journal_reader.state(kept.entity_type, kept.entity)
-        if state is None or state.revision < kept.revision:
-            yield from self._unknown(LATEST, kept)
-        elif state.revision > kept.revision:
-            is_erased = self._is_erased(LATEST, kept)
-            if isinstance(is_erased, LakeDifference):
-                yield is_erased
-            elif kept.revision < self._least_revision(kept.entity_type, kept.entity):
-                yield _row("older than the entity's events", kept)
-        elif wrong := _unlike(state, kept):
-            yield _row(f"{', '.join(wrong)} different from the journal", kept)
+    def _state_unlike(self, table: Table, kept: EntityState) -> Iterator[LakeDifference]:
+        """Compare a row of `latest` or `snapshots` with the journal's state.
 
-    def _snapshots_unlike(self, rows: Iterable[EntityState], revisions: list[int]) -> Iterator[LakeDifference]:
-        """A snapshot was once a row of `latest`.
-
-        It is never newer than its entity, and the same at its entity's revision.
+        At the same revision they are the same. A snapshot was once a row of `latest`, which may be newer than the watermark,
+        never older.
         """
-        for kept in rows:
-            state = self._journal_reader.state(kept.entity_type, kept.entity)
-            if is_erased := self._is_erased(SNAPSHOTS, kept):
-                yield from [is_erased] if isinstance(is_erased, LakeDifference) else []
-            elif revisions and revisions[-1] == kept.revision:
-                yield _row("there more than once", kept, SNAPSHOTS)
-            elif state is None or state.revision < kept.revision:
-                yield from self._unknown(SNAPSHOTS, kept)
-            elif state.revision == kept.revision and (wrong := _unlike(state, kept)):
-                yield _row(f"{', '.join(wrong)} different from the journal", kept, SNAPSHOTS)
-            revisions.append(kept.revision)
+        key = (kept.entity_type, kept.entity)
+        state = self._journal_reader.state(*key)
+        if (erased := self._erased_unlike(table, kept)) is not None:
+            yield from erased
+        elif state is None or state.revision < kept.revision:
+            yield _row("unknown to the journal", kept, table)
+        elif state.revision == kept.revision:
+            if wrong := _unlike(state, kept):
+                yield _row(f"{', '.join(wrong)} different from the journal", kept, table)
+        elif table is LATEST and kept.revision < self._least_revision(*key):
+            yield _row("older than the entity's events", kept)
 
     def _history_unlike(
         self, type: str, id: str, kept: EntityState | None, snapshots: Sequence[int], lake: Iterable[JournalEntry]
@@ -289,7 +281,7 @@ class _Comparison:
             state = self._journal_reader.state(mine.entity_type, mine.entity)
             newest = mine.revision if state is None else state.revision
             # It may have been erased after it was read.
-            if not self._options.is_expired(mine, newest) and not self._is_erased(EVENTS, mine):
+            if not self._options.is_expired(mine, newest) and self._erased_unlike(EVENTS, mine) is None:
                 yield _event("missing in the lake", mine)
         elif wrong := [name for name in _SAME if getattr(mine, name) != getattr(lake[0], name)]:
             yield _event(f"{', '.join(wrong)} different from the journal", mine)
@@ -299,10 +291,9 @@ class _Comparison:
         """An event that the journal does not have: trimmed, newer than the watermark, or erased."""
         if not self._report.first <= kept.seq <= self._report.last:
             return
-        is_erased = self._is_erased(EVENTS, kept)
-        if isinstance(is_erased, LakeDifference):
-            yield is_erased
-        elif not is_erased and self._is_expected(kept.seq):
+        if (erased := self._erased_unlike(EVENTS, kept)) is not None:
+            yield from erased
+        elif self._is_expected(kept.seq):
             yield _event("not in the journal", kept)
 
     def _is_expected(self, seq: int) -> bool:
@@ -331,23 +322,12 @@ class _Comparison:
         erased, _ = self._journal_reader.beginning(entity_type, entity)
         return reached if reached > erased else 0
 
-    def _is_erased(self, table: Table, row: JournalEntry | EntityState) -> bool | LakeDifference:
-        """Whether a row belongs to an erased entity.
-
-        A pending erasure of the lake, or one that should be done.
-        """
+    def _erased_unlike(self, table: Table, row: JournalEntry | EntityState) -> list[LakeDifference] | None:
+        """Return the difference of an erased row, none if its erasure is pending; None for other rows."""
         found = [it for it in self._erasures.of(row.entity_type, row.entity) if row.seq <= it.seq]
         if any(it.id <= self._erased for it in found):
-            return LakeDifference(table.name, "erased, and still there", row.entity, row.revision, row.seq)
-        return bool(found)
-
-    def _unknown(self, table: Table, kept: EntityState) -> Iterator[LakeDifference]:
-        """A row that the journal does not know: an erasure explains it, or nothing does."""
-        is_erased = self._is_erased(table, kept)
-        if isinstance(is_erased, LakeDifference):
-            yield is_erased
-        elif not is_erased:
-            yield _row("unknown to the journal", kept, table)
+            return [LakeDifference(table.name, "erased, and still there", row.entity, row.revision, row.seq)]
+        return [] if found else None
 
 
 def _named(source: int, rows: Iterable[JournalEntry] | Iterable[EntityState]) -> Iterator[tuple[Any, ...]]:
