@@ -1,8 +1,8 @@
 """Compares the whole search index with the states.
 
 It reads in one transaction, so it may run beside a service, whose writes wait in the log. Checksums of the rows of each
-thing, expected minus actual, need two passes and eight bytes of memory for each entity; for some different ones, rows are
-compared one by one. It reports places, never values. Entities that the index has not reached yet
+entity, expected minus actual, need two passes and eight bytes of memory for each; for some different ones, rows are compared
+one by one. It reports places, never values. Entities that the index has not reached yet
 (`spark_store.search.index_builder`) are not missed.
 """
 
@@ -12,7 +12,7 @@ import sqlite3
 from array import array
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -27,16 +27,19 @@ _MASK = 2**64 - 1
 _BEGIN = "BEGIN"
 _END = "ROLLBACK"
 _STATES = f"""
-    SELECT key, type, id, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
-    FROM entities WHERE key <= ? AND state IS NOT NULL ORDER BY key
+    SELECT key, type, created, length(state), CASE WHEN type = 'policy' OR length(state) <= {LARGE} THEN state END
+    FROM entities WHERE key BETWEEN ? AND ? AND state IS NOT NULL ORDER BY key
 """
-_STATE = "SELECT id, revision, created, CASE WHEN length(state) <= ? THEN state END FROM entities WHERE key = ?"
+_NAME = "SELECT id, revision FROM entities WHERE key = ?"
 _PATHS = "SELECT path, id FROM search_paths"
-_VALUES = "SELECT path, rank, value, thing FROM search_values"
-_VALUES_OF = """
-    SELECT coalesce(search_paths.path, 'place ' || search_values.path), rank, value, thing
-    FROM search_values LEFT JOIN search_paths ON search_paths.id = search_values.path
-    WHERE thing IN (SELECT value FROM json_each(?))
+_VALUES = "SELECT thing, path, rank, value FROM search_values"
+_SIZE, _SUBJECTS, _IMPORTS = "its size", "subjects", "imports"
+_OTHERS = f"""
+    SELECT thing, '{_SIZE}', NULL FROM search_large
+    UNION ALL SELECT key, '{_SUBJECTS}', subject FROM search_subjects
+              LEFT JOIN entities ON type = 'policy' AND id = search_subjects.policy
+    UNION ALL SELECT key, '{_IMPORTS}', imported FROM search_imports
+              LEFT JOIN entities ON type = 'policy' AND id = importer
 """
 # The index of a path may be incomplete.
 _DECLARED = """
@@ -50,9 +53,9 @@ _DECLARED = """
         WHERE e.key = d.thing AND e.id = d.id AND v.path = d.path AND v.rank = d.rank AND v.value = d.value
     )
 """
-_LARGE = "SELECT thing FROM search_large"
-_SUBJECTS = "SELECT subject, policy FROM search_subjects"
-_IMPORTS = "SELECT importer, imported FROM search_imports"
+
+
+_Row: TypeAlias = tuple[Any, ...]
 
 
 class IndexDifference(NamedTuple):
@@ -91,98 +94,74 @@ def compare(path: Path) -> IndexComparison:
             connection.close()
 
 
-def _rows(text: bytes | str, created: str) -> set[index.IndexRow] | None:
-    """Return the rows that a state requires; None if its rows are among the large things.
+class _Comparing:
+    """Compares places with contents: numbers of paths (names of those without one), and labels."""
 
-    Damaged states are reported elsewhere.
-    """
-    state = _parse(text)
-    return set() if state is None else index.rows_of(state, created)
+    def __init__(self, connection: sqlite3.Connection, progress: index_builder.IndexProgress) -> None:
+        self._connection = connection
+        self._reached, self._last = progress.indexed, progress.last
+        self._ids: dict[str, int] = dict(connection.execute(_PATHS).fetchall())
+        self._names = {id: path for path, id in self._ids.items()}
+
+    def compare(self) -> IndexComparison:
+        entities = 0
+        # For each entity the required rows minus its rows; the last element has rows of no entity.
+        sums = array("Q", bytes(8 * (self._last + 2)))
+        for key, rows in self._expected(0, self._last):
+            entities += 1
+            sums[key] = sum(map(hash, rows)) & _MASK
+        for key, row in self._actual():
+            sums[key] = (sums[key] - hash(row)) & _MASK
+        differing = [key for key, sum in enumerate(sums) if sum]
+        declared = self._connection.execute(_DECLARED).fetchall()
+        examples = [*self._examples(differing[:SHOWN])]
+        examples += [IndexDifference(f"declared: {self._label(path)}", id, 0) for path, id in declared[:SHOWN]]
+        count = len(differing) + len({id for _, id in declared})
+        return IndexComparison(entities, self._last - self._reached, count, examples[:SHOWN])
+
+    def _expected(self, first: int, last: int) -> Iterator[tuple[int, set[_Row]]]:
+        """Yield the keys of entities that the index has reached, with the rows that they require."""
+        for key, type, created, size, text in self._connection.execute(_STATES, (first, min(last, self._reached))):
+            rows: set[_Row] = set()
+            if type == "policy":
+                policy = _parse(text) or {}
+                rows = {(_SUBJECTS, subject) for subject in index.subjects(policy)}
+                rows |= {(_IMPORTS, imported) for imported in index.imports(policy)}
+            elif type == "thing":
+                state = _parse(text) if size <= LARGE else None
+                found = None if size > LARGE else set() if state is None else index.rows_of(state, created)
+                rows = {(_SIZE, None)} if found is None else {(self._ids.get(it[0], it[0]), *it[1:]) for it in found}
+            yield key, rows
+
+    def _actual(self) -> Iterator[tuple[int, _Row]]:
+        """Yield the rows of the index with the keys of their entities; a key above all for an unknown one."""
+        for statement in (_VALUES, _OTHERS):
+            for key, *row in self._connection.execute(statement):
+                yield key if key is not None and 0 < key <= self._last else self._last + 1, tuple(row)
+
+    def _examples(self, keys: list[int]) -> Iterator[IndexDifference]:
+        there: dict[int, set[_Row]] = {key: set() for key in keys}
+        for key, row in self._actual() if keys else ():
+            if key in there:
+                there[key].add(row)
+        for key in keys:
+            if key > self._last:
+                yield IndexDifference("rows without an entity", "", 0)
+                continue
+            id, revision = self._connection.execute(_NAME, (key,)).fetchone() or (f"entity {key}", 0)
+            wanted = dict(self._expected(key, key)).get(key, set())
+            for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):
+                for label in sorted({self._label(place) for place, *_ in rows}):
+                    yield IndexDifference(f"{what}: {label}", id, revision)
+
+    def _label(self, place: int | str) -> str:
+        return place if isinstance(place, str) else self._names.get(place, f"place {place}")
 
 
 def _parse(text: bytes | str) -> Mapping[str, Any] | None:
+    """Return a state; None for a damaged one, which is reported elsewhere."""
     try:
         found = msgspec.json.decode(text)
     except msgspec.DecodeError:
         return None
     return found if isinstance(found, Mapping) else None
-
-
-class _Comparing:
-    def __init__(self, connection: sqlite3.Connection, progress: index_builder.IndexProgress) -> None:
-        self._connection = connection
-        self._reached, self._last = progress.indexed, progress.last
-        # For each thing the required rows minus its rows; the last element has rows of no thing.
-        self._sums = array("Q", bytes(8 * (self._last + 2)))
-        self._large: set[int] = set()
-        self._subjects: set[tuple[str, str]] = set()
-        self._imports: set[tuple[str, str]] = set()
-        self._entities = 0
-
-    def compare(self) -> IndexComparison:
-        self._add_states()
-        self._take_rows()
-        differing = [key for key, sum in enumerate(self._sums) if sum]
-        large = self._large ^ {thing for (thing,) in self._connection.execute(_LARGE)}
-        policies = self._policies()
-        examples = [
-            *self._of_things(differing[:SHOWN]),
-            *(self._named(key, "its size") for key in sorted(large)[:SHOWN]),
-        ]
-        examples += [IndexDifference("subjects or imports", policy, 0) for policy in sorted(policies)[:SHOWN]]
-        declared = self._connection.execute(_DECLARED).fetchall()
-        paths = {id: path for path, id in self._connection.execute(_PATHS)}
-        examples += [IndexDifference(f"declared: {paths.get(path, path)}", id, 0) for path, id in declared[:SHOWN]]
-        count = len(differing) + len(large) + len(policies) + len({id for _, id in declared})
-        return IndexComparison(self._entities, self._last - self._reached, count, examples[:SHOWN])
-
-    def _add_states(self) -> None:
-        ids = dict(self._connection.execute(_PATHS).fetchall())
-        for key, type, id, created, size, text in self._connection.execute(_STATES, (self._reached,)):
-            self._entities += 1
-            if type == "policy":
-                policy = _parse(text) or {}
-                self._subjects.update((subject, id) for subject in index.subjects(policy))
-                self._imports.update((id, imported) for imported in index.imports(policy))
-            elif type == "thing" and size > LARGE:
-                self._large.add(key)
-            elif type == "thing":
-                rows = _rows(text, created)
-                if rows is None:
-                    self._large.add(key)
-                    continue
-                # A row cannot be at a place that the index does not know.
-                total = sum(hash((ids.get(path, path), rank, value, key)) for path, rank, value in rows)
-                self._sums[key] = total & _MASK
-
-    def _take_rows(self) -> None:
-        nobody = self._last + 1
-        for row in self._connection.execute(_VALUES):
-            key = row[3] if 0 < row[3] <= self._last else nobody
-            self._sums[key] = (self._sums[key] - hash(row)) & _MASK
-
-    def _policies(self) -> set[str]:
-        subjects = self._subjects ^ set(self._connection.execute(_SUBJECTS).fetchall())
-        imports = self._imports ^ set(self._connection.execute(_IMPORTS).fetchall())
-        return {policy for _, policy in subjects} | {policy for policy, _ in imports}
-
-    def _of_things(self, keys: list[int]) -> Iterator[IndexDifference]:
-        there: dict[int, set[index.IndexRow]] = {key: set() for key in keys}
-        for path, rank, value, key in self._connection.execute(_VALUES_OF, (msgspec.json.encode(keys).decode(),)):
-            there[key].add((path, rank, value))
-        for key in keys:
-            if key > self._last:
-                yield IndexDifference("rows without an entity", "", 0)
-                continue
-            wanted = self._expected_rows(key)
-            for what, rows in (("missing", wanted - there[key]), ("too much", there[key] - wanted)):
-                for path in sorted({path for path, *_ in rows}):
-                    yield self._named(key, f"{what}: {path}")
-
-    def _expected_rows(self, key: int) -> set[index.IndexRow]:
-        _, _, created, text = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (None, 0, "", None)
-        return (_rows(text, created) if text is not None and key <= self._reached else None) or set()
-
-    def _named(self, key: int, what: str) -> IndexDifference:
-        id, revision, *_ = self._connection.execute(_STATE, (LARGE, key)).fetchone() or (f"entity {key}", 0)
-        return IndexDifference(what, id, revision)

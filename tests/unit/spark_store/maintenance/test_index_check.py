@@ -62,7 +62,7 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
         journal.append([change(entity, 1, {"attributes": {"k" * LONGEST: 1}})])
     assert compare(file) == IndexComparison(5, 0, 0, [])
     tamper(file, "DELETE FROM search_large WHERE thing > 4")
-    assert compare(file).examples == [IndexDifference("its size", "acme:long", 1)]
+    assert compare(file).examples == [IndexDifference("missing: its size", "acme:long", 1)]
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,14 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
             "UPDATE search_declared SET id = 'acme:9' WHERE id = 'acme:2'",
             [IndexDifference("declared: features/lamp/properties/on", name, 0) for name in ("acme:2", "acme:9")],
         ),
-        ("DELETE FROM search_large", [IndexDifference("its size", "acme:3", 2)]),
-        ("INSERT INTO search_large VALUES (1)", [IndexDifference("its size", "acme:1", 2)]),
-        ("DELETE FROM search_subjects", [IndexDifference("subjects or imports", POLICY.id, 0)]),
-        ("INSERT INTO search_imports VALUES ('a:q', 'a:r')", [IndexDifference("subjects or imports", "a:q", 0)]),
+        ("DELETE FROM search_large", [IndexDifference("missing: its size", "acme:3", 2)]),
+        ("INSERT INTO search_large VALUES (1)", [IndexDifference("too much: its size", "acme:1", 2)]),
+        ("DELETE FROM search_subjects", [IndexDifference("missing: subjects", POLICY.id, 1)]),
+        ("INSERT INTO search_imports VALUES ('a:q', 'a:r')", [IndexDifference("rows without an entity", "", 0)]),
+        (
+            "UPDATE search_imports SET imported = 'a:r'",
+            [IndexDifference(f"{what}: imports", POLICY.id, 1) for what in ("missing", "too much")],
+        ),
         (
             'UPDATE entities SET state = \'{"attributes":{"room":"hall"}}\' WHERE key = 2',
             [
