@@ -138,7 +138,7 @@ class SparkQueries:
         """`find` returns the address of Spark Connect for each query; see `finder`."""
         self.lake = lake
         self.find = find
-        self._slots = threading.BoundedSemaphore(at_once)
+        self.slots = threading.BoundedSemaphore(at_once)
 
     def run(
         self, query: SparkQuery, limits: QueryLimits | None = None, cancellation: Cancellation | None = None
@@ -147,9 +147,7 @@ class SparkQueries:
 
         Raises NoSparkQueries, NoPipeline, PipelineLost, QueryRefused, QueryCancelled, QueryTimeout, StoreUnavailable.
         """
-        return QueryResult(
-            self.lake, self.find, self._slots, query, limits or QueryLimits(), cancellation or Cancellation()
-        )
+        return QueryResult(self, query, limits or QueryLimits(), cancellation or Cancellation())
 
 
 def finder(lake: Lake, remote: str | None, *, is_off: bool) -> Callable[[], str]:
@@ -178,13 +176,7 @@ class QueryResult:
     """
 
     def __init__(
-        self,
-        lake: Lake,
-        find: Callable[[], str],
-        places: threading.BoundedSemaphore,
-        query: SparkQuery,
-        limits: QueryLimits,
-        cancellation: Cancellation,
+        self, queries: SparkQueries, query: SparkQuery, limits: QueryLimits, cancellation: Cancellation
     ) -> None:
         """Use `SparkQueries.run`."""
         self.rows = 0
@@ -203,14 +195,13 @@ class QueryResult:
             # The method is a new object each time it is named.
             wake = self._wake.set
             self._closing.enter_context(cancellation.telling(wake))
-            self._acquire_slot(places)
-            self._watcher = threading.Thread(target=self._watch, name="Spark query", daemon=True)
-            self._watcher.start()
+            self._acquire_slot(queries.slots)
+            threading.Thread(target=self._watch, name="Spark query", daemon=True).start()
             with self._translate_errors():
-                self._session = session = _session(find())
+                self._session = session = _session(queries.find())
                 self._closing.callback(_release, session)
                 self._check()
-                self._batches = _batches(session, query, lake)
+                self._batches = _batches(session, query, queries.lake)
             undo.pop_all()
 
     def __iter__(self) -> Self:
@@ -258,11 +249,11 @@ class QueryResult:
     ) -> None:
         self.close()
 
-    def _acquire_slot(self, places: threading.BoundedSemaphore) -> None:
-        while not places.acquire(timeout=_LOOK_SECONDS):
+    def _acquire_slot(self, slots: threading.BoundedSemaphore) -> None:
+        while not slots.acquire(timeout=_LOOK_SECONDS):
             self._why = self._reason()
             self._check()
-        self._closing.callback(places.release)
+        self._closing.callback(slots.release)
 
     def _reason(self) -> SparkQueryError | None:
         """Why the query has to stop now, if it has to."""
