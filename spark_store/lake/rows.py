@@ -115,6 +115,8 @@ class TableRows:
 
     def cuts(self, after: RowKey | None, upto: RowKey | None, part_bytes: int) -> list[RowKey]:
         """Return the last keys of all parts but the last one, by a sample; none if one part suffices."""
+        if self.rows * self._row_bytes <= part_bytes:
+            return []
         step, found, sample = max(1, self.rows // _SAMPLES), 0, list[RowKey]()
         for table in self._tables(ORDER, after, upto):
             rows = table.take(pa.array(range(-found % step, table.num_rows, step), pa.int64())).to_pylist()
