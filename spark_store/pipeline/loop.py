@@ -178,7 +178,8 @@ class PipelineLoop:
             self._note("retention", None)
         self._newest_snapshot = reader.last_transaction(target.lake, FULL_SNAPSHOTS, APP)
         with JournalReader.open(target.lake.journal) as journal_reader:
-            newest, appended, merged = journal_reader.newest(), tables.last_appended(target), tables.last_merged(target)
+            newest = journal_reader.newest()
+            appended, merged = (reader.last_transaction(target.lake, table, APP) for table in (EVENTS, LATEST))
             tables.check_same_journal(target, journal_reader, appended)
             self._step_back(min(appended, merged))
             # Read last: nothing above the watermark is trimmed from now on.

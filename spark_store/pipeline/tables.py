@@ -163,16 +163,6 @@ def _prepare(target: LakeWriter, table: Table) -> None:
         )
 
 
-def last_appended(target: LakeWriter) -> int:
-    """Return the last event of `events` by its log; 0 for none."""
-    return reader.last_transaction(target.lake, EVENTS, APP)
-
-
-def last_merged(target: LakeWriter) -> int:
-    """Return up to which event `latest` has every state, by its log; 0 if unknown."""
-    return reader.last_transaction(target.lake, LATEST, APP)
-
-
 def check_same_journal(target: LakeWriter, journal_reader: JournalReader, last: int) -> None:
     """Compare the lake's event number `last` with the journal's, if both still have it. Raises LakeUnfit."""
     mine = next(journal_reader.entries(last, last), None)
@@ -274,7 +264,7 @@ def merge_rows(target: LakeWriter, rows: DataFrame, last: int = 0, *, is_at_hand
     """
     settings = {_WRITTEN_DOWN: "none" if is_at_hand else "all"}
     # Delta would ignore a number that is not above the last one. But merges are also repeated, or with an earlier journal.
-    if last > last_merged(target):
+    if last > reader.last_transaction(target.lake, LATEST, APP):
         settings |= {_NUMBERED_BY: APP, _NUMBER: str(last)}
     view = "journal_latest_rows"
     # Each column by its name: a table may have others, which a later version has added.

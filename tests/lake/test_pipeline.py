@@ -17,7 +17,7 @@ from connectivity.maintenance.erasure import erase_offline
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
 from spark_store.errors import LakeBusy, LakeUnfit
-from spark_store.lake.reader import full_snapshot_before
+from spark_store.lake.reader import full_snapshot_before, last_transaction
 from spark_store.lake.tables import APP, EVENTS, FULL_SNAPSHOTS, LATEST, LOG_RETENTION, SNAPSHOTS, TABLES
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
@@ -27,8 +27,6 @@ from spark_store.pipeline.tables import (
     LakeWriter,
     append_events,
     complete_statistics,
-    last_appended,
-    last_merged,
     merge_latest,
     merge_rows,
     write_checkpoint,
@@ -157,14 +155,14 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
     data_folder.write(10)
     take_all(spark, data_folder)
     target = LakeWriter.of(spark, data_folder.folder)
-    assert last_merged(target) == 10
+    assert last_transaction(target.lake, LATEST, APP) == 10
     # It finds nothing that is newer than what is there.
     merge_rows(target, target.read(LATEST), 12)
-    assert last_merged(target) == 12
+    assert last_transaction(target.lake, LATEST, APP) == 12
     spark.sql(f"DELETE FROM {target.name(LATEST)} WHERE entity = '{lamp(3)}'")
     merge_latest(target, 1, 10)
     data_folder.assert_equal()
-    assert last_merged(target) == 12
+    assert last_transaction(target.lake, LATEST, APP) == 12
     assert [key for key in spark.conf.getAll if ".write.txn" in key] == [], (
         "nothing else that is written gets the number"
     )
@@ -177,7 +175,7 @@ def test_a_merge_records_its_sequence_number_and_runs_again_if_repeated(
     finally:
         spark.conf.unset("spark.databricks.delta.write.txnAppId")
         spark.conf.unset("spark.databricks.delta.write.txnVersion")
-    assert last_appended(target) == 11
+    assert last_transaction(target.lake, EVENTS, APP) == 11
 
 
 @pytest.mark.soak(shard="lake")

@@ -22,7 +22,7 @@ from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
 from spark_store.lake.clock import Uptime
-from spark_store.lake.tables import APP, ERASURES, TABLES, Lake, Table
+from spark_store.lake.tables import APP, ERASURES, EVENTS, LATEST, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import erasure, loop, retention, snapshots, table_maintenance
 from spark_store.pipeline import tables as tables_module
@@ -121,12 +121,12 @@ def test_an_erasure_that_a_table_lacks_is_repeated(
     """One of a backup has what was erased since, also where no event has come since, and whichever table it is."""
     DataFolder(target.lake.data_dir).write(50)
     publish_watermark(target.lake.watermark, Watermark(45, erased=3, erased_at="t"))
-    found = {"prepare": None, "last_appended": 45, "last_merged": 45, "check_same_journal": None}
+    found = {"prepare": None, "check_same_journal": None}
     for name, value in found.items():
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
 
     def noted(_: Lake, table: Table, app: str) -> int:
-        return {ERASURES: 2 if table == older else 4, APP: 0}[app]
+        return {ERASURES: 2 if table == older else 4, APP: 45}[app]
 
     def killed(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -156,14 +156,13 @@ def test_events_trimmed_before_a_restored_table_is_detected_are_still_merged(
 
     found = {
         "prepare": lambda _: None,
-        "last_appended": lambda _: 45,
-        "last_merged": lambda _: 20,
         "check_same_journal": trimmed,
     }
     for name, call in found.items():
         monkeypatch.setattr(tables_module, name, call)
     monkeypatch.setattr(tables_module, "merge_latest", merged)
-    monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
+    reached = {(EVENTS.name, APP): 45, (LATEST.name, APP): 20}
+    monkeypatch.setattr(reader, "last_transaction", lambda _, table, app: reached.get((table.name, app), 0))
     with pytest.raises(KeyboardInterrupt):
         loop_of(target)._catch_up()
     assert known == [(20, 1, 45)]
@@ -177,9 +176,9 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
     fill(target.lake, 1, 1)
     begun = datetime.now(UTC)
     publish_watermark(target.lake.watermark, Watermark(5, vacuumed=utc_text(begun - timedelta(hours=1))))
-    for name, value in {"prepare": None, "last_appended": 5, "last_merged": 5, "check_same_journal": None}.items():
+    for name, value in {"prepare": None, "check_same_journal": None}.items():
         monkeypatch.setattr(tables_module, name, lambda *_, value=value: value)
-    monkeypatch.setattr(reader, "last_transaction", lambda *_: 0)
+    monkeypatch.setattr(reader, "last_transaction", lambda _, __, app: 5 if app == APP else 0)
     monkeypatch.setattr(PipelineLoop, "_count_files", lambda _: None)
     made = PipelineLoop(target, lambda *_, **__: None, PipelineOptions(once=once), threading.Event())
     made._catch_up()
