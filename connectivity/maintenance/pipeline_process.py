@@ -221,7 +221,6 @@ def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
         ("kind",),
     )
     failing = {**dict.fromkeys(MAINTENANCE, False), **dict.fromkeys(watermark.maintenance_failures, True)}
-    failing["erasure"] = watermark.erasure_failure is not None
     yield GaugeReading(
         "connectivity_pipeline_failing",
         "1 while the pipeline's last attempt at this failed; new events still arrive.",

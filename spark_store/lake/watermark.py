@@ -22,7 +22,7 @@ from spark_store.files import write_atomically
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.clock import ClockReading
 
-MAINTENANCE = ("retention", "full_snapshot", "optimize", "vacuum")
+MAINTENANCE = ("retention", "full_snapshot", "optimize", "vacuum", "erasure")
 """The kinds of maintenance."""
 
 
@@ -59,8 +59,8 @@ class RetentionRun(msgspec.Struct, frozen=True):
 class Watermark(msgspec.Struct, frozen=True):
     """The position of the lake, and the pipeline's last runs. Times are UTC text as in events.
 
-    `erased` is the ID of the lake's last erasure, `erasure_failure` why the next one waits; `maintenance_failures` has
-    the errors of the latest runs of maintenance that failed. `tables` are their sizes, `compacted` their numbers of
+    `erased` is the ID of the lake's last erasure; `maintenance_failures` has the errors of the latest runs of maintenance
+    that failed. `tables` are their sizes, `compacted` their numbers of
     files after compaction.
     """
 
@@ -73,7 +73,6 @@ class Watermark(msgspec.Struct, frozen=True):
     retention: RetentionRun | None = None
     erased: int = 0
     erased_at: str | None = None
-    erasure_failure: str | None = None
     tables: Mapping[str, TableSize] = {}
     compacted: Mapping[str, int] = {}
     maintenance_failures: Mapping[str, str] = {}

@@ -322,7 +322,8 @@ class PipelineLoop:
             # Like failed maintenance, it must not keep new events out of the lake.
             self._erase_again = time.monotonic() + _ERASE_AGAIN_SECONDS
             failure = str(translate_error(error))
-        self._notify(erasure_failure=failure)
+        self._note("erasure", failure)
+        self._notify()
         if failure is None:
             self._say("erased", erasures=[it.id for it in todo])
         else:

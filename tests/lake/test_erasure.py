@@ -258,14 +258,14 @@ def test_nothing_is_left_of_the_entity_in_any_file(
         said = take_all(spark, data_folder)
         assert [fields["reason"] for name, fields in said if name == "erasure failed"] == ["an old file is damaged"]
         kept = read_watermark(data_folder.lake.watermark)
-        assert (kept.erased, kept.erasure_failure) == (0, "an old file is damaged")
+        assert (kept.erased, kept.maintenance_failures) == (0, {"erasure": "an old file is damaged"})
         status = read_status(data_folder.lake, datetime.now(UTC))
         assert (status["erasures_pending"], status["lag_events"]) == (2, 0), "new events are not kept out"
         monkeypatch.undo()
         # As they are where the clock was ahead, and was set back.
         put_ahead(data_folder.lake)
         said = take_all(spark, data_folder)
-        assert read_watermark(data_folder.lake.watermark).erasure_failure is None
+        assert read_watermark(data_folder.lake.watermark).maintenance_failures == {}
     finally:
         spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
     assert [fields for event, fields in said if event == "erased"] == [{"erasures": [1, 2]}]

@@ -341,7 +341,7 @@ async def test_maintenance_and_erasures_that_failed_are_a_metric(tmp_path: Path)
 
     publish_watermark(made._lake.watermark, Watermark(3, maintenance_failures={"optimize": "a damaged file"}))
     assert await failing() == {"optimize"}
-    publish_watermark(made._lake.watermark, Watermark(3, erasure_failure="a damaged file"))
+    publish_watermark(made._lake.watermark, Watermark(3, maintenance_failures={"erasure": "a damaged file"}))
     assert await failing() == {"erasure"}
     await made.close(1)
 
