@@ -162,15 +162,25 @@ class _Add(msgspec.Struct):
     size: int
 
 
-class _Action(msgspec.Struct):
-    """A line of a commit: one of several things, of which only files that come are looked at."""
+class _Info(msgspec.Struct):
+    operation: str | None = None
+
+
+class CommitAction(msgspec.Struct):
+    """A line of a commit: a new file, what was done, or something else."""
 
     add: _Add | None = None
+    info: _Info | None = msgspec.field(default=None, name="commitInfo")
+
+
+def read_commit(commit: Path) -> list[CommitAction]:
+    """Raises OSError, MsgspecError."""
+    return [msgspec.json.decode(line, type=CommitAction) for line in commit.read_bytes().splitlines()]
 
 
 def _is_spoilt(commit: Path) -> bool:
     try:
-        actions = [msgspec.json.decode(line, type=_Action) for line in commit.read_bytes().splitlines()]
+        actions = read_commit(commit)
     except msgspec.DecodeError:
         return True
     added = [action.add for action in actions if action.add is not None]

@@ -31,6 +31,7 @@ from pyarrow.fs import LocalFileSystem
 
 from mappings.ids import EntityId
 from spark_store.errors import HistoryUnavailable, translate_lake_error
+from spark_store.lake.durability import read_commit
 from spark_store.lake.reader import file_facts
 from spark_store.lake.tables import APP, is_table
 from spark_store.records import Times
@@ -315,24 +316,10 @@ class DeltaTableReader:
         return Path(self._path, "_delta_log", f"{number:020}.json")
 
 
-class _Info(msgspec.Struct):
-    operation: str | None = None
-
-
-class _Action(msgspec.Struct):
-    """A line of a commit, of which only the operation is read."""
-
-    commit: _Info | None = msgspec.field(default=None, name="commitInfo")
-
-
 def _operation(commit: Path) -> str | None:
     """Return the operation of a commit; None if unknown."""
-    try:
-        for line in commit.read_bytes().splitlines():
-            if (info := msgspec.json.decode(line, type=_Action).commit) is not None:
-                return info.operation
-    except (OSError, msgspec.MsgspecError):
-        return None
+    with contextlib.suppress(OSError, msgspec.MsgspecError):
+        return next((action.info.operation for action in read_commit(commit) if action.info is not None), None)
     return None
 
 
