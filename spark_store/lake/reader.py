@@ -23,7 +23,7 @@ from spark_store.errors import damaged_table, translate_lake_error, translate_sy
 from spark_store.files import size_of
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
-from spark_store.lake.tables import APP, ERASURES, EVENTS, FULL_SNAPSHOTS, TABLES, Lake, Table
+from spark_store.lake.tables import APP, ERASURES, EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, TABLES, Lake, Table
 from spark_store.lake.watermark import TableSize, read_watermark
 
 CHECKED = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
@@ -83,6 +83,32 @@ def full_snapshot_before(lake: Lake, before: datetime) -> FullSnapshot:
     # Statistics of times are cut to milliseconds.
     found = [seq for seq, at in newest.items() if at < before - CUT]
     return FullSnapshot(version, max(found, default=0))
+
+
+class PastVersions(NamedTuple):
+    """Versions of the tables that a search of the past reads, which were the newest ones at the same time."""
+
+    events: int
+    snapshots: int
+    full_snapshot: FullSnapshot
+
+
+def versions_before(lake: Lake, before: datetime) -> PastVersions:
+    """Return the present versions, with the newest full snapshot from before an instant.
+
+    Retention deletes from one table after the other: versions of different times can lack what it moves between them.
+    Raises StoreUnavailable, LakeUnfit.
+    """
+    while True:
+        pinned = _version(lake, EVENTS), _version(lake, SNAPSHOTS)
+        found = PastVersions(*pinned, full_snapshot_before(lake, before))
+        if (_version(lake, EVENTS), _version(lake, SNAPSHOTS)) == pinned:
+            return found
+
+
+def _version(lake: Lake, table: Table) -> int:
+    with open_table(lake, table) as delta:
+        return delta.version()
 
 
 def full_snapshot_times(lake: Lake) -> dict[int, datetime]:

@@ -3,7 +3,7 @@
 The newest snapshot from before the instant has the states to begin with (`spark_store.pipeline.snapshots`), unless a thing
 has a newer row in `snapshots`. Spark's workers fold later events and drop impossible matches
 (`spark_store.queries.as_of_fold`). So the cost grows with the things and the events since the snapshot, not with the
-history. Tables are read at versions that fit each other, events first.
+history. Tables are read at versions of the same time, so that maintenance beside the query changes nothing.
 
 The present policy of a thing decides who can read, from the journal; if the thing was deleted since, even if it was created
 again, its last policy as it was at the deletion. The caller supplies the `Access` (`matching`). Erased things are left out,
@@ -76,14 +76,23 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> SparkQuery:
 
     # `with_guards` leaves out later erasures.
     spared = erasure.spared_condition(lakes.pending(lake))
-    version, snapshot = lakes.position(lake).version, lakes.full_snapshot_before(lake, before)
+    versions = lakes.versions_before(lake, before)
+    snapshot = versions.full_snapshot
     names = ", ".join(literal(name) for name in sorted(question.namespaces))
     within = f"{spared} AND namespace IN ({names})" if names else spared
 
     def ask(tables: Tables) -> Any:
         since = f"entity_type = 'thing' AND seq > {snapshot.seq} AND {within}"
-        events = tables.read(EVENTS, version).where(f"{since} AND ts < {literal(before)}").selectExpr(*_columns(_EVENT))
-        known = tables.read(SNAPSHOTS).where(f"{since} AND modified < {literal(before)}").selectExpr(*_columns(_STATE))
+        events = (
+            tables.read(EVENTS, versions.events)
+            .where(f"{since} AND ts < {literal(before)}")
+            .selectExpr(*_columns(_EVENT))
+        )
+        known = (
+            tables.read(SNAPSHOTS, versions.snapshots)
+            .where(f"{since} AND modified < {literal(before)}")
+            .selectExpr(*_columns(_STATE))
+        )
         rows = events.unionByName(known)
         if snapshot.seq:
             kept = tables.read(FULL_SNAPSHOTS, snapshot.version).where(f"as_of = {snapshot.seq} AND {within}")

@@ -230,6 +230,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         if past.before(timestamp(120)).get(entity) != past.before(timestamp(100)).get(entity)
     }
     assert 0 < len(changed) < len(past.before(timestamp(120)))
+    ask = query(data_folder.lake, whole, datetime.fromisoformat(timestamp(120)))
     # What is before the border of each thing is not known any more, what is after it all the same.
     assert forget(target, RetentionRules(RetentionRule(revisions=2)), NOW) > 100
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
@@ -237,6 +238,10 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         expected = [thing for thing in past.answer(question, moment) if thing["thingId"] in known]
         assert found(data_folder, address, question, moment) == expected, (moment, question)
         assert expected
+    # A query that was made before reads what was there then.
+    with SparkQueries(data_folder.lake, lambda: address).run(ask, QueryLimits(WITHIN)) as answer:
+        pinned = sorted((it.entity, it.revision) for batch in answer for it in candidates(batch))
+    assert pinned == sorted((str(entity), state.revision) for entity, state in past.before(timestamp(120)).items())
 
 
 @pytest.mark.soak(shard="lake")

@@ -16,7 +16,7 @@ from spark_store.errors import LakeUnfit, StoreUnavailable
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
-from spark_store.lake.tables import ERASURES, EVENTS, LATEST, Lake
+from spark_store.lake.tables import ERASURES, EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.pipeline.tables import LakeWriter, check_same_journal
 from tests.support.journal_entries import LAMP, event, history
@@ -40,6 +40,24 @@ def test_a_table_knows_its_last_transaction_its_rows_and_its_size(tmp_path: Path
     assert (reader.event(place, 7), reader.event(place, 10)) == ({"seq": 7}, None)
     assert reader.size(place, EVENTS).files == 2
     assert reader.size(place, EVENTS).bytes > 0
+
+
+def test_versions_of_different_times_are_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if retention committed to two tables while their versions are read."""
+    place, read = Lake(tmp_path), reader.full_snapshot_before
+    for table in (EVENTS, SNAPSHOTS, FULL_SNAPSHOTS):
+        write_deltalake(place.path(table), pa.table({"n": [1]}))
+    commits = iter([SNAPSHOTS, EVENTS])
+
+    def while_a_writer_commits(lake: Lake, before: datetime) -> reader.FullSnapshot:
+        found = read(lake, before)
+        if (table := next(commits, None)) is not None:
+            write_deltalake(place.path(table), pa.table({"n": [2]}), mode="append")
+        return found
+
+    monkeypatch.setattr(reader, "full_snapshot_before", while_a_writer_commits)
+    found = reader.versions_before(place, datetime.now(UTC))
+    assert found == (1, 1, (0, 0))
 
 
 def test_the_times_of_events_are_read_from_the_log(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from spark_store.history.replay import fold
 from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import EntityState, JournalReader
-from spark_store.lake.tables import FULL_SNAPSHOTS, SNAPSHOTS, Lake, Table
+from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake, Table
 from spark_store.queries.as_of import (
     Candidate,
     CandidateAccess,
@@ -199,7 +199,9 @@ class _Frame:
         return lambda *_: self
 
 
-def test_a_query_skips_erased_rows_that_the_lake_still_has(journal: Path) -> None:
+@pytest.fixture
+def lake(journal: Path) -> Lake:
+    """A lake with a full snapshot after the first event, and a snapshot after the second one."""
     lake = Lake(journal.parent)
     write_lake(lake.data_dir)
     states = [latest_row(it) for it in _states(journal)]
@@ -207,28 +209,47 @@ def test_a_query_skips_erased_rows_that_the_lake_still_has(journal: Path) -> Non
     moment = [{**it, **early, "as_of": 1, "revision": 1, "seq": 1} for it in states]
     add_states(lake.data_dir, FULL_SNAPSHOTS, moment)
     add_states(lake.data_dir, SNAPSHOTS, [{**it, "revision": 2, "seq": 2} for it in states])
+    return lake
 
-    def looked_at() -> dict[str, list[tuple[str, int]]]:
-        chosen: Any = Chosen(lake)
-        ask: Any = query(lake, ThingQuery(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
-        ask(chosen)
-        found: dict[str, list[tuple[str, int]]] = chosen.found
-        return found
 
+EVERYTHING = {
+    "events": [(str(FREE), 1), (str(GONE), 2), (str(GONE), 3)],
+    "snapshots": [(str(FREE), 2), (str(GONE), 2)],
+    "full_snapshots": [(str(FREE), 1), (str(GONE), 1)],
+}
+
+
+def whole(lake: Lake) -> Any:
+    """A query of all things after everything."""
+    return query(lake, ThingQuery(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
+
+
+def looked_at(lake: Lake, ask: Any) -> dict[str, list[tuple[str, int]]]:
+    chosen: Any = Chosen(lake)
+    ask(chosen)
+    found: dict[str, list[tuple[str, int]]] = chosen.found
+    return found
+
+
+def test_retention_between_the_pinning_and_the_reading_of_tables_hides_nothing(lake: Lake) -> None:
+    ask = whole(lake)
+    for table in (SNAPSHOTS, FULL_SNAPSHOTS, EVENTS):
+        deltalake.DeltaTable(lake.path(table)).delete("revision < 3")
+    assert looked_at(lake, ask) == EVERYTHING
+    assert looked_at(lake, whole(lake))["snapshots"] == []
+
+
+def test_a_query_skips_erased_rows_that_the_lake_still_has(journal: Path, lake: Lake) -> None:
     free, gone = str(FREE), str(GONE)
-    everything = {
-        "events": [(free, 1), (gone, 2), (gone, 3)],
-        "snapshots": [(free, 2), (gone, 2)],
-        "full_snapshots": [(free, 1), (gone, 1)],
-    }
-    assert looked_at() == everything
+    assert looked_at(lake, whole(lake)) == EVERYTHING
     erase(journal, GONE)
     make_anew(journal, GONE, 4)
     with JournalReader.open(journal) as follower:
         add_events(lake.data_dir, map(event_row, follower.entries(5, 5)), 5)
-    assert looked_at() == {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "full_snapshots": [(free, 1)]}
+    expected = {"events": [(free, 1), (gone, 4)], "snapshots": [(free, 2)], "full_snapshots": [(free, 1)]}
+    assert looked_at(lake, whole(lake)) == expected
     note_erased(lake.data_dir, 1)
-    assert looked_at()["full_snapshots"] == everything["full_snapshots"], (
+    assert looked_at(lake, whole(lake))["full_snapshots"] == EVERYTHING["full_snapshots"], (
         "what the lake has carried out is not asked about again"
     )
 
