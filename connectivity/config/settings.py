@@ -435,7 +435,7 @@ class SparkSettings(Section):
     remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
         default=None,
         description="The address of a Spark Connect server that runs Spark queries instead of the pipeline, such as "
-        "`sc://spark.example:15002`. It needs access to `data_dir`, and Delta Lake.",
+        "`sc://spark.example:15002`. It needs access to `data_dir`, as the same user, and Delta Lake.",
     )
     jars: Path | None = Field(
         default=None,

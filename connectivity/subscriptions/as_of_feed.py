@@ -1,9 +1,10 @@
 """Searches of the past, with the header `at-historical-timestamp` (Ditto protocol, search).
 
 The first request waits until the lake has all events before the timestamp, and runs one Spark query
-(`spark_store.queries.as_of`). Its result is kept in a spool on disk (`spark_store.queries.spool`), from which pages
-are read. Policies decide who can read what, both when the result is collected and again for each page. Threads read,
-parse and filter; only policies are looked up on the event loop.
+(`spark_store.queries.as_of`). Spark's workers write its result into files, which are read part by part into a spool on disk
+(`spark_store.queries.spool`), from which pages are read: memory is bounded for any result. Policies decide who can read
+what, both when the result is collected and again for each page. Threads read, parse and filter; only policies are looked up
+on the event loop.
 
 Cancelling or expiry of the subscription stops the Spark query and deletes the spool.
 """
@@ -12,10 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -39,6 +43,7 @@ from spark_store.errors import (
     PipelineLost,
     QueryTimeout,
     StoreUnavailable,
+    translate_system_error,
 )
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import Lake
@@ -51,11 +56,13 @@ from spark_store.queries.as_of import (
     is_reached,
     matching,
     query,
+    result_files,
     visible_parts,
     with_guards,
 )
+from spark_store.queries.as_of_fold import FoldOutput
 from spark_store.queries.spark_query import AT_ONCE as SPARK_AT_ONCE
-from spark_store.queries.spark_query import QueryLimits, SparkQueries
+from spark_store.queries.spark_query import QueryLimits, SparkQueries, SparkQuery
 from spark_store.queries.spool import Spool, SpoolLimits
 from spark_store.records import StateGuard
 from spark_store.rql.query import Access
@@ -128,6 +135,8 @@ class AsOfSearches:
         self._store = store
         self._world = world
         self._now = now
+        # A service that was killed leaves its files behind.
+        shutil.rmtree(self.lake.results, ignore_errors=True)
 
     def open(self, request: SearchRequest, at: int) -> Feed | Fault:
         """Return the feed of a search before `at`, in nanoseconds since 1970, or a fault."""
@@ -167,6 +176,17 @@ class AsOfSearches:
     def _is_reached(self, before: datetime) -> bool:
         with JournalReader.open(self.lake.journal) as reader:
             return is_reached(reader, read_watermark(self.lake.watermark).visible, before)
+
+    @contextlib.contextmanager
+    def result_folder(self) -> Iterator[str]:
+        """A folder for the files of one query. Raises StoreUnavailable."""
+        try:
+            self.lake.results.mkdir(parents=True, exist_ok=True)
+            folder = tempfile.TemporaryDirectory(dir=self.lake.results.absolute(), ignore_cleanup_errors=True)
+        except OSError as error:
+            raise translate_system_error(self.lake.results, error, "search results cannot be written") from error
+        with folder as name:
+            yield name
 
     def with_guards(self, found: Sequence[Candidate]) -> list[CandidateAccess]:
         """Add to each candidate what decides about it, by the journal; in a thread. Raises StoreUnavailable."""
@@ -258,23 +278,36 @@ class AsOfFeed(Feed):
             raise FeedFailed(UNREACHABLE) from error
 
     async def _run_query(self) -> Spool:
-        past, question = self._past, self._request.question
+        past, question, bound = self._past, self._request.question, self._past.options.bound
         await past.reach(self._before)
-        spark_query = await asyncio.to_thread(query, past.lake, question, self._before)
-        with contextlib.ExitStack() as undo:
-            spool = Spool(past.lake.folder, question.order, past.options.bound)
+        with contextlib.ExitStack() as undo, past.result_folder() as folder:
+            output = FoldOutput(folder, bound.bytes)
+            spark_query = await asyncio.to_thread(query, past.lake, question, self._before, output)
+            spool = Spool(past.lake.folder, question.order, bound)
             undo.callback(spool.close)
-            async with (
-                past.searches.slot(self._request.subjects, question.namespaces),
-                contextlib.aclosing(past.spark.run(spark_query, QueryLimits(past.options.seconds))) as batches,
-            ):
-                async for batch in batches:
-                    found = await asyncio.to_thread(lambda it: past.with_guards(list(candidates(it))), batch)
-                    accesses = await past.accesses(found, self._request.subjects)
-                    await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
+            async with past.searches.slot(self._request.subjects, question.namespaces):
+                for file in await self._files(spark_query):
+                    async for found in self._parts(file):
+                        accesses = await past.accesses(found, self._request.subjects)
+                        await asyncio.to_thread(self._add_to_spool, spool, found, accesses)
             await asyncio.to_thread(spool.sort)
             undo.pop_all()
         return spool
+
+    async def _files(self, spark_query: SparkQuery) -> list[Path]:
+        limits = QueryLimits(self._past.options.seconds)
+        async with contextlib.aclosing(self._past.spark.run(spark_query, limits)) as batches:
+            return [file async for batch in batches for file in result_files(batch)]
+
+    async def _parts(self, file: Path) -> AsyncIterator[list[CandidateAccess]]:
+        parts = candidates(file)
+
+        def read() -> list[CandidateAccess] | None:
+            part = next(parts, None)
+            return None if part is None else self._past.with_guards(part)
+
+        while (found := await asyncio.to_thread(read)) is not None:
+            yield found
 
     def _add_to_spool(
         self, spool: Spool, found: Sequence[CandidateAccess], accesses: dict[StateGuard, Access | None]

@@ -198,6 +198,11 @@ class Lake:
         return self.pipeline / "tmp"
 
     @property
+    def results(self) -> Path:
+        """Results of searches of the past, which Spark's workers write and the service reads."""
+        return self.pipeline / "results"
+
+    @property
     def lock(self) -> Path:
         return self.pipeline / "lock"
 

@@ -14,14 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from mappings.json_values import decode_state
 from mappings.timestamps import utc_text
+from spark_store.errors import TooManyRows, translate_system_error
 from spark_store.journal import erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, SNAPSHOTS, Lake
-from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, fold_batches, thing_document
+from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, FoldOutput, fold_to_files, thing_document
 from spark_store.queries.spark_query import Batch, SparkQuery, Tables
 from spark_store.records import StateGuard
 from spark_store.rql.order import sort_key, value_of
@@ -69,8 +71,11 @@ class CandidateAccess(NamedTuple):
     guard: StateGuard
 
 
-def query(lake: Lake, question: ThingQuery, before: datetime) -> SparkQuery:
-    """Return the Spark query for `candidates`. Raises StoreUnavailable, SchemaTooNew, LakeUnfit."""
+def query(lake: Lake, question: ThingQuery, before: datetime, output: FoldOutput) -> SparkQuery:
+    """Return the Spark query that writes files for `candidates`, and returns their names.
+
+    Raises StoreUnavailable, SchemaTooNew, LakeUnfit.
+    """
     # Loads libraries that a service without such questions does without.
     from spark_store.lake import reader as lakes
 
@@ -98,7 +103,7 @@ def query(lake: Lake, question: ThingQuery, before: datetime) -> SparkQuery:
             kept = tables.read(FULL_SNAPSHOTS, snapshot.version).where(f"as_of = {snapshot.seq} AND {within}")
             rows = rows.unionByName(kept.selectExpr(*_columns(_STATE)))
         ordered = rows.select(*COLUMNS).repartition("entity").sortWithinPartitions("entity", "revision")
-        return ordered.mapInArrow(fold_batches(question.predicate), DDL)
+        return ordered.mapInArrow(fold_to_files(question.predicate, output), DDL)
 
     return ask
 
@@ -108,9 +113,27 @@ def _columns(text: str) -> list[str]:
     return [column.strip() for column in text.split(",")]
 
 
-def candidates(batch: Batch) -> Iterator[Candidate]:
-    """The rows of an answer."""
-    return map(Candidate._make, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+def result_files(batch: Batch) -> list[Path]:
+    """Return the files that some rows of the query's result name. Raises TooManyRows."""
+    if not all(batch.column("is_complete").to_pylist()):
+        raise TooManyRows("found more things than may be written on the disk; narrow the search")
+    return [Path(name) for name in batch.column("file").to_pylist()]
+
+
+def candidates(file: Path) -> Iterator[list[Candidate]]:
+    """Yield the things of a file in parts of bounded size. Its name is removed first.
+
+    Raises StoreUnavailable.
+    """
+    import pyarrow as pa
+
+    try:
+        with file.open("rb") as content:
+            file.unlink()
+            for batch in pa.ipc.open_stream(content):
+                yield [Candidate(*row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+    except OSError as error:
+        raise translate_system_error(file, error, "search results cannot be read") from error
 
 
 def with_guards(journal_reader: JournalReader, found: Sequence[Candidate]) -> list[CandidateAccess]:

@@ -1,7 +1,8 @@
 """Folds past things in Spark's workers, for `spark_store.queries.as_of`.
 
-Input rows come by thing and revision: known states (`KNOWN`), and events. Output is one row for each thing that exists after
-its last row, unless the predicate cannot match for anyone. Most events set a value, often at the same places: then only the
+Input rows come by thing and revision: known states (`KNOWN`), and events. The result has one row for each thing that exists
+after its last row, unless the predicate cannot match for anyone. Each worker writes its part into a file, since results that
+Spark returns wait in the memory of its Java process. Most events set a value, often at the same places: then only the
 last value of each place is parsed, so keys may have another order than in the journal. All other events use
 `spark_store.history.replay`.
 """
@@ -9,6 +10,8 @@ last value of each place is parsed, so keys may have another order than in the j
 from __future__ import annotations
 
 import itertools
+import os
+import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -42,13 +45,18 @@ COLUMNS = ("entity", "revision", "action", "path", "value", "headers", "at", "po
 """
 
 OUT = ("entity", "revision", "created", "modified", "state", "matches")
-DDL = "entity STRING, revision BIGINT, created BIGINT, modified BIGINT, state STRING, matches BOOLEAN"
-"""The output columns.
+"""The columns of the files.
 
 `matches`: whether the predicate matches for a subject that may read the whole thing.
 """
 
+DDL = "file STRING, is_complete BOOLEAN"
+"""The output columns: the path of a file, and whether it has all things of the worker."""
+
 _BATCH: Final = 2_000
+_BATCH_CHARACTERS: Final = 4 << 20
+"""How many things, or characters of their states, are written and read at once."""
+_STATE: Final = OUT.index("state")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SETS = frozenset({"created", "modified"})
 _revision_of = attrgetter("revision")
@@ -79,13 +87,42 @@ class StateRow(NamedTuple):
     state: Any = None
 
 
-def fold_batches(predicate: Predicate | None) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the folded things of a worker's batches."""
-    return partial(_recall, predicate)
+class FoldOutput(NamedTuple):
+    """The folder for the files of all workers, and the most bytes of one file."""
+
+    folder: str
+    max_bytes: int
 
 
-def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def fold_to_files(
+    predicate: Predicate | None, output: FoldOutput
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that folds a worker's batches into a file, and yields a row about it (`DDL`)."""
+    return partial(_write_file, predicate, output)
+
+
+def _write_file(
+    predicate: Predicate | None, output: FoldOutput, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     # The service imports this module, and needs Arrow only for queries.
+    import pyarrow as pa
+
+    folded = fold_batches(predicate, batches)
+    first = next(folded, None)
+    if first is None:
+        return
+    path, is_complete = os.path.join(output.folder, uuid.uuid4().hex), True
+    compressed = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, first.schema, options=compressed) as stream:
+        for batch in itertools.chain([first], folded):
+            # The remaining rows are read all the same: Spark would end a worker that leaves some.
+            if is_complete := file.tell() <= output.max_bytes:
+                stream.write_batch(batch)
+    yield pa.RecordBatch.from_pydict({"file": [path], "is_complete": [is_complete]})
+
+
+def fold_batches(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the folded things of some batches (`OUT`)."""
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
@@ -94,10 +131,22 @@ def _recall(predicate: Predicate | None, batches: Iterator[pa.RecordBatch]) -> I
     things = (was(list(map(FoldRow._make, group))) for _, group in itertools.groupby(rows, key=itemgetter(0)))
     look = None if predicate is None else _Looking(predicate)
     found = (row for thing in things if thing is not None and (row := _match_row(look, thing)) is not None)
-    while some := list(itertools.islice(found, _BATCH)):
+    for some in _slices(found):
         columns = zip(*some, strict=True)
         arrays = [pa.array(values, type) for values, type in zip(columns, types.values(), strict=True)]
         yield pa.RecordBatch.from_arrays(arrays, list(types))
+
+
+def _slices(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    held, characters = list[tuple[Any, ...]](), 0
+    for row in rows:
+        held.append(row)
+        characters += len(row[_STATE])
+        if len(held) >= _BATCH or characters >= _BATCH_CHARACTERS:
+            yield held
+            held, characters = [], 0
+    if held:
+        yield held
 
 
 def weaken(predicate: Predicate) -> Predicate | None:

@@ -22,14 +22,24 @@ from spark_store.journal import erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
-from spark_store.lake.tables import FULL_SNAPSHOTS
+from spark_store.lake.tables import FULL_SNAPSHOTS, SNAPSHOTS
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
-from spark_store.queries.as_of import Candidate, candidates, matching, query, visible_parts, with_guards
-from spark_store.queries.spark_query import QueryLimits, SparkQueries
+from spark_store.queries.as_of import (
+    Candidate,
+    candidates,
+    matching,
+    query,
+    result_files,
+    visible_parts,
+    with_guards,
+)
+from spark_store.queries.as_of_fold import FoldOutput
+from spark_store.queries.spark_query import QueryLimits, SparkQueries, SparkQuery
+from spark_store.queries.spool import SpoolLimits
 from spark_store.records import Change, Snapshot, StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.order import key_of, sort_key
@@ -40,7 +50,7 @@ from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, command, searching, source
 from tests.support.journal_entries import timestamp
 from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
-from tests.support.lake.pipeline_tables import write_all_tables, write_full_snapshot
+from tests.support.lake.pipeline_tables import add_events, add_states, write_all_tables, write_full_snapshot
 from tests.support.random_histories import RandomChange, lived
 from tests.support.wait import wait_until
 
@@ -169,10 +179,19 @@ class Replays:
 
 
 def asked(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Candidate]:
-    wide = SparkQueries(data_folder.lake, lambda: address)
-    before = datetime.fromisoformat(moment)
-    with wide.run(query(data_folder.lake, question, before), QueryLimits(WITHIN)) as answer:
-        return [it for batch in answer for it in candidates(batch)]
+    return answer_of(data_folder, address, made(data_folder, question, moment))
+
+
+def made(data_folder: DataFolder, question: ThingQuery, moment: str) -> SparkQuery:
+    data_folder.lake.results.mkdir(parents=True, exist_ok=True)
+    output = FoldOutput(str(data_folder.lake.results), SpoolLimits().bytes)
+    return query(data_folder.lake, question, datetime.fromisoformat(moment), output)
+
+
+def answer_of(data_folder: DataFolder, address: str, ask: SparkQuery) -> list[Candidate]:
+    with SparkQueries(data_folder.lake, lambda: address).run(ask, QueryLimits(WITHIN)) as answer:
+        files = [file for batch in answer for file in result_files(batch)]
+    return [it for file in files for part in candidates(file) for it in part]
 
 
 def found(data_folder: DataFolder, address: str, question: ThingQuery, moment: str) -> list[Thing]:
@@ -230,7 +249,7 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         if past.before(timestamp(120)).get(entity) != past.before(timestamp(100)).get(entity)
     }
     assert 0 < len(changed) < len(past.before(timestamp(120)))
-    ask = query(data_folder.lake, whole, datetime.fromisoformat(timestamp(120)))
+    ask = made(data_folder, whole, timestamp(120))
     # What is before the border of each thing is not known any more, what is after it all the same.
     assert forget(target, RetentionRules(RetentionRule(revisions=2)), NOW) > 100
     for moment, question in ((timestamp(250), whole), (timestamp(299), others[1])):
@@ -239,9 +258,27 @@ def test_a_past_state_query_equals_a_replay_of_every_thing(
         assert found(data_folder, address, question, moment) == expected, (moment, question)
         assert expected
     # A query that was made before reads what was there then.
-    with SparkQueries(data_folder.lake, lambda: address).run(ask, QueryLimits(WITHIN)) as answer:
-        pinned = sorted((it.entity, it.revision) for batch in answer for it in candidates(batch))
+    pinned = sorted((it.entity, it.revision) for it in answer_of(data_folder, address, ask))
     assert pinned == sorted((str(entity), state.revision) for entity, state in past.before(timestamp(120)).items())
+
+
+@pytest.mark.slow(reason="a query over Spark Connect, the first of a session")
+def test_a_result_may_be_larger_than_what_the_pipeline_returns_from_its_memory(
+    spark: SparkSession, data_folder: DataFolder, address: str
+) -> None:
+    """Spark refuses results of more than 32 MiB in these tests."""
+    state = msgspec.json.encode({"policyId": "acme.site:open", "attributes": {"text": "x" * (64 << 10)}}).decode()
+    row = {
+        "entity_type": "thing", "namespace": "acme.lab", "revision": 1, "action": "created", "path": "/", "headers": "{}",
+        "value": state, "ts": datetime.fromisoformat(timestamp(1)),
+    }  # fmt: skip
+    names = [f"acme.lab:thing-{number:03}" for number in range(600)]
+    add_events(data_folder.folder, [{**row, "entity": name, "seq": seq} for seq, name in enumerate(names, 1)], 600)
+    for table in (SNAPSHOTS, FULL_SNAPSHOTS):
+        add_states(data_folder.folder, table, [])
+    answer = asked(data_folder, address, questions()[0], timestamp(2))
+    assert sorted(it.entity for it in answer) == names
+    assert {it.state for it in answer} == {state}
 
 
 @pytest.mark.soak(shard="lake")

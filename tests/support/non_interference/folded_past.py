@@ -16,7 +16,7 @@ from mappings.timestamps import utc_text
 from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
-from spark_store.queries.as_of_fold import COLUMNS, FoldRow, fold_batches
+from spark_store.queries.as_of_fold import COLUMNS, FoldOutput, FoldRow, fold_to_files
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries
 from spark_store.rql.query import ThingQuery
 from tests.support.in_process.service import ConnectionHarness
@@ -30,6 +30,7 @@ class FoldQuery(NamedTuple):
 
     question: ThingQuery
     before: datetime
+    output: FoldOutput
 
 
 class FoldedQueries(SparkQueries):
@@ -47,7 +48,7 @@ class FoldedQueries(SparkQueries):
         things = [it for it in _things(self._journal) if not names or it.namespace in names]
         rows = [row for it in things for row in _rows(self._journal, it, utc_text(asked.before))]
         batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], schema=_INPUT)
-        return FoldAnswer(fold_batches(asked.question.predicate)(iter([batch])))
+        return FoldAnswer(fold_to_files(asked.question.predicate, asked.output)(iter([batch])))
 
 
 class FoldAnswer:
@@ -86,7 +87,7 @@ def _rows(journal: Journal, entity: EntityId, before: str) -> list[FoldRow]:
 
 def fold_past_searches(patch: pytest.MonkeyPatch) -> None:
     """Have searches of the past ask `FoldedQueries`."""
-    patch.setattr(as_of_feed, "query", lambda _lake, question, before: FoldQuery(question, before))
+    patch.setattr(as_of_feed, "query", lambda _lake, *asked: FoldQuery(*asked))
 
 
 def open_past_searches(harness: ConnectionHarness, now: Callable[[], datetime]) -> as_of_feed.AsOfSearches:

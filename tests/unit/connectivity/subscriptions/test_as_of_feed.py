@@ -22,7 +22,7 @@ from spark_store.journal.journal import Journal
 from spark_store.lake.tables import Lake
 from spark_store.lake.watermark import Watermark, publish_watermark
 from spark_store.queries.as_of import Candidate, CandidateAccess
-from spark_store.queries.as_of_fold import OUT
+from spark_store.queries.as_of_fold import OUT, FoldOutput
 from spark_store.queries.spark_query import Cancellation, QueryLimits, SparkQueries, SparkQuery
 from spark_store.queries.spool import SpoolLimits
 from spark_store.records import StateGuard
@@ -41,12 +41,13 @@ GUEST = {
 
 
 class CannedQueries(SparkQueries):
-    """Answers every query with the same rows, in batches of two, once it is allowed or the query is stopped."""
+    """Answers every query with the same rows, in files of two, once it is allowed or the query is stopped."""
 
     def __init__(self, lake: Lake) -> None:
         super().__init__(lake, lambda: "")
         self.rows: list[dict[str, Any]] = []
         self.error: StoreError | None = None
+        self.is_complete = True
         self.requests, self.held, self.allowed = 0, False, threading.Semaphore(0)
         self.running, self.stopped, self.closed = threading.Event(), threading.Event(), threading.Event()
 
@@ -60,12 +61,14 @@ class CannedQueries(SparkQueries):
     ) -> Iterator[pa.RecordBatch]:
         self.requests += 1
         assert cancellation is not None
-        return _Answer(self, cancellation)
+        # Instead of a query, the feed has its output: see `make_past`.
+        assert isinstance(query, FoldOutput)
+        return _Answer(self, cancellation, Path(query.folder))
 
 
 class _Answer:
-    def __init__(self, played: CannedQueries, cancellation: Cancellation) -> None:
-        self._played, self._cancellation = played, cancellation
+    def __init__(self, played: CannedQueries, cancellation: Cancellation, folder: Path) -> None:
+        self._played, self._cancellation, self._folder = played, cancellation, folder
         self._parts = iter([played.rows[at : at + 2] for at in range(0, len(played.rows), 2)])
 
     def __iter__(self) -> _Answer:
@@ -80,7 +83,11 @@ class _Answer:
                 raise QueryCancelled("stopped")
         if played.error is not None:
             raise played.error
-        return pa.RecordBatch.from_pylist(next(self._parts))
+        rows = pa.RecordBatch.from_pylist(next(self._parts))
+        file = self._folder / f"{len(list(self._folder.iterdir()))}"
+        with pa.ipc.new_stream(file, rows.schema) as stream:
+            stream.write_batch(rows)
+        return pa.RecordBatch.from_pydict({"file": [str(file)], "is_complete": [played.is_complete]})
 
     def close(self) -> None:
         self._played.closed.set()
@@ -122,14 +129,15 @@ class Past:
         return searcher.failure(key)["status"], searcher.failure(key)["error"]
 
     async def wait_for_open_files(self, count: int) -> None:
-        """Wait for a number of open spools, which a thread may close after the response."""
+        """Wait for a number of open spools, which a thread may close after the response. There are no other files."""
         spools = f"{self.lake.folder}/"
         await until(lambda: sum(spools in it and it.endswith(" (deleted)") for it in open_files()) == count)
+        assert not self.lake.results.exists() or list(self.lake.results.iterdir()) == []
 
 
 @pytest.fixture
 async def make_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[..., Past]]:
-    monkeypatch.setattr(module, "query", lambda *_: None)
+    monkeypatch.setattr(module, "query", lambda *arguments: arguments[-1])
     made: list[Past] = []
 
     def make(**options: Any) -> Past:
@@ -289,6 +297,23 @@ async def test_the_size_of_a_result_is_limited(make_past: Callable[..., Past]) -
         past.spark.has(name)
     assert await past.ends() == (503, "thing-search:budget.exceeded")
     await past.wait_for_open_files(0)
+
+
+async def test_a_result_that_spark_has_cut_is_refused(make_past: Callable[..., Past]) -> None:
+    past = make_past()
+    await has_thing(past.harness, "lamp-1")
+    past.spark.has("lamp-1")
+    past.spark.is_complete = False
+    assert await past.ends() == (503, "thing-search:budget.exceeded")
+    await past.wait_for_open_files(0)
+
+
+def test_results_that_a_killed_service_left_behind_are_removed_at_the_start(make_past: Callable[..., Past]) -> None:
+    past = make_past()
+    with past.searches.result_folder() as folder:
+        Path(folder, "part").touch()
+        AsOfSearches(past.harness.store, past.harness.decider.world, past.spark, lambda: CLOCK)
+        assert not Path(folder).exists()
 
 
 async def test_a_search_that_is_cancelled_or_idle_stops_spark_and_leaves_nothing(

@@ -28,6 +28,7 @@ from spark_store.queries.as_of import (
     visible_parts,
     with_guards,
 )
+from spark_store.queries.as_of_fold import FoldOutput
 from spark_store.records import Change, StateGuard
 from spark_store.rql.options import read_options
 from spark_store.rql.query import Access, Thing, ThingQuery
@@ -221,7 +222,8 @@ EVERYTHING = {
 
 def whole(lake: Lake) -> Any:
     """A query of all things after everything."""
-    return query(lake, ThingQuery(None, read_options(None).order), datetime.fromisoformat(timestamp(200)))
+    question = ThingQuery(None, read_options(None).order)
+    return query(lake, question, datetime.fromisoformat(timestamp(200)), FoldOutput("", 0))
 
 
 def looked_at(lake: Lake, ask: Any) -> dict[str, list[tuple[str, int]]]:

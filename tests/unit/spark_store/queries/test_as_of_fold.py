@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mappings.ids import EntityId, EntityType
 from mappings.json_values import encode_state, encode_value
 from mappings.model.signals import Event
+from spark_store.errors import TooManyRows
 from spark_store.history.replay import fold, is_same
-from spark_store.queries.as_of_fold import COLUMNS, KNOWN, OUT, FoldRow, fold_batches, thing_document, was, weaken
+from spark_store.queries.as_of import candidates, result_files
+from spark_store.queries.as_of_fold import (
+    COLUMNS,
+    KNOWN,
+    OUT,
+    FoldOutput,
+    FoldRow,
+    fold_batches,
+    fold_to_files,
+    thing_document,
+    was,
+    weaken,
+)
 from spark_store.records import Snapshot
 from spark_store.rql import parse
 from spark_store.rql.ast import And, Exists, Field, FieldKind, Not, Or, Predicate
@@ -147,7 +163,7 @@ def test_a_past_thing_matches_as_a_present_one(predicate: Predicate, present: li
             matching.append(thing["thingId"])
     batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], INPUT)
     (entity, *_, matches) = OUT
-    found = [row for out in fold_batches(predicate)(iter([batch])) for row in out.to_pylist()]
+    found = [row for out in fold_batches(predicate, iter([batch])) for row in out.to_pylist()]
     assert [row[entity] for row in found if row[matches]] == matching
 
 
@@ -171,7 +187,7 @@ def test_things_across_batches_are_complete_and_only_possible_matches_are_return
         rows += [event_row(event) for event, _ in past]
     table = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
     batches = [pa.RecordBatch.from_pylist(table[at : at + 7], INPUT) for at in range(0, len(table), 7)]
-    found = pa.Table.from_batches(fold_batches(None)(iter(batches))).to_pylist()
+    found = pa.Table.from_batches(fold_batches(None, iter(batches))).to_pylist()
     assert len(found) == 40
     assert tuple(found[0]) == OUT
     for number, row in enumerate(found):
@@ -181,14 +197,49 @@ def test_things_across_batches_are_complete_and_only_possible_matches_are_return
         expected = number * 100 + count - 1 if count else -1
         assert msgspec.json.decode(row["state"]) == {"attributes": {"n": expected}}
         assert row["matches"] is True
-    some = pa.Table.from_batches(fold_batches(parse("ge(attributes/n,3902)"))(iter(batches))).to_pylist()
+    some = pa.Table.from_batches(fold_batches(parse("ge(attributes/n,3902)"), iter(batches))).to_pylist()
     assert [row["entity"] for row in some] == ["acme.site:lamp-39"]
-    open_ = pa.Table.from_batches(fold_batches(parse("not(ge(attributes/n,3902))"))(iter(batches))).to_pylist()
+    open_ = pa.Table.from_batches(fold_batches(parse("not(ge(attributes/n,3902))"), iter(batches))).to_pylist()
     assert [row["entity"] for row in open_ if not row["matches"]] == ["acme.site:lamp-39"]
     assert len(open_) == 40
-    assert list(fold_batches(parse("eq(attributes/x,1)"))(iter(batches))) == []
-    timed = pa.Table.from_batches(fold_batches(read('ge(_modified,"2030-01-15T00:00:04Z")', NOW))(iter(batches)))
+    assert list(fold_batches(parse("eq(attributes/x,1)"), iter(batches))) == []
+    timed = pa.Table.from_batches(fold_batches(read('ge(_modified,"2030-01-15T00:00:04Z")', NOW), iter(batches)))
     assert timed.num_rows == 10, "a quarter of them had four events"
+
+
+def written(folder: Path, rows: Sequence[FoldRow], max_bytes: int) -> list[dict[str, Any]]:
+    batch = pa.RecordBatch.from_pylist([row._asdict() for row in rows], INPUT)
+    found = fold_to_files(None, FoldOutput(str(folder), max_bytes))(iter([batch]))
+    return [row for out in found for row in out.to_pylist()]
+
+
+def known_things(sizes: Sequence[int]) -> list[FoldRow]:
+    """Things whose states have so many characters, which no compression makes small."""
+    random = Random(7)
+    return [
+        FoldRow(f"acme:{place:04}", 1, KNOWN, None, random.randbytes(size // 2).hex(), None, 1, "acme:p", 1)
+        for place, size in enumerate(sizes)
+    ]
+
+
+def test_a_worker_writes_its_things_into_one_file_in_parts_of_bounded_size(tmp_path: Path) -> None:
+    sizes = [10] * 4_500 + [3 << 20] * 3
+    (row,) = written(tmp_path, known_things(sizes), 1 << 30)
+    assert row == {"file": str(next(tmp_path.iterdir())), "is_complete": True}
+    parts = list(candidates(Path(row["file"])))
+    assert [len(part) for part in parts] == [2_000, 2_000, 502, 1]
+    assert [len(it.state) for part in parts for it in part] == sizes
+    assert list(tmp_path.iterdir()) == []
+    assert written(tmp_path, [], 1 << 30) == []
+
+
+def test_a_worker_stops_writing_above_the_most_bytes_and_says_so(tmp_path: Path) -> None:
+    rows = known_things([5 << 20] * 4)
+    (row,) = written(tmp_path, rows, 3 << 20)
+    assert row["is_complete"] is False
+    assert Path(row["file"]).stat().st_size < 9 << 20
+    with pytest.raises(TooManyRows, match="narrow the search"):
+        result_files(pa.RecordBatch.from_pylist([row]))
 
 
 def test_a_whole_thing_has_the_fields_beside_the_document_as_events_write_them() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 
 from spark_store.errors import StoreUnavailable, TooManyRows
 from spark_store.queries.spool import Spool, SpoolLimits
-from spark_store.rql.options import order_by
+from spark_store.rql.options import order_by, read_options
 from spark_store.rql.order import key_of, sort_key, value_of
 from spark_store.rql.query import SortField
+from tests.support.open_files import open_files
 from tests.support.random_searches import orders, things
 
 BY_ID = order_by(())
@@ -34,6 +37,62 @@ def test_records_come_in_the_order_of_the_answer(found: list[Any], order: tuple[
         assert len(spool) == len(found)
     finally:
         spool.close()
+
+
+def test_numbers_and_texts_of_any_kind_are_compared_exactly() -> None:
+    values = [
+        2**63 - 1,
+        float(2**63),
+        2**53 + 1,
+        float(2**53),
+        -1.5,
+        10**400,
+        "",
+        "a\0",
+        "a",
+        "\uffff",
+        "\U00010000",
+        "\ud800",
+    ]
+    order = read_options("sort(+attributes/a)").order
+    things: list[dict[str, Any]] = [
+        {"thingId": f"acme:{place}", "attributes": {"a": value}} for place, value in enumerate(values)
+    ]
+    spool = Spool(Path("/tmp"), order, SpoolLimits())
+    for place, thing in enumerate(things):
+        spool.add(sort_key(thing, order), str(place).encode())
+    spool.sort()
+    by = key_of(order)
+    assert spool.read(0, 99) == [
+        it["thingId"].removeprefix("acme:").encode() for it in sorted(things, key=lambda it: by(sort_key(it, order)))
+    ]
+    spool.close()
+
+
+def test_the_places_of_records_are_not_kept_in_memory(tmp_path: Path) -> None:
+    places = [f"acme.site:{number * 7919 % 20_011:0120}" for number in range(20_000)]
+    tracemalloc.start()
+    spool = Spool(tmp_path, BY_ID, SpoolLimits())
+    for id in places:
+        spool.add((value_of(id + "-"),), id.encode())
+    spool.sort()
+    bytes_each = tracemalloc.get_traced_memory()[1] / len(places)
+    tracemalloc.stop()
+    assert [it.decode() for it in spool.read(0, 3)] == sorted(places)[:3]
+    assert bytes_each < 50, "a number or two of each"
+    spool.close()
+
+
+def test_a_spool_that_is_closed_during_its_sort_is_released_by_the_sort(tmp_path: Path) -> None:
+    spool = Spool(tmp_path, BY_ID, SpoolLimits())
+    for number in range(50_000):
+        spool.add((value_of(f"{number * 7919 % 50_021:0100}"),), b"x")
+    with ThreadPoolExecutor(1) as threads:
+        sorting = threads.submit(spool.sort)
+        spool.close()
+    error = sorting.exception()
+    assert error is None or "the search was cancelled" in str(error)
+    assert not [it for it in open_files() if str(tmp_path) in it]
 
 
 def test_both_the_number_and_the_bytes_have_a_bound_and_nothing_is_left_of_it(tmp_path: Path) -> None:
