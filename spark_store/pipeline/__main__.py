@@ -206,8 +206,9 @@ def _run(given: argparse.Namespace) -> int:
         forget_every=given.retention_every,
         retention=_retention(given),
     )
-    options = PipelineOptions(given.batch_rows, given.interval, given.once, maintenance_options)
     connect = None if given.once or given.no_connect else ConnectOptions()
+    answers_queries = connect is not None
+    options = PipelineOptions(given.batch_rows, given.interval, given.once, answers_queries, maintenance_options)
     with _target(given, stopping, connect=connect) as target, contextlib.ExitStack() as serving:
         put_first(target.spark)
         if connect is not None:

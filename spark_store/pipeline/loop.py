@@ -44,6 +44,7 @@ from spark_store.pipeline.fault_injection import FaultPoint
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due
 from spark_store.pipeline.tables import LakeWriter
+from spark_store.pipeline.warm_up import warm_up
 from spark_store.records import now_text
 
 
@@ -94,6 +95,8 @@ _LOOK_BATCHES = 8
 """After how many batches the tables' files are counted: that takes as long as a small batch."""
 _LOOK_SECONDS = 0.5
 """The pause between two looks for erasures and maintenance that is due."""
+_WARM_UP_SECONDS = 10.0
+"""How long after its start the pipeline warms Spark up: the first batch comes first."""
 _ERASE_AGAIN_SECONDS = 60.0
 """After how many seconds a failed erasure is retried."""
 _NO_ANSWER = "Answer from Java side is empty"
@@ -104,12 +107,13 @@ _NO_ANSWER = "Answer from Java side is empty"
 class PipelineOptions:
     """`interval`: seconds from one batch's begin to the next, 0 for at once.
 
-    `once`: end when all events are in the lake.
+    `once`: end when all events are in the lake. `answers_queries`: warm Spark up for them.
     """
 
     max_batch_rows: int = 500_000
     interval: float = 5.0
     once: bool = False
+    answers_queries: bool = False
     maintenance: MaintenancePlan = field(default_factory=MaintenancePlan)
 
 
@@ -258,10 +262,27 @@ class PipelineLoop:
         self._say("batch", seq=last, rows=batch.rows, seconds=batch.seconds)
 
     def _maintain_until(self, ended: threading.Event) -> None:
+        begun, is_warm = time.monotonic(), not self._options.answers_queries
         while not ended.wait(_LOOK_SECONDS):
             self._maintain()
+            if not is_warm and time.monotonic() - begun >= _WARM_UP_SECONDS and not self._is_behind():
+                is_warm = True
+                self._warm_up()
         if self._stopping.is_set():
             self._merge(is_end=True)
+
+    def _is_behind(self) -> bool:
+        """Whether more events wait than one batch may have."""
+        return self._newest() - self._watermark.visible > self._options.max_batch_rows
+
+    def _warm_up(self) -> None:
+        begun = time.monotonic()
+        try:
+            warm_up(self._target, self._stopping.is_set)
+        except (PySparkException, Py4JJavaError, StoreError) as error:
+            self._say("warm-up failed", reason=str(translate_error(error)))
+        else:
+            self._say("warmed up", seconds=round(time.monotonic() - begun, 3))
 
     def _maintain(self, *, is_end: bool = False) -> None:
         """Do what is due: erasures, states, maintenance. Only this thread writes anything but appends."""

@@ -28,6 +28,7 @@ from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
+from spark_store.pipeline.warm_up import warm_up
 from spark_store.queries.as_of import (
     Candidate,
     candidates,
@@ -398,6 +399,16 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataF
     finally:
         past.close()
         await service.close()
+
+
+@pytest.mark.slow(reason="two queries, the first of a session")
+def test_a_warm_up_folds_one_thing_in_a_worker_and_leaves_nothing(spark: SparkSession, data_folder: DataFolder) -> None:
+    data_folder.write(20)
+    write_all_tables(data_folder.folder)
+    target = LakeWriter.of(spark, data_folder.folder)
+    assert warm_up(target, lambda: False) == 1
+    assert warm_up(target, lambda: True) == 0
+    assert list(data_folder.lake.scratch.iterdir()) == []
 
 
 def is_known(past: Replays, entity: EntityId, state: Snapshot) -> bool:

@@ -295,6 +295,37 @@ def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.Mon
     assert moving.batches == [(1, 5)]
 
 
+@pytest.mark.parametrize(
+    ("answers_queries", "expected"), [(True, ["merge", "merge", "warm up", "merge"]), (False, ["merge"] * 3)]
+)
+def test_spark_is_warmed_up_once_for_queries_when_no_more_than_a_batch_waits(
+    answers_queries: bool, expected: list[str], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moving = Moving(target, monkeypatch, max_batch_rows=10, answers_queries=answers_queries)
+    ends, newest, done = iter([False, False, False, True]), iter([11, 10]), list[str]()
+    ended: Any = threading.Event()
+    monkeypatch.setattr(ended, "wait", lambda _: next(ends))
+    monkeypatch.setattr(loop, "_WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "warm_up", lambda *_: done.append("warm up"))
+    monkeypatch.setattr(PipelineLoop, "_newest", lambda _: next(newest))
+    monkeypatch.setattr(PipelineLoop, "_maintain", lambda _: done.append("merge"))
+    moving.loop._maintain_until(ended)
+    assert done == expected
+
+
+def test_a_failed_warm_up_is_logged_and_the_pipeline_continues(
+    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[tuple[str, dict[str, Any]]] = []
+
+    def fails(*_: Any) -> None:
+        raise StoreUnavailable("no worker")
+
+    monkeypatch.setattr(loop, "warm_up", fails)
+    PipelineLoop(target, lambda event, **it: said.append((event, it)), PipelineOptions(), threading.Event())._warm_up()
+    assert said == [("warm-up failed", {"reason": "no worker"})]
+
+
 @pytest.mark.parametrize(("is_fenced", "merges"), [(False, [(1, 5)]), (True, [])])
 def test_states_are_merged_when_a_run_is_stopped_but_not_after_an_error(
     is_fenced: bool, merges: list[tuple[int, int]], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
