@@ -41,6 +41,7 @@ from spark_store.lake.watermark import (
 )
 from spark_store.pipeline import erasure, fault_injection, retention, snapshots, table_maintenance, tables
 from spark_store.pipeline.fault_injection import FaultPoint
+from spark_store.pipeline.query_jobs import running_queries
 from spark_store.pipeline.session import put_first
 from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due
 from spark_store.pipeline.tables import LakeWriter
@@ -267,7 +268,9 @@ class PipelineLoop:
             self._maintain()
             if not is_warm and time.monotonic() - begun >= _WARM_UP_SECONDS and not self._is_behind():
                 is_warm = True
-                self._warm_up()
+                # A query does that itself.
+                if not running_queries(self._target.spark):
+                    self._warm_up()
         if self._stopping.is_set():
             self._merge(is_end=True)
 

@@ -54,12 +54,17 @@ def end_abandoned_jobs(spark: SparkSession) -> list[int]:
     }
     if not tags:
         return []
-    service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
-    running = {query.jobTag() for query in _listed(getattr(service, "MODULE$").executionManager().listExecuteHolders())}
+    running = running_queries(spark)
     abandoned = [job for job, found in tags.items() if is_abandoned(found, running)]
     for job in abandoned:
         context.cancelJob(job)
     return abandoned
+
+
+def running_queries(spark: SparkSession) -> set[str]:
+    """Return the tags of the queries that run."""
+    service = getattr(spark._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return {query.jobTag() for query in _listed(getattr(service, "MODULE$").executionManager().listExecuteHolders())}
 
 
 def is_abandoned(tags: set[str], running: set[str]) -> bool:

@@ -296,16 +296,22 @@ def test_a_failed_merge_ends_the_run(target: LakeWriter, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    ("answers_queries", "expected"), [(True, ["merge", "merge", "warm up", "merge"]), (False, ["merge"] * 3)]
+    ("answers_queries", "running", "expected"),
+    [
+        (True, set[str](), ["merge", "merge", "warm up", "merge"]),
+        (True, {"a query"}, ["merge"] * 3),
+        (False, set[str](), ["merge"] * 3),
+    ],
 )
 def test_spark_is_warmed_up_once_for_queries_when_no_more_than_a_batch_waits(
-    answers_queries: bool, expected: list[str], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+    answers_queries: bool, running: set[str], expected: list[str], target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moving = Moving(target, monkeypatch, max_batch_rows=10, answers_queries=answers_queries)
     ends, newest, done = iter([False, False, False, True]), iter([11, 10]), list[str]()
     ended: Any = threading.Event()
     monkeypatch.setattr(ended, "wait", lambda _: next(ends))
     monkeypatch.setattr(loop, "_WARM_UP_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "running_queries", lambda _: running)
     monkeypatch.setattr(loop, "warm_up", lambda *_: done.append("warm up"))
     monkeypatch.setattr(PipelineLoop, "_newest", lambda _: next(newest))
     monkeypatch.setattr(PipelineLoop, "_maintain", lambda _: done.append("merge"))
