@@ -36,6 +36,7 @@ from mappings.model.signals import HistoryQuery, Next, Outbound, Request, Subscr
 from spark_store.journal.journal import Journal
 from tests.bench import (
     as_of,
+    as_of_whole,
     binary_frames,
     cold_history,
     compaction_load,
@@ -336,6 +337,7 @@ BENCHMARKS: dict[str, Callable[..., list[Figure]]] = {
     "search-cost": search_index_cost.costs,
     "search": search.search,
     "search-as-of": as_of.first_page,
+    "search-as-of-all": as_of_whole.whole_result,
     "streamr-live": streamr.live,
     "streamr-many": streamr.many,
     "streamr-resend": streamr.resend,

@@ -110,7 +110,7 @@ def first_page(folder: Path, scale: Scale = FULL, events: int = 0) -> list[Figur
             write(journal, things, last - PART + 1, last)
             wait_for(Lake(folder), last * things + 1, process)
             time.sleep(scale.of(MOMENT_SECONDS, 1.0))
-        with _searches(folder) as past:
+        with searches(folder) as past:
             few = asyncio.run(_measured(past, f"gt({_PATH[1:]},99)", None, events))
             all = asyncio.run(_measured(past, None, f"sort(-{_PATH[1:]}),size(200)", events))
     size = sum(it.stat().st_size for it in (folder / "lake" / "full_snapshots").rglob("*.parquet"))
@@ -136,14 +136,14 @@ def _figure(name: str, found: list[float], goal: str, most: float, note: str) ->
 
 
 @contextmanager
-def _searches(folder: Path) -> Iterator[AsOfSearches]:
+def searches(folder: Path) -> Iterator[AsOfSearches]:
     lake, journal = Lake(folder), Journal.open(folder / "journal.db")
     store = Store(journal)
     world = CurrentStateLookup(store.snapshot, lambda: "2031-01-01T00:00:00.000000Z")
     queries = SparkQueries(lake, finder(lake, None, is_off=False))
-    searches = AsOfSearches(store, world, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
-    yield searches
-    searches.close()
+    past = AsOfSearches(store, world, queries, lambda: datetime(2031, 1, 1, tzinfo=UTC), PastOptions(seconds=300))
+    yield past
+    past.close()
 
 
 async def _measured(past: AsOfSearches, filter: str | None, options: str | None, events: int) -> list[float]:

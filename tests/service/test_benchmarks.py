@@ -15,7 +15,7 @@ from tests.support.brokers.rabbitmq import RabbitMQ
 
 OVER_BROKERS = ("amqp-next", "amqp-drain", "kafka-next", "kafka-drain", "three", "api")
 WITH_SPARK = ("lake-memory", "cold-first", "cold-replay", "lake-export")
-LONG_WITH_SPARK = ("lake-fill", "lake-soon", "compaction", "search-as-of")
+LONG_WITH_SPARK = ("lake-fill", "lake-soon", "compaction", "search-as-of", "search-as-of-all")
 """Their short form still takes half a minute or more: Spark starts, or batches follow each other."""
 
 
