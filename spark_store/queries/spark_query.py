@@ -32,6 +32,7 @@ from spark_store.errors import (
     ResultTooLarge,
     SparkQueryError,
     StoreError,
+    StoreUnavailable,
     TooManyRows,
 )
 from spark_store.lake.connect_address import read_address
@@ -65,6 +66,9 @@ _LOST = (
     _CLOSED,
 )
 """Texts of Spark for failures of its process, not of the query."""
+
+_REMOVED = ("DELTA_VERSION_NOT_FOUND", "FILE_NOT_EXIST")
+"""Texts of Spark for versions that an erasure has removed, and for their files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +298,7 @@ class QueryResult:
             raise (self._why or translate_error(error, self._has_begun)) from error
 
 
-def translate_error(error: Exception, has_begun: bool) -> SparkQueryError:
+def translate_error(error: Exception, has_begun: bool) -> SparkQueryError | StoreUnavailable:
     """Return the store's error for an error of pyspark or gRPC.
 
     `has_begun`: some results were returned before.
@@ -313,6 +317,11 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError:
         )
     if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST):
         return PipelineLost(f"the pipeline ended during the query: {reason}; retry when it is running")
+    if any(said in text for said in _REMOVED):
+        return StoreUnavailable(
+            f"found a version of the lake without its files: {reason}; retry if an erasure has removed them, else restore "
+            "them from a backup"
+        )
     return QueryRefused(f"Spark refuses the query: {reason}")
 
 

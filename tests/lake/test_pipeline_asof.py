@@ -17,14 +17,17 @@ from connectivity.subscriptions.as_of_feed import AsOfSearches, PastOptions
 from connectivity.twins.decider import Decider
 from mappings.ids import EntityId, EntityType
 from mappings.model.signals import Event
+from spark_store.errors import StoreUnavailable
 from spark_store.history.replay import fold
 from spark_store.journal import erasure
+from spark_store.journal.erasure import Erasure
 from spark_store.journal.journal import Journal
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import reader
 from spark_store.lake.tables import FULL_SNAPSHOTS, SNAPSHOTS
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
+from spark_store.pipeline.erasure import erase
 from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
@@ -50,7 +53,7 @@ from tests.support.dice import dice
 from tests.support.in_process.search_client import Searcher, has_thing
 from tests.support.in_process.service import ConnectionHarness, command, searching, source
 from tests.support.journal_entries import timestamp
-from tests.support.lake.pipeline_process import WITHIN, DataFolder, take_all
+from tests.support.lake.pipeline_process import WITHIN, DataFolder, lamp, take_all
 from tests.support.lake.pipeline_tables import add_events, add_states, write_all_tables, write_full_snapshot
 from tests.support.random_histories import RandomChange, lived
 from tests.support.wait import wait_until
@@ -399,6 +402,21 @@ async def test_a_search_of_the_past_is_answered_over_the_lake(data_folder: DataF
     finally:
         past.close()
         await service.close()
+
+
+@pytest.mark.slow(reason="a search, after an erasure in all tables")
+def test_a_search_whose_files_an_erasure_removes_may_be_repeated(
+    spark: SparkSession, data_folder: DataFolder, address: str
+) -> None:
+    data_folder.write(20)
+    write_all_tables(data_folder.folder)
+    ask = made(data_folder, questions()[0], "2040-01-01T00:00:00Z")
+    erased = Erasure(1, "thing", str(lamp(3)), 20, timestamp(900), "anna", timestamp(900), None)
+    erase(LakeWriter.of(spark, data_folder.folder), [erased])
+    with pytest.raises(StoreUnavailable, match="retry if an erasure has removed them"):
+        answer_of(data_folder, address, ask)
+    again = answer_of(data_folder, address, made(data_folder, questions()[0], "2040-01-01T00:00:00Z"))
+    assert sorted(it.entity for it in again) == [str(lamp(number)) for number in (0, 1, 2, 4, 5, 6)]
 
 
 @pytest.mark.slow(reason="two queries, the first of a session")

@@ -19,6 +19,7 @@ from spark_store.errors import (
     QueryTimeout,
     ResultTooLarge,
     StoreError,
+    StoreUnavailable,
 )
 from spark_store.lake.connect_address import ConnectAddress, publish_address
 from spark_store.lake.tables import Lake
@@ -57,6 +58,8 @@ def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path
         ("[INVALID_HANDLE.SESSION_NOT_FOUND] gone", True, PipelineLost),
         ("Job 7 cancelled because SparkContext was shut down", True, PipelineLost),
         ("Total size of serialized results is bigger than spark.driver.maxResultSize", True, ResultTooLarge),
+        ("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version 0.", False, StoreUnavailable),
+        ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file", True, StoreUnavailable),
         ("[PARSE_SYNTAX_ERROR] near 'selec'.\n\nJVM stacktrace:\n\tat org.apache", False, QueryRefused),
     ],
 )
