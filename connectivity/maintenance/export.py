@@ -6,9 +6,12 @@ The work is done by `spark_store.queries.export`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +117,28 @@ def _unusable(message: str) -> CommandFailed:
     return CommandFailed(message, EXIT_UNUSABLE)
 
 
+class _Hidden(MetaPathFinder):
+    """Lets imports of a package fail."""
+
+    def __init__(self, package: str) -> None:
+        self._package = package
+
+    def find_spec(self, name: str, path: object, target: object = None) -> None:  # noqa: ARG002
+        if name == self._package:
+            raise ModuleNotFoundError(name)
+
+
+@contextmanager
+def _hidden(package: str) -> Iterator[None]:
+    """Hide an installed package: Arrow loads pandas only because it is there, which takes a quarter of a second."""
+    finder = _Hidden(package)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
 class HistoryExport:
     """One export, which any thread may cancel."""
 
@@ -134,7 +159,8 @@ class HistoryExport:
         `progress` receives the number of events written so far. Raises CommandFailed.
         """
         # Arrow takes a moment to load: invalid arguments are reported before.
-        from spark_store.queries.export import Export
+        with _hidden("pandas"):
+            from spark_store.queries.export import Export
 
         self._check_known()
         export = Export(Lake(self._settings.data_dir), self._limits, self._cancellation, progress)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +96,22 @@ def test_arguments_that_mean_nothing_end_with_2(settings: Path) -> None:
 def test_a_time_limit_that_is_invalid_is_refused(settings: Path, seconds: str) -> None:
     result = run("--out", "it.parquet", "--timeout", seconds, "--settings", settings)
     assert (result.exit_code, "'--timeout'" in result.stderr) == (2, True)
+
+
+@pytest.mark.extra("lake")
+def test_an_export_does_not_load_pandas_though_arrow_would(settings: Path, tmp_path: Path) -> None:
+    Journal.open(tmp_path / "journal.db").close()
+    write_lake(tmp_path)
+    arguments = ["history", "export", "--out", str(tmp_path / "it.parquet"), "--settings", str(settings)]
+    program = f"""
+import sys
+from connectivity.cli.main import app
+app({arguments}, standalone_mode=False)
+assert "pyarrow" in sys.modules and "pandas" not in sys.modules
+import pyarrow
+pyarrow.table({{"n": [1]}}).to_pandas()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.extra("lake")
