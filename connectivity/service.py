@@ -474,7 +474,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUse(
-                f"{host}:{port} is in use; to use another port, set api.port or CONNECTIVITY_API__PORT"
+                f"another process uses {host}:{port}; choose another port with api.port or CONNECTIVITY_API__PORT"
             ) from error
         raise SettingsError(f"api.host {host}, api.port {port}: cannot listen: {error}") from error
     listening.listen(128)

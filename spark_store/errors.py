@@ -114,7 +114,7 @@ class TooManyGroups(QueryError):
         self.fault = Fault(
             413,
             "thing-search:aggregation.toolarge",
-            f"The aggregation has {found}, which is more than one may have.",
+            f"The aggregation has {found}, which exceeds its limit.",
             "Group by a path with fewer values, or narrow the filter.",
         )
 
@@ -130,7 +130,8 @@ class BudgetExceeded(StoreError):
             503,
             "thing-search:budget.exceeded",
             f"The search found no further thing within {seconds:g} s.",
-            "Narrow the search: compare a path for equality or a range, name namespaces, or let an operator index the path.",
+            "Narrow the search: compare a path for equality or a range, specify namespaces, or ask an operator to "
+            "index the path.",
         )
 
 
@@ -245,7 +246,7 @@ class HistoryUnavailable(StoreError):
             500,
             "internalerror",
             "An older part of this history cannot be read now.",
-            "Please try again later, or ask for newer revisions; the administrator finds the reason in the log.",
+            "Try again later, or request newer revisions. The log of the service has the reason.",
         )
 
 
@@ -260,28 +261,28 @@ class StoreUnavailable(StoreError):
 
 
 INSTALL_SPARK = "install it with: pip install 'broker-connectivity[spark]'"
-FULL = "the disk is full: make room, and writing continues automatically"
-DAMAGED_JOURNAL = "the file is damaged: stop the service and restore it from a backup"
+FULL = "the disk is full: free space, and the service continues automatically"
+DAMAGED_JOURNAL = "the file is damaged: stop the service, and restore the file from a backup"
 
 FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _STEP_LAKE = (
-    "stop the pipeline; restore the table's folder from a backup, or, while the journal has everything, move the folder "
-    "away: the pipeline creates it again"
+    "stop the pipeline; restore the table's folder from a backup, or, if the journal still has all events, move the "
+    "folder away, and the pipeline creates it again"
 )
 _STEP_ABSENT = "mount the folder, or restore the table's folder from a backup"
 _STEP_TOMORROW = (
-    "start the newer service, or, while the journal has everything, move the table's folder away: the pipeline "
-    "creates it again"
+    "start the newer version of the service, or, if the journal still has all events, move the table's folder away, "
+    "and the pipeline creates it again"
 )
 _OURS = re.compile(r"spark_store\.errors\.(LakeUnfit|SchemaTooNew|StoreUnavailable): (.+)")
 _FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _SYSTEM_STEPS = {
     "Too many open files": "raise the limit of open files (LimitNOFILE of the service, `ulimit -n`)",
     "Permission denied": "check the owner and permissions of the lake's folder and its files",
-    "Read-only file system": "check its mount and the system's log",
+    "Read-only file system": "check the mount options of the disk and the system's log",
     "Input/output error": "check the disk and the system's log",
-    "Cannot allocate memory": "give the machine more memory, or other programs less",
+    "Cannot allocate memory": "give the machine more memory, or stop other programs",
 }
 _SYSTEM_TEXT = re.compile(r"\b(?:" + "|".join(_SYSTEM_STEPS) + r")\b")
 """Why the system opens no file that is there: Java says of each that it was not found."""
@@ -329,7 +330,7 @@ def translate_lake_error(path: str | Path, error: Exception) -> StoreError:
     if _DAMAGED.search(text):
         return damaged_table(said)
     if _ABSENT.search(text):
-        return StoreUnavailable(f"{path}: expected every file of the table, found none for: {shown}; {_STEP_ABSENT}")
+        return StoreUnavailable(f"{path}: a file of the table is missing: {shown}; {_STEP_ABSENT}")
     return StoreUnavailable(said)
 
 
@@ -354,13 +355,13 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
     if reason := _SYSTEM_TEXT.search(text):
         return StoreUnavailable(f"{where}{reason[0]}; {_SYSTEM_STEPS[reason[0]]} ({shown})")
     if _TOMORROW.search(text):
-        return LakeUnfit(f"a table was written by a later version; {_STEP_TOMORROW} ({shown})")
+        return LakeUnfit(f"a later version of the service wrote this table; {_STEP_TOMORROW} ({shown})")
     if conflict := _CONFLICT.search(text):
-        return LakeBusy(f"{conflict[0]}: another pipeline has written the same table meanwhile; end one of the two")
+        return LakeBusy(f"{conflict[0]}: another pipeline wrote the same table at the same time; stop one of the two")
     if _DAMAGED.search(text):
         return damaged_table(f"{where}expected a file that can be read, found: {shown}")
     if file and _ABSENT.search(text):
-        return StoreUnavailable(f"{where}expected a file of the lake, found none; {_STEP_ABSENT} ({shown})")
+        return StoreUnavailable(f"{where}a file of the lake is missing; {_STEP_ABSENT} ({shown})")
     return StoreUnavailable(f"{kind}: {shown}")
 
 
@@ -369,10 +370,10 @@ _SQLITE_STEPS = {
     "SQLITE_READONLY": "the file cannot be written: check its owner, permissions and mount",
     "SQLITE_IOERR": "input or output failed: check the disk and the system's log",
     "SQLITE_CORRUPT": DAMAGED_JOURNAL,
-    "SQLITE_NOTADB": "the file is no journal: choose another data_dir, or restore it from a backup",
+    "SQLITE_NOTADB": "the file is not a journal: choose another data_dir, or restore the file from a backup",
     "SQLITE_CANTOPEN": "the file cannot be opened: check its folder and permissions",
-    "SQLITE_BUSY": "another process holds the file's lock: end it",
-    "SQLITE_LOCKED": "another process holds the file's lock: end it",
+    "SQLITE_BUSY": "another process has locked the file: stop that process",
+    "SQLITE_LOCKED": "another process has locked the file: stop that process",
 }
 
 

@@ -130,12 +130,14 @@ class Authenticator:
             return ANONYMOUS_ADMIN
         if len(authorizations := headers.getlist("authorization")) > 1:
             # A proxy may have checked the other one.
-            return fault("api:unauthorized", "Found several 'authorization' headers, expected one bearer token.")
+            return fault(
+                "api:unauthorized", "The request has several 'authorization' headers, expected one with a bearer token."
+            )
         scheme, _, given = "".join(authorizations).partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
             return fault("api:unauthorized", "A valid bearer token is required.")
         if self._delays.is_full(address):
-            return fault("api:requests.toomany", "Too many requests with a wrong token came from your address.")
+            return fault("api:requests.toomany", "Your address has sent too many requests with a wrong token.")
         # Header bytes come as Latin-1, whatever they were meant to be.
         caller = self._keys.caller(given.strip().encode("latin-1"))
         if caller is not None:
@@ -173,7 +175,8 @@ def check_body_length(headers: Headers) -> Fault | None:
     """Return the refusal of a body with two lengths: a proxy may treat the rest as another request."""
     if "transfer-encoding" in headers and "content-length" in headers:
         return fault(
-            "api:request.invalid", "Found both 'transfer-encoding' and 'content-length', expected one of them."
+            "api:request.invalid",
+            "The request has the headers 'transfer-encoding' and 'content-length', expected only one.",
         )
     return None
 
@@ -186,8 +189,8 @@ def check_query_token(query: bytes) -> Fault | None:
         if _TOKEN_NAMES.fullmatch(name.strip()):
             return fault(
                 "api:token.misplaced",
-                f"The query has a parameter '{name[:40]}'.",
-                "Send the token as 'authorization: Bearer …'. Replace this token: it may be in logs now.",
+                f"The query has the parameter '{name[:40]}', but the service accepts tokens only in a header.",
+                "Send the token in the header 'authorization: Bearer …'. Replace this token, because logs may contain it.",
             )
     return None
 
@@ -206,8 +209,8 @@ def check_host(headers: Headers, settings: ApiSettings) -> Fault | None:
         return None
     return fault(
         "api:host.foreign",
-        f"Host: found {named[:100]!r}, expected localhost, {settings.host} or a name in api.hosts",
-        "Add the name to the setting api.hosts if it is one of this service.",
+        f"The header 'host' is {named[:100]!r}, expected localhost, {settings.host} or a name in api.hosts.",
+        "If this name belongs to the service, add it to the setting api.hosts.",
     )
 
 
@@ -228,7 +231,7 @@ def check_origin(headers: Headers, method: str) -> Fault | None:
     named = headers.get("host", "")
     origin = headers.get("origin")
     if method not in READ_METHODS and origin is not None and origin.partition("://")[2] != named:
-        return fault("api:origin.foreign", f"Origin: found {origin!r}, expected {named} or no Origin")
+        return fault("api:origin.foreign", f"The header 'origin' is {origin!r}, expected {named} or no such header.")
     return None
 
 

@@ -343,7 +343,7 @@ def _connection_test(sent: Mapping[str, Any]) -> tuple[dict[str, Any], SampleMes
     """
     document, sample = sent.get("connection"), sent.get("sample")
     if sent.keys() - {"connection", "sample"} or not isinstance(document, dict):
-        raise _unfit_connection_test("$", "another object", 'an object with "connection", and perhaps "sample"')
+        raise _unfit_connection_test("$", "another object", 'an object with "connection", and optionally "sample"')
     if sample is None:
         return document, None
     if not isinstance(sample, dict) or (unknown := sample.keys() - _SAMPLE.keys()):

@@ -29,35 +29,44 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "api:entity.notfound": ErrorCode(404, "the thing, policy or stream partition does not exist and never existed"),
     "api:forbidden": ErrorCode(403, "the role of the token lacks permission"),
     "api:host.foreign": ErrorCode(
-        403, "`Host` is no loopback name, `api.host`, name in `api.hosts` or, with a token, IP address"
+        403,
+        "the header `Host` is not a loopback name, `api.host`, a name in `api.hosts`, or (if the service requires tokens) "
+        "an IP address",
     ),
     "api:method.notallowed": ErrorCode(
         405, "the path does not support the method; `allow` lists the supported methods"
     ),
-    "api:origin.foreign": ErrorCode(403, "a change requested by a page of another origin"),
+    "api:origin.foreign": ErrorCode(403, "a web page of another origin requested a change"),
     "api:parameter.invalid": ErrorCode(400, "a query parameter is unknown or invalid"),
     "api:path.notfound": ErrorCode(404, "there is no such path"),
-    "api:request.invalid": ErrorCode(400, "the request is not valid HTTP/1.1, or has two lengths"),
-    "api:requests.toomany": ErrorCode(429, "too many requests with a wrong token from one address are pending"),
-    "api:stream.forbidden": ErrorCode(
-        403, "a token with `grants` lists a stream with a policy that no connection lists it with"
+    "api:request.invalid": ErrorCode(
+        400, "the request is not valid HTTP/1.1, or has `content-length` and `transfer-encoding`"
     ),
-    "api:subject.forbidden": ErrorCode(403, "the `grants` of the token lack a subject of the connection"),
-    "api:subjects.missing": ErrorCode(403, "a search or a check of permissions with a token without `subjects`"),
+    "api:requests.toomany": ErrorCode(429, "one address has too many pending requests with a wrong token"),
+    "api:stream.forbidden": ErrorCode(
+        403,
+        "the token has `grants`, and the document assigns a policy to a stream that no other connection assigns to it",
+    ),
+    "api:subject.forbidden": ErrorCode(403, "the `grants` of the token do not include every subject of the connection"),
+    "api:subjects.missing": ErrorCode(403, "the token has no `subjects`, which searches and permission checks need"),
     "api:store.unavailable": ErrorCode(503, "the store is unavailable"),
     "connectivity:subscription.conflict": ErrorCode(409, "several subscription IDs begin with this prefix"),
     "connectivity:subscription.notfound": ErrorCode(404, "no open subscription ID begins with this prefix"),
-    "api:token.misplaced": ErrorCode(400, "a token in the query; send it in the header `authorization`"),
+    "api:token.misplaced": ErrorCode(400, "the query has a token; send it in the header `authorization`"),
     "api:unauthorized": ErrorCode(401, "the token is missing or invalid"),
-    "connectivity:command.invalid": ErrorCode(400, "an unknown command"),
+    "connectivity:command.invalid": ErrorCode(400, "the command is unknown"),
     "connectivity:connection.configuration.invalid": ErrorCode(
-        400, "the connection document has problems, which are listed"
+        400, "the connection document has problems; the response lists them"
     ),
-    "connectivity:connection.conflict": ErrorCode(409, "the id is taken, or a file owns the connection"),
+    "connectivity:connection.conflict": ErrorCode(
+        409, "a connection with this ID exists, or a file owns the connection"
+    ),
     "connectivity:connection.failed": ErrorCode(
         504, "the connection could not be opened; it is stored, except in a dry run"
     ),
-    "connectivity:connection.history.notfound": ErrorCode(404, "there is no stored revision for this number or time"),
+    "connectivity:connection.history.notfound": ErrorCode(
+        404, "the service has no stored revision with this number, or from this time"
+    ),
     "connectivity:connection.id.invalid": ErrorCode(400, "an invalid connection ID"),
     "connectivity:connection.notfound": ErrorCode(404, "there is no such connection"),
     "connectivity:connection.unavailable": ErrorCode(
@@ -67,15 +76,17 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "connectivity:precondition.failed": ErrorCode(
         412, "the current revision does not satisfy `if-match` or `if-none-match`"
     ),
-    "connectivity:precondition.notmodified": ErrorCode(304, "`if-none-match` names the current revision"),
+    "connectivity:precondition.notmodified": ErrorCode(
+        304, "`if-none-match` contains the entity tag of the current revision"
+    ),
     "header.invalid": ErrorCode(400, "an invalid header"),
     "internalerror": ErrorCode(500, "internal error; see the service's log"),
-    "json.field.missing": ErrorCode(400, "a member of the body is missing"),
+    "json.field.missing": ErrorCode(400, "the body lacks a required member"),
     "json.fieldselector.invalid": ErrorCode(400, "`fields` is invalid"),
     "policies:id.invalid": ErrorCode(400, "an invalid policy ID"),
     "rql.expression.invalid": ErrorCode(400, "`filter` is not valid RQL, or compares an unknown property"),
     "thing-search:search.limit": ErrorCode(
-        429, "too many searches of these subjects wait, or a quota `searches` is used up"
+        429, "too many searches of these subjects are waiting, or a quota `searches` is exceeded"
     ),
     "thing-search:budget.exceeded": ErrorCode(503, "the search exceeded its time limit"),
     "thing-search:search.option.invalid": ErrorCode(400, "`option` is invalid, or has the cursor of another search"),

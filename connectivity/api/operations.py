@@ -126,7 +126,8 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
         unknown = erasure_request.keys() - {"entity", "type", "by"}
         if unknown or not all(isinstance(it, str) and len(it) <= _LONGEST_TEXT for it in (entity, kind, by)):
             raise refusal(
-                "api:body.invalid", 'expected a JSON object with the string "entity", and optionally "type" and "by"'
+                "api:body.invalid",
+                'expected a JSON object with "entity", and optionally "type" and "by", which are strings',
             )
         try:
             record = await erasures.erase(entity_of(entity, kind), caller.name if caller.is_named else by)

@@ -39,7 +39,7 @@ def router(permissions: PermissionRequests, bounds: BodyLimits) -> APIRouter:
         expect_media_type(request, JSON)
         checks = await json_object(request, bounds)
         if not all(isinstance(each, dict) for each in checks.values()):
-            raise refusal("api:body.invalid", "A check is not a JSON object.")
+            raise refusal("api:body.invalid", "The body has a permission check that is not a JSON object.")
         asked = PermissionRequest(
             searching_subjects(request, subjects),
             msgspec.json.encode(checks),

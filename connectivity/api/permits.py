@@ -28,22 +28,23 @@ def permit_of(request: Request) -> Permit:
         if connection is None:
             raise refusal(
                 "api:subject.forbidden",
-                f"The stored connection is invalid, so the token '{caller.name}' may not use it: its subjects are unknown.",
-                "expected a token without 'grants'",
+                "The stored connection is invalid, so the service cannot compare its subjects with the grants of "
+                f"'{caller.name}'.",
+                "Use a token without 'grants'.",
             )
         for path, subject in subjects_of(connection):
             if not caller.may_grant(subject):
                 raise refusal(
                     "api:subject.forbidden",
-                    f"{path}: found {show(subject)}, which the token '{caller.name}' may not grant.",
+                    f"{path}: found {show(subject)}, which the 'grants' of the token '{caller.name}' do not include.",
                     expected,
                 )
         for path, stream, policy in streams_of(connection):
             if not any((it.stream, it.policy_id) == (stream, policy) for other in known for it in streams_of(other)):
                 raise refusal(
                     "api:stream.forbidden",
-                    f"{path}: found the policy {show(policy)}, which the token '{caller.name}' may not choose for a stream.",
-                    "expected a stream with the policy that another connection lists it with",
+                    f"{path}: found the policy {show(policy)}, which the token '{caller.name}' may not assign to a stream.",
+                    "expected the policy that another connection assigns to this stream",
                 )
 
     return permit

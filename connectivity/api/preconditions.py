@@ -43,9 +43,9 @@ def precondition_of(headers: Headers) -> Judge:
             return
         tag = f'"rev:{revision}"'
         if if_match is not None and not if_match.match_strongly(tag):
-            raise _failed("no tag of 'if-match' is the current one", tag)
+            raise _failed("'if-match' does not contain the current entity tag", tag)
         if if_none_match is not None and if_none_match.match_weakly(tag):
-            raise _failed("a tag of 'if-none-match' is the current one", tag)
+            raise _failed("'if-none-match' contains the current entity tag", tag)
 
     return judge
 
@@ -54,7 +54,7 @@ def check_retrieve(headers: Headers, definition: Definition) -> None:
     """Raises OperationRefused if the client has this revision already, or wants another."""
     if_match, if_none_match = _tags(headers, "if-match"), _tags(headers, "if-none-match")
     if if_match is not None and not if_match.match_strongly(definition.tag):
-        raise _failed("no tag of 'if-match' is the current one", definition.tag)
+        raise _failed("'if-match' does not contain the current entity tag", definition.tag)
     if if_none_match is not None and if_none_match.match_weakly(definition.tag):
         raise PreconditionFailed(
             "connectivity:precondition.notmodified", "The connection has not changed.", definition.tag
@@ -71,7 +71,7 @@ def parse_revision_selector(revision: int | None, time: str | None) -> RevisionS
     if time is None:
         return RevisionSelector(revision=revision)
     if revision is not None:
-        raise refusal("header.invalid", f"found both '{AT_REVISION}' and '{AT_TIME}', expected one of them.")
+        raise refusal("header.invalid", f"The request has both '{AT_REVISION}' and '{AT_TIME}', expected only one.")
     nanoseconds = parse_instant(time)
     if nanoseconds is None:
         raise refusal(
@@ -91,11 +91,9 @@ def _tags(headers: Headers, name: str) -> Tags | None:
         return None
     tags = parse_tags(", ".join(texts))
     if tags is None:
-        raise refusal("header.invalid", f"'{name}' names no entity tags.", 'Write them like "rev:3", or *.')
+        raise refusal("header.invalid", f"The header '{name}' contains no entity tag.", 'Write "rev:3", or *.')
     return tags
 
 
 def _failed(why: str, present: str) -> PreconditionFailed:
-    return PreconditionFailed(
-        "connectivity:precondition.failed", f"The connection has another revision: {why}.", present
-    )
+    return PreconditionFailed("connectivity:precondition.failed", f"The precondition is not met: {why}.", present)

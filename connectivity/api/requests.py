@@ -31,7 +31,7 @@ def expect_media_type(request: Request, *expected: str) -> str:
         # A page in a browser on this machine can send plain text without being asked, JSON it cannot.
         raise refusal(
             "api:contenttype.unsupported",
-            f"The content-type '{found[:100]}' is not supported here.",
+            f"The content-type '{found[:100]}' is not supported at this path.",
             f"expected content-type {' or '.join(expected)}",
         )
     return found

@@ -287,7 +287,7 @@ def _error() -> dict[str, Any]:
         "required": ["status", "error", "message"],
         "properties": {
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
-            "error": {"type": "string", "description": "The code. Programs decide by `status`, then by this."},
+            "error": {"type": "string", "description": "The error code. Programs decide by `status`, then by `error`."},
             "message": _TEXT,
             "description": _TEXT,
             "report": {"type": "object", "description": "Partial results of a failed connection test."},

@@ -213,7 +213,7 @@ def searching_subjects(request: Request, wanted: list[str]) -> tuple[str, ...]:
         raise refusal(
             "api:subjects.missing",
             f"Your token has no subjects to search with.{hint}",
-            "expected 'subjects' at the token in api.tokens",
+            "expected 'subjects' in the token's entry in api.tokens",
         )
     return caller.subjects
 

@@ -82,7 +82,7 @@ def select_document(wanted: Mapping[str, DesiredDocument], name: str | None) -> 
         return next(iter(wanted.values())).document
     if name is None or name not in wanted:
         found = ", ".join(wanted) or "none"
-        print_error(f"found the connections {found}; expected one, or --id with one of them")
+        print_error(f"found the connections {found}, expected one; choose it with --id")
         raise typer.Exit(2)
     return wanted[name].document
 
@@ -100,7 +100,7 @@ def read_sample(file: Path | None) -> bytes | None:
         with file.open("rb") as opened:
             return opened.read(MAX_SAMPLE + 1)
     except OSError as error:
-        print_error(f"{file}: expected a readable file: {error.strerror}; fix --sample")
+        print_error(f"{file}: expected a readable file, found: {error.strerror}; fix --sample")
         raise typer.Exit(2) from None
 
 
@@ -121,7 +121,9 @@ def connection_test_of(
     if sample is None:
         return {"connection": document}
     if len(sample) > MAX_SAMPLE:
-        print_error(f"found a larger sample, expected at most {MAX_SAMPLE} bytes; shorten it")
+        print_error(
+            f"--sample: found more than {MAX_SAMPLE} bytes, expected at most {MAX_SAMPLE}; use a smaller sample"
+        )
         raise typer.Exit(2)
     message: dict[str, Any] = {"headers": dict(map(_header, headers)), "source": source}
     try:

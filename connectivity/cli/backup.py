@@ -45,4 +45,6 @@ def backup(
             }
         )
     if (key := made["key_left_out"]) is not None:
-        print_error(f"{key} is not copied: stored secrets cannot be decrypted without it; keep a separate copy")
+        print_error(
+            f"the backup does not contain {key}, which is needed to decrypt stored secrets; keep a separate copy of it"
+        )

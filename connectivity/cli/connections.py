@@ -226,7 +226,7 @@ def apply(
         if as_json:
             print_json(_plan(steps, outcomes))
     if is_refused:
-        print_error("nothing was changed: change the connections owned by a file in that file")
+        print_error("nothing was changed, because a file owns some of these connections; edit that file to change them")
     if is_refused or any(outcomes.values()):
         raise typer.Exit(1)
     if plan and doing:

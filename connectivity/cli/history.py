@@ -156,7 +156,7 @@ def erase(
     the settings, by the service that uses it if one runs.
     """
     if not yes:
-        print_error(f"{type} {entity}: its whole history would be erased permanently; add --yes to confirm")
+        print_error(f"{type} {entity}: this command erases the whole history permanently; add --yes to confirm")
         raise typer.Exit(2)
     from connectivity.maintenance import erasure
 
@@ -200,7 +200,7 @@ def _erase_in_folder(way: ConnectionOptions, entity: EntityId, *, as_json: bool)
         print_error(str(error))
         raise typer.Exit(1) from None
     except RequestFailed as error:
-        print_error(f"a service uses the data folder: {error}")
+        print_error(f"a running service uses the data folder and returned an error: {error}")
         raise typer.Exit(error.exit_code) from None
     _print_record(record, as_json=as_json)
     # It is done, whether this can be read or not.

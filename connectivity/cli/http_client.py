@@ -135,15 +135,15 @@ def read_token(file: Path) -> str:
     try:
         text = file.read_bytes()[:_CHUNK].decode().strip()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise BadAddress(f"{file}: expected a file with the token: {reason}; fix --token-file") from None
+        reason = error.strerror if isinstance(error, OSError) else "content that is not UTF-8"
+        raise BadAddress(f"{file}: expected a file with a token, found: {reason}; fix --token-file") from None
     return check_token(text, str(file))
 
 
 def check_token(text: str, origin: str) -> str:
     """The token, if a header can carry it; nothing else may show it. Raises BadAddress."""
     if not _TOKEN.fullmatch(text):
-        raise BadAddress(f"{origin}: expected a token of visible ASCII characters without spaces; fix it there")
+        raise BadAddress(f"{origin}: expected a token of visible ASCII characters without spaces; fix the token there")
     return text
 
 
@@ -178,7 +178,9 @@ class ServiceClient:
 
     def unexpected_response(self) -> ServiceUnreachable:
         """Return the error for a response of unexpected shape."""
-        return ServiceUnreachable(f"{self.address.display_url}: unexpected response, not from this service; fix --url")
+        return ServiceUnreachable(
+            f"{self.address.display_url}: found a response that does not come from this service; fix --url"
+        )
 
     def ask(
         self,
@@ -289,19 +291,19 @@ def _translate_errors(place: ServiceAddress) -> Iterator[None]:
     except ssl.SSLCertVerificationError as error:
         reason = error.verify_message
         raise ServiceUnreachable(
-            f"{place.display_url}: its certificate is not trusted: {reason}; add its CA with SSL_CERT_FILE"
+            f"{place.display_url}: the server's certificate is not trusted: {reason}; name the CA's file in SSL_CERT_FILE"
         ) from None
     except ssl.SSLError:
         raise ServiceUnreachable(f"{place.display_url}: the server does not use TLS; try http:// in --url") from None
     except _TooLarge:
         raise ServiceUnreachable(
-            f"{place.display_url}: found a response of more than {MAX_RESPONSE_BYTES} bytes; ask for less"
+            f"{place.display_url}: found a response of more than {MAX_RESPONSE_BYTES} bytes; request fewer results"
         ) from None
     except (http.client.HTTPException, ValueError, EOFError):
         raise ServiceUnreachable(f"{place.display_url}: the response is not HTTP, or incomplete; fix --url") from None
     except OSError as error:
         raise ServiceUnreachable(
-            f"{place.display_url}: cannot be reached: {error.strerror or error}; fix --url"
+            f"{place.display_url}: the service cannot be reached: {error.strerror or error}; fix --url"
         ) from None
 
 
@@ -318,7 +320,7 @@ def _parse_response(place: ServiceAddress, status: int, headers: Mapping[str, st
         raise NotAllowed(f"{place.display_url}: {_not_allowed(status, message)}")
     if not isinstance(code, str) or not isinstance(message, str):
         raise ServiceUnreachable(
-            f"{place.display_url}: status {status} with an error that is not from this service; fix --url"
+            f"{place.display_url}: status {status} with an error that does not come from this service; fix --url"
         )
     description = fault.get("description")
     # For an invalid document, the first problem is in the description.

@@ -31,7 +31,7 @@ def list_(
     """List the open subscriptions: connection, entity, demand, elements sent."""
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
-        print_error(f"{len(found)} of {total} are listed; --limit accepts at most {_MOST}")
+        print_error(f"only {len(found)} of {total} subscriptions are shown; --limit accepts at most {_MOST}")
     if as_json:
         print_json(found)
     elif rows := tables.align_columns(found):

@@ -118,7 +118,7 @@ def loaded_settings(file: Path | None) -> Settings:
 
 
 def _print_settings_error(error: SettingsError) -> None:
-    print_error(f"{error}\nfix these settings; `connectivity schema settings` prints what they may be")
+    print_error(f"{error}\nfix these settings; `connectivity schema settings` prints the allowed values")
 
 
 def load_files(paths: Sequence[Path], *, for_remote_service: bool = False) -> LoadedFolder:

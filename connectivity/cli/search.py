@@ -68,7 +68,7 @@ def search(
         return
     found, is_all = _collect(_pages(service, {**asked, "fields": fields}, order, limit), limit)
     if not is_all:
-        print_error(f"{len(found)} things are listed, and there are more; raise --limit to see them")
+        print_error(f"{len(found)} things are shown, and more exist; raise --limit to see more")
     if as_json:
         print_json(found)
     elif rows := tables.align_columns([tables.leaves(thing) for thing in found] if fields else found):

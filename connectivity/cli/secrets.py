@@ -50,7 +50,7 @@ def rotate(settings: SettingsFile = None, as_json: AsJson = False) -> None:
     try:
         done = keyring.rotate_offline(loaded, user())
     except DataFolderLocked as error:
-        print_error(f"{error}; stop it before you encrypt its secrets again")
+        print_error(f"{error}; stop that process, then repeat the command")
         raise typer.Exit(error.exit_code) from None
     except SettingsError as error:
         print_error(str(error))

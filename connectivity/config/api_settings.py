@@ -84,7 +84,7 @@ class ApiToken(BaseModel):
     @model_validator(mode="after")
     def _check_grants(self) -> ApiToken:
         if self.grants is not None and self.role is not TokenRole.WRITE:
-            raise ValueError(f"no grants for a token with the role {self.role.value}, or the role write")
+            raise ValueError(f"grants only with the role write; this token has the role {self.role.value}")
         return self
 
 
@@ -93,7 +93,7 @@ def check_distinct_tokens(tokens: tuple[ApiToken, ...]) -> tuple[ApiToken, ...]:
     if len({it.name for it in tokens}) < len(tokens) or len({it.token.get_secret_value() for it in tokens}) < len(
         tokens
     ):
-        raise ValueError("each name and each token once")
+        raise ValueError("every token with its own name and its own value")
     return tokens
 
 
@@ -156,7 +156,9 @@ class ApiSettings(Section):
         if is_loopback(self.host):
             return self
         if not self.needs_token:
-            raise ValueError("api.token or api.tokens, since api.host is not loopback")
+            raise ValueError("api.token or api.tokens, because api.host is not a loopback address")
         if self.token and 0 < len(self.token) < SHORTEST_TOKEN:
-            raise ValueError(f"api.token of at least {SHORTEST_TOKEN} characters, since api.host is not loopback")
+            raise ValueError(
+                f"api.token of at least {SHORTEST_TOKEN} characters, because api.host is not a loopback address"
+            )
         return self

@@ -89,7 +89,7 @@ def _load(load: Callable[[str], Any], text: str) -> ParsedDocument:
     if problems := find_surrogates(document):
         return ParsedDocument(None, problems)
     problems = [
-        Problem(json_path(*path), f"the name {show(path[-1])} more than once", "each name once in an object")
+        Problem(json_path(*path), f"the name {show(path[-1])} several times in one object", "each name once per object")
         for path in _repeated_names(document, ())
     ]
     return ParsedDocument(document, problems)
@@ -168,14 +168,14 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> float:
-    raise _ParseError(f"the number {name}", "a number that JSON supports")
+    raise _ParseError(f"the number {name}", "a finite number, as JSON requires")
 
 
 def _parse_finite_float(text: str) -> float:
     """Refuse numbers that Python reads as infinity: they cannot be written as JSON."""
     found = float(text)
     if math.isinf(found):
-        raise _ParseError("a number too large", "JSON with numbers below 1e308")
+        raise _ParseError("a number that is too large", "JSON with numbers below 1e308")
     return found
 
 
@@ -189,7 +189,7 @@ def _load_json(text: str) -> Any:
     except _ParseError:
         raise
     except (ValueError, RecursionError):
-        raise _ParseError("a number too long or a value nested too deep", "JSON") from None
+        raise _ParseError("a number that is too long, or a value that is nested too deep", "JSON") from None
 
 
 _MERGE = "tag:yaml.org,2002:merge"
@@ -223,7 +223,7 @@ class _Constructor(SafeConstructor):
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         """Bound the length: Python does so for decimal digits only, and cannot print longer ones."""
         if len(node.value) > MAX_DIGITS:
-            raise ValueError("a number too long")
+            raise ValueError("a number that is too long")
         return super().construct_yaml_int(node)
 
     def _find_duplicates(self, node: yaml.MappingNode) -> list[Hashable]:
@@ -307,7 +307,7 @@ def _load_yaml(text: str) -> Any:
         raise
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
         # Raised by the loader's conversions for an explicit tag or date that does not match its text.
-        raise _ParseError("a value that does not fit its type, or one nested too deep", "YAML") from None
+        raise _ParseError("a value that does not fit its type, or a value that is nested too deep", "YAML") from None
 
 
 _LOADERS: dict[str, Callable[[str], Any]] = {".json": _load_json, ".yaml": _load_yaml, ".yml": _load_yaml}

@@ -43,9 +43,9 @@ class QuotaRule(BaseModel):
     def _check_kind(cls, value: Any) -> Any:
         if isinstance(value, dict):
             if bool(value.get("namespaces")) is bool(value.get("subjects")):
-                raise ValueError("either namespaces or subjects")
+                raise ValueError("namespaces or subjects, but not both")
             if not set(value) - {"namespaces", "subjects"}:
                 raise ValueError("at least one quota, such as things")
             if value.get("subjects") and value.get("bytes"):
-                raise ValueError("bytes of namespaces only; for subjects bytes_per_day")
+                raise ValueError("bytes only together with namespaces; use bytes_per_day for subjects")
         return value

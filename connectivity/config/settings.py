@@ -240,7 +240,7 @@ class ReconnectSettings(Section):
     @model_validator(mode="after")
     def _in_order(self) -> ReconnectSettings:
         if not timedelta(0) < self.min <= self.max:
-            raise ValueError("a min above 0 and a max not below it")
+            raise ValueError("min above 0, and max not below min")
         return self
 
 

@@ -117,7 +117,7 @@ class Lifecycle:
         """
         following = TABLE[self.state].get(happened)
         if following is None:
-            raise ValueError(f"{happened.value} in state {self.state.value}")
+            raise ValueError(f"found the event {happened.value} in state {self.state.value}, which does not accept it")
         if happened is LifecycleEvent.CONNECTED:
             self.error = None
         elif happened is LifecycleEvent.LOST:

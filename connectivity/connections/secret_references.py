@@ -50,17 +50,17 @@ class ReferenceRules:
     def variable_refusal(self, name: str) -> tuple[str, str] | None:
         """Return why this variable must not be read, and what was expected; None if it may."""
         if name.upper().startswith(_OWN_VARIABLES):
-            return "which belongs to the service", "a variable that is not a setting of the service"
+            return "a variable that belongs to the service", "a variable that is not a setting of the service"
         if self.variables is not None and not any(fnmatchcase(name, pattern) for pattern in self.variables):
-            return "which matches no pattern of secrets.variables", "a variable that secrets.variables allows"
+            return "a variable that matches no pattern in secrets.variables", "a variable that secrets.variables allows"
         return None
 
     def file_refusal(self, path: Path) -> str | None:
         """Return why a file at this path, which has no links, must not be read, whether it exists or not."""
         if self.folders is not None and not any(path.is_relative_to(os.path.realpath(it)) for it in self.folders):
-            return "which is not in a folder of secrets.folders"
+            return "a file outside the folders in secrets.folders"
         if any(path.is_relative_to(place) for place in _SYSTEM_FOLDERS):
-            return "which is in a system folder"
+            return "a file in a system folder"
         return None
 
 
@@ -156,8 +156,8 @@ class _Reader:
         try:
             if self._left < 0:
                 raise MissingSecret(
-                    f"{match[0][:100]}, after references to more than {MAX_CHARACTERS} characters in total",
-                    f"references to at most {MAX_CHARACTERS} characters in total",
+                    f"{match[0][:100]}, and all references before it have more than {MAX_CHARACTERS} characters in total",
+                    f"at most {MAX_CHARACTERS} characters from all references of a document",
                 )
             value = self._variable(match["name"]) if match["kind"] == "env" else self._file(match["name"])
             self._left -= len(value)
@@ -172,9 +172,13 @@ class _Reader:
         if (refusal := self._rules.variable_refusal(name)) is not None:
             raise MissingSecret(f"${{env:{name}}}, {refusal[0]}", refusal[1])
         if name not in self._environ:
-            raise MissingSecret(f"${{env:{name}}}, which is not set", "the name of an environment variable that is set")
+            raise MissingSecret(
+                f"${{env:{name}}}, a variable that is not set", "the name of an environment variable that is set"
+            )
         if not is_encodable(self._environ[name]):
-            raise MissingSecret(f"${{env:{name}}}, which is not UTF-8", "an environment variable that holds text")
+            raise MissingSecret(
+                f"${{env:{name}}}, a variable that is not UTF-8", "an environment variable that holds text"
+            )
         return self._environ[name]
 
     def _file(self, name: str) -> str:
@@ -182,13 +186,13 @@ class _Reader:
         try:
             path = Path(os.path.realpath(self._base / name))
         except ValueError:
-            raise MissingSecret(f"{reference}, which is not a valid path", expected) from None
+            raise MissingSecret(f"{reference}, an invalid path", expected) from None
         if (why := self._rules.file_refusal(path)) is not None:
-            raise MissingSecret(f"{reference}, {why}", "a file that references are allowed to read")
+            raise MissingSecret(f"{reference}, {why}", "a file that the service allows references to read")
         try:
             content = read_regular_file(path, most=MAX_FILE_BYTES, forbidden=self._rules.own)
             return content.decode().replace("\r\n", "\n").rstrip("\r\n")
         except UnreadableFile as error:
             raise MissingSecret(f"{reference}, {error}", expected) from None
         except UnicodeDecodeError:
-            raise MissingSecret(f"{reference}, which is not UTF-8", expected) from None
+            raise MissingSecret(f"{reference}, a file that is not UTF-8", expected) from None

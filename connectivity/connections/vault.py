@@ -110,11 +110,15 @@ class Vault:
             if text != MASK:
                 return text
             if stored is None or path not in kept:
-                problems.append(Problem(path, f"{MASK}, but no secret is stored", "the secret, or a reference"))
-            elif path in _SENT and _destination(document, path) != _destination(stored, path):
-                expected = (
-                    "the password itself or a reference, since its destination or the verification of that has changed"
+                problems.append(
+                    Problem(
+                        path,
+                        f"{MASK}, but the service has stored no secret here",
+                        "the secret itself, or a reference to it",
+                    )
                 )
+            elif path in _SENT and _destination(document, path) != _destination(stored, path):
+                expected = "the password itself or a reference, because its server or the TLS verification has changed"
                 problems.append(Problem(path, f"{MASK} in place of a password", expected))
             else:
                 return self._open(stored["id"], path, kept[path])
@@ -131,7 +135,7 @@ class Vault:
             self._newest = key_id(made)
             self._ciphers = {self._newest: Cipher(made), **self._ciphers}
         if self._newest is None:
-            raise UnknownKey(connection, path, "no key to seal it with, expected secrets.key or secrets.key_file")
+            raise UnknownKey(connection, path, "no encryption key, expected secrets.key or secrets.key_file")
         bound = _associated_data(self._newest, connection, path)
         sealed = self._ciphers[self._newest].seal(text.encode("utf-8"), bound)
         return f"sealed:v1:{self._newest}:{base64.urlsafe_b64encode(sealed).decode().rstrip('=')}"
@@ -143,13 +147,17 @@ class Vault:
         cipher = self._ciphers.get(match["key"])
         if cipher is None:
             known = ", ".join(self._ciphers) or "none"
-            raise UnknownKey(connection, path, f"a secret sealed with key {match['key']}, expected one of: {known}")
+            raise UnknownKey(
+                connection,
+                path,
+                f"a secret that was encrypted with key {match['key']}, expected one of the keys: {known}",
+            )
         try:
             raw = base64.b64decode(match["text"] + "=" * (-len(match["text"]) % 4), b"-_", validate=True)
             bound = _associated_data(match["key"], connection, path)
             return cipher.open(raw, bound).decode("utf-8")
         except ValueError:
-            raise AlteredSecret(connection, path, "a secret that was altered or moved after it was sealed") from None
+            raise AlteredSecret(connection, path, "a secret that was changed or moved after its encryption") from None
 
 
 def mask(document: Document) -> dict[str, Any]:

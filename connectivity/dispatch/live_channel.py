@@ -162,7 +162,7 @@ def unexpected_response(answer: LiveAnswer) -> Fault:
         400,
         "signal.unsupported",
         f"No request is waiting for this response of '{answer.entity}'.",
-        "Check the correlation id, the topic and the path, and whether the response arrived in time.",
+        "Use the correlation id, topic and path of the request, and respond before its timeout.",
     )
 
 

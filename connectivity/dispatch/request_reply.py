@@ -77,15 +77,14 @@ MAX_WITHOUT_DELIVERY = 1000
 _DUPLICATE = Fault(
     409,
     "acknowledgement:request.duplicate.correlation-id",
-    "Another signal to this entity with the same correlation id already waits for acknowledgements.",
+    "The service is already waiting for acknowledgements of another signal with this entity and correlation id.",
     "Use a unique correlation id for each signal.",
 )
 _TOO_MANY = Fault(
     429,
     "live.response.limit",
-    f"{MAX_WITHOUT_DELIVERY} live signals of this connection wait for a response without acknowledgements; this is the"
-    " limit.",
-    "Use the default of 'requested-acks', or set a shorter 'timeout'.",
+    f"This connection has {MAX_WITHOUT_DELIVERY} live signals that wait for a response without acknowledgements, the limit.",
+    "Leave 'requested-acks' at its default, or set a shorter 'timeout'.",
 )
 _NO_REPLY = RequestedAcks((), False, 0.0)
 

@@ -71,7 +71,7 @@ def entity_of(text: str, type: str) -> EntityId:
     if found is not None:
         return found
     if kind is not EntityType.STREAM and (length := utf16_length(text)) > MAX_ID_LENGTH:
-        raise InvalidEntity(f"expected an id of at most {MAX_ID_LENGTH} characters, found one of {length}")
+        raise InvalidEntity(f"expected an id of at most {MAX_ID_LENGTH} characters, found {length} characters")
     example = "tank-9/0" if kind is EntityType.STREAM else "acme.site:lamp-7"
     raise InvalidEntity(f"expected the id of a {type}, such as {example}, found {_quote(text)}")
 

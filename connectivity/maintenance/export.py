@@ -66,7 +66,9 @@ def selection(wanted: ExportRequest, now: datetime) -> EventSelection:
     last, until = _parse_bound("--to", wanted.end)
     for low, high in ((first, last), (since, until)):
         if low is not None and high is not None and low > high:  # type: ignore[operator]
-            raise _unusable(f"--from, --to: expected a range, found {wanted.begin}, which is after {wanted.end}")
+            raise _unusable(
+                f"--from, --to: expected a start that is not after the end, found {wanted.begin} and {wanted.end}"
+            )
     return EventSelection(entity, wanted.type, wanted.namespace, first, last, since, until, predicate)
 
 
@@ -85,14 +87,14 @@ def _subject(what: str | None, type: str | None, now: datetime) -> tuple[str | N
     if _FILTER.match(what) is None:
         if (length := utf16_length(what)) > MAX_ID_LENGTH:
             limit = f"expected an id of at most {MAX_ID_LENGTH} characters, or a filter"
-            raise _unusable(f"{limit}, found {length} of them: {shorten(what)!r}")
+            raise _unusable(f"{limit}, found {length} characters: {shorten(what)!r}")
         raise _unusable(f"{_EXPECTED}, found {what!r}")
     try:
         predicate = rql.resolve_times(rql.parse(what), now)
     except QueryError as error:
         raise _unusable(f"{_EXPECTED}; {error}") from error
     if type not in (None, EntityType.THING.value):
-        raise _unusable(f"--type: expected thing, because a filter finds things, found {type}")
+        raise _unusable(f"--type: expected thing, because a filter selects things, found {type}")
     return None, predicate
 
 
@@ -189,7 +191,9 @@ class HistoryExport:
             raise CommandFailed(str(error), _exit_code(error)) from error
         if not is_known:
             kinds = " or ".join(type for type in types)
-            raise CommandFailed(f"{shorten(entity)}: expected a {kinds} that has a history, found none", EXIT_FAILED)
+            raise CommandFailed(
+                f"{shorten(entity)}: found no {kinds} with this ID, expected one with a history", EXIT_FAILED
+            )
 
 
 def _exit_code(error: StoreError) -> int:

@@ -42,7 +42,9 @@ LOG_SECONDS: Final = 60.0
 """How often trimming is logged at most."""
 
 
-_HELP: Final = "lake and journal do not match: restore the one that is older, or move the folder `lake` away"
+_HELP: Final = (
+    "journal and lake do not match: restore the older of the two from a backup, or move the folder `lake` away"
+)
 
 
 def difference(mine: NumberedEvent, kept: NumberedEvent | None, snapshot: Snapshot | None) -> str | None:
@@ -126,9 +128,7 @@ class JournalTrimmer:
             return 0
         reaches = await self._store.ask_lake(lambda cold, _: cold.reaches()) or 0
         if (newest := self._store.newest_seq()) < reaches:
-            raise LakeUnfit(
-                f"expected a journal with event {reaches}, the lake's newest, found {newest} events; {_HELP}"
-            )
+            raise LakeUnfit(f"the lake has events up to {reaches}, but the journal only up to {newest}; {_HELP}")
         last = min(watermark, reaches)
         return last if await self._matches_lake(last) else 0
 

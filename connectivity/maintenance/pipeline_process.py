@@ -149,7 +149,9 @@ def ask(
         words = aside.read().decode(errors="replace").split("\n")
     if exit_code and not (fields and fields[-1]["event"] in _ANSWERS):
         reasons = [str(it["reason"]) for it in fields if it["event"] == "failed"]
-        raise PipelineEnded(exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "it had no output"))
+        raise PipelineEnded(
+            exit_code, next(iter([*reasons, *filter(None, reversed(words))]), "the process printed no result")
+        )
     return fields
 
 
@@ -159,7 +161,7 @@ def answer(
     """Run a pipeline process as `ask` does, and return its last event. Raises PipelineEnded if it failed."""
     fields = ask(settings, action, *options, on_event=on_event)
     if not fields or fields[-1]["event"] not in _ANSWERS:
-        raise PipelineEnded(1, "it had no output")
+        raise PipelineEnded(1, "the process printed no result")
     return {name: value for name, value in fields[-1].items() if name != "event"}
 
 
@@ -371,7 +373,9 @@ class PipelineProcess:
                 exit_code, run = 1, _Run(reason=str(error))
             if self._stopping.is_set():
                 return
-            reason = run.reason or _signal_name(exit_code) or (run.last[-1] if run.last else "it had no output")
+            reason = (
+                run.reason or _signal_name(exit_code) or (run.last[-1] if run.last else "the process printed no result")
+            )
             pause = self._backoff.pause(exit_code)
             if pause is None:
                 self.details = f"stopped: {reason}"

@@ -118,7 +118,10 @@ def _first_error(examination: ProbeReport) -> LinkError | None:
 def _fault(error: LinkError) -> Fault:
     if isinstance(error, ClientCertificateRequired):
         return Fault(
-            503, UNAVAILABLE, f"The connection cannot be opened: {error}", "Add 'credentials' to the connection."
+            503,
+            UNAVAILABLE,
+            f"The connection cannot be opened: {error}",
+            "Add 'credentials' with a client certificate to the connection.",
         )
     if isinstance(error, _TookTooLong):
         return Fault(504, FAILED, error.text, str(error))

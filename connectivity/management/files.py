@@ -161,7 +161,7 @@ def _join(entry: FileEntry, same_id: Sequence[FileEntry], loaded: LoadedFolder) 
     if len(same_id) > 1:
         other = next(it for it in same_id if it is not entry)
         found = f"{show(entry.document['id'])}, which is also in {other.file}{other.path and ' at ' + other.path}"
-        problem = Problem(_below(entry.path, "id"), found, "an id that no other connection has")
+        problem = Problem(_below(entry.path, "id"), found, "an ID that no other connection has")
         loaded.problems.append(FileProblem(entry.file, problem))
     loaded.problems.extend(entry.problems)
     if len(same_id) == 1 and not entry.problems:

@@ -196,8 +196,8 @@ def no_history(connection_id: str) -> Fault:
         404,
         "connectivity:connection.history.notfound",
         f"The Connection with ID '{connection_id}' has no such revision.",
-        "List its revisions: the last 100 are kept. Of a connection that a file owns, only the newest one is available; "
-        "see the history of the file.",
+        "List the revisions: the service keeps the last 100, and only the newest of a connection that a file owns. "
+        "Older versions of that connection may be in the history of the file.",
     )
 
 
@@ -217,7 +217,7 @@ def owned_by_file(connection_id: str, file: Path | None) -> Fault:
         409,
         "connectivity:connection.conflict",
         f"The Connection with ID '{connection_id}' is owned by the file {file}.",
-        "Change that file: the service reloads it. Opening and closing are possible through the API.",
+        "Change that file, and the service reloads it. The API can only open and close this connection.",
     )
 
 
@@ -237,7 +237,7 @@ def other_type(connection_id: str, former: str, found: str) -> Fault:
         400,
         "connectivity:connection.configuration.invalid",
         f"ConnectionType <{former}> of existing connection <{connection_id}> cannot be changed!",
-        f"Found {found}. Delete the connection and create it again, or create one with another ID.",
+        f"Found the new type {found}. Delete the connection and create it again, or use another ID.",
     )
 
 

@@ -127,9 +127,9 @@ def owned_by_api(connection_id: str) -> Problem:
     """A file names a connection that the API owns."""
     return Problem(
         "id",
-        f"{show(connection_id)}, which was created through the API and still exists",
-        "another id",
-        "delete the connection through the API; then the file owns it",
+        f"{show(connection_id)}, the ID of a connection that was created through the API",
+        "another ID",
+        "or delete that connection through the API, and the file will own the ID",
     )
 
 

@@ -106,7 +106,7 @@ def _unknown(prefix: str) -> Fault:
         404,
         "connectivity:subscription.notfound",
         f"Found no open subscription whose id begins with '{prefix[:SHOWN]}'.",
-        "List the open subscriptions: this one may have ended.",
+        "List the open subscriptions. The subscription may have ended already.",
     )
 
 
@@ -115,5 +115,5 @@ def _ambiguous(prefix: str) -> Fault:
         409,
         "connectivity:subscription.conflict",
         f"Found several open subscriptions whose ids begin with '{prefix[:SHOWN]}', expected one.",
-        "Give more characters of the id.",
+        "Use more characters of the id.",
     )

@@ -157,9 +157,15 @@ class FolderWatcher:
         return found
 
 
-_MISSING = Problem(ROOT, "no file after its folder reappeared", "the file, or its connections will be closed")
+_MISSING = Problem(
+    ROOT,
+    "no such file, although its folder exists again",
+    "the file; without it, the service will close its connections",
+)
 _RESTLESS = Problem(
-    ROOT, "a file that keeps changing", "a file that stays unchanged; until then, connections missing in it stay open"
+    ROOT,
+    "a file that changes all the time",
+    "a file that stays unchanged; until then, the service closes no connection",
 )
 
 

@@ -150,7 +150,7 @@ class ConfiguredMapper:
 
     def _too_many(self, count: int, most: int) -> Fault:
         return mapping_failed(
-            f"The mapper '{self.name}' returned {count} messages for one, which exceeds the limit of {most}."
+            f"The mapper '{self.name}' returned {count} messages for one message, more than the limit of {most}."
         )
 
 

@@ -62,18 +62,18 @@ class Sandbox:
         except ScriptError:
             raise
         except _quickjs.StackOverflow:
-            raise ScriptError(f"calls nest deeper than the stack of {self._limits.stack >> 10} KiB") from None
+            raise ScriptError(f"its calls need more than the stack of {self._limits.stack >> 10} KiB") from None
         except _quickjs.JSException as error:
             raise ScriptError(self._reason(str(error))) from None
         except MemoryError:
             raise ScriptError(self._too_much_memory()) from None
         except Exception:
             # The binding raises other errors for values that it cannot convert, such as an invalid string.
-            raise ScriptError("the result cannot be read") from None
+            raise ScriptError("the script returned a value that cannot be converted") from None
         if not isinstance(results, str):
-            raise ScriptError("the result is not a string")
+            raise ScriptError("the script returned a result that is not a string")
         if len(results) > self._limits.output or len(results.encode()) > self._limits.output:
-            raise ScriptError(f"the results have more than {self._limits.output} bytes")
+            raise ScriptError(f"the script returned more than {self._limits.output} bytes")
         return results
 
     def _context(self) -> tuple[_quickjs.Context, _quickjs.Object]:

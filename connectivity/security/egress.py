@@ -88,20 +88,20 @@ class EgressRules:
         name = _plain(host)
         found = _address(name if address is None else address)
         if name in _METADATA_NAMES:
-            return Refusal("the metadata service of a cloud", _NEVER)
+            return Refusal("the address of a cloud's metadata service", _NEVER)
         meant = _embedded_addresses(found) if found is not None else ()
         possible = (*meant, *_otherwise_embedded_addresses(found))
         for each in possible:
             if each.is_link_local:
                 return Refusal("a link-local address", _NEVER)
             if each in _METADATA_ADDRESSES:
-                return Refusal("the metadata service of a cloud", _NEVER)
+                return Refusal("the address of a cloud's metadata service", _NEVER)
         if _first_match(self.allowed, name, meant[:1]) is not None:
             return None
         if (listed := _first_match(self.blocked, name, possible)) is not None:
-            return Refusal(f"a host of {listed} in hosts.blocked", _BLOCKED)
+            return Refusal(f"a host that {listed} in hosts.blocked matches", _BLOCKED)
         if not self.is_private_allowed and (name == "localhost" or any(not _is_public(each) for each in meant)):
-            return Refusal("an address that is not public", _PRIVATE)
+            return Refusal("an address that is not a public one", _PRIVATE)
         return None
 
 

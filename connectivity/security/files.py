@@ -31,15 +31,15 @@ def read_regular_file(path: Path, *, most: int, forbidden: Iterable[Path] = ()) 
     try:
         opened, passed = _open(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise UnreadableFile("which is not a file") from None
+        raise UnreadableFile("a path without a regular file") from None
     except OSError as error:
-        raise UnreadableFile(f"which cannot be read: {error.strerror}") from None
+        raise UnreadableFile(f"a file that cannot be read: {error.strerror}") from None
     with open(opened, "rb") as file:
         if not passed.isdisjoint(_identities(forbidden)):
-            raise UnreadableFile("which belongs to the service")
+            raise UnreadableFile("a file that belongs to the service")
         content = file.read(most + 1)
     if len(content) > most:
-        raise UnreadableFile(f"which is larger than {most} bytes")
+        raise UnreadableFile(f"a file of more than {most} bytes")
     return content
 
 
@@ -55,7 +55,7 @@ def _open(path: Path) -> tuple[int, set[Identity]]:
             os.close(outer)
             passed.add(_identity(os.fstat(held)))
         if not stat.S_ISREG(os.fstat(held).st_mode):
-            raise FileNotFoundError(errno.ENOENT, "not a regular file")
+            raise FileNotFoundError(errno.ENOENT, "the path is not a regular file")
     except BaseException:
         os.close(held)
         raise

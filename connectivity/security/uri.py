@@ -87,7 +87,7 @@ def parse_tunnel_uri(text: str) -> tuple[str, int]:
     """Return host and port of `ssh://host:port`. Raises ValueError that says what was expected."""
     uri = parse_uri(text)
     if uri.scheme != "ssh" or "@" in text or uri.path not in ("", "/"):
-        raise ValueError("ssh://host:port, with the user among the credentials")
+        raise ValueError("ssh://host:port without a user name; the user name belongs in sshTunnel.credentials")
     return uri.host, uri.port
 
 

@@ -178,7 +178,7 @@ def refusal(ack: Acknowledgement, declared: frozenset[str]) -> Fault | None:
             400,
             "acknowledgement:label.not.declared",
             f"The acknowledgement label '{ack.label}' is not declared by this source.",
-            "Add it to the 'declaredAcks' of the source.",
+            "Add this label to the 'declaredAcks' of the source.",
         )
     return None
 

@@ -385,7 +385,7 @@ class SourceReader:
                     400,
                     "acknowledgement:correlation-id.missing",
                     "The acknowledgement has no correlation id.",
-                    "Set 'correlation-id' to that of the acknowledged signal.",
+                    "Set 'correlation-id' to the correlation id of the acknowledged signal.",
                 )
             )
         headers["ditto-connection-id"] = self.route.connection_id
@@ -401,14 +401,14 @@ class SourceReader:
             if any(identity in resolution.values for resolution in resolutions):
                 return
             if resolutions and not any(resolution.is_resolved for resolution in resolutions):
-                missing = unresolved(f"no filter of the source's enforcement resolves to a value for '{entity}'")
+                missing = unresolved(f"the enforcement of the source has no filter with a value for '{entity}'")
                 raise _NotEnforced(missing.fault)
         raise _NotEnforced(
             Fault(
                 400,
                 "connectivity:connection.id.enforcement.failed",
                 f"The sender is not allowed to act for '{entity or 'no entity'}'.",
-                "Send the command with the matching identity, or adjust the enforcement of the source.",
+                "Send the command as the sender that the source's enforcement expects, or change that enforcement.",
             )
         )
 

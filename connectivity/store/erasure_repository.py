@@ -86,7 +86,8 @@ def erase_in_journal(journal: Journal, entity: EntityId, now: Callable[[], str],
                 journal.commit()
             if not journal.scrub():
                 raise StoreUnavailable(
-                    f"{journal.path}: another process reads it; stop the pipeline or that process, and try again"
+                    f"{journal.path}: another process is reading the journal; stop the pipeline or that process, and "
+                    "try again"
                 )
             journal.within(partial(erasure.finish_journal, erasure=record, at=now()))
             journal.commit()

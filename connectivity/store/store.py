@@ -287,8 +287,8 @@ class Store:
     async def _lake_page(self, range: HistoryRange, trimmed: TrimmedRange, limit: int, max_bytes: int) -> HistoryPage:
         if self._open_lake is None:
             raise HistoryUnavailable(
-                f"{range.entity}: the journal has trimmed revision {trimmed.first} to {trimmed.last}, and there is no lake: "
-                "expected spark.mode embedded or external, found off"
+                f"{range.entity}: the journal has trimmed revisions {trimmed.first} to {trimmed.last}, and there is no lake:"
+                " found spark.mode off, expected embedded or external"
             )
         found = await self.ask_lake(
             lambda cold, reaching: history.cold_page(cold, range, trimmed, limit, max_bytes, reaching)

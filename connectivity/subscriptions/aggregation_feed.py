@@ -79,7 +79,9 @@ def open_search(
     try:
         aggregation = read_aggregation(msgspec.json.decode(query.aggregation))
         if query.at is not None or TIMESTAMP in headers:
-            raise AggregationInvalid(f"found the header '{TIMESTAMP}', expected an aggregation of the current state")
+            raise AggregationInvalid(
+                f"found the header '{TIMESTAMP}', expected none, because aggregations read the current state"
+            )
         request = searching.understand(query, subjects)
     except QueryError as error:
         return error.fault

@@ -35,8 +35,8 @@ def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> 
     return Fault(
         429,
         _code(kind),
-        f"This user has {share.user.used} open subscriptions at this connection, {share.used} of them by this peer or "
-        f"session, and all users have {shares.used} of at most {shares.most}: its share is used up.",
+        f"This user has used up its share: it has {share.user.used} open subscriptions at this connection, {share.used} of "
+        f"them in this session; all users together have {shares.used} of at most {shares.most}.",
         "Cancel subscriptions that are no longer needed, or let them end.",
     )
 
@@ -51,8 +51,8 @@ class SubscriptionQuotas:
         """Add a subscription to the use of these; return the fault, and add nothing, if a quota is exceeded."""
         if self._quotas.is_empty or (exceeded := self._quotas.take(_growth(entity, subjects))) is None:
             return None
-        message = f"There are too many subscriptions: {exceeded}."
-        return Fault(429, _code(kind), message, "Cancel subscriptions, or ask the operator.")
+        message = f"A quota of subscriptions is used up: {exceeded}."
+        return Fault(429, _code(kind), message, "Cancel subscriptions, or ask the operator for a larger quota.")
 
     def give_back(self, entity: EntityId | None, subjects: Sequence[str]) -> None:
         """Subtract a subscription that has ended."""

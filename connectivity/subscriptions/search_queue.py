@@ -53,7 +53,7 @@ class SearchQueue:
         """
         growth = {} if self._quotas.is_empty else _growth(user, namespaces)
         if (exceeded := self._quotas.take(growth)) is not None:
-            raise FeedFailed(_limit_fault(f"There are too many searches: {exceeded}."))
+            raise FeedFailed(_limit_fault(f"A quota of searches is used up: {exceeded}."))
         try:
             await self.enter(user)
             try:
@@ -128,7 +128,9 @@ class SearchQueue:
 
     def _full(self, user: User) -> Fault:
         running, waiting = self.running[user], self._max_waiting
-        return _limit_fault(f"{running} searches of these subjects are running and {waiting} wait, which is the limit.")
+        return _limit_fault(
+            f"These subjects have {running} running and {waiting} waiting searches, which is the limit."
+        )
 
 
 def _limit_fault(message: str) -> Fault:

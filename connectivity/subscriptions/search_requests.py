@@ -242,7 +242,8 @@ def _filter_of(known: SearchCursor, given: str | None) -> str | None:
     if known.digest is not None:
         if given is None or _digest(given) != known.digest:
             raise _invalid_cursor(
-                "The parameter 'filter' must be that of the original query, which is too long for a cursor."
+                "Repeat the parameter 'filter' of the original query, because the cursor cannot contain a filter of "
+                "that length."
             )
         return given
     if given is not None and given != known.filter:
@@ -307,7 +308,7 @@ class CursorCipher:
             plain = self._cipher.open(sealed, bound)
         except ValueError:
             raise _invalid_cursor(
-                "It does not belong to this search: a cursor is valid for the subjects that it was returned for, until the "
-                "service is restarted. Request the first page."
+                "The cursor was returned to other subjects, or before the service was restarted. Request the first page "
+                "again."
             ) from None
         return _read_cursor(plain)

@@ -151,7 +151,7 @@ def dial_error(error: Exception) -> LinkError:
     if isinstance(error, ssl.SSLError):
         return tls_error(error)
     if isinstance(error, TimeoutError):
-        return NotConnected(Detail.TIMEOUT, "no answer from the broker's host")
+        return NotConnected(Detail.TIMEOUT, "the broker's host did not answer in time")
     return NotConnected(Detail.REFUSED, _error_text(error))
 
 

@@ -23,7 +23,7 @@ class _ErrorText(NamedTuple):
 
 _READ_HINT = "Check the path, and whether you have READ permission on it."
 _WRITE_HINT = (
-    "Check the path, and whether you have WRITE permission on it. With 'if-equal', READ permission is needed too."
+    "Check the path, and whether you have WRITE permission on it. A command with 'if-equal' needs READ permission too."
 )
 _HEADER_HINT = "Check the header's name and value."
 
@@ -43,7 +43,7 @@ _FAULTS: dict[str, _ErrorText] = {
     "json.key.invalid": _ErrorText(
         400,
         "The key {detail} is not valid.",
-        "A key has 1 to 256 characters, none of them a slash, a control character or one from U+007F to U+00FF.",
+        "A key has 1 to 256 characters, but no slash, no control character and no character from U+007F to U+00FF.",
     ),
     "json.pointer.invalid": _ErrorText(
         400, "The JSON pointer '{path}' is not valid.", "Check that it has no consecutive slashes."
@@ -66,7 +66,7 @@ _FAULTS: dict[str, _ErrorText] = {
     "placeholder:placeholder.reference.notsupported": _ErrorText(
         400,
         "The reference {detail} is not supported.",
-        "Name a policy, or write '{{ ref:things/<thing id>/policyId }}'.",
+        "Write the id of a policy, or '{{ ref:things/<thing id>/policyId }}'.",
     ),
     "placeholder:placeholder.reference.unknown.field": _ErrorText(
         400, "The field {detail} cannot be referenced.", "Reference the thing's 'policyId'."
@@ -79,11 +79,15 @@ _FAULTS: dict[str, _ErrorText] = {
         400, "{detail} is not a valid thing id.", "An id is 'namespace:name' with at most 256 characters."
     ),
     "things:id.notsettable": _ErrorText(
-        400, "The thing id '{id}' cannot be changed by the value.", "Leave 'thingId' out, or write the addressed id."
+        400,
+        "The value has another thing id than '{id}', which cannot be changed.",
+        "Remove 'thingId' from the value, or set it to the id in the topic.",
     ),
     "things:id.notdeletable": _ErrorText(400, "The thing id of '{id}' cannot be deleted.", "Leave 'thingId' out."),
     "things:policyId.notdeletable": _ErrorText(
-        400, "The policy id of the thing '{id}' cannot be deleted.", "Name another policy, or leave 'policyId' out."
+        400,
+        "The policy id of the thing '{id}' cannot be deleted.",
+        "Set 'policyId' to another policy, or remove it from the value.",
     ),
     "things:merge.invalid": _ErrorText(
         400, "The merge patch for the thing '{id}' is not valid: {detail}.", "Check the patch."
@@ -117,7 +121,7 @@ _FAULTS: dict[str, _ErrorText] = {
         405, "The header 'live-channel-condition' is only allowed for queries.", "Remove the header."
     ),
     "things:thing.conflict": _ErrorText(
-        409, "The thing '{id}' already exists.", "Choose another id, or modify the thing that exists."
+        409, "The thing '{id}' already exists.", "Choose another id, or modify the existing thing."
     ),
     "things:thing.notcreatable": _ErrorText(
         400,
@@ -128,7 +132,7 @@ _FAULTS: dict[str, _ErrorText] = {
     "things:creation.notallowed": _ErrorText(
         403,
         "The thing '{id}' cannot be created: you may not create things in the namespace '{detail}'.",
-        "Choose another namespace, or ask the operator, whose settings allow creations.",
+        "Choose another namespace, or ask the operator to allow this in the service's settings.",
     ),
     "things:event.notallowed": _ErrorText(
         403, "The live event at '{path}' of the thing '{id}' is not allowed.", _WRITE_HINT
@@ -140,10 +144,10 @@ _FAULTS: dict[str, _ErrorText] = {
     ),
     "things:thing.notdeletable": _ErrorText(403, "The thing '{id}' cannot be deleted.", _WRITE_HINT),
     "things:precondition.failed": _ErrorText(
-        412, "The precondition for '{path}' failed: {detail}.", "Read the current entity tag and try again."
+        412, "The precondition for '{path}' failed: {detail}.", "Retrieve the current entity tag, then try again."
     ),
     "things:precondition.notmodified": _ErrorText(
-        304, "'{path}' was not modified.", "Your entity tag is the current one."
+        304, "'{path}' was not modified.", "You already have the current version."
     ),
     "things:condition.invalid": _ErrorText(400, "{detail}", "Check the syntax of the condition."),
     "things:condition.failed": _ErrorText(
@@ -169,12 +173,16 @@ _FAULTS: dict[str, _ErrorText] = {
         400, "{detail} is not a valid policy id.", "An id is 'namespace:name' with at most 256 characters."
     ),
     "policies:id.notsettable": _ErrorText(
-        400, "The policy id '{id}' cannot be changed by the value.", "Write the addressed id as 'policyId'."
+        400,
+        "The value has another policy id than '{id}', which cannot be changed.",
+        "Set 'policyId' to the id in the topic.",
     ),
     "policies:label.invalid": _ErrorText(
         400, "The label {detail} is not valid.", "The prefixes 'imported' and 'nsimported' are reserved."
     ),
-    "policies:entry.invalid": _ErrorText(400, "A policy entry is not valid: {detail}.", "Check the entry."),
+    "policies:entry.invalid": _ErrorText(
+        400, "A policy entry is not valid: {detail}.", "Correct this part of the entry."
+    ),
     "policies:subjectid.invalid": _ErrorText(
         400, "The subject id {detail} is not valid.", "A subject id is 'issuer:subject' with at most 256 characters."
     ),
@@ -185,16 +193,18 @@ _FAULTS: dict[str, _ErrorText] = {
         400, "The announcement of a subject is not valid: {detail}.", "Check its members."
     ),
     "policies:import.invalid": _ErrorText(
-        400, "An import of the policy '{id}' is not valid: {detail}.", "Check the imports and the references to them."
+        400,
+        "An import of the policy '{id}' is not valid: {detail}.",
+        "Check the policy's imports, and the references to these imports.",
     ),
     "policies:view.invalid": _ErrorText(
-        400, "The view {detail} of a policy is not known.", "The header 'policy-view' is 'original' or 'resolved'."
+        400, "The value {detail} of the header 'policy-view' is unknown.", "Use 'original' or 'resolved'."
     ),
     "policies:imports.toolarge": _ErrorText(400, "The policy '{id}' has too many imports: {detail}.", "Import fewer."),
     "policies:creation.notallowed": _ErrorText(
         403,
         "The policy '{id}' cannot be created: you may not create policies in the namespace '{detail}'.",
-        "Choose another namespace, or ask the operator, whose settings allow creations.",
+        "Choose another namespace, or ask the operator to allow this in the service's settings.",
     ),
     "policies:permissions.toolarge": _ErrorText(
         400,
@@ -205,7 +215,8 @@ _FAULTS: dict[str, _ErrorText] = {
     "policies:action.failed": _ErrorText(
         403,
         "The action '{path}' on the policy '{id}' failed: {detail}.",
-        "It needs EXECUTE at 'policy:/entries/LABEL/actions/NAME', and an entry that it applies to.",
+        "You need EXECUTE at 'policy:/entries/LABEL/actions/NAME', and the policy needs an entry for which the action "
+        "is valid.",
     ),
     "policies:policy.notcreatable": _ErrorText(
         403,
@@ -214,31 +225,31 @@ _FAULTS: dict[str, _ErrorText] = {
     ),
     "policies:policy.modificationinvalid": _ErrorText(
         403,
-        "The policy '{id}' cannot be changed this way: no subject could change it again.",
+        "The policy '{id}' cannot be changed this way, because no subject could change it afterwards.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
     "policies:entry.modificationinvalid": _ErrorText(
         403,
-        "'{path}' of the policy '{id}' cannot be changed this way: no subject could change the policy again.",
+        "'{path}' of the policy '{id}' cannot be changed this way, because no subject could change the policy afterwards.",
         "At least one subject that does not expire needs WRITE on 'policy:/'.",
     ),
     "policies:entry.referenceconflict": _ErrorText(
         409,
-        "The entry '{detail}' of the policy '{id}' is referenced by other entries.",
-        "Remove the references to it first.",
+        "Other entries refer to the entry '{detail}' of the policy '{id}'.",
+        "First remove these references.",
     ),
     "policies:import.referenceconflict": _ErrorText(
         409,
-        "The import '{detail}' of the policy '{id}' is referenced by entries.",
-        "Remove the references to it first.",
+        "Entries refer to the import '{detail}' of the policy '{id}'.",
+        "First remove these references.",
     ),
     "policies:policy.conflict": _ErrorText(
-        409, "The policy '{id}' already exists.", "Choose another id, or modify the policy that exists."
+        409, "The policy '{id}' already exists.", "Choose another id, or modify the existing policy."
     ),
     "policies:policy.referenceconflict": _ErrorText(
         409,
         "The policy '{id}' cannot be {detail}.",
-        "Give these things another policy or delete them, and remove the imports.",
+        "Assign another policy to these things or delete them, and remove the imports of this policy.",
     ),
     "policies:policy.notfound": _ErrorText(
         404,
@@ -255,10 +266,10 @@ _FAULTS: dict[str, _ErrorText] = {
         413, "The policy '{id}' would be too large: {detail}.", "Make the policy smaller."
     ),
     "policies:precondition.failed": _ErrorText(
-        412, "The precondition for '{path}' failed: {detail}.", "Read the current entity tag and try again."
+        412, "The precondition for '{path}' failed: {detail}.", "Retrieve the current entity tag, then try again."
     ),
     "policies:precondition.notmodified": _ErrorText(
-        304, "'{path}' was not modified.", "Your entity tag is the current one."
+        304, "'{path}' was not modified.", "You already have the current version."
     ),
 }
 

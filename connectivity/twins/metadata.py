@@ -190,7 +190,7 @@ def parts_of_merge(case: CommandContext, asked: MetadataRequest, patch: Any) -> 
 
 def _checked_inline(case: CommandContext, inline: Any) -> Any:
     if not isinstance(inline, Mapping):
-        raise case.refuse("json.invalid", f"expected an object as {METADATA}")
+        raise case.refuse("json.invalid", f"expected {METADATA} to be an object")
     values.check_keys(case, inline)
     return inline
 

@@ -154,7 +154,7 @@ def _check_policy_keys(entity: EntityId, found: ResourcePath) -> None:
     match found.segments:
         case ("entries", label, *_) if not is_key(label):
             raise errors.refusal(
-                "policies:entry.invalid", entity, found.pointer, f"found the label {errors.quote(label)}"
+                "policies:entry.invalid", entity, found.pointer, f"found {errors.quote(label)}, which cannot be a label"
             )
         case ("imports", id, *_) if parse_entity_id(EntityType.POLICY, id) is None:
             raise errors.refusal("policies:id.invalid", entity, found.pointer, errors.quote(id))

@@ -34,7 +34,9 @@ def check_permissions(case: CommandContext) -> Decision:
     checks = {name: _read(case, name, check) for name, check in named.items() if isinstance(check, dict)}
     entities = {check.entity for check in checks.values()}
     if len(entities) > (limit := case.limits.things_at_once):
-        raise case.refuse("json.invalid", f"found checks of {len(entities)} entities, expected at most {limit}")
+        raise case.refuse(
+            "json.invalid", f"found checks of {len(entities)} entities, expected checks of at most {limit} entities"
+        )
     enforcers = {entity: _enforcer_of(case, entity) for entity in entities}
     found = {name: _is_permitted(case, check, enforcers[check.entity]) for name, check in checks.items()}
     return decision([], case.respond(200, encode(found)))
@@ -47,9 +49,9 @@ def _read(case: CommandContext, name: str, check: Mapping[str, Any]) -> _Check:
     resource, id, permissions = check["resource"], check["entityId"], check["hasPermissions"]
     where = f"in the check {quote(name)}"
     if not isinstance(resource, str) or not isinstance(id, str):
-        raise case.refuse("json.invalid", f"expected strings as resource and entityId {where}")
+        raise case.refuse("json.invalid", f"expected resource and entityId to be strings {where}")
     if not isinstance(permissions, list) or not permissions or not all(isinstance(each, str) for each in permissions):
-        raise case.refuse("json.invalid", f"expected an array of strings, not empty, as hasPermissions {where}")
+        raise case.refuse("json.invalid", f"expected hasPermissions to be a non-empty array of strings {where}")
     kind, colon, path = resource.partition(":")
     if kind not in _TYPES or not colon or not path.startswith("/"):
         expected = ", ".join(f"'{each}:/…'" for each in _TYPES)

@@ -93,7 +93,7 @@ def _label(case: CommandContext, label: str) -> str:
     if label.startswith(RESERVED):
         raise case.refuse("policies:label.invalid", quote(label))
     if not is_key(label):
-        raise case.refuse("policies:entry.invalid", f"found the label {quote(label)}")
+        raise case.refuse("policies:entry.invalid", f"found {quote(label)}, which cannot be a label")
     return label
 
 
@@ -111,7 +111,7 @@ def _entry(case: CommandContext, entry: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("allowedAdditions", "namespaces", "references"):
         if (member := entry.get(name)) is not None:
             if not isinstance(member, list):
-                raise case.refuse("json.invalid", f"expected an array as {name}")
+                raise case.refuse("json.invalid", f"expected {name} to be an array")
             if member or name != "references":
                 full[name] = _READERS[name](case, member)
     return full
@@ -127,7 +127,7 @@ def subject(case: CommandContext, about: Any) -> dict[str, Any]:
     if "type" not in about:
         raise case.refuse("json.field.missing", "type")
     if not isinstance(about["type"], str):
-        raise case.refuse("json.invalid", "expected a string as a subject's type")
+        raise case.refuse("json.invalid", "expected a subject's type to be a string")
     full: dict[str, Any] = {"type": about["type"]}
     if about.get("expiry") is not None:
         full["expiry"] = _expiry(case, about["expiry"])
@@ -179,7 +179,7 @@ def _expiry(case: CommandContext, text: Any) -> str:
         past = (instant - datetime.min.replace(tzinfo=UTC)) % EXPIRY_GRANULARITY
         rounded = (instant + (EXPIRY_GRANULARITY - past if past else timedelta())).astimezone(UTC)
     except (TypeError, ValueError, OverflowError) as error:
-        raise case.refuse("policies:subjectexpiry.invalid", "expected a time in ISO 8601 with a time zone") from error
+        raise case.refuse("policies:subjectexpiry.invalid", "expected an ISO 8601 time with a time zone") from error
     timestamp = utc_text(rounded)
     if timestamp <= case.now:
         raise case.refuse("policies:subjectexpiry.invalid", f"found {quote(text)}, expected a time in the future")
@@ -196,7 +196,7 @@ def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
             full[name] = _duration(case, value[name], name)
     if (when_deleted := value.get("whenDeleted")) is not None:
         if not isinstance(when_deleted, bool):
-            raise _no_announcement(case, "expected a boolean as whenDeleted")
+            raise _no_announcement(case, "expected whenDeleted to be a boolean")
         full["whenDeleted"] = when_deleted
     if (requested := value.get("requestedAcks")) is not None:
         full["requestedAcks"] = _parse_requested(case, requested)
@@ -206,7 +206,7 @@ def _announcement(case: CommandContext, value: Any) -> dict[str, Any]:
 def _parse_requested(case: CommandContext, value: Any) -> dict[str, Any]:
     labels = value.get("labels") if isinstance(value, dict) else None
     if not isinstance(labels, list) or not all(isinstance(label, str) and is_label(label) for label in labels):
-        raise _no_announcement(case, "expected labels of acknowledgements as requestedAcks")
+        raise _no_announcement(case, "expected requestedAcks to have an array of acknowledgement labels")
     full: dict[str, Any] = {"labels": labels}
     if value.get("timeout") is not None:
         full["timeout"] = _duration(case, value["timeout"], "timeout")
@@ -215,7 +215,7 @@ def _parse_requested(case: CommandContext, value: Any) -> dict[str, Any]:
 
 def _duration(case: CommandContext, value: Any, name: str) -> str:
     if not isinstance(value, str) or duration_of(value) is None:
-        raise _no_announcement(case, f"expected a duration such as 1h as {name}")
+        raise _no_announcement(case, f"expected {name} to be a duration such as 1h")
     return value
 
 
@@ -240,7 +240,9 @@ def _resource(case: CommandContext, key: str) -> str:
     if _RESOURCE.fullmatch(key) is None or _CONTROL.search(key) is not None:
         raise case.refuse("policies:entry.invalid", f"found the resource {quote(key)}, expected 'type:/path'")
     if "//" in key:
-        raise case.refuse("policies:entry.invalid", f"found the resource {quote(key)}, expected no consecutive slashes")
+        raise case.refuse(
+            "policies:entry.invalid", f"found the resource {quote(key)}, expected a path without consecutive slashes"
+        )
     return key
 
 
@@ -257,13 +259,13 @@ def _permissions(case: CommandContext, found: Mapping[str, Any]) -> dict[str, An
 
 def _importable(case: CommandContext, value: Any) -> str:
     if value not in _IMPORTABLE:
-        raise case.refuse("policies:entry.invalid", f"expected one of {', '.join(_IMPORTABLE)} as importable")
+        raise case.refuse("policies:entry.invalid", f"expected importable to be one of {', '.join(_IMPORTABLE)}")
     return str(value)
 
 
 def _additions(case: CommandContext, value: Any) -> list[str]:
     if not set(ADDITIONS).issuperset(_strings(case, value, "allowedAdditions")):
-        raise case.refuse("policies:entry.invalid", f"expected some of {', '.join(ADDITIONS)}")
+        raise case.refuse("policies:entry.invalid", f"expected allowedAdditions to contain only {', '.join(ADDITIONS)}")
     return list(dict.fromkeys(value))
 
 
@@ -281,7 +283,7 @@ def _references(case: CommandContext, value: Sequence[Any]) -> list[dict[str, st
         if "entry" not in found:
             raise case.refuse("json.field.missing", "entry")
         if not isinstance(found["entry"], str):
-            raise case.refuse("json.invalid", "expected the label of an entry in each reference")
+            raise case.refuse("json.invalid", "expected each reference to have the label of an entry")
         label = _label(case, found["entry"])
         if "import" not in found:
             references.append({"entry": label})
@@ -290,7 +292,7 @@ def _references(case: CommandContext, value: Sequence[Any]) -> list[dict[str, st
                 raise case.refuse("policies:id.invalid", quote(imported))
             references.append({"import": imported, "entry": label})
         else:
-            raise case.refuse("json.invalid", "expected the id of an imported policy in a reference")
+            raise case.refuse("json.invalid", "expected the import of a reference to be the id of an imported policy")
     return references
 
 
@@ -350,7 +352,7 @@ def _outer(case: CommandContext, value: Any) -> dict[str, Any]:
 
 def _inner(case: CommandContext, value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise case.refuse("json.invalid", f"expected an object as {quote(name)}")
+        raise case.refuse("json.invalid", f"expected {quote(name)} to be an object")
     return value
 
 
@@ -362,7 +364,7 @@ def _array(case: CommandContext, value: Any) -> list[Any]:
 
 def _strings(case: CommandContext, value: Any, name: str) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
-        raise case.refuse("json.invalid", f"expected an array of strings as {name}")
+        raise case.refuse("json.invalid", f"expected {name} to be an array of strings")
     return value
 
 

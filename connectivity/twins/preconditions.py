@@ -135,11 +135,11 @@ class Preconditions(msgspec.Struct, frozen=True):
             return
         tag = present()
         if self.if_match is not None and not self.if_match.match_strongly(tag or ""):
-            raise _with_tag(case.precondition_failed("no tag of 'if-match' is the current one"), tag)
+            raise _with_tag(case.precondition_failed("'if-match' does not contain the current entity tag"), tag)
         if self.if_none_match is not None and self.if_none_match.match_weakly(tag or ""):
             if action == "retrieve":
                 raise _with_tag(case.refuse(f"{case.entity.type.group}:precondition.notmodified"), tag)
-            raise _with_tag(case.precondition_failed("a tag of 'if-none-match' is the current one"), tag)
+            raise _with_tag(case.precondition_failed("'if-none-match' contains the current entity tag"), tag)
 
     @property
     def skips_equal(self) -> bool:

@@ -178,7 +178,7 @@ def _named_things(case: CommandContext) -> list[EntityId]:
         raise case.refuse("json.field.missing", "thingIds")
     ids = value["thingIds"]
     if not isinstance(ids, list) or not all(isinstance(text, str) for text in ids):
-        raise case.refuse("json.invalid", "expected strings as thingIds")
+        raise case.refuse("json.invalid", "expected thingIds to be an array of strings")
     if not ids:
         raise case.refuse("things:things.ids.missing")
     if len(ids) > case.limits.things_at_once:

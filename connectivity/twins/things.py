@@ -161,7 +161,7 @@ def _default(case: CommandContext) -> _Guard:
 def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
     """The policy under `_policy`. Its id is the thing's `policyId`, else its own, else the thing's."""
     if not isinstance(inline, dict):
-        raise case.refuse("json.invalid", "expected an object as _policy")
+        raise case.refuse("json.invalid", "expected _policy to be an object")
     own = inline.get("policyId")
     policy = policy_values.policy(case, inline, policy_id or own or str(case.entity))
     if not policy_values.is_administered(policy):
@@ -172,7 +172,7 @@ def _inline(case: CommandContext, inline: Any, policy_id: str | None) -> _Guard:
 def _copy(case: CommandContext, source: Any, policy_id: str | None) -> _Guard:
     """Return a copy of another policy that the caller can read; they must be able to change the copy."""
     if not isinstance(source, str):
-        raise case.refuse("json.invalid", "expected a string as _copyPolicyFrom")
+        raise case.refuse("json.invalid", "expected _copyPolicyFrom to be a string")
     if source.lstrip().startswith("{{"):
         source = _policy_of_other(case, source)
     entity = parse_entity_id(EntityType.POLICY, source)
@@ -315,7 +315,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     elif present is MISSING and address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
-        raise case.precondition_failed("the value equals the current one")
+        raise case.precondition_failed("the value equals the current value")
     is_new = present is MISSING and address.resource.name != "policyId"
     said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
     step = _check_size(

@@ -281,7 +281,7 @@ def _object(case: CommandContext, value: Any) -> dict[str, Any]:
 
 def _nested_object(case: CommandContext, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise case.refuse("json.invalid", f"found {_type(value)} inside, expected an object")
+        raise case.refuse("json.invalid", f"found {_type(value)} as a member, expected an object")
     return value
 
 

@@ -126,7 +126,9 @@ def check_topics(connection: Connection) -> Iterator[Problem]:
 
 def _check_topic(path: str, topic: TargetTopic, connection: Connection) -> Iterator[Problem]:
     if topic.topic == CONNECTION_ANNOUNCEMENTS and connection.client_count != 1:
-        yield Problem("clientCount", str(connection.client_count), f"1, since a target has {CONNECTION_ANNOUNCEMENTS}")
+        yield Problem(
+            "clientCount", str(connection.client_count), f"1, because a target has the topic {CONNECTION_ANNOUNCEMENTS}"
+        )
     if topic.filter is not None:
         yield from _check_filter(path, topic.filter)
     if topic.extra_fields is not None:
@@ -210,7 +212,7 @@ def check_reply_patterns(connection: Connection) -> Iterator[Problem]:
             continue
         if (foreign := FOREIGN_WILDCARD.search(reply.address_pattern)) is not None:
             found = f"{show(foreign[0])} in {show(reply.address_pattern)}"
-            yield Problem(path, found, f"* for one part of an address, ** as the last part for the rest, {expected}")
+            yield Problem(path, found, f"* for one part of an address, or ** for all remaining parts, {expected}")
         elif "{{" not in reply.address and not pattern.allows(reply.address):
             yield Problem(path, show(reply.address_pattern), f"a pattern that allows the address {show(reply.address)}")
 
@@ -241,7 +243,7 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
     for number, source in enumerate(connection.sources):
         path = f"sources[{number}].payloadMapping"
         if not source.payload_mapping:
-            yield Problem(path, f"nothing, so {DEFAULT_MAPPER} by default", expected, code=MAPPER_INVALID)
+            yield Problem(path, f"no mapper, which selects the default {DEFAULT_MAPPER}", expected, code=MAPPER_INVALID)
         for index, name in enumerate(source.payload_mapping):
             definition = connection.mapping_definitions.get(name)
             codec = _codec(definition.mapping_engine if definition is not None else name)
@@ -395,17 +397,17 @@ def _check_label(path: str, label: str, connection_id: str) -> Iterator[Problem]
 
 def check_certificates(connection: Connection) -> Iterator[Problem]:
     if connection.ca is not None and not is_certificates(connection.ca):
-        yield Problem("ca", "text that is not a certificate", "one or more X.509 certificates, PEM")
+        yield Problem("ca", "text that is not a certificate", "one or more X.509 certificates in PEM")
     credentials = connection.credentials
     if credentials is None:
         return
     certificate, key = credentials.cert, credentials.key.get_secret_value() if credentials.key else None
     problems = []
     if certificate is None:
-        problems.append(Problem("credentials.cert", "nothing", "an X.509 certificate chain, PEM"))
+        problems.append(Problem("credentials.cert", "nothing", "an X.509 certificate chain in PEM"))
     elif not is_certificates(certificate):
         problems.append(
-            Problem("credentials.cert", "text that is not a certificate", "an X.509 certificate chain, PEM")
+            Problem("credentials.cert", "text that is not a certificate", "an X.509 certificate chain in PEM")
         )
     if key is None:
         problems.append(Problem("credentials.key", "nothing", "the private key that belongs to credentials.cert"))
@@ -413,11 +415,15 @@ def check_certificates(connection: Connection) -> Iterator[Problem]:
         problems.append(_key_problem("credentials.key"))
     yield from problems
     if certificate and key and not problems and not is_certificate_with_key(certificate, key):
-        yield Problem("credentials.key", "a key of another certificate", "the key that belongs to credentials.cert")
+        yield Problem(
+            "credentials.key", "a key that belongs to another certificate", "the key that belongs to credentials.cert"
+        )
 
 
 def _key_problem(path: str) -> Problem:
-    return Problem(path, "text that is not such a key", "an unencrypted private key, PEM, PKCS#8 (BEGIN PRIVATE KEY)")
+    return Problem(
+        path, "text that is not a private key", "an unencrypted private key in PEM, PKCS#8 (BEGIN PRIVATE KEY)"
+    )
 
 
 def check_hosts(connection: Connection) -> Iterator[Problem]:
@@ -449,7 +455,9 @@ def check_tunnel(connection: Connection) -> Iterator[Problem]:
     else:
         yield from _check_host("sshTunnel.uri", host)
     if tunnel.validate_host and not tunnel.known_hosts:
-        yield Problem("sshTunnel.knownHosts", "no fingerprint", "at least one, since validateHost is true")
+        yield Problem(
+            "sshTunnel.knownHosts", "no fingerprint", "at least one fingerprint, because validateHost is true"
+        )
     for index, fingerprint in enumerate(tunnel.known_hosts):
         if not _FINGERPRINT.fullmatch(fingerprint):
             expected = "<algorithm>:<hash> with MD5, SHA1, SHA224, SHA256, SHA384 or SHA512"
@@ -457,8 +465,8 @@ def check_tunnel(connection: Connection) -> Iterator[Problem]:
     credentials = tunnel.credentials
     if isinstance(credentials, PublicKeyCredentials):
         if not is_key(credentials.public_key, "PUBLIC KEY"):
-            expected = "a public key, PEM, X.509 (BEGIN PUBLIC KEY)"
-            yield Problem("sshTunnel.credentials.publicKey", "text that is not such a key", expected)
+            expected = "a public key in PEM, X.509 (BEGIN PUBLIC KEY)"
+            yield Problem("sshTunnel.credentials.publicKey", "text that is not a public key", expected)
         if not is_key(credentials.private_key.get_secret_value(), "PRIVATE KEY"):
             yield _key_problem("sshTunnel.credentials.privateKey")
 
@@ -472,12 +480,12 @@ def check_diversion(connection: Connection) -> Iterator[Problem]:
         for index, target in enumerate(connection.targets):
             if target.topics:
                 found = f"{len(target.topics)} topics"
-                yield Problem(f"targets[{index}].topics", found, "an empty list, since is-diversion-target is true")
+                yield Problem(f"targets[{index}].topics", found, "an empty list, because is-diversion-target is true")
     if AUTHORIZED_CONNECTIONS in options:
         for name in options[AUTHORIZED_CONNECTIONS].split(","):
             if not _CONNECTION_ID.fullmatch(name.strip()):
                 path = json_path("specificConfig", AUTHORIZED_CONNECTIONS)
-                yield Problem(path, show(name), "ids of connections, separated by commas")
+                yield Problem(path, show(name), "IDs of connections, separated by commas")
     for index, source in enumerate(connection.sources):
         yield from _check_diverting_headers(json_path("sources", index, "headerMapping"), source, connection.id)
 
@@ -486,9 +494,9 @@ def _check_diverting_headers(path: str, source: Source, own_id: str) -> Iterator
     to, types = source.header_mapping.get(DIVERT_TO), source.header_mapping.get(DIVERTED_TYPES)
     if to is not None and not has_expression(to):
         if to == own_id:
-            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the id of another connection")
+            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the ID of another connection")
         elif not _CONNECTION_ID.fullmatch(to):
-            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the id of a connection")
+            yield Problem(f"{path}.{DIVERT_TO}", show(to), "the ID of a connection")
     if types is not None and not has_expression(types):
         known = [kind.value for kind in ResponseType]
         for name in types.split(","):
@@ -534,8 +542,8 @@ def _check_scheme(connection: Connection, broker: ConnectionType) -> Iterator[Pr
     elif scheme not in broker.secure_schemes:
         certificates = {"trusted certificates (ca)": connection.ca, "credentials": connection.credentials}
         if given := " and ".join(what for what, value in certificates.items() if value is not None):
-            expected = f"{' or '.join(broker.secure_schemes)}, since {given} are given"
-            yield Problem("uri", f"the insecure scheme {scheme}", expected, code=URI_INVALID)
+            expected = f"{' or '.join(broker.secure_schemes)}, because the connection has {given}"
+            yield Problem("uri", f"the scheme {scheme}, which does not use TLS", expected, code=URI_INVALID)
 
 
 def _check_options(connection: Connection, broker: ConnectionType) -> Iterator[Problem]:

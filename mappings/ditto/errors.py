@@ -139,5 +139,5 @@ def looks_like_response(status: int) -> Fault:
         422,
         "protocoladapter:illegal.adaptable",
         f"A command must not have a status, found {status}.",
-        "Leave 'status' out of commands; only responses have it.",
+        "Remove 'status' from the command; only responses have a status.",
     )

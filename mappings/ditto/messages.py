@@ -38,7 +38,7 @@ def json_bytes(value: Any) -> bytes:
 
 
 def not_expressible(why: str) -> EncodeError:
-    return EncodeError(Fault(500, "internalerror", f"The Ditto protocol cannot express this: {why}."))
+    return EncodeError(Fault(500, "internalerror", f"The Ditto protocol cannot express this message: {why}."))
 
 
 def transport_headers(headers: Headers) -> Mapping[str, str]:

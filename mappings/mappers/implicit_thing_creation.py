@@ -35,7 +35,7 @@ _ALREADY_EXISTS = frozenset(
 def _thing(value: object) -> JsonTemplate:
     """The template of a thing: an object with at least an id that can be one."""
     if not isinstance(value, dict):
-        raise InvalidMapperOption(OptionProblem((), value, "an object: the thing to create"))
+        raise InvalidMapperOption(OptionProblem((), value, "an object, which is the thing to create"))
     id = value.get("thingId")
     if not isinstance(id, str):
         raise InvalidMapperOption(OptionProblem(("thingId",), id, "the id of the thing, or a template for it"))

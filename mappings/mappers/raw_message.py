@@ -168,7 +168,7 @@ def _missing(name: str) -> DecodeError:
     return DecodeError(
         mapping_failed(
             f"A raw message needs the header '{name}', found none.",
-            "Send it with the payload, or set a template for it in 'incomingMessageHeaders'.",
+            "Send this header with the payload, or set its template in 'incomingMessageHeaders'.",
         )
     )
 

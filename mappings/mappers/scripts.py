@@ -105,7 +105,7 @@ def incoming_envelopes(results: str, envelope: Envelope) -> Sequence[Envelope]:
         messages = _decode_raw(results)
     except _UNREADABLE:
         raise DecodeError(
-            script_failed("the result cannot be decoded; perhaps a text has half a surrogate pair")
+            script_failed("the script's result cannot be decoded; a string may have an unpaired surrogate")
         ) from None
     if len(messages) > MAX_MESSAGES:
         raise DecodeError(_too_many(len(messages)))
@@ -123,7 +123,7 @@ def outgoing_envelopes(results: str) -> Sequence[Envelope]:
         messages = _decode_external(results)
     except _UNREADABLE:
         raise EncodeError(
-            script_failed("the result cannot be decoded; perhaps a text has half a surrogate pair")
+            script_failed("the script's result cannot be decoded; a string may have an unpaired surrogate")
         ) from None
     if len(messages) > MAX_MESSAGES:
         raise EncodeError(_too_many(len(messages)))

@@ -103,7 +103,7 @@ class AddressPattern:
         if self._takes_rest:
             parts.pop()
         if any(_REST in part for part in parts):
-            raise InvalidPattern("'**' must be the last part, after a slash or alone")
+            raise InvalidPattern("'**' must be the whole pattern, or its last part after a slash")
         if len(parts) > MAX_ADDRESS_PARTS:
             raise InvalidPattern(f"found {len(parts)} parts, expected at most {MAX_ADDRESS_PARTS}")
         self._parts = [_part(part) for part in parts]

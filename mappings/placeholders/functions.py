@@ -85,7 +85,7 @@ def build_stage(name: str, arguments: Sequence[Argument] | None) -> Stage:
     Raises InvalidSignature with `placeholder:function.signature.invalid`.
     """
     if arguments is None:
-        raise _invalid(name, "found no list of quoted texts and placeholders in parentheses")
+        raise _invalid(name, "found arguments that are not quoted texts or placeholders in parentheses")
     try:
         return FUNCTIONS[name].build(arguments)
     except ValueError as error:
@@ -213,7 +213,7 @@ def _require_work(values: tuple[str, ...], compared: tuple[str, ...]) -> None:
     """Comparing with a pattern takes up to the product of both lengths, for each combination."""
     work = (len(values) + sum(map(len, values))) * (len(compared) + sum(map(len, compared)))
     if work > MAX_WORK:
-        raise unresolved(f"found {len(values)} and {len(compared)} values, which are too long to compare")
+        raise unresolved(f"found {len(values)} and {len(compared)} values, which are too long for a comparison")
 
 
 @_function(

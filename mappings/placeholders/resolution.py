@@ -80,7 +80,7 @@ def unresolved(reason: str) -> Unresolved:
             400,
             "placeholder:unresolved",
             f"The placeholder could not be resolved: {reason}.",
-            "Check that the message has the values that the expression reads.",
+            "Check whether the message has every value that the expression reads.",
         )
     )
 

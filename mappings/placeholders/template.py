@@ -262,11 +262,11 @@ def _placeholder(text: str, scope: Scope, names: set[str]) -> Reader:
     row = PLACEHOLDERS.get(prefix)
     if row is None or not colon or prefix not in scope.prefixes:
         raise _unknown(
-            text, f"expected one of {', '.join(sorted(scope.prefixes))}, then a colon", prefix, scope.prefixes
+            text, f"expected a colon after one of {', '.join(sorted(scope.prefixes))}", prefix, scope.prefixes
         )
     reader = row.reader(name)
     if reader is None:
-        raise _unknown(text, f"expected {prefix}: with one of {', '.join(row.names)}", name, row.names)
+        raise _unknown(text, f"expected one of {', '.join(row.names)} after '{prefix}:'", name, row.names)
     names.add(text.lower() if prefix == "header" else text)
     return reader
 

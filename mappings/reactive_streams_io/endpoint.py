@@ -445,7 +445,7 @@ class Endpoint:
         self._may_resume = False
         holder = resumables.claim(frame.token, self.subject, now)
         if holder is None or holder is self:
-            self._refuse_to_resume("unknown or expired token", resumables)
+            self._refuse_to_resume("the resume token is unknown or expired", resumables)
             return
         old = holder.session
         same = holder.offered == self.offered
@@ -453,7 +453,7 @@ class Endpoint:
         holder.yield_session(now)
         if not same or not fits:
             resumables.give_up(old)
-            self._refuse_to_resume("frames are missing" if same else "different extensions than before", resumables)
+            self._refuse_to_resume("frames are missing" if same else "the extensions have changed", resumables)
             return
         self._events += self.session.end_all("another session was resumed here")
         resumables.void(self.session)

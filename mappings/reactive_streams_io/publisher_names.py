@@ -281,7 +281,7 @@ def _range(parameters: _Parameters) -> tuple[int | None, int | None, int | None,
     first, last = parameters.whole("from"), parameters.whole("to")
     after, before = parameters.instant("from-ts"), parameters.instant("to-ts")
     if (first is not None or last is not None) and (after is not None or before is not None):
-        raise _wrong("found a range of revisions and one of times, expected one of them")
+        raise _wrong("found a range of revisions and a range of times, expected only one range")
     return first, last, after, before
 
 
@@ -305,12 +305,12 @@ def _stream(id: str, partition: int, parameters: _Parameters) -> StreamName:
     if all + (last is not None) + (first is not None) + (since is not None) > 1:
         raise _wrong("expected only one of resend_all, resend_last, resend_from and resend_from_time")
     if to is not None and first is None:
-        raise _wrong("found resend_to alone, expected it with resend_from")
+        raise _wrong("found resend_to without resend_from, expected both")
     if to is not None and first is not None and to < first:
         raise _wrong(f"resend_to: found {to}, expected at least {first}")
     follow = parameters.flag("follow", to is None)
     if follow and to is not None:
-        raise _wrong("found follow=true with resend_to, expected one of them")
+        raise _wrong("found both follow=true and resend_to, expected only one")
     return StreamName(id, partition, all, last, first, to, since, follow, parameters.encoding())
 
 
@@ -380,7 +380,7 @@ def _pairs(text: str) -> dict[str, str]:
         if key in found:
             raise _wrong(f"found {shorten(key)} twice, expected it once")
         if not _VALUE.fullmatch(value):
-            raise _wrong(f"{shorten(key)}: found {shorten(value)!r}, expected it percent-encoded")
+            raise _wrong(f"{shorten(key)}: found {shorten(value)!r}, expected a percent-encoded value")
         found[key] = _decode(value)
     return found
 

@@ -64,7 +64,9 @@ def read_streamr(written: Mapping[str, Any]) -> StreamrOptions:
 
 def _auth_keys(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
-        raise InvalidMapperOption(option_problem(value, "an object: name to the SHA-256 of the key"))
+        raise InvalidMapperOption(
+            option_problem(value, "an object that maps each key's name to the SHA-256 of the key")
+        )
     problems: list[OptionProblem] = []
     for name, digest in value.items():
         if _NAME.fullmatch(name) is None or name == ANONYMOUS:

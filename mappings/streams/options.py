@@ -38,7 +38,7 @@ def whole_number(value: object, least: int, most: int) -> int | None:
 def _streams(value: object) -> dict[str, StreamDefinition]:
     if not isinstance(value, dict):
         raise InvalidMapperOption(
-            option_problem(value, "an object: stream ID to an object with policyId and partitions")
+            option_problem(value, "an object that maps each stream ID to an object with policyId and partitions")
         )
     problems: list[OptionProblem] = []
     found: dict[str, StreamDefinition] = {}

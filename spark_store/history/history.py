@@ -258,8 +258,8 @@ def cold_page(
 
 def _missing(range: HistoryRange, expected: int, end: int) -> HistoryUnavailable:
     return HistoryUnavailable(
-        f"{range.entity}: expected revision {expected} in the lake, found none before {end}; retention may have deleted "
-        "it meanwhile, or the lake has lost events (`connectivity pipeline verify` shows which)"
+        f"{range.entity}: the lake lacks revisions {expected} to {end - 1}; retention may have deleted them meanwhile, or "
+        "the lake has lost events (`connectivity pipeline verify` shows lost events)"
     )
 
 

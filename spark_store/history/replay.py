@@ -242,7 +242,7 @@ def _count_variations(text: str) -> tuple[int, int]:
             if token["open"] == "(" and text.startswith("?", token.end()):
                 raise DeletePatternRefused(f"found {text}, expected a regular expression without look-around or flags")
             if text.startswith(")", token.end()):
-                raise DeletePatternRefused(f"found {text}, expected something in every group")
+                raise DeletePatternRefused(f"found {text}, expected no empty group")
             groups.append(False)
         elif token["close"]:
             varies = groups.pop() if len(groups) > 1 else False

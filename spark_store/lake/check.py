@@ -74,8 +74,8 @@ def refuse_hole(begin: int, last: int) -> None:
     """
     if begin > last + 1:
         raise LakeUnfit(
-            f"expected the lake to hold every event before {begin}, where the journal begins, found none after "
-            f"{last}; restore the folder `lake` from a backup"
+            f"the journal begins at event {begin}, but the lake ends at event {last}, so events between them are missing; "
+            "restore the folder `lake` from a backup"
         )
 
 
@@ -114,10 +114,10 @@ def _fault(file: Path, size: int, every_page: bool) -> str | None:
                 for _ in opened.iter_batches(_BATCH_ROWS):
                     pass
     except FileNotFoundError:
-        return f"{file}: expected a file of the table, found none"
+        return f"{file}: this file of the table is missing"
     except (OSError, pa.ArrowException) as error:
         # Errors of pages have no error number.
         if isinstance(error, OSError) and error.errno is not None:
             raise translate_lake_error(file, error) from error
-        return f"{file}: expected the pages that were written, found: {error}"
+        return f"{file}: expected intact pages, found: {error}"
     return None

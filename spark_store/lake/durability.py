@@ -32,7 +32,9 @@ def sync(lake: Lake) -> None:
         for folder in _folders(lake):
             _sync_folder(folder)
     except OSError as error:
-        raise translate_system_error(error.filename or lake.folder, error, "the lake cannot be made durable") from error
+        raise translate_system_error(
+            error.filename or lake.folder, error, "the lake cannot be synced to disk"
+        ) from error
 
 
 def _folders(lake: Lake) -> Iterator[Path]:

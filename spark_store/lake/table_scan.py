@@ -229,7 +229,7 @@ class DeltaTableReader:
                 known = version
                 if version.reaches < reaching:
                     raise HistoryUnavailable(
-                        f"{self._path}: expected every event up to number {reaching}, found none after {version.reaches}; "
+                        f"{self._path}: expected every event up to {reaching}, found events up to {version.reaches}; "
                         "restore the folder `lake` from a backup"
                     )
                 return of(version)

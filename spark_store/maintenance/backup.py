@@ -93,7 +93,7 @@ def _check(source: Lake, folder: Path, earlier: Path | None) -> None:
     except OSError as error:
         raise OutputUnusable(f"{folder}: expected a folder: {error.strerror}") from error
     if earlier is not None and not (earlier / MANIFEST).is_file():
-        raise OutputUnusable(f"{earlier}: found no {MANIFEST}, expected a complete earlier copy")
+        raise OutputUnusable(f"{earlier}: found no {MANIFEST}, expected a complete earlier backup")
 
 
 def _empty(folder: Path, is_new: bool) -> None:
@@ -230,7 +230,9 @@ def _check_content(copy: Lake, tables: Mapping[str, int], copying: _Copying) -> 
 
         reached = position(copy).seq
     if reached is not None and reached > newest:
-        raise LakeUnfit(f"the lake has event {reached}, the journal ends at {newest}: they are not of the same service")
+        raise LakeUnfit(
+            f"the lake has event {reached}, but the journal ends at event {newest}: they belong to different services"
+        )
     if trimmed > (reached or 0):
         raise _FileDisappeared(f"events up to {trimmed} were trimmed, and the lake has them up to {reached or 0}")
     return Backup(now_text(), newest, trimmed, reached, tables, copying.bytes, copying.linked)

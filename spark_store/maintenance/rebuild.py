@@ -86,8 +86,8 @@ def rebuild_journal(
         newest = journal.newest_seq()
     if (held := _last_in_lake(place)) > newest:
         raise LakeUnfit(
-            f"{place.journal}: expected a journal that reaches to event {held}, which the lake holds, found one that ends "
-            f"at {newest}; restore the newer journal first"
+            f"{place.journal}: the lake has events up to {held}, but the journal only up to {newest}; "
+            "restore the newer journal first"
         )
     with _writing(place, factory) as connection:
         # The states bypass the index, so it is invalid until it is rebuilt.

@@ -72,7 +72,7 @@ def install_jars(folder: Path, mirror: str | None = None) -> bool:
             for jar in jar_names():
                 (jars / jar).replace(folder / jar)
     except OSError as error:
-        raise translate_system_error(folder, error, "Delta's jars cannot be written there") from error
+        raise translate_system_error(folder, error, "the service cannot write Delta's jars to this folder") from error
     return True
 
 
@@ -107,13 +107,16 @@ def _fetch(ivy: list[str], artifact: str, cache: Path, jars: Path) -> None:
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise StoreUnavailable(f"{artifact} {VERSION}: not fetched within {_FETCH_SECONDS:g} s") from error
+        raise StoreUnavailable(
+            f"{artifact} {VERSION}: the download took longer than {_FETCH_SECONDS:g} s; check the network, or set "
+            "spark.mirror"
+        ) from error
     if ended.returncode:
         lines = [line.strip(" :\t") for line in (ended.stdout + ended.stderr).splitlines()]
         said = [line for line in lines if "not found" in line or "rror" in line]
         reason = said[0][:_SHOWN] if said else f"Ivy ended with {ended.returncode}"
         raise StoreUnavailable(
-            f"{artifact} {VERSION}: cannot be fetched: {reason}; check the network, or set spark.mirror"
+            f"{artifact} {VERSION}: the file cannot be downloaded: {reason}; check the network, or set spark.mirror"
         )
 
 

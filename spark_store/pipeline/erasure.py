@@ -81,12 +81,12 @@ def _clean(place: Lake, table: Table, version: int) -> None:
     found, names = reader.files_of_version(place, table)
     if found != version:
         raise StoreUnavailable(
-            f"{folder}: expected version {version}, which Spark has, found {found}; nothing was removed"
+            f"{folder}: expected version {version}, which Spark reads, found version {found}; no data was removed"
         )
     needed = {folder / name for name in names}
     # Before anything goes, each file that is to stay is known by its name on the disk.
     if missing := next((file for file in needed if not file.is_file()), None):
-        raise StoreUnavailable(f"{missing}: expected a file of the table, found none; mount or restore it")
+        raise StoreUnavailable(f"{missing}: this file of the table is missing; mount its disk, or restore the file")
     kept = needed | {file.with_name(f".{file.name}.crc") for file in needed}
     for where, folders, files in os.walk(folder, onerror=_refuse, followlinks=True):
         if Path(where) == folder:

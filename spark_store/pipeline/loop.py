@@ -77,8 +77,8 @@ def plan(found: StartPosition) -> StartPlan:
     """
     if found.newest < found.appended:
         raise LakeUnfit(
-            f"expected a journal that reaches to event {found.appended}, which the lake holds, found one that ends at "
-            f"{found.newest}; restore the newer journal, or move the folder `lake` away for a new one"
+            f"the lake has events up to {found.appended}, but the journal only up to {found.newest}; restore the newer "
+            "journal, or move the folder `lake` away, and the pipeline creates a new one"
         )
     oldest = found.newest + 1 if found.oldest is None else found.oldest
     refuse_hole(oldest, found.appended)
@@ -452,7 +452,7 @@ def translate_error(error: Exception) -> StoreError:
         return error
     if isinstance(error, (ConnectionError, Py4JNetworkError)) or _NO_ANSWER in str(error):
         return StoreUnavailable(
-            "Spark's Java process ended unexpectedly: killed, or out of memory (spark.memory); the next start repeats "
-            "the batch"
+            "Spark's Java process ended unexpectedly: it was killed, or had too little memory (spark.memory); the next "
+            "start repeats the batch"
         )
     return translate_spark_error(type(error).__name__, str(error))

@@ -121,8 +121,8 @@ def _expect_all(journal_reader: JournalReader, wanted: EventRange, found: int) -
     # Holes are counted after reading: an erasure may have deleted events meanwhile.
     if found + journal_reader.holes(wanted.first, wanted.last) <= wanted.last - wanted.first:
         raise LakeUnfit(
-            f"{journal_reader.path}: expected every event from {wanted.first} to {wanted.last}, found {found} of them; "
-            "restore the journal, or start a new lake"
+            f"{journal_reader.path}: expected every event from {wanted.first} to {wanted.last}, found only {found} events; "
+            "restore the journal from a backup, or move the folder `lake` away"
         )
 
 
@@ -157,8 +157,8 @@ def _state_batches(path: Path, wanted: EventRange) -> Generator[pa.RecordBatch, 
         oldest = journal_reader.oldest_known() or journal_reader.newest() + 1
     if 1 < first < oldest:
         raise StoreUnavailable(
-            f"{path}: expected every event from {first} on, found that some were trimmed: which entities they changed "
-            "is unknown; the next start reads all states"
+            f"{path}: events from number {first} on were trimmed, so the pipeline does not know which entities changed; "
+            "the next start reads all states"
         )
 
 

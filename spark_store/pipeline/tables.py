@@ -175,9 +175,9 @@ def check_same_journal(target: LakeWriter, journal_reader: JournalReader, last: 
         kept[name] != expected[name] for name in ("entity_type", "entity", "revision", "ts", "value")
     ):
         raise LakeUnfit(
-            f"event {last} is {mine.entity} at revision {mine.revision}, {mine.timestamp}, in the journal, {kept['entity']} "
-            f"at revision {kept['revision']}, {kept['ts'].isoformat()}, in the lake: they do not match; "
-            "move the folder `lake` away for a new one"
+            f"event {last} is revision {mine.revision} of {mine.entity} at {mine.timestamp} in the journal, but revision "
+            f"{kept['revision']} of {kept['entity']} at {kept['ts'].isoformat()} in the lake: they do not match; "
+            "move the folder `lake` away, and the pipeline creates a new one"
         )
 
 

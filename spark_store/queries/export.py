@@ -177,8 +177,8 @@ def _select(
         rows, size = rows + table.num_rows, size + table.nbytes
         if rows > _MOST_WAITING or size > _MOST_WAITING_BYTES:
             raise StoreUnavailable(
-                f"found more than {_MOST_WAITING} events, or {_MOST_WAITING_BYTES >> 20} MiB of them, that are not in the "
-                "lake yet; wait until it has caught up (`connectivity pipeline status`)"
+                f"more than {_MOST_WAITING} events, or more than {_MOST_WAITING_BYTES >> 20} MiB, are not in the lake yet; "
+                "wait until the lake has caught up (`connectivity pipeline status`)"
             )
     return pa.concat_tables(found).sort_by(SORT) if found else None
 

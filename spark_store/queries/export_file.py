@@ -75,9 +75,9 @@ def _check(out: Path, *, force: bool) -> None:
     if out.suffix not in _FORMATS:
         raise OutputUnusable(f"{out}: expected a name that ends with one of {', '.join(_FORMATS)}")
     if out.exists() and not force:
-        raise OutputUnusable(f"{out}: expected no such file, found one; name another one, or use --force to replace it")
+        raise OutputUnusable(f"{out}: this file already exists; choose another name, or replace the file with --force")
     if not out.parent.is_dir():
-        raise OutputUnusable(f"{out}: expected an existing folder, found no {out.parent}; create it")
+        raise OutputUnusable(f"{out}: the folder {out.parent} does not exist; create it, or choose another one")
 
 
 @contextlib.contextmanager
@@ -105,5 +105,5 @@ def _translate_errors(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL_ERRORS:
-            raise StoreUnavailable(f"{out}: the disk is full; make room, or write elsewhere ({error})") from error
+            raise StoreUnavailable(f"{out}: the disk is full; free space, or write to another disk ({error})") from error
         raise OutputUnusable(f"{out}: expected a file that can be written, found: {error}") from error

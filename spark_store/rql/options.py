@@ -136,7 +136,7 @@ class _Options(TextReader):
         if self.unsupported:
             raise InvalidOption(
                 f"The option {self.unsupported[0]} is not supported at this endpoint.",
-                "A subscription asks for pages by its demand; size(n) says how many things each of them has.",
+                "A subscription requests pages by its demand; size(n) sets the number of things per page.",
             )
         sizes = [self.checked_size(size) for size in self.sizes if not isinstance(size, _Limit)]
         return QueryOptions(sizes[0] if sizes else SIZE, self.order())

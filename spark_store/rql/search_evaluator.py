@@ -86,7 +86,7 @@ def read(text: str, now: datetime) -> Predicate:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise RqlSyntaxError(text, error.start, "a character, not half of one") from error
+        raise RqlSyntaxError(text, error.start, "a whole character instead of an unpaired surrogate") from error
     if _WHOLE_METADATA in fields(predicate):
         raise UnknownProperty("_metadata")
     return predicate

@@ -84,7 +84,7 @@ def read_aggregation(given: Any) -> Aggregation:
     names = [COUNT, *(name for name, _ in groups), *(measure.name for measure in measures)]
     if twice := [name for name in names if names.count(name) > 1]:
         raise AggregationInvalid(
-            f"found the name {_short(twice[0])} twice ('{COUNT}' is always there), expected it once"
+            f"found the name {_short(twice[0])} twice, expected it once (every result has the name '{COUNT}')"
         )
     return Aggregation(tuple(groups), tuple(measures))
 
@@ -92,7 +92,7 @@ def read_aggregation(given: Any) -> Aggregation:
 def _members(given: Mapping[str, Any], member: str, most: int) -> Sequence[tuple[str, Any]]:
     wanted = given.get(member, {})
     if not isinstance(wanted, Mapping):
-        raise AggregationInvalid(f"{member}: found {_kind(wanted)}, expected an object of names")
+        raise AggregationInvalid(f"{member}: found {_kind(wanted)}, expected an object whose members are names")
     if len(wanted) > most:
         raise AggregationInvalid(f"{member}: found {len(wanted)} names, expected at most {most}")
     for name in wanted:

@@ -190,4 +190,6 @@ class SqliteSearch:
         except sqlite3.Error as error:
             raise translate_sqlite_error(self.path, error) from error
         except msgspec.DecodeError as error:
-            raise StoreUnavailable(f"{self.path}: a state: {error}; {DAMAGED_JOURNAL}") from error
+            raise StoreUnavailable(
+                f"{self.path}: a stored state cannot be decoded: {error}; {DAMAGED_JOURNAL}"
+            ) from error

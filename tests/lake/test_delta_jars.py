@@ -72,7 +72,9 @@ def test_a_changed_jar_is_refused_and_the_earlier_ones_stay(tmp_path: Path, mirr
 
 
 def test_a_mirror_without_the_jars_is_named_with_the_setting(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailable, match=r"cannot be fetched: .*; check the network, or set spark\.mirror"):
+    with pytest.raises(
+        StoreUnavailable, match=r"the file cannot be downloaded: .*; check the network, or set spark\.mirror"
+    ):
         install_jars(tmp_path / "jars", (tmp_path / "nothing").as_uri())
 
 
@@ -80,4 +82,4 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     ended = install(tmp_path, jars=str(tmp_path / "file" / "jars"))
     assert ended.returncode == 1
-    assert "file/jars: Delta's jars cannot be written there" in ended.stderr
+    assert "file/jars: the service cannot write Delta's jars to this folder" in ended.stderr

@@ -209,7 +209,7 @@ def test_a_lake_of_another_journal_or_of_another_shape_is_refused(spark: SparkSe
     for suffix in ("", "-wal", "-shm"):
         data_folder.lake.journal.with_name(f"journal.db{suffix}").unlink(missing_ok=True)
     DataFolder(data_folder.folder).write(4)
-    with pytest.raises(LakeUnfit, match="reaches to event 10"):
+    with pytest.raises(LakeUnfit, match="has events up to 10"):
         take_all(spark, data_folder)
     data_folder.write(20, entities=3)
     with pytest.raises(LakeUnfit, match="do not match"):

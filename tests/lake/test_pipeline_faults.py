@@ -113,7 +113,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     # The disk is full during a batch: nothing of it is there, and it goes on when there is room.
     write_much(data_folder, 100)
     with full_disk(spark, 300_000):
-        fails(StoreUnavailable, "make room")
+        fails(StoreUnavailable, "free space")
     assert check(data_folder.folder, after_kill=True) == []
     take_all(spark, data_folder)
     data_folder.assert_equal()
@@ -124,7 +124,7 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
     trap = content[: size // 4 // 4096 * 4096] + b"\xff" * (size - size // 4 // 4096 * 4096)
     data_folder.lake.watermark.unlink()
     with damaged(data_folder.lake.journal, trap):
-        fails(StoreUnavailable, "journal.db", "stop the service and restore it from a backup")
+        fails(StoreUnavailable, "journal.db", "stop the service, and restore the file from a backup")
     # The journal is one of tomorrow.
     (version,) = tamper(data_folder, "PRAGMA user_version")
     tamper(data_folder, "PRAGMA user_version = 99")

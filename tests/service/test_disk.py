@@ -70,7 +70,7 @@ def writer(service: ServiceProcess, mosquitto: Mosquitto, lamp: str) -> Iterator
 def fill_disk(service: ServiceProcess) -> None:
     """From now on no file of the service may grow beyond what its log needs.
 
-    That is less than the journal has: otherwise a checkpoint into it could make room in its write-ahead log.
+    That is less than the journal has: otherwise a checkpoint into it could free space in its write-ahead log.
     """
     most = service.log_file.stat().st_size + ROOM_FOR_LOG
     assert most < max(file.stat().st_size for file in service.data.iterdir())

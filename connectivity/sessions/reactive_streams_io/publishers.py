@@ -89,7 +89,7 @@ def enriched_encoder(
         raise ValueError(error.fault.message) from error
     if unknown := sorted(names.difference(EXTRA_FIELDS)):
         raise ValueError(
-            f"found extra-fields that begin with {unknown[0]!r}, expected one of {', '.join(EXTRA_FIELDS)}"
+            f"found {unknown[0]!r} at the start of a path in extra-fields, expected one of {', '.join(EXTRA_FIELDS)}"
         )
     wanted = {"extraFields": fields} | ({} if filter is None else {"filter": filter})
     interest = TopicFilter([f"{TWIN_EVENTS}?{urlencode(wanted, quote_via=quote)}"], subjects)
@@ -172,13 +172,17 @@ class PublisherResolver:
             case publisher_names.StreamName():
                 return self._stream(name, subjects)
             case publisher_names.IngestName():
-                return Fault(404, "rsio:publisher.notfound", "Only the service subscribes to ingested streams.")
+                return Fault(
+                    404,
+                    "rsio:publisher.notfound",
+                    "Clients cannot subscribe to ingested streams; only the service does.",
+                )
 
     # things and policies
 
     def _history(self, name: publisher_names.History, subjects: tuple[str, ...]) -> ResolvedPublisher | Fault:
         if name.follow and name.to_revision is not None:
-            return _wrong("found follow with to, expected one of them")
+            return _wrong("found both follow and to, expected only one")
         if name.extra_fields is not None and not name.follow:
             return _wrong("found extra-fields without follow, expected follow=true")
         entity = name.entity
@@ -235,7 +239,7 @@ class PublisherResolver:
             is_kept = self._matching(name.filter) if name.filter is not None else None
             return self._written(name.entity, name.projection, name.fields, is_kept)
         if name.projection is not None:
-            raise ValueError("found extra-fields with project, expected one of them")
+            raise ValueError("found both extra-fields and project, expected only one")
         write = enriched_encoder(
             name.entity, name.extra_fields, name.filter, subjects, ClockedState(self._world, self._now)
         )
@@ -252,7 +256,7 @@ class PublisherResolver:
         write: Write = EventWriter(entity) if projection is None else _projection_encoder(projection)
         if fields is not None:
             if projection is not None:
-                raise ValueError("found fields with project, expected one of them")
+                raise ValueError("found both fields and project, expected only one")
             write = _selecting_encoder(write, fields)
         if is_kept is None:
             return write
@@ -343,14 +347,16 @@ class PublisherResolver:
         if wanted >= oldest:
             return None
         return Fault(
-            410, "rsio:history.gone", f"Found {wanted}, but the retained history of '{entity}' starts at {oldest}."
+            410,
+            "rsio:history.gone",
+            f"The request starts at {wanted}, but the retained history of '{entity}' starts at {oldest}.",
         )
 
 
 def _in_cbor(name: publisher_names.Name, opened: ResolvedPublisher) -> ResolvedPublisher | Fault:
     """The same elements in CBOR, where they are JSON."""
     if opened.element_size or (isinstance(name, publisher_names.SyntheticName) and name.kind == "big"):
-        return _wrong("found enc=cbor, expected no enc: the elements of this publisher are bytes, not JSON")
+        return _wrong("found enc=cbor, expected no enc, because this publisher sends bytes instead of JSON")
 
     def open() -> Feed | Fault:
         feed = opened.open()

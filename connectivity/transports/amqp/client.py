@@ -126,7 +126,7 @@ class AmqpClient:
         try:
             await call(self._library.connect(), patience, self._ended)
         except CallTimedOut:
-            raise NotConnected(Detail.TIMEOUT, f"no answer to the login within {patience:g} s") from None
+            raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {patience:g} s") from None
         except CallFailed as failed:
             raise self._login_error(failed) from failed
 
@@ -173,7 +173,7 @@ class AmqpClient:
     def call_failed(self, failed: CallFailed) -> LinkError:
         """Return the error for a call that failed without a refusal by the broker."""
         if isinstance(failed, CallTimedOut):
-            return NotConnected(Detail.TIMEOUT, f"{failed} on a channel")
+            return NotConnected(Detail.TIMEOUT, f"the broker did not answer on a channel: {failed}")
         return self._loss or self._close_error(None)
 
     async def missing_reason(self, what: str, name: str) -> Reason | None:

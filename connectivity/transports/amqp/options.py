@@ -98,12 +98,12 @@ def split_address(address: str) -> tuple[str, str]:
     """Split `exchange/routingKey`. Raises ValueError that says what was expected."""
     exchange, *keys = address.rstrip("/").split("/")
     if len(keys) != 1:
-        raise ValueError("the format exchange/routingKey, or /queue to publish to a queue by its name")
+        raise ValueError("exchange/routingKey, or /queue to publish to the queue of this name")
     return exchange, keys[0]
 
 
 def virtual_host(path: str) -> str:
     """Return the virtual host in the path of a `uri`. Raises ValueError for more than one segment."""
     if "/" in path[1:]:
-        raise ValueError("at most one path segment, the virtual host, with %2F for a slash in it")
+        raise ValueError("at most one path segment, the virtual host, in which %2F is a slash")
     return unquote(path[1:]) or "/"

@@ -205,7 +205,7 @@ def _read_bounds(packed: bytes, at: int, depth: int) -> tuple[int, int]:
     """Return where the content of a list or table begins and ends."""
     end = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     if depth >= DEEPEST or end > len(packed):
-        raise MalformedProperties("tables too deep inside each other, or longer than the properties")
+        raise MalformedProperties("tables that are nested too deep, or longer than the properties")
     return at + 4, end
 
 

@@ -50,7 +50,7 @@ def check(connection: Connection) -> Sequence[Problem]:
 
 def _check_tunnel(connection: Connection) -> Iterator[Problem]:
     if connection.ssh_tunnel is not None:
-        yield Problem("sshTunnel", "a tunnel", "no tunnel: SSH tunneling is not supported with Kafka")
+        yield Problem("sshTunnel", "a tunnel", "no sshTunnel, because Kafka connections do not support SSH tunnels")
 
 
 def _check_sources(connection: Connection) -> Iterator[Problem]:

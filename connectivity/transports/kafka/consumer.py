@@ -172,7 +172,9 @@ class KafkaConsumer:
         except KafkaException as failure:
             self._call_on_loop(self._on_ended, link_error(failure.args[0], ", ".join(self._topics)))
         except TimeoutError:
-            self._call_on_loop(self._on_ended, NotConnected(Detail.TIMEOUT, "no response with partitions and offsets"))
+            self._call_on_loop(
+                self._on_ended, NotConnected(Detail.TIMEOUT, "the broker sent no partitions and offsets in time")
+            )
         except Exception as failure:  # an internal error: a consumer that ends silently would be worse
             self._call_on_loop(
                 self._on_ended, NotConnected(Detail.CONNECTING, f"internal error, consuming stopped: {failure!r}")

@@ -94,7 +94,7 @@ async def _probe_one(connection: Connection, place: tuple[str, int], mechanism: 
                 lambda _nothing: None,
             )
     except TimeoutError:
-        raise NotConnected(Detail.TIMEOUT, f"{host}:{port}: no answer within {patience:g} s") from None
+        raise NotConnected(Detail.TIMEOUT, f"{host}:{port}: the broker did not answer within {patience:g} s") from None
     except Exception as caught:
         reason = dial_error(caught)
         raise type(reason)(reason.detail, f"{host}:{port}: {reason.text}") from caught

@@ -137,7 +137,7 @@ class KafkaLink:
         """Return the library's own reason."""
         if self._last_error is not None:
             return link_error(self._last_error)
-        return NotConnected(Detail.TIMEOUT, "no response from any broker")
+        return NotConnected(Detail.TIMEOUT, "no broker of the cluster responded")
 
     # ── consuming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,7 +244,7 @@ class KafkaLink:
 
     def stuck(self) -> None:
         """Handle missing confirms."""
-        self._die(NotConnected(Detail.TIMEOUT, "the broker no longer confirms messages"))
+        self._die(NotConnected(Detail.TIMEOUT, "the broker has stopped confirming messages"))
 
     def _start_probe(self) -> None:
         if self._probe is None or self._probe.done():

@@ -20,7 +20,7 @@ def _check_servers(text: str) -> str:
     for server in text.split(","):
         match = SERVER.fullmatch(server.strip())
         if match is None or not 0 < int(match["port"]) < 65_536:
-            raise ValueError("host:port, several of them separated by commas")
+            raise ValueError("host:port, or several of these separated by commas")
     return text
 
 

@@ -85,7 +85,7 @@ class KafkaProducer:
         except KafkaException as failure:
             done(message_error(failure.args[0], topic))
         except BufferError:
-            done(PublishFailed("the client library's queue is full"))
+            done(PublishFailed("the Kafka client's send queue is full"))
         else:
             self.unconfirmed += 1
             if not self._is_polling_fast:

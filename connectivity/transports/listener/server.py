@@ -116,7 +116,7 @@ def check_listener(connection: Connection) -> Iterator[Problem]:
     """Yield the problems of any listener's document: certificate and number of clients."""
     yield from _check_certificate(connection)
     if connection.client_count != 1:
-        yield Problem("clientCount", str(connection.client_count), "1, since a listener has one client")
+        yield Problem("clientCount", str(connection.client_count), "1, because a listener has one client")
 
 
 def _check_certificate(connection: Connection) -> Iterator[Problem]:

@@ -84,7 +84,7 @@ class AsyncMqttClient:
                 return await self._connack
         except TimeoutError:
             self.abandon()
-            raise NotConnected(Detail.TIMEOUT, f"no answer within {patience:g} s") from None
+            raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {patience:g} s") from None
         except asyncio.CancelledError:
             self.abandon()
             raise
@@ -108,7 +108,9 @@ class AsyncMqttClient:
             async with asyncio.timeout(patience):
                 reasons, said = await answer
         except TimeoutError:
-            raise NotConnected(Detail.TIMEOUT, f"no answer to a subscription within {patience:g} s") from None
+            raise NotConnected(
+                Detail.TIMEOUT, f"the broker did not answer a subscription within {patience:g} s"
+            ) from None
         finally:
             del self._subscribed[mid]
         for topic_filter, reason in zip(filters, reasons, strict=False):
@@ -158,7 +160,7 @@ class AsyncMqttClient:
     def _attach(self) -> None:
         sock = self._client.socket()
         if not isinstance(sock, socket.socket):
-            raise NotConnected(Detail.REFUSED, "the socket was closed while connecting")
+            raise NotConnected(Detail.REFUSED, "the socket was closed while the service was connecting")
         self._socket = sock
         self._loop.add_reader(sock, self._readable)
         self._client.on_unsent = partial(self._loop.call_soon, self._flush)
@@ -248,7 +250,9 @@ class AsyncMqttClient:
             self._die(NotConnected(Detail.CONNECTING, "the broker closed the link"))
         else:
             self._die(
-                NotConnected(Detail.REFUSED_BY_BROKER, "the connection was closed without an answer to the login")
+                NotConnected(
+                    Detail.REFUSED_BY_BROKER, "the broker closed the connection without an answer to the login"
+                )
             )
 
     def _forget_socket(self, *_: object) -> None:
@@ -296,7 +300,11 @@ class AsyncMqttClient:
         if flags.is_disconnect_packet_from_server:
             self._die(NotConnected(Detail.REFUSED_BY_BROKER, words))
         elif reason.value == KEEP_ALIVE_TIMEOUT:
-            self._die(NotConnected(Detail.TIMEOUT, f"no answer within the keep-alive of {self._client.keepalive} s"))
+            self._die(
+                NotConnected(
+                    Detail.TIMEOUT, f"the broker did not answer within the keep-alive of {self._client.keepalive} s"
+                )
+            )
         else:
             self._die(NotConnected(Detail.REFUSED_BY_BROKER, f"unreadable packet: {words}"))
 

@@ -79,7 +79,7 @@ def read_retain(text: str) -> bool:
 def encode_topic(topic: str) -> bytes:
     """Return the topic's bytes. Raises PublishFailed for a topic that cannot be published to."""
     if (fault := topic_fault(topic)) is not None:
-        raise PublishFailed(f"the topic {topic[:200]!r} has {fault}, expected a topic to publish to", status=400)
+        raise PublishFailed(f"the topic {topic[:200]!r} cannot be published to: found {fault}", status=400)
     return topic.encode()
 
 

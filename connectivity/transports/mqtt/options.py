@@ -81,19 +81,19 @@ def _apply_minimum_delay(value: timedelta) -> timedelta:
 
 def _check_topic(value: str) -> str:
     if (fault := topic_fault(value)) is not None:
-        raise ValueError(f"a topic without wildcards; this has {fault}")
+        raise ValueError(f"a topic without wildcards; this topic has {fault}")
     return value
 
 
 def _check_text(value: str) -> str:
     if (fault := text_fault(value)) is not None:
-        raise ValueError(f"printable text up to 65535 bytes; this has {fault}")
+        raise ValueError(f"printable text of up to 65535 bytes; this text has {fault}")
     return value
 
 
 def _check_size(value: str) -> str:
     if (size := len(value.encode(errors="replace"))) > MAX_STRING:
-        raise ValueError(f"up to {MAX_STRING} bytes of UTF-8; this has {size}")
+        raise ValueError(f"up to {MAX_STRING} bytes of UTF-8; this value has {size} bytes")
     return value
 
 

@@ -190,7 +190,7 @@ class SansIoPahoClient(Client):
             properties = data[at : at + length]
             at += length
         if at > stop or qos == 3:
-            raise MalformedProperty("a PUBLISH that is shorter than it says, or with QoS 3")
+            raise MalformedProperty("a PUBLISH that is shorter than its length field says, or has QoS 3")
         if missing:
             size = stop - at + missing
             self._oversized = ReceivedPublish(topic, b"", qos, bool(head & 1), bool(head & 8), mid, properties, size)

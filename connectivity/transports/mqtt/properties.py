@@ -80,7 +80,7 @@ def unpack_varint(packed: bytes, at: int) -> tuple[int, int]:
         value |= (byte & 127) << shift
         if byte < 128:
             return value, at + 1
-    raise MalformedProperty("a length of more than four bytes")
+    raise MalformedProperty("a length field of more than four bytes")
 
 
 def pack_expiry(seconds: int) -> bytes:
@@ -120,7 +120,7 @@ def unpack(packed: bytes) -> PublishProperties:
     try:
         return _unpack(packed)
     except (IndexError, UnicodeDecodeError) as error:
-        raise MalformedProperty(f"properties that end early or are not UTF-8: {error}") from error
+        raise MalformedProperty(f"properties that are incomplete or not UTF-8: {error}") from error
 
 
 def _unpack(packed: bytes) -> PublishProperties:
@@ -204,7 +204,9 @@ class ServerLimits:
                 f"the message has {size} bytes, expected at most {self.packet_size}, the broker's limit", status=413
             )
         if publication.retain and not self.retain:
-            raise PublishFailed("retain is set, but the broker does not support retained messages", status=400)
+            raise PublishFailed(
+                "the message has retain set, but the broker does not support retained messages", status=400
+            )
         if publication.qos > self.maximum_qos:
             return publication._replace(qos=self.maximum_qos)
         return publication

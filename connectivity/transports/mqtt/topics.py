@@ -54,12 +54,12 @@ def filter_fault(topic_filter: str) -> str | None:
         _, _, rest = topic_filter.partition("/")
         group, _, inner = rest.partition("/")
         if not group or not inner or "+" in group or "#" in group:
-            return "a shared filter without group or filter"
+            return "a shared subscription without a group or a filter"
     levels = inner.split("/")
     if any("+" in level and level != "+" for level in levels):
-        return "a `+` that is not a whole level"
+        return "a `+` that does not fill a whole level"
     if any("#" in level for level in levels[:-1]) or ("#" in levels[-1] and levels[-1] != "#"):
-        return "a `#` that is not the whole last level"
+        return "a `#` that does not fill the whole last level"
     return None
 
 

@@ -74,7 +74,7 @@ def _check_topic(path: str, address: str) -> Iterator[Problem]:
 
 def _check_single_client(connection: Connection) -> Iterator[Problem]:
     if connection.client_count > 1:
-        yield Problem("clientCount", show(connection.client_count), "1, since MQTT 3.1.1 cannot share subscriptions")
+        yield Problem("clientCount", show(connection.client_count), "1, because MQTT 3.1.1 has no shared subscriptions")
     for index, source in enumerate(connection.sources):
         if source.consumer_count > 1:
             yield Problem(
@@ -132,7 +132,7 @@ def _check_client_id(connection: Connection) -> Iterator[Problem]:
         yield Problem(
             "specificConfig.clientId",
             "an empty client ID",
-            "a client ID, or cleanSession true: a session is kept by client ID",
+            "a client ID, or cleanSession true, because the broker keeps a session by its client ID",
         )
 
 

@@ -79,7 +79,9 @@ def check(connection: Connection) -> Sequence[Problem]:
 def _check_uri(connection: Connection) -> Iterator[Problem]:
     uri = connection.broker_uri
     if uri.path not in ("", "/"):
-        yield Problem("uri", show(uri.path), "an address to listen at without a path", code=URI_INVALID)
+        yield Problem(
+            "uri", show(uri.path), "host:port without a path, because a TCP listener has none", code=URI_INVALID
+        )
     if uri.username is not None:
         expected = "no user name, since peers present certificates (ca)"
         yield Problem("uri", "a user name", expected, code=URI_INVALID)
@@ -89,7 +91,7 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
     """Check that there is one source with one address: peers do not name an address when they connect."""
     if len(connection.sources) != 1:
         yield Problem(
-            "sources", f"{len(connection.sources)} sources", "one source, since peers do not choose an address"
+            "sources", f"{len(connection.sources)} sources", "one source, because TCP peers cannot choose an address"
         )
     for index, source in enumerate(connection.sources):
         path = json_path("sources", index, "addresses")
@@ -107,7 +109,9 @@ def _check_source(connection: Connection) -> Iterator[Problem]:
             yield Problem(json_path("sources", index, "replyTarget", "address"), show(reply.address), expected)
     if connection.targets:
         yield Problem(
-            "targets", f"{len(connection.targets)} targets", "no targets: a peer receives only what it requests"
+            "targets",
+            f"{len(connection.targets)} targets",
+            "no targets, because a TCP peer receives only what it requests",
         )
 
 

@@ -28,7 +28,10 @@ def _check_uri(connection: Connection) -> Iterator[Problem]:
         yield Problem("uri", show(uri.path), expected, code=URI_INVALID)
     if uri.username is not None:
         yield Problem(
-            "uri", "a user name", "no user name, since peers send tokens (specificConfig.tokens)", code=URI_INVALID
+            "uri",
+            "a user name",
+            "no user name, because peers log in with tokens (specificConfig.tokens)",
+            code=URI_INVALID,
         )
 
 

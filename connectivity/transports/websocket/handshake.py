@@ -119,10 +119,12 @@ def accept_handshake(
         headers[name] = f"{headers[name]}, {value}" if name in headers else value
     origin = headers.get("origin")
     if origin is not None and "*" not in rules.origins and origin.lower() not in rules.origins:
-        return RefusedHandshake(HTTPStatus.FORBIDDEN, "This origin is not allowed, expected one listed in `origins`.")
+        return RefusedHandshake(
+            HTTPStatus.FORBIDDEN, "The listener does not allow this origin, expected one that `origins` lists."
+        )
     if peers >= rules.max_peers:
         return RefusedHandshake(
-            HTTPStatus.SERVICE_UNAVAILABLE, f"{peers} peers are connected, the maximum. Try again later."
+            HTTPStatus.SERVICE_UNAVAILABLE, f"The listener has {peers} peers, which is its maximum. Try again later."
         )
     try:
         query_parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=_MAX_PARAMETERS)
@@ -132,19 +134,21 @@ def accept_handshake(
     token = _token(headers.get("authorization"), dict(query_parameters).get(ACCESS_TOKEN)) if rules.tokens else None
     if token:
         if is_guessing:
-            return RefusedHandshake(HTTPStatus.TOO_MANY_REQUESTS, "Too many wrong tokens came from your address.")
-        if len(token) < rules.shortest_token:
-            text = (
-                f"The token has {len(token)} characters, expected at least {rules.shortest_token}, since the listener "
+            return RefusedHandshake(
+                HTTPStatus.TOO_MANY_REQUESTS, "Your address has sent too many wrong tokens. Try again later."
             )
-            return RefusedHandshake(HTTPStatus.UNAUTHORIZED, f"{text}is not at loopback.", is_wrong_token=True)
+        if len(token) < rules.shortest_token:
+            text = f"The token has {len(token)} characters, expected at least {rules.shortest_token}, because the listener "
+            return RefusedHandshake(
+                HTTPStatus.UNAUTHORIZED, f"{text}does not listen on a loopback address.", is_wrong_token=True
+            )
         user = rules.tokens.get(sha256(token.encode()).hexdigest())
         if user is None:
             return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules), is_wrong_token=True)
     if user is None and asked.certified is None and (rules.tokens or rules.accepts_certificate):
         return RefusedHandshake(HTTPStatus.UNAUTHORIZED, _expected_credentials(rules))
     if path not in rules.paths:
-        return RefusedHandshake(HTTPStatus.NOT_FOUND, "Unknown path, expected an address of a source or target.")
+        return RefusedHandshake(HTTPStatus.NOT_FOUND, "The path is unknown, expected an address of a source or target.")
     message_headers = {
         name: value
         for name, value in headers.items()

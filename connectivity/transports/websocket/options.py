@@ -30,7 +30,7 @@ def read_tokens(text: str) -> Mapping[str, str]:
     found: dict[str, str] = {}
     for entry in _entries(text):
         if (match := _TOKEN.fullmatch(entry)) is None:
-            raise ValueError("name=<SHA-256 of the token in hex>, several of them separated by commas")
+            raise ValueError("name=<SHA-256 of the token in hex>, or several of these separated by commas")
         if found.setdefault(match["hash"].lower(), match["name"]) != match["name"]:
             raise ValueError("each token once")
     return found

@@ -170,7 +170,7 @@ def test_a_port_that_is_taken_is_said_to_be() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        with pytest.raises(PortInUse, match="is in use"):
+        with pytest.raises(PortInUse, match="another process uses"):
             _listen("127.0.0.1", taken.getsockname()[1])
 
 
@@ -451,7 +451,7 @@ def test_exit_code_4_is_a_port_in_use(ended: Exit) -> None:
         code, reason = ended.code(api={"port": port})
     assert (code, reason) == (
         4,
-        f"127.0.0.1:{port} is in use; to use another port, set api.port or CONNECTIVITY_API__PORT",
+        f"another process uses 127.0.0.1:{port}; choose another port with api.port or CONNECTIVITY_API__PORT",
     )
 
 

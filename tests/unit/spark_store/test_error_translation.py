@@ -31,13 +31,13 @@ def test_a_file_that_is_not_a_database_is_reported_with_the_next_step(tmp_path: 
     file.write_bytes(b"x" * 4096)
     with pytest.raises(sqlite3.DatabaseError) as caught:
         sqlite3.connect(file).execute("SELECT * FROM sqlite_master")
-    assert "restore it from a backup" in str(translate_sqlite_error(file, caught.value))
+    assert "restore the file from a backup" in str(translate_sqlite_error(file, caught.value))
     assert str(translate_sqlite_error("j", sqlite3.OperationalError("odd"))) == "j: odd"
 
 
 def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        assert "make room" in str(translate_system_error("f", OSError(number, os.strerror(number))))
+        assert "free space" in str(translate_system_error("f", OSError(number, os.strerror(number))))
     found = str(translate_system_error("f", OSError(errno.EACCES, "Permission denied"), "cannot be written"))
     assert found == "f: cannot be written: Permission denied"
 
@@ -59,7 +59,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         (
             "java.io.IOException: No space left on device\n\tat java.base/",
             StoreUnavailable,
-            "No space left on device; the disk is full: make room, and writing continues automatically",
+            "No space left on device; the disk is full: free space, and the service continues automatically",
         ),
         ("java.io.IOException: File too large", StoreUnavailable, "File too large; the disk is full"),
         (
@@ -73,7 +73,11 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
             StoreUnavailable,
             "Permission denied; check the owner and permissions of the lake's folder",
         ),
-        ("java.io.FileNotFoundException: /d/x.index (Read-only file system)", StoreUnavailable, "check its mount"),
+        (
+            "java.io.FileNotFoundException: /d/x.index (Read-only file system)",
+            StoreUnavailable,
+            "check the mount options",
+        ),
         ("java.io.FileNotFoundException: /d/x.index (Input/output error)", StoreUnavailable, "check the disk"),
         ("java.io.FileNotFoundException: /d/x.index (Cannot allocate memory)", StoreUnavailable, "give the machine"),
         (
@@ -84,7 +88,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         (
             "java.io.FileNotFoundException: File file:/d/lake/latest/_delta_log/00000000000000000001.json does not exist",
             StoreUnavailable,
-            "/d/lake/latest/_delta_log/00000000000000000001.json: expected a file of the lake, found none",
+            "/d/lake/latest/_delta_log/00000000000000000001.json: a file of the lake is missing",
         ),
         (
             "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:///d/lake/events/part-0.parquet\n"
@@ -125,7 +129,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
         (
             "io.delta.exceptions.ConcurrentTransactionException: [DELTA_CONCURRENT_TRANSACTION] Concurrent",
             LakeBusy,
-            "DELTA_CONCURRENT_TRANSACTION: another pipeline has written the same table",
+            "DELTA_CONCURRENT_TRANSACTION: another pipeline wrote the same table",
         ),
         ("FileNotFoundException: /tmp/blockmgr-7/30/temp_shuffle_1 (No such file)", StoreUnavailable, "Py4JJava"),
         (
@@ -133,7 +137,7 @@ def test_a_full_disk_is_called_so_whichever_limit_it_is() -> None:
             LakeUnfit,
             "/d/events/1.parquet: expected",
         ),
-        ("[DELTA_UNSUPPORTED_FEATURES_FOR_READ] Unsupported Delta read feature", LakeUnfit, "start the newer service"),
+        ("[DELTA_UNSUPPORTED_FEATURES_FOR_READ] Unsupported Delta read feature", LakeUnfit, "start the newer version"),
         (
             "awaitResult\nCaused by: file:/d/lake/latest/part-0.zstd.parquet is not a Parquet file. Expected magic",
             LakeUnfit,
@@ -192,8 +196,8 @@ def no_file(table: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "step"),
     [
-        (later_protocol, "start the newer service"),
-        (much_later_protocol, "start the newer service"),
+        (later_protocol, "start the newer version"),
+        (much_later_protocol, "start the newer version"),
         (half_a_log, "restore the table's folder from a backup"),
         (half_a_file, "restore the table's folder from a backup"),
     ],
@@ -221,5 +225,5 @@ def test_a_missing_file_is_told_from_a_damaged_one(tmp_path: Path) -> None:
         DeltaTable(table).to_pyarrow_table()
     found = translate_lake_error(table, caught.value)
     assert type(found) is StoreUnavailable
-    assert "found none" in str(found)
+    assert "is missing" in str(found)
     assert "mount the folder, or restore the table's folder from a backup" in str(found)

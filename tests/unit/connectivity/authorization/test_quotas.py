@@ -178,10 +178,10 @@ def test_reports_of_a_hundred_thousand_holders_take_no_longer_than_of_one() -> N
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ({"things": 1}, "either namespaces or subjects"),
-        ({"namespaces": ["a"], "subjects": ["b"], "things": 1}, "either namespaces or subjects"),
+        ({"things": 1}, "namespaces or subjects, but not both"),
+        ({"namespaces": ["a"], "subjects": ["b"], "things": 1}, "namespaces or subjects, but not both"),
         ({"namespaces": ["a"]}, "at least one quota"),
-        ({"subjects": ["a"], "bytes": 5}, "for subjects bytes_per_day"),
+        ({"subjects": ["a"], "bytes": 5}, "use bytes_per_day for subjects"),
         ({"subjects": ["a"], "things": 0}, "greater than or equal to 1"),
     ],
 )

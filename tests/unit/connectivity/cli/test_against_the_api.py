@@ -217,7 +217,7 @@ async def test_things_are_searched_in_the_name_of_the_token_and_by_admins_in_any
         ["acme.site:lamp-8", "3.5"],
     ]
     some = await shell(f"search exists(attributes/room) {staff} --namespace acme.site --limit 2")
-    assert ("lamp-7" in some.stdout, "lamp-8" in some.stdout, "there are more" in some.stderr) == (True, False, True)
+    assert ("lamp-7" in some.stdout, "lamp-8" in some.stdout, "more exist" in some.stderr) == (True, False, True)
     assert await shell.json(f"search exists(attributes/room) --count {staff}") == 4
     (noted,) = [it for it in await shell.json("audit") if it["action"] == "search on behalf of others"]
     assert (noted["by"], noted["details"], noted["connection"]) == ("anna", "acme:staff", "")

@@ -100,7 +100,7 @@ def test_the_policy_of_the_same_id_is_left_and_said_to_be(settings: Path) -> Non
         (["tank-9/7", "--type", "stream", "--yes"], 1, "found no stream tank-9/7"),
         (["lamp", "--yes"], 2, "expected the id of a thing, such as acme.site:lamp-7, found 'lamp'\n"),
         (["", "--yes"], 2, "expected the id of a thing, such as acme.site:lamp-7, found nothing\n"),
-        (["acme:" + "a" * 3000, "--yes"], 2, "expected an id of at most 256 characters, found one of 3005\n"),
+        (["acme:" + "a" * 3000, "--yes"], 2, "expected an id of at most 256 characters, found 3005 characters\n"),
         (["tank-9", "--type", "stream", "--yes"], 2, "expected the id of a stream, such as tank-9/0, found 'tank-9'\n"),
         ([LAMP, "--type", "lamp", "--yes"], 2, "expected the type thing, policy or stream, found 'lamp'\n"),
         ([LAMP, "--type", "", "--yes"], 2, "expected the type thing, policy or stream, found nothing\n"),

@@ -65,11 +65,11 @@ def test_a_file_without_events_is_reported(settings: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["acme:lam"], "acme:lam: expected a thing or policy or stream that has a history, found none\n"),
-        (["acme:lamp", "--type", "policy"], "acme:lamp: expected a policy that has a history, found none\n"),
+        (["acme:lam"], "acme:lam: found no thing or policy or stream with this ID, expected one with a history\n"),
+        (["acme:lamp", "--type", "policy"], "acme:lamp: found no policy with this ID, expected one with a history\n"),
         (
             ["x" * 3000, "--type", "stream"],
-            "x" * 200 + "…: expected a stream that has a history, found none\n",
+            "x" * 200 + "…: found no stream with this ID, expected one with a history\n",
         ),
     ],
 )

@@ -56,7 +56,10 @@ ODD = {
     "another server's page": (HTML, "a body that is not JSON"),
     "another server's error": (Reply(b"", 502, body=b"<h1>Bad gateway</h1>", content_type="text/html"), "status 502"),
     "a redirect": (Reply(status=302, headers={"location": "http://127.0.0.1:9/"}), "status 302"),
-    "another API's error": (Reply({"detail": "no"}, 404), "status 404 with an error that is not from this service"),
+    "another API's error": (
+        Reply({"detail": "no"}, 404),
+        "status 404 with an error that does not come from this service",
+    ),
     "an error that is a list": (Reply([1], 500), "status 500"),
     "JSON that is cut": (Reply(body=b'[{"id": "a"'), "a body that is not JSON"),
     "JSON without end": (Reply(body=b"[" * 200_000), "a body that is not JSON"),

@@ -266,7 +266,7 @@ def test_without_a_command_the_commands_are_shown() -> None:
     [
         (["validate", "nope.yaml"], "check the path"),
         (["validate", "."], "name others"),
-        (["serve", "--settings", "bad.yaml"], "`connectivity schema settings` prints what they may be"),
+        (["serve", "--settings", "bad.yaml"], "`connectivity schema settings` prints the allowed values"),
         (["schema", "asyncapi", "empty.json"], "add one"),
         (["connections", "list", "--url", "tcp://h"], "fix --url"),
         (["connections", "list", "--url", "http://127.0.0.1:9"], "start the service, or fix --url"),

@@ -46,7 +46,7 @@ def test_more_than_are_wanted_are_counted(server: Canned) -> None:
     server.table[line] = Reply([OPEN], headers={"x-total-count": "100000"})
     listed = run("list", "--limit", "1", "--json")
     assert json.loads(listed.stdout) == [OPEN]
-    assert listed.stderr == "1 of 100000 are listed; --limit accepts at most 10000\n"
+    assert listed.stderr == "only 1 of 100000 subscriptions are shown; --limit accepts at most 10000\n"
 
 
 def test_one_is_cancelled_by_how_its_id_starts(server: Canned) -> None:

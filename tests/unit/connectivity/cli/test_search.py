@@ -86,7 +86,7 @@ def test_no_more_are_asked_for_than_wanted_and_it_is_notified_that_there_are_mor
     """A page may be smaller than asked for."""
     result = run(monkeypatch, things, "--limit", "3")
     assert len(result.stdout.splitlines()) == 4
-    assert result.stderr == "3 things are listed, and there are more; raise --limit to see them\n"
+    assert result.stderr == "3 things are shown, and more exist; raise --limit to see more\n"
     assert [query["option"] for query in things.queries] == [["size(3)"], ["size(1),cursor(abc)"]]
 
 
@@ -122,8 +122,8 @@ def test_a_plan_is_shown_in_words_or_as_it_is(monkeypatch: pytest.MonkeyPatch, t
         (fault(400, "rql.expression.invalid", "Invalid filter expression: eq("), 1, "Invalid filter expression: eq("),
         (fault(403, "api:subjects.missing", "Your token has no subjects."), 4, "Your token has no subjects."),
         (fault(503, "thing-search:budget.exceeded", "Too long."), 1, "thing-search:budget.exceeded: Too long."),
-        (Reply(["x"]), 5, "unexpected response, not from this service"),
-        (Reply({"items": [], "cursor": 7}), 5, "unexpected response, not from this service"),
+        (Reply(["x"]), 5, "found a response that does not come from this service"),
+        (Reply({"items": [], "cursor": 7}), 5, "found a response that does not come from this service"),
     ],
 )
 def test_a_failed_search_reports_its_error_and_exits_with_its_code(

@@ -54,20 +54,20 @@ def test_a_document_is_read(tmp_path: Path, name: str, content: str | bytes) -> 
         ("a.json", b'{"a": "\xff"}', "$: a byte at position 7 that is not UTF-8"),
         ("a.json", '{"a": 1,\n "b" 2}', "$: line 2, column 6: Expecting ':' delimiter"),
         ("a.json", '{"a": NaN}', "$: the number NaN"),
-        ("a.json", '{"a": ' + "9" * 5000 + "}", "$: a number too long or a value nested too deep"),
-        ("a.json", "[" * 100_000, "$: a number too long or a value nested too deep"),
+        ("a.json", '{"a": ' + "9" * 5000 + "}", "$: a number that is too long, or a value that is nested too deep"),
+        ("a.json", "[" * 100_000, "$: a number that is too long, or a value that is nested too deep"),
         ("a.yaml", "a: 1\nb: c: d\n", "$: line 2, column 5: mapping values are not allowed here"),
         ("a.yaml", "a: [1\n", "$: line 2, column 1: expected ',' or ']', but got '<stream end>'"),
         ("a.yaml", "a: \x01", "$: position 3: special characters are not allowed"),
         ("a.yaml", "a: 1\n---\nb: 2", "$: line 2, column 1: but found another document"),
         ("a.yaml", f"a: *{SECRET}", "$: line 1, column 4: found undefined alias '…'"),
         ("a.yaml", f"a: !{SECRET} b", "$: line 1, column 4: could not determine a constructor for the tag '…'"),
-        ("a.yaml", "a: !!bool maybe", "$: a value that does not fit its type, or one nested too deep"),
-        ("a.yaml", f"a: 0x{'f' * 5_000}", "$: a value that does not fit its type, or one nested too deep"),
-        ("a.yaml", f"a: 1{':1' * 5_000}", "$: a value that does not fit its type, or one nested too deep"),
-        ("a.yaml", "a: 2030-13-45", "$: a value that does not fit its type, or one nested too deep"),
+        ("a.yaml", "a: !!bool maybe", "$: a value that does not fit its type, or a value that is nested too deep"),
+        ("a.yaml", f"a: 0x{'f' * 5_000}", "$: a value that does not fit its type, or a value that is nested too deep"),
+        ("a.yaml", f"a: 1{':1' * 5_000}", "$: a value that does not fit its type, or a value that is nested too deep"),
+        ("a.yaml", "a: 2030-13-45", "$: a value that does not fit its type, or a value that is nested too deep"),
         ("a.yaml", "? [a]\n: b", "$: line 1, column 3: found unhashable key"),
-        ("a.yaml", "[" * 2_000, "$: a value that does not fit its type, or one nested too deep"),
+        ("a.yaml", "[" * 2_000, "$: a value that does not fit its type, or a value that is nested too deep"),
         ("a.yaml", "&a [*a]", "$: a larger document"),
         ("a.json", "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2), "$: a larger document"),
         ("a.json", " " * (MAX_BYTES + 1), "$: a larger file"),
@@ -91,7 +91,10 @@ def test_endless_aliases_are_a_problem_and_take_no_time(tmp_path: Path) -> None:
 def test_a_duplicate_name_is_a_problem(tmp_path: Path, name: str) -> None:
     content = '{"a": 1, "b": [{"c": 1, "d": 1, "c": 2, "c": 3}], "a": 2}'
     document, problems = read(tmp_path, name, content)
-    assert problems == ['$: the name "a" more than once'.replace("$", "a"), 'b[0].c: the name "c" more than once']
+    assert problems == [
+        '$: the name "a" several times in one object'.replace("$", "a"),
+        'b[0].c: the name "c" several times in one object',
+    ]
     assert document["a"] == 2
 
 
@@ -125,7 +128,7 @@ def test_many_names_with_one_twice_take_no_time(tmp_path: Path) -> None:
     pairs = ", ".join(f'"n{index}": 1' for index in range(50_000))
     with at_most(10):
         _, problems = read(tmp_path, "a.json", f'{{{pairs}, "n0": 2}}')
-        assert problems == ['n0: the name "n0" more than once']
+        assert problems == ['n0: the name "n0" several times in one object']
 
 
 def test_a_pipe_is_a_problem_and_does_not_block_the_reader(tmp_path: Path) -> None:

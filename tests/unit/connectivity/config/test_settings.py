@@ -193,7 +193,7 @@ def test_a_host_that_others_reach_needs_a_token(host: str, monkeypatch: pytest.M
     monkeypatch.setenv("CONNECTIVITY_API__HOST", host)
     assert problems() == [
         "api (CONNECTIVITY_API__HOST): found a host that is not loopback, and no token or a short one, expected "
-        "api.token or api.tokens, since api.host is not loopback"
+        "api.token or api.tokens, because api.host is not a loopback address"
     ]
     monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "a-token-that-is-long-enough")
     assert load_settings().api.host == host
@@ -204,7 +204,9 @@ def test_a_host_that_others_reach_needs_a_token_that_nobody_guesses(monkeypatch:
     for length in (1, 15):
         monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "x" * length)
         (problem,) = problems()
-        assert problem.endswith("expected api.token of at least 16 characters, since api.host is not loopback")
+        assert problem.endswith(
+            "expected api.token of at least 16 characters, because api.host is not a loopback address"
+        )
         assert "xx" not in problem
     monkeypatch.setenv("CONNECTIVITY_API__TOKEN", "x" * 16)
     assert load_settings().api.needs_token
@@ -272,8 +274,8 @@ def test_a_retention_that_is_invalid_is_shown_as_it_was_written(
 
 
 def test_reconnecting_waits_at_least_min_and_at_most_max(tmp_path: Path) -> None:
-    assert "a min above 0 and a max not below it" in problems(written(tmp_path, "reconnect: {min: 40s}\n"))[0]
-    assert "a min above 0" in problems(written(tmp_path, "reconnect: {min: 0s}\n"))[0]
+    assert "min above 0, and max not below min" in problems(written(tmp_path, "reconnect: {min: 40s}\n"))[0]
+    assert "min above 0" in problems(written(tmp_path, "reconnect: {min: 0s}\n"))[0]
 
 
 @pytest.mark.parametrize("mode", ["embedded", "external", "off"])
@@ -297,7 +299,7 @@ def test_a_spark_master_on_this_host_is_taken(master: str, tmp_path: Path) -> No
     [
         ("a: ]", "line 1, column 4"),
         ("- a", "found a list of 1, expected an object of settings"),
-        ("data_dir: a\ndata_dir: b", 'the name "data_dir" more than once'),
+        ("data_dir: a\ndata_dir: b", 'the name "data_dir" several times in one object'),
         ("1: 2", '["1"] ('),
         ("api: 5", "api ("),
     ],

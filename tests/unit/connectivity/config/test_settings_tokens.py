@@ -53,13 +53,19 @@ def test_tokens_may_come_from_a_variable(monkeypatch: pytest.MonkeyPatch) -> Non
         ([{"name": "a", "token": "s3cr3t"}], "a token of at least 16 characters"),
         ([{"name": "a", "token": WORD, "role": "root"}], "expected one of: read, write, admin"),
         ([{"name": "a", "token": WORD, "rule": "read"}], "did you mean role?"),
-        ([{"name": "a", "token": WORD}, {"name": "a", "token": WORD + "2"}], "each name and each token once"),
-        ([{"name": "a", "token": WORD}, {"name": "b", "token": WORD}], "each name and each token once"),
+        (
+            [{"name": "a", "token": WORD}, {"name": "a", "token": WORD + "2"}],
+            "every token with its own name and its own value",
+        ),
+        (
+            [{"name": "a", "token": WORD}, {"name": "b", "token": WORD}],
+            "every token with its own name and its own value",
+        ),
         (
             [{"name": "a", "token": WORD, "role": "admin", "grants": ["a:*"]}],
-            "no grants for a token with the role admin",
+            "grants only with the role write; this token has the role admin",
         ),
-        ([{"name": "a", "token": WORD, "grants": []}], "no grants for a token with the role read"),
+        ([{"name": "a", "token": WORD, "grants": []}], "grants only with the role write; this token has the role read"),
         ([{"name": "a", "token": WORD, "role": "write", "grants": ["{{ x }}"]}], "api.tokens[0].grants[0]"),
         (
             [{"name": "a", "token": WORD, "role": "write", "grants": ["*"]}],

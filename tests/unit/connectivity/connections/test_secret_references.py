@@ -91,16 +91,16 @@ def test_the_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("reference", "found"),
     [
-        ("${env:NOPE}", "${env:NOPE}, which is not set"),
-        ("${env:}", "${env:}, which is not set"),
-        ("${env:BYTES}", "${env:BYTES}, which is not UTF-8"),
-        ("${file:nope}", "${file:nope}, which is not a file"),
-        ("${file:}", "${file:}, which is not a file"),
-        ("${file:.}", "${file:.}, which is not a file"),
-        ("${file:/dev/null}", "${file:/dev/null}, which is in a system folder"),
-        ("${file:binary}", "${file:binary}, which is not UTF-8"),
-        ("${file:large}", f"${{file:large}}, which is larger than {MAX_FILE_BYTES} bytes"),
-        ("${file:a\0b}", "${file:a\0b}, which is not a valid path"),
+        ("${env:NOPE}", "${env:NOPE}, a variable that is not set"),
+        ("${env:}", "${env:}, a variable that is not set"),
+        ("${env:BYTES}", "${env:BYTES}, a variable that is not UTF-8"),
+        ("${file:nope}", "${file:nope}, a path without a regular file"),
+        ("${file:}", "${file:}, a path without a regular file"),
+        ("${file:.}", "${file:.}, a path without a regular file"),
+        ("${file:/dev/null}", "${file:/dev/null}, a file in a system folder"),
+        ("${file:binary}", "${file:binary}, a file that is not UTF-8"),
+        ("${file:large}", f"${{file:large}}, a file of more than {MAX_FILE_BYTES} bytes"),
+        ("${file:a\0b}", "${file:a\0b}, an invalid path"),
     ],
 )
 def test_a_missing_one_is_a_problem_that_names_the_reference(reference: str, found: str, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_all_references_of_a_document_together_are_bounded(tmp_path: Path) -> No
     assert len(resolved.document["sshTunnel"]["knownHosts"][0]) < MAX_CHARACTERS + 2 * MAX_FILE_BYTES
     assert len(resolved.problems) == 50
     assert resolved.problems[0].found == (
-        f"${{file:large}}, after references to more than {MAX_CHARACTERS} characters in total"
+        f"${{file:large}}, and all references before it have more than {MAX_CHARACTERS} characters in total"
     )
 
 
@@ -156,7 +156,7 @@ def test_any_document_is_taken(document: Any) -> None:
 def test_variables_of_the_services_own_secrets_are_not_read(name: str) -> None:
     found = resolve({"ca": f"${{env:{name}}}"}, environ={name: "geheim"})
     assert (found.document, found.values) == ({"ca": f"${{env:{name}}}"}, frozenset())
-    assert [problem.found for problem in found.problems] == [f"${{env:{name}}}, which belongs to the service"]
+    assert [problem.found for problem in found.problems] == [f"${{env:{name}}}, a variable that belongs to the service"]
 
 
 def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> None:
@@ -172,7 +172,9 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
     texts += [f"{data}/../data/secrets.key", f"/proc/self/root{key}", f"{data}/./secrets.key"]
     for text in texts:
         found = resolve({"ca": f"${{file:{text}}}"}, base=open_to, rules=ReferenceRules(own=[data, key]))
-        assert [problem.found for problem in found.problems] == [f"${{file:{text}}}, which belongs to the service"]
+        assert [problem.found for problem in found.problems] == [
+            f"${{file:{text}}}, a file that belongs to the service"
+        ]
         assert found.values == frozenset()
     rules = ReferenceRules(own=[data, key, tmp_path / "missing"])
     assert resolve({"ca": "${file:word}"}, base=open_to, rules=rules).document == {"ca": "geheim"}
@@ -182,7 +184,7 @@ def test_files_of_the_services_own_are_not_read_on_any_way(tmp_path: Path) -> No
 @pytest.mark.parametrize("path", ["/proc/self/environ", "/proc/self/status", "/sys/kernel/uevent_seqnum"])
 def test_a_secret_reference_cannot_name_a_system_file(path: str) -> None:
     (problem,) = resolve({"ca": f"${{file:{path}}}"}).problems
-    assert "which is in a system folder" in problem.found
+    assert "a file in a system folder" in problem.found
 
 
 def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_folders_say_which_files_references_may_name(tmp_path: Path) -> None:
         "/etc/passwd",
     ):
         (problem,) = resolve({"ca": f"${{file:{text}}}"}, rules=rules).problems
-        assert problem.found == f"${{file:{text}}}, which is not in a folder of secrets.folders"
+        assert problem.found == f"${{file:{text}}}, a file outside the folders in secrets.folders"
 
 
 def test_a_file_outside_of_the_folders_is_refused_alike_whether_it_exists_or_not(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_a_file_outside_of_the_folders_is_refused_alike_whether_it_exists_or_not
     (tmp_path / "loop").symlink_to("loop")
     for name in ("binary", "nowhere", "loop", "binary/below", "."):
         (problem,) = resolve({"ca": f"${{file:{tmp_path}/{name}}}"}, rules=NOTHING).problems
-        assert problem.found == f"${{file:{tmp_path}/{name}}}, which is not in a folder of secrets.folders"
+        assert problem.found == f"${{file:{tmp_path}/{name}}}, a file outside the folders in secrets.folders"
 
 
 def test_variables_say_which_names_references_may_have() -> None:
@@ -223,8 +225,8 @@ def test_variables_say_which_names_references_may_have() -> None:
     for name in ("AWS_SECRET", "broker_x", "MISSING"):
         found = resolve({"ca": f"${{env:{name}}}"}, environ=environ, rules=rules)
         assert [problem.found for problem in found.problems] == [
-            f"${{env:{name}}}, which matches no pattern of secrets.variables"
+            f"${{env:{name}}}, a variable that matches no pattern in secrets.variables"
         ]
         assert found.values == frozenset()
     (problem,) = resolve({"ca": "${env:CONNECTIVITY_API__TOKEN}"}, environ=environ, rules=rules).problems
-    assert problem.found == "${env:CONNECTIVITY_API__TOKEN}, which belongs to the service"
+    assert problem.found == "${env:CONNECTIVITY_API__TOKEN}, a variable that belongs to the service"

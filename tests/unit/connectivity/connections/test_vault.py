@@ -192,16 +192,16 @@ def test_a_sealed_text_that_is_too_short_or_not_base64_is_reported_as_altered(te
 
 
 def test_a_key_that_is_not_here_is_named() -> None:
-    with pytest.raises(UnknownKey, match=f"sealed with key {key_id(KEY)}, expected one of: {key_id(OTHER)}"):
+    with pytest.raises(
+        UnknownKey, match=f"encrypted with key {key_id(KEY)}, expected one of the keys: {key_id(OTHER)}"
+    ):
         vault(OTHER).unseal(vault().seal(DOCUMENT))
-    with pytest.raises(ConnectivityError, match="expected one of: none"):
+    with pytest.raises(ConnectivityError, match="expected one of the keys: none"):
         Vault().unseal(vault().seal(DOCUMENT))
 
 
 def test_without_a_key_nothing_secret_is_sealed() -> None:
-    with pytest.raises(
-        UnknownKey, match=r"connection depot-7, uri: found no key to seal it with, expected secrets\.key"
-    ):
+    with pytest.raises(UnknownKey, match=r"connection depot-7, uri: found no encryption key, expected secrets\.key"):
         Vault().seal(DOCUMENT)
     assert Vault().seal({"id": "c", "uri": "tcp://h:1"}) == {"id": "c", "uri": "tcp://h:1"}
 

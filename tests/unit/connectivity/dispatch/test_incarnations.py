@@ -171,7 +171,10 @@ async def test_publishers_of_a_history_begin_with_the_creation() -> None:
     assert read_revisions(await read(harness, 0, history)) == DELETED
     (gone,) = await read(harness, 1, f"{history}?from=2")
     assert isinstance(gone, OnError)
-    assert gone.error == f"410 rsio:history.gone Found 2, but the retained history of '{LAMP}' starts at 5."
+    assert (
+        gone.error
+        == f"410 rsio:history.gone The request starts at 2, but the retained history of '{LAMP}' starts at 5."
+    )
     (unknown,) = await read(harness, 0, f"things/{LAMP}/history?follow=true")
     assert isinstance(unknown, OnError)
     assert "things:thing.notfound" in unknown.error

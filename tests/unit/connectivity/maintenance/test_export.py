@@ -61,9 +61,9 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelectio
         (ExportRequest(" ", "stream"), "or a filter, found nothing"),
         (
             ExportRequest("acme:" + "a" * 3000),
-            "expected an id of at most 256 characters, or a filter, found 3005 of them: 'acme:aa",
+            "expected an id of at most 256 characters, or a filter, found 3005 characters: 'acme:aa",
         ),
-        (ExportRequest("acme:" + "a" * 3000 + "(7)"), "found 3008 of them"),
+        (ExportRequest("acme:" + "a" * 3000 + "(7)"), "found 3008 characters"),
         (
             ExportRequest("a" * 3000 + "(7)"),
             "expected the id of an entity, such as acme.site:lamp-7, or a filter; Invalid filter",
@@ -76,8 +76,8 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelectio
         (ExportRequest(end="-3"), "--to: expected a revision"),
         (ExportRequest(end="2030-01-15T12:00:00"), "with its zone"),
         (ExportRequest(begin="yesterday"), "found 'yesterday'"),
-        (ExportRequest(begin="9", end="3"), "found 9, which is after 3"),
-        (ExportRequest(begin="2030-01-15T12:00:01Z", end=TIME), "which is after"),
+        (ExportRequest(begin="9", end="3"), "found 9 and 3"),
+        (ExportRequest(begin="2030-01-15T12:00:01Z", end=TIME), "expected a start that is not after the end"),
     ],
 )
 def test_words_that_mean_nothing_end_with_2_and_say_why(wanted: ExportRequest, said: str) -> None:

@@ -85,7 +85,7 @@ def test_a_secret_that_does_not_open_stops_it_and_nothing_has_changed(folder: Pa
     settings = fill(folder)
     add_key(folder / KEY_FILE_NAME, NEW)
     before = stored(folder)
-    with pytest.raises(UnknownKey, match=rf"connection depot-7, uri: .*sealed with key {key_id(OLD)}"):
+    with pytest.raises(UnknownKey, match=rf"connection depot-7, uri: .*encrypted with key {key_id(OLD)}"):
         rotate_offline(settings, "ada")
     assert stored(folder) == before
 

@@ -213,7 +213,7 @@ async def test_an_answer_outlives_any_number_of_links_that_fall_silent() -> None
         for number in range(silent):
             await running.answered(number + 1)
             for link in list(running.broker.links):
-                link.die(NotConnected(Detail.TIMEOUT, "the broker no longer confirms messages"))
+                link.die(NotConnected(Detail.TIMEOUT, "the broker has stopped confirming messages"))
         assert set(await running.answered(silent + 1)) == {"1"}
         await until(lambda: running.unsettled() == 0)
     assert running.harness.values() == [1]

@@ -216,9 +216,9 @@ async def test_a_sample_refused_at_a_filter_asks_for_an_address() -> None:
     sent = command("modify", "/attributes/on", True, name="mixer-7")
     at_filter = (await rehearsed(sent, **ONE_DEVICE))["error"]
     assert at_filter["error"] == "connectivity:connection.id.enforcement.failed"
-    assert at_filter["description"].endswith(f"adjust the enforcement of the source. {SAY_AN_ADDRESS}")
+    assert at_filter["description"].endswith(f"or change that enforcement. {SAY_AN_ADDRESS}")
     elsewhere = (await rehearsed(sent, address="mixers/mixer-8/up", **ONE_DEVICE))["error"]
-    assert elsewhere["description"].endswith("adjust the enforcement of the source.")
+    assert elsewhere["description"].endswith("or change that enforcement.")
     assert (await rehearsed(b"{ no json"))["error"].get("description") != SAY_AN_ADDRESS, "site/up is an address"
     assert "error" not in await rehearsed(sent, address="mixers/mixer-7/up", **ONE_DEVICE)
 

@@ -27,11 +27,11 @@ async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variabl
     monkeypatch.setenv("OTHER_PASSWORD", "tulip")
     (tmp_path / "settings.yaml").write_text("api: {token: tulip}", encoding="utf-8")
     references = {
-        "${env:OTHER_PASSWORD}": "matches no pattern of secrets.variables",
-        "${env:NOWHERE}": "matches no pattern of secrets.variables",
-        f"${{file:{tmp_path}/settings.yaml}}": "is not in a folder of secrets.folders",
-        f"${{file:{tmp_path}/nowhere}}": "is not in a folder of secrets.folders",
-        f"${{file:{tmp_path}/secrets/../settings.yaml}}": "is not in a folder of secrets.folders",
+        "${env:OTHER_PASSWORD}": "a variable that matches no pattern in secrets.variables",
+        "${env:NOWHERE}": "a variable that matches no pattern in secrets.variables",
+        f"${{file:{tmp_path}/settings.yaml}}": "a file outside the folders in secrets.folders",
+        f"${{file:{tmp_path}/nowhere}}": "a file outside the folders in secrets.folders",
+        f"${{file:{tmp_path}/secrets/../settings.yaml}}": "a file outside the folders in secrets.folders",
     }
     await put(bench, "depot")
     for reference, reason in references.items():
@@ -43,7 +43,7 @@ async def test_documents_sent_to_the_api_can_only_name_allowed_files_and_variabl
         ):
             fault = await refused(asked)
             assert said(fault) == (400, "connectivity:connection.configuration.invalid")
-            assert fault.message.startswith(f"specificConfig.clientId: found {reference}, which {reason}, expected")
+            assert fault.message.startswith(f"specificConfig.clientId: found {reference}, {reason}, expected")
             assert "tulip" not in f"{fault}"
 
 

@@ -156,7 +156,7 @@ def test_a_folder_that_vanishes_is_reported_and_one_that_comes_back_has_time(fol
     found = folder.look()
     assert found is not None
     assert [(it.file.name, it.problem.found) for it in found.problems] == [
-        ("b.json", "no file after its folder reappeared")
+        ("b.json", "no such file, although its folder exists again")
     ]
     assert sorted(found.connections) == ["a", "b"]
     assert folder.look() is None

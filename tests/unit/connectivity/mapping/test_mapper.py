@@ -152,9 +152,9 @@ def test_a_mapper_that_never_reads_payloads_takes_empty_ones() -> None:
 
 def test_ten_results_are_accepted_and_eleven_are_refused() -> None:
     assert (reads(echoing(10), b"x"), writes(echoing(10))) == (10, 10)
-    with pytest.raises(DecodeError, match="11 messages for one, which exceeds the limit of 10"):
+    with pytest.raises(DecodeError, match="11 messages for one message, more than the limit of 10"):
         reads(echoing(11), b"x")
-    with pytest.raises(EncodeError, match="exceeds the limit of 10") as caught:
+    with pytest.raises(EncodeError, match="more than the limit of 10") as caught:
         writes(echoing(11))
     assert caught.value.fault.error == "connectivity:message.mapping.failed"
 
@@ -163,7 +163,7 @@ def test_the_limit_applies_to_each_element_of_a_page() -> None:
     elements = [Event(LAMP, number, "2030-01-15T07:30:00Z", "modified", "/", b"{}", b"{}") for number in range(500)]
     several = Next(SubscriptionKind.HISTORY, "s-1", LAMP, {}, elements, {})
     assert (writes(ConfiguredMapper(), several), writes(echoing(10), several)) == (500, 5000)
-    with pytest.raises(EncodeError, match="exceeds the limit of 5000"):
+    with pytest.raises(EncodeError, match="more than the limit of 5000"):
         writes(echoing(11), several)
 
 

@@ -35,7 +35,7 @@ BAD = Envelope(b"bad")
 RESULT = b'{"topic":"fine"}'
 
 TOO_LONG = "ran longer than 150 ms"
-TOO_DEEP = "calls nest deeper"
+TOO_DEEP = "its calls need more than the stack"
 NO_MEMORY = "needed more than 16 MiB|out of memory|null|too large|invalid array|too long|ran longer|process ended"
 
 HOSTILE = {
@@ -242,7 +242,7 @@ async def test_bytes_that_are_no_text_reach_the_script_as_they_are(host: ScriptH
 
 async def test_half_a_character_in_a_result_is_a_typed_error_and_a_nul_is_escaped(host: ScriptHost) -> None:
     half = HostedScripts(Scripts("mapToDittoProtocolMsg = () => ({topic: '\\ud800'})"), host)
-    with pytest.raises(DecodeError, match="half a surrogate pair"):
+    with pytest.raises(DecodeError, match="an unpaired surrogate"):
         await mapped(half)
     nul = HostedScripts(Scripts("mapToDittoProtocolMsg = () => ({topic: '\\0'})"), host)
     assert await mapped(nul) == [b'{"topic":"\\u0000"}']

@@ -22,7 +22,7 @@ def test_a_file_is_read_as_bytes_up_to_the_most(tmp_path: Path) -> None:
     (tmp_path / "word").write_bytes(b"x" * MOST)
     assert read_regular_file(tmp_path / "word", most=MOST) == b"x" * MOST
     (tmp_path / "word").write_bytes(b"x" * (MOST + 1))
-    assert refusal(tmp_path / "word") == "which is larger than 100 bytes"
+    assert refusal(tmp_path / "word") == "a file of more than 100 bytes"
 
 
 def test_a_folder_or_file_that_became_a_link_after_it_was_checked_is_not_followed(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_a_folder_or_file_that_became_a_link_after_it_was_checked_is_not_followe
     (real / "own" / "word").write_text("geheim", encoding="utf-8")
     (real / "folder").symlink_to(real / "own")
     (real / "link").symlink_to(real / "own" / "word")
-    assert refusal(real / "folder" / "word") == "which is not a file"
-    assert refusal(real / "link") == "which cannot be read: Too many levels of symbolic links"
+    assert refusal(real / "folder" / "word") == "a path without a regular file"
+    assert refusal(real / "link") == "a file that cannot be read: Too many levels of symbolic links"
 
 
 def test_what_is_not_a_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path / "pipe", tmp_path, Path("/"), tmp_path / "missing"):
-        assert refusal(path.resolve()) == "which is not a file"
+        assert refusal(path.resolve()) == "a path without a regular file"
 
 
 def test_a_forbidden_file_is_recognized_by_any_of_its_names(tmp_path: Path) -> None:
@@ -47,8 +47,8 @@ def test_a_forbidden_file_is_recognized_by_any_of_its_names(tmp_path: Path) -> N
     (real / "own" / "word").write_text("geheim", encoding="utf-8")
     (real / "other").hardlink_to(real / "own" / "word")
     (real / "link").symlink_to(real / "own")
-    assert refusal(real / "own" / "word", (real / "link",)) == "which belongs to the service"
-    assert refusal(real / "other", (real / "own" / "word",)) == "which belongs to the service"
+    assert refusal(real / "own" / "word", (real / "link",)) == "a file that belongs to the service"
+    assert refusal(real / "other", (real / "own" / "word",)) == "a file that belongs to the service"
     assert read_regular_file(real / "other", most=MOST, forbidden=[real / "missing"]) == b"geheim"
 
 

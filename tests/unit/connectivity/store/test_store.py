@@ -373,16 +373,16 @@ async def test_a_failed_commit_never_happened(store: Store, gate: Gate) -> None:
     """Waiters are told, states and answers that were decided are forgotten, later changes fail at once."""
     await store.submit([change(LAMP, 1)])
     gate.is_open.clear()
-    gate.trouble = StoreUnavailable("disk full: make room")
+    gate.trouble = StoreUnavailable("disk full: free space")
     committing = store.submit([change(LAMP, 2, answer=answered(2))])
     await wait_until(lambda: gate._batch)
     waiting = store.submit([change(LAMP, 3)])
     gate.is_open.set()
     for future in (committing, waiting):
-        with pytest.raises(StoreUnavailable, match="make room"):
+        with pytest.raises(StoreUnavailable, match="free space"):
             await future
     assert not store.is_available
-    assert store.reason == "disk full: make room"
+    assert store.reason == "disk full: free space"
     assert store.snapshot(LAMP) == snapshot(LAMP, 1)
     assert store.stored_answer(delivery(2)) is None
     store.stage(change(LAMP, 2))
@@ -479,7 +479,7 @@ async def test_a_full_disk_is_reported_and_work_continues_when_there_is_room(tmp
     large = b'"' + b"x" * 30_000 + b'"'
     durable = [store.submit([change(LAMP, revision, large)]) for revision in (2, 3)]
     for future in durable:
-        with pytest.raises(StoreUnavailable, match="make room"):
+        with pytest.raises(StoreUnavailable, match="free space"):
             await future
     assert not store.is_available
     other = sqlite3.connect(tmp_path / "journal.db")

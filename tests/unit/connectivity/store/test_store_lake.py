@@ -124,6 +124,8 @@ async def test_events_trimmed_after_a_commit_are_read_from_the_lake(trimmed: Sto
 async def test_without_a_lake_only_the_pages_with_trimmed_revisions_fail(store: Store, disk: Disk) -> None:
     await store.submit(history(LAMP, 5))
     await store.trim(3, LATER)
-    with pytest.raises(HistoryUnavailable, match=r"trimmed revision 1 to 3, and there is no lake.* found off"):
+    with pytest.raises(
+        HistoryUnavailable, match=r"trimmed revisions 1 to 3, and there is no lake.* found spark.mode off"
+    ):
         await store.page(store.open_range(HistoryQuery(LAMP), NOW), 0, 10, MUCH)
     assert revisions((await store.page(store.open_range(HistoryQuery(LAMP, 4), NOW), 0, 10, MUCH)).events) == [4, 5]

@@ -23,8 +23,8 @@ async def test_too_many_subscriptions_of_one_connection_are_refused_without_an_i
     assert isinstance(refused, ErrorResponse)
     assert (refused.fault.error, refused.fault.status) == ("streaming.subscription.limit", 429)
     assert refused.fault.message == (
-        "This user has 2 open subscriptions at this connection, 2 of them by this peer or session, "
-        "and all users have 2 of at most 6: its share is used up."
+        "This user has used up its share: it has 2 open subscriptions at this connection, 2 of them in this session; "
+        "all users together have 2 of at most 6."
     )
     bench.cancel(first)
     bench.subscribe()

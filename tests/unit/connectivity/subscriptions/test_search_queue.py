@@ -70,7 +70,7 @@ async def test_searches_of_a_user_that_wait_are_limited_and_those_of_others_go_o
     refused = tasks[5].exception()
     assert isinstance(refused, FeedFailed)
     assert (refused.fault.status, refused.fault.error) == (429, "thing-search:search.limit")
-    assert refused.fault.message == "2 searches of these subjects are running and 3 wait, which is the limit."
+    assert refused.fault.message == "These subjects have 2 running and 3 waiting searches, which is the limit."
     assert crowd.order == [BAD, BAD, GOOD]
 
 
@@ -116,7 +116,7 @@ async def test_searches_beyond_the_quota_of_their_first_subject_are_refused_unti
             await queue.slot(BAD).__aenter__()
         assert (refused.value.fault.status, refused.value.fault.error) == (429, "thing-search:search.limit")
         assert refused.value.fault.message == (
-            "There are too many searches: the subject 'acme:bad' uses 2 of its quota searches of 2."
+            "A quota of searches is used up: the subject 'acme:bad' uses 2 of its quota searches of 2."
         )
         await running.enter_async_context(queue.slot(other))
         waiting.cancel()

@@ -132,9 +132,14 @@ def test_a_listener_publishes_to_its_peers_alone_and_is_not_noted() -> None:
 @pytest.mark.parametrize(
     ("address", "pattern", "found", "expected"),
     [
-        ("{{ header:reply-to }}", "clients/**/answers", "'**' must be the last part", "such as clients/*/answers"),
+        (
+            "{{ header:reply-to }}",
+            "clients/**/answers",
+            "'**' must be the whole pattern, or its last part",
+            "such as clients/*/answers",
+        ),
         ("{{ header:reply-to }}", "clients/+/answers", '"+" in "clients/+/answers"', "* for one part"),
-        ("{{ header:reply-to }}", "clients/#", '"#" in "clients/#"', "** as the last part"),
+        ("{{ header:reply-to }}", "clients/#", '"#" in "clients/#"', "** for all remaining parts"),
         ("{{ header:reply-to }}", "{{ thing:name }}/*", '"{{" in', "* for one part"),
         ("answers", "clients/*", '"clients/*"', 'allows the address "answers"'),
     ],

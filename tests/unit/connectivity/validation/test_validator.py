@@ -204,9 +204,9 @@ def test_1_3_a_ca_with_an_insecure_scheme_is_a_problem_of_the_uri(
 @pytest.mark.parametrize(
     ("kind", "uri", "expected"),
     [
-        ("amqp-091", "amqp://h:1", "amqps, since credentials are given"),
-        ("mqtt", "tcp://h:1", "ssl, since credentials are given"),
-        ("kafka", "tcp://h:1", "ssl, since credentials are given"),
+        ("amqp-091", "amqp://h:1", "amqps, because the connection has credentials"),
+        ("mqtt", "tcp://h:1", "ssl, because the connection has credentials"),
+        ("kafka", "tcp://h:1", "ssl, because the connection has credentials"),
     ],
 )
 def test_1_3_a_client_certificate_that_no_tls_presents_is_a_problem_of_the_uri(
@@ -300,7 +300,7 @@ def test_an_option_by_reference_is_neither_shown_by_a_problem_nor_by_the_connect
 
 def test_a_missing_reference_is_the_only_problem_of_its_place(document: dict[str, Any]) -> None:
     found = only(validate({**document, "uri": "${env:BROKER_URI}"}, environ={}))
-    assert (found.path, found.found) == ("uri", "${env:BROKER_URI}, which is not set")
+    assert (found.path, found.found) == ("uri", "${env:BROKER_URI}, a variable that is not set")
 
 
 def test_a_missing_environment_variable_is_the_only_problem_of_its_field(
@@ -310,7 +310,7 @@ def test_a_missing_environment_variable_is_the_only_problem_of_its_field(
     own = {"type": "client-cert", "cert": certificate, "key": "${env:CLIENT_KEY}"}
     document |= {"uri": "amqps://h:1", "credentials": own}
     found = only(validate(document, environ={}))
-    assert (found.path, found.found) == ("credentials.key", "${env:CLIENT_KEY}, which is not set")
+    assert (found.path, found.found) == ("credentials.key", "${env:CLIENT_KEY}, a variable that is not set")
 
 
 def test_design_8_18_references_are_resolved_while_building(document: dict[str, Any], tmp_path: Path) -> None:

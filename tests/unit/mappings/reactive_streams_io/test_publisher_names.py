@@ -100,7 +100,7 @@ def test_a_name_is_read_and_written(case: str, text: str, name: Name) -> None:
 
 
 REFUSED = [
-    ("N03", f"{HISTORY}?from=1&from-ts=2024-01-01T00:00:00Z", 400, "one of them"),
+    ("N03", f"{HISTORY}?from=1&from-ts=2024-01-01T00:00:00Z", 400, "only one range"),
     ("N11", "streams/tank/0?resend_last=2&resend_from=1", 400, "expected only one of"),
     ("nothing", "", 400, "segment ''"),
     ("empty segment", "things//history", 400, "segment ''"),
@@ -127,9 +127,9 @@ REFUSED = [
     ("other encoding", f"{HISTORY}?enc=xml", 400, "one of json, cbor"),
     ("other unit", "things/search?unit=all", 400, "one of page, thing"),
     ("negative partition", "streams/tank/-1", 400, "expected a number of at least 0"),
-    ("to alone", "streams/tank/0?resend_to=4", 400, "resend_to alone"),
+    ("to alone", "streams/tank/0?resend_to=4", 400, "resend_to without resend_from"),
     ("backwards", "streams/tank/0?resend_from=5&resend_to=4", 400, "expected at least 5"),
-    ("end and follow", "streams/tank/0?resend_from=1&resend_to=4&follow=true", 400, "found follow=true"),
+    ("end and follow", "streams/tank/0?resend_from=1&resend_to=4&follow=true", 400, "both follow=true and resend_to"),
     ("space", "streams/a b/0", 400, "percent-encoded"),
     ("half an escape", "streams/a%2/0", 400, "percent-encoded"),
     ("no UTF-8", "streams/%C3%28/0", 400, "percent-encoded UTF-8"),

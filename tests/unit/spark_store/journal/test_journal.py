@@ -121,7 +121,7 @@ def test_a_full_file_stores_nothing_of_the_batch_and_continues_when_there_is_roo
     (pages,) = journal._writer.execute("PRAGMA page_count").fetchone()
     journal._writer.execute(f"PRAGMA max_page_count = {pages + 2}")
     large = b'"' + b"x" * 30_000 + b'"'
-    with pytest.raises(StoreUnavailable, match=r"full.*make room"):
+    with pytest.raises(StoreUnavailable, match=r"full.*free space"):
         journal.append([change(POLICY, 1), change(LAMP, 3, large)])
     with pytest.raises(StoreUnavailable, match="full"):
         journal.probe()
@@ -160,7 +160,7 @@ def test_a_foreign_lock_is_unavailable_and_soon(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path / "journal.db")
     other = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreUnavailable, match="another process holds"):
+    with pytest.raises(StoreUnavailable, match="another process has locked"):
         journal.append([change(LAMP, 1)])
     other.execute("ROLLBACK")
     other.close()
@@ -171,7 +171,7 @@ def test_a_foreign_lock_is_unavailable_and_soon(tmp_path: Path) -> None:
 def test_a_damaged_file_is_unavailable_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.write_bytes(b"this is no database" * 1000)
-    with pytest.raises(StoreUnavailable, match=r"restore it from a backup"):
+    with pytest.raises(StoreUnavailable, match=r"restore the file from a backup"):
         Journal.open(path)
 
 

@@ -60,10 +60,12 @@ def test_a_complete_lake_passes_the_check_after_any_trim(data_folder: DataFolder
 def test_events_missing_from_both_journal_and_lake_are_reported(data_folder: DataFolder) -> None:
     trim(data_folder, 7)
     shutil.rmtree(data_folder.lake.folder)
-    with pytest.raises(LakeUnfit, match=r"every event before 8.*found none after 0; restore the folder `lake`"):
+    with pytest.raises(
+        LakeUnfit, match=r"begins at event 8, but the lake ends at event 0, .*; restore the folder `lake`"
+    ):
         look(data_folder)
     trim(data_folder, 10)
-    with pytest.raises(LakeUnfit, match="every event before 11"):
+    with pytest.raises(LakeUnfit, match="begins at event 11"):
         look(data_folder)
 
 
@@ -135,7 +137,7 @@ def half_a_file(table: Path) -> None:
         (a_gap, "every commit up to 2"),
         (no_commit, "every commit up to 0"),
         (an_empty_commit, "found an empty file"),
-        (no_file, "expected a file of the table, found none"),
+        (no_file, "this file of the table is missing"),
         (half_a_file, "bytes, found 200"),
     ],
 )
@@ -177,7 +179,7 @@ def test_a_corrupt_page_is_found_when_every_page_is_checked(data_folder: DataFol
     trim(data_folder, 10)
     file = spoil_page(Path(data_folder.lake.path(EVENTS)))
     assert fault_of(data_folder) == ""
-    with pytest.raises(LakeUnfit, match=f"{file}: expected the pages that were written, found: .*; .*restore"):
+    with pytest.raises(LakeUnfit, match=f"{file}: expected intact pages, found: .*; .*restore"):
         look(data_folder, every_page=True)
 
 

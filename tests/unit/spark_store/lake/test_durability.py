@@ -67,10 +67,12 @@ def test_the_file_system_of_the_lake_is_made_durable_in_one_call(place: Lake, mo
 
 def test_a_disk_that_refuses_makes_the_store_unavailable(place: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durability, "_LIBC", Disk(errno.EIO))
-    with pytest.raises(StoreUnavailable, match=f"{place.folder}: the lake cannot be made durable: Input/output error"):
+    with pytest.raises(
+        StoreUnavailable, match=f"{place.folder}: the lake cannot be synced to disk: Input/output error"
+    ):
         durability.sync(place)
     monkeypatch.setattr(durability, "_LIBC", Disk(errno.ENOSPC))
-    with pytest.raises(StoreUnavailable, match="make room"):
+    with pytest.raises(StoreUnavailable, match="free space"):
         durability.sync(place)
     with pytest.raises(StoreUnavailable, match="No such file"):
         durability.sync(Lake(place.folder / "elsewhere"))

@@ -180,7 +180,7 @@ def test_a_lake_that_is_ahead_of_its_journal_belongs_to_another(data_folder: Dat
     other = DataFolder(tmp_path / "other")
     other.write(5)
     shutil.copytree(data_folder.lake.folder, other.lake.folder)
-    with pytest.raises(LakeUnfit, match="the lake has event 30, the journal ends at 5"):
+    with pytest.raises(LakeUnfit, match="the lake has event 30, but the journal ends at event 5"):
         back_up(other.lake, tmp_path / "copy")
 
 
@@ -251,7 +251,7 @@ def test_a_failed_backup_leaves_no_files(
     if is_there:
         (tmp_path / "copy").mkdir()
     on_copy(monkeypatch, full)
-    with pytest.raises(StoreUnavailable, match="make room"):
+    with pytest.raises(StoreUnavailable, match="free space"):
         back_up(data_folder.lake, tmp_path / "copy")
     assert (tmp_path / "copy").exists() is is_there
     assert not is_there or list((tmp_path / "copy").iterdir()) == []

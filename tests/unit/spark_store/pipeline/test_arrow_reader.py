@@ -100,7 +100,7 @@ def test_a_damaged_page_is_reported_with_the_next_step(data_folder: DataFolder) 
     middle = len(content) // 2 // 4096 * 4096
     content[middle : middle + 40 * 4096] = b"\xff" * 40 * 4096
     data_folder.lake.journal.write_bytes(content)
-    with pytest.raises(StoreUnavailable, match="damaged: stop the service and restore it"):
+    with pytest.raises(StoreUnavailable, match="damaged: stop the service, and restore the file"):
         read(data_folder, 1, 199)
 
 

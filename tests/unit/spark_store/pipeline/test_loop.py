@@ -197,7 +197,9 @@ def test_maintenance_that_no_process_lived_long_enough_for_is_done_soon_after_a_
     ],
 )
 def test_a_java_process_that_was_killed_is_reported_in_our_words(error: Exception) -> None:
-    assert "Java process ended unexpectedly: killed, or out of memory" in str(loop.translate_error(error))
+    assert "Java process ended unexpectedly: it was killed, or had too little memory" in str(
+        loop.translate_error(error)
+    )
 
 
 @pytest.mark.parametrize(("newest", "batches"), [(0, []), (3, [3]), (25, [10, 20, 25])])

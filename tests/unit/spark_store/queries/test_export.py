@@ -115,13 +115,13 @@ def test_a_journal_that_was_trimmed_meanwhile_is_read_again(lake: Lake, monkeypa
 
 def test_too_many_waiting_events_are_not_kept_in_memory(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING", 4)
-    with pytest.raises(StoreUnavailable, match="wait until it has caught up"):
+    with pytest.raises(StoreUnavailable, match="wait until the lake has caught up"):
         newest(lake, EventSelection())
 
 
 def test_nor_are_too_many_bytes_of_them(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_WAITING_BYTES", 100)
-    with pytest.raises(StoreUnavailable, match="wait until it has caught up"):
+    with pytest.raises(StoreUnavailable, match="wait until the lake has caught up"):
         newest(lake, EventSelection())
 
 

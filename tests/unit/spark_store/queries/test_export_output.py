@@ -32,7 +32,7 @@ def test_a_file_is_put_in_its_place_at_the_end(tmp_path: Path) -> None:
     out = tmp_path / "it.parquet"
     assert write(out) > 0
     assert pq.read_table(out).to_pydict() == {"n": [1, 2]}
-    with pytest.raises(OutputUnusable, match=r"expected no such file, found one; .* --force"):
+    with pytest.raises(OutputUnusable, match=r"this file already exists; .* --force"):
         write(out)
     out.write_text("old")
     write(out, force=True)
@@ -77,7 +77,7 @@ def test_the_ending_of_the_name_decides_the_format(tmp_path: Path) -> None:
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
-    with pytest.raises(OutputUnusable, match=r"found no .*gone; create it"):
+    with pytest.raises(OutputUnusable, match=r"the folder .*gone does not exist; create it"):
         write(tmp_path / "gone" / "it.parquet")
     with pytest.raises(OutputUnusable, match="found a folder"):
         write(tmp_path)
@@ -94,6 +94,6 @@ def test_a_full_disk_is_something_else_and_leaves_nothing(
     def refuse(_: object) -> None:
         raise OSError(number, os.strerror(number))
 
-    with pytest.raises(StoreUnavailable, match="the disk is full; make room"):
+    with pytest.raises(StoreUnavailable, match="the disk is full; free space"):
         write(tmp_path / "it.parquet", meanwhile=lambda output: monkeypatch.setattr(output, "write_table", refuse))
     assert list(tmp_path.iterdir()) == []

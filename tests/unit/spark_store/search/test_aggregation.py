@@ -42,7 +42,7 @@ def test_nothing_but_an_object_is_needed_to_count() -> None:
         ([], "found an array, expected an object"),
         (True, "found a boolean"),
         ({"by": {}}, "found 'by', expected 'groupBy' or 'measures'"),
-        ({"groupBy": []}, "groupBy: found an array, expected an object of names"),
+        ({"groupBy": []}, "groupBy: found an array, expected an object whose members are names"),
         ({"groupBy": {"a b": "attributes/x"}}, "groupBy: found the name 'a b'"),
         ({"groupBy": {"": "attributes/x"}}, "groupBy: found the name ''"),
         ({"groupBy": {str(n) + "x": "attributes/x" for n in range(5)}}, "groupBy: found 5 names, expected at most 4"),

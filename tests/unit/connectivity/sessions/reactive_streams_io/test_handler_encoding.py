@@ -108,5 +108,5 @@ async def test_a_publisher_of_bytes_refuses_another_encoding(publisher: str) -> 
     *_, error = await rsio_harness.framed("a", 3)
     assert isinstance(error, OnError)
     assert error.error == (
-        "400 rsio:publisher.invalid Found enc=cbor, expected no enc: the elements of this publisher are bytes, not JSON."
+        "400 rsio:publisher.invalid Found enc=cbor, expected no enc, because this publisher sends bytes instead of JSON."
     )

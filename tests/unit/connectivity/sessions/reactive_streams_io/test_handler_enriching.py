@@ -121,11 +121,11 @@ async def test_a_followed_history_has_them_where_it_is_live_and_fields_may_selec
 @pytest.mark.parametrize(
     ("publisher", "said"),
     [
-        (f"{EVENTS}?extra-fields=height", "found extra-fields that begin with 'height'"),
+        (f"{EVENTS}?extra-fields=height", "found 'height' at the start of a path in extra-fields"),
         (f"{EVENTS}?extra-fields=attributes(", "found '(' without ')' after it"),
         (f"{EVENTS}?extra-fields=", "found the end"),
         (f"{EVENTS}?extra-fields={quote('features/{{ nose:id }}')}", "nose:id"),
-        (f"{EVENTS}?extra-fields=attributes&project=/attributes/on&pack=i32", "expected one of them"),
+        (f"{EVENTS}?extra-fields=attributes&project=/attributes/on&pack=i32", "expected only one"),
         (f"{EVENTS}?extra-fields=attributes&filter=eq(", "422"),
         (f"{HISTORY}?extra-fields=attributes", "found extra-fields without follow"),
         (f"policies/{LAMP}/history?extra-fields=attributes", "unknown parameter"),

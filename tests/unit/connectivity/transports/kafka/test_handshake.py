@@ -138,7 +138,7 @@ async def test_a_server_that_does_not_speak_kafka_is_recognized(answer: bytes | 
 
 async def test_silence_is_a_timeout() -> None:
     async with server() as place:
-        with pytest.raises(NotConnected, match=r"timeout: .* no answer within 0\.2 s"):
+        with pytest.raises(NotConnected, match=r"timeout: .* did not answer within 0\.2 s"):
             await handshake(connection(), [place], "PLAIN", 0.2)
 
 

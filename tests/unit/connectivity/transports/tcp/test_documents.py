@@ -41,7 +41,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"uri": "tcp://0.0.0.0:8766/rsio"}, "uri", "without a path"),
     ({"uri": "tcp://me:secret@0.0.0.0:8766"}, "uri", "peers present certificates"),
     ({"uri": "ssl://0.0.0.0:8766"}, "credentials", "the certificate that the listener presents"),
-    ({"credentials": CERTIFICATE}, "uri", "ssl or tls, since credentials are given"),
+    ({"credentials": CERTIFICATE}, "uri", "ssl or tls, because the connection has credentials"),
     ({"ca": CERTIFICATE["cert"]}, "uri", "ssl or tls"),
     ({"clientCount": 2}, "clientCount", "a listener has one client"),
     ({"sources": [SOURCE, SOURCE]}, "sources", "found 2 sources, expected one"),
@@ -56,7 +56,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"sources": [{**SOURCE, "payloadMapping": []}]},
         "sources[0].payloadMapping",
-        "so Ditto by default, expected a",
+        "which selects the default Ditto, expected a",
     ),
     ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
     ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "byte stream"),
@@ -68,7 +68,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"targets": [{"address": "a", "topics": ["_/_/things/twin/events"], "authorizationContext": ["lab:all"]}]},
         "targets",
-        "no targets: a peer receives only what it requests",
+        "no targets, because a TCP peer receives only what it requests",
     ),
     ({"specificConfig": {"maxPear": "1"}}, "specificConfig.maxPear", "maxPeers"),
 ]

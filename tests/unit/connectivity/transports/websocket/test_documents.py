@@ -44,10 +44,10 @@ def test_a_good_document_has_no_problems(more: dict[str, Any]) -> None:
 BROKEN: list[tuple[dict[str, Any], str, str]] = [
     ({"uri": "http://0.0.0.0:8765"}, "uri", "one of the schemes ws, wss"),
     ({"uri": "ws://0.0.0.0:8765/twins"}, "uri", "without a path"),
-    ({"uri": "ws://me:secret@0.0.0.0:8765"}, "uri", "peers send tokens"),
+    ({"uri": "ws://me:secret@0.0.0.0:8765"}, "uri", "peers log in with tokens"),
     ({"uri": "wss://0.0.0.0:8765"}, "credentials", "the certificate that the listener presents"),
     ({"uri": "wss://0.0.0.0:8765", "credentials": {"type": "client-cert"}}, "credentials.key", "the private key"),
-    ({"credentials": CERTIFICATE}, "uri", "wss, since credentials are given"),
+    ({"credentials": CERTIFICATE}, "uri", "wss, because the connection has credentials"),
     ({"ca": CERTIFICATE["cert"]}, "uri", "wss"),
     ({"clientCount": 2}, "clientCount", "a listener has one client"),
     ({"targets": [{"address": "alarms", **EVENTS}]}, "targets[0].address", "a path such as /twins"),

@@ -202,7 +202,10 @@ def test_a_token_that_can_be_guessed_is_refused_where_others_reach_the_listener(
     found = decided("/twins?access_token=x", rules=replace(short, shortest_token=16))
     assert isinstance(found, RefusedHandshake)
     assert (found.status, found.is_wrong_token) == (HTTPStatus.UNAUTHORIZED, True)
-    assert found.text == "The token has 1 characters, expected at least 16, since the listener is not at loopback."
+    assert (
+        found.text
+        == "The token has 1 characters, expected at least 16, because the listener does not listen on a loopback address."
+    )
     assert status("/twins", BEARER, rules=replace(GUARDED, shortest_token=16)) == 101
 
 
