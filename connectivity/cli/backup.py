@@ -15,17 +15,20 @@ MIB = 1 << 20
 
 
 def backup(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new or empty folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for the backup, new or empty.")],
     like: Annotated[
         Path | None,
         typer.Option(
-            metavar="EARLIER", help="An earlier backup on the same disk; its files are hard-linked instead of copied."
+            metavar="EARLIER",
+            help="An earlier backup on the same disk. Files that did not change become hard links instead of copies.",
         ),
     ] = None,
     settings: SettingsFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy journal and lake to a folder that a service can start from. The service may be running."""
+    """Copy journal and lake to a folder from which a service can start.
+
+    You can run this command while the service is running."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import backup as work
 

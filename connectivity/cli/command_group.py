@@ -9,18 +9,18 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 EXIT_CODES: Mapping[int, str] = {
-    0: "done; `serve` and `pipeline run`: stopped by a signal",
-    1: "refused or failed; problems or differences were found; `serve`: the journal cannot be opened",
-    2: "invalid arguments, files or settings",
-    3: "`connections apply --plan`: there are changes; otherwise another process uses the data folder or writes the lake",
-    4: "the token is missing, invalid, or lacks permission; `serve`: the API's port is in use; `pipeline`: Spark is "
-    "not available",
-    5: "no service was reached; `pipeline` and `backup`: journal and lake do not match",
-    130: "interrupted",
+    0: "the command succeeded; for `serve` and `pipeline run`: a signal stopped the command",
+    1: "the command failed or was refused, or found problems or differences; for `serve`: the journal cannot be opened",
+    2: "an argument, a file or a setting is invalid",
+    3: "another process uses the data folder or writes the lake; for `connections apply --plan`: there are changes",
+    4: "the token is missing, invalid, or lacks permission; for `serve`: another process uses the API's port; for "
+    "`pipeline`: Spark is not available",
+    5: "the service cannot be reached; for `pipeline` and `backup`: journal and lake do not match",
+    130: "Ctrl-C interrupted the command",
 }
 """The exit codes of all commands."""
 
-EXIT_CODES_NOTE = f"Exit codes: {'. '.join(f'{code} {meaning}' for code, meaning in EXIT_CODES.items())}."
+EXIT_CODES_NOTE = f"Exit codes: {'. '.join(f'{code}: {meaning}' for code, meaning in EXIT_CODES.items())}."
 
 
 class _FlagCommand(TyperCommand):

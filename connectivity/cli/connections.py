@@ -130,7 +130,7 @@ def list_(
     ids: Annotated[bool, typer.Option("--ids", help="Print only IDs, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the connections: desired status, owner (API or file), problems of the newer version of a file."""
+    """List the connections with desired status, owner (API or file), and problems of a newer file."""
     query = _IDS if ids else {"fields": None if as_json else _LISTED}
     found = service.items("connections", **query)
     if as_json:
@@ -149,13 +149,14 @@ def list_(
 def show(
     service: ServiceClient,
     connection: ConnectionId,
-    revision: Annotated[int | None, typer.Option(min=1, help="Show this revision.")] = None,
+    revision: Annotated[int | None, typer.Option(min=1, help="Show this revision instead of the current one.")] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="As it was at this time, such as 2026-02-03T09:12:45Z.")
+        str | None,
+        typer.Option(metavar="TIME", help="Show the document as it was at this time, such as 2026-02-03T09:12:45Z."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a connection's document as YAML for a file; secrets are shown as *****."""
+    """Show a connection's document as YAML, ready for a connection file. Secrets appear as *****."""
     headers = {}
     if revision is not None:
         headers["at-historical-revision"] = str(revision)
@@ -175,24 +176,26 @@ def apply(
     paths: Paths,
     plan: Annotated[
         bool,
-        typer.Option("--plan", help="Show what would change, without changing it; exits with 3 if there are changes."),
+        typer.Option(
+            "--plan", help="Show the changes without making them. The command exits with 3 if there are changes."
+        ),
     ] = False,
     yes: Yes = False,
     secrets: Annotated[
         bool,
         typer.Option(
-            "--secrets", help="Also send documents whose secrets cannot be compared, even without other changes."
+            "--secrets", help="Also apply documents that may differ only in secrets, which the command cannot compare."
         ),
     ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete connections of the API that are in none of the files.")
+        bool, typer.Option("--prune", help="Delete every connection of the API that none of the files contains.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Apply connection files to the API's connections.
+    """Create and change connections of the API so that they match connection files.
 
-    Shows the changes, field by field, asks, and makes them. Connections that someone else changes meanwhile are left as they
-    are. The command refuses connections that a connection file of the service defines.
+    The command shows the changes of each field, asks for confirmation, and makes the changes. If someone else changes a
+    connection meanwhile, the command leaves that connection alone. It refuses connections that a file of the service owns.
     """
     # They import the validation, and so a large part of the service.
     from connectivity.cli.apply import carry_out, fetch_stored, load_documents
@@ -254,13 +257,15 @@ def run_test(
     service: ServiceClient,
     path: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")],
     connection: Annotated[
-        str | None, typer.Option("--id", metavar="ID", help="The connection to test, if the file has several.")
+        str | None,
+        typer.Option("--id", metavar="ID", help="ID of the connection to test, if the file has several connections."),
     ] = None,
     sample: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A sample message to map; - reads standard input.")
+        Path | None, typer.Option(metavar="FILE", help="File with a sample message to map, or - for standard input.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of the sample; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A header of the sample. Repeat the option for several headers."),
     ] = None,
     source: Annotated[
         int, typer.Option(min=0, metavar="N", help="The index of the source that receives the sample.")
@@ -270,9 +275,10 @@ def run_test(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Test a connection: check every address, and map a sample message. Stores nothing, sends nothing.
+    """Test a connection: check every address, and map a sample message.
 
-    The service connects from where it runs, and resolves secret references there.
+    The command stores nothing and sends nothing. The service itself connects and resolves secret
+    references, on the machine where it runs.
     """
     from connectivity.cli.apply import (
         connection_test_of,
@@ -312,7 +318,7 @@ def _print_connection_test(report: object, *, as_json: bool) -> None:
 @app.command()
 @service_command
 def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete connections of the API. Connections owned by a file are refused."""
+    """Delete connections of the API. The command refuses connections that a file owns."""
     confirm(f"Delete {', '.join(connections)}?", yes=yes)
     _do_each(connections, lambda it: service.ask("DELETE", "connections", it), "deleted", as_json=as_json)
 
@@ -340,7 +346,7 @@ def status(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the status of a connection with its clients, sources and targets; or of all connections."""
+    """Show the status of one connection, with its clients, sources and targets, or of all connections."""
     found = service.get("connections", connection, "status") if connection is not None else _all(service, "status")
     if as_json:
         print_json(found)
@@ -385,15 +391,19 @@ def logs(
     service: ServiceClient,
     connection: ConnectionId,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show new entries until Ctrl-C.")] = False,
-    level: Annotated[Level | None, typer.Option(help="Show only this level.")] = None,
+    level: Annotated[Level | None, typer.Option(help="Show only entries of this level.")] = None,
     interval: Annotated[
         float, typer.Option(min=0.1, metavar="SECONDS", help="How often to request new entries.")
     ] = 1.0,
-    enable: Annotated[bool, typer.Option("--enable", help="Enable the log for the default time, from now.")] = False,
-    reset: Annotated[bool, typer.Option("--reset", help="Delete the entries.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON; with --follow one object per line.")] = False,
+    enable: Annotated[
+        bool, typer.Option("--enable", help="Enable the connection's log for its default duration, starting now.")
+    ] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Delete the entries of the log.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON. With --follow, print one object per line.")
+    ] = False,
 ) -> None:
-    """Show the log of a connection: the last entries of each kind, the oldest first."""
+    """Show the log of a connection: the latest entries of each category, oldest first."""
     if enable:
         _command(service, connection, "enableConnectionLogs")
     if reset:

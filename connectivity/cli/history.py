@@ -60,13 +60,17 @@ def export(
     ] = None,
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="REVISION|TIME", help="The last revision, or the time that all events precede."),
+        typer.Option(
+            "--to",
+            metavar="REVISION|TIME",
+            help="The last revision, or a time: the export has only events before this time.",
+        ),
     ] = None,
     entity_type: Annotated[str | None, typer.Option("--type", help="Only `thing`, `policy` or `stream`.")] = None,
     namespace: Annotated[str | None, typer.Option(help="Only entities of this namespace.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     timeout: Annotated[
-        float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="How long the export may take.")
+        float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="Maximum duration of the export.")
     ] = 3600.0,
     max_rows: Annotated[int | None, typer.Option(min=0, metavar="ROWS", help="Maximum number of events.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -135,7 +139,8 @@ _Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Address of the service, instead of the data folder of the settings. Default: CONNECTIVITY_URL, else none.",
+        help="Address of the service. Default: the environment variable CONNECTIVITY_URL. Without an address, the command "
+        "uses the data folder of the settings.",
     ),
 ]
 
@@ -152,8 +157,8 @@ def erase(
 ) -> None:
     """Erase all data of one entity from journal and lake, permanently.
 
-    A service named by --url or CONNECTIVITY_URL does it, and no local file is used. Else it is done in the data folder of
-    the settings, by the service that uses it if one runs.
+    With --url or CONNECTIVITY_URL, the service at that address erases the data. Otherwise the command erases the data in
+    the data folder of the settings; if a service uses that folder, that service erases them.
     """
     if not yes:
         print_error(f"{type} {entity}: this command erases the whole history permanently; add --yes to confirm")
@@ -253,7 +258,7 @@ def _how_to_erase(entity: EntityId) -> str:
 def erasures(
     url: _Url = None, token_file: TokenFile = None, settings: SettingsFile = None, as_json: AsJson = False
 ) -> None:
-    """List the erasures: who requested them and when, and when journal and lake completed them."""
+    """List the erasures with requester, time of the request, and times of completion in journal and lake."""
     way = ConnectionOptions(url, token_file, settings)
     if way.service_url is not None:
         with service_errors():

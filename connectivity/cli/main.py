@@ -55,7 +55,7 @@ app.add_typer(schema.app, name="schema")
 
 @app.command()
 def validate(paths: Paths, as_json: AsJson = False) -> None:
-    """Validate connection files: list their problems, parts without effect and security notes."""
+    """Validate connection files, and list their problems, fields without effect and security notes."""
     loaded = load_files(paths)
     print_problems(loaded.problems, as_json=as_json)
     if not as_json:
@@ -76,7 +76,9 @@ def validate(paths: Paths, as_json: AsJson = False) -> None:
 def serve(
     settings: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="YAML file of settings; CONNECTIVITY_… environment variables override it."),
+        typer.Option(
+            metavar="FILE", help="Settings file (YAML). Environment variables (CONNECTIVITY_…) override its values."
+        ),
     ] = None,
 ) -> None:
     """Run the service until SIGTERM or SIGINT."""

@@ -28,7 +28,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=_MOST, help="Maximum number of entries.")] = 1_000,
     as_json: AsJson = False,
 ) -> None:
-    """List the open subscriptions: connection, entity, demand, elements sent."""
+    """List the open subscriptions with connection, entity, demand and number of sent elements."""
     found, total = service.some(limit, "connectivity", "subscriptions")
     if len(found) < total:
         print_error(f"only {len(found)} of {total} subscriptions are shown; --limit accepts at most {_MOST}")
@@ -44,7 +44,7 @@ def list_(
 @service_command
 def cancel(
     service: ServiceClient,
-    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="The first characters of its ID.")],
+    prefix: Annotated[str, typer.Argument(metavar="PREFIX", help="The first characters of the subscription's ID.")],
     as_json: AsJson = False,
 ) -> None:
     """End the subscription whose ID begins with PREFIX; its client receives `failed`."""
@@ -61,7 +61,7 @@ def audit(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of entries.")] = 100,
     as_json: AsJson = False,
 ) -> None:
-    """Show the audit log: who changed which connection, when and how, the newest first."""
+    """Show the audit log, newest entries first: who changed which connection, when and how."""
     found = service.items("audit", limit=str(limit))
     if as_json:
         print_json(found)

@@ -37,7 +37,7 @@ INTERRUPTED = 130
 
 SettingsFile = Annotated[
     Path | None,
-    typer.Option("--settings", metavar="FILE", help="YAML file of settings; environment variables override it."),
+    typer.Option("--settings", metavar="FILE", help="Settings file (YAML). Environment variables override its values."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Paths = Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")]
@@ -46,7 +46,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Address of the service. Default: CONNECTIVITY_URL, else api.host and api.port of the settings.",
+        help="Address of the service. Default: the environment variable CONNECTIVITY_URL, or else api.host and api.port in "
+        "the settings.",
     ),
 ]
 TokenFile = Annotated[
@@ -54,7 +55,7 @@ TokenFile = Annotated[
     typer.Option(
         "--token-file",
         metavar="FILE",
-        help="File with the token. Default: CONNECTIVITY_TOKEN, else api.token of the settings.",
+        help="File with the token. Default: the environment variable CONNECTIVITY_TOKEN, or else api.token in the settings.",
     ),
 ]
 

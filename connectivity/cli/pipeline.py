@@ -18,18 +18,20 @@ from connectivity.cli.command_group import CommandGroup
 from connectivity.cli.options import AsJson, SettingsFile, loaded_settings
 from connectivity.cli.output import pluralize, print_error, print_fields, print_json, print_table
 
-app = CommandGroup(help="Inspect, verify and repair the lake, and run the pipeline from the journal to it.")
+app = CommandGroup(
+    help="Inspect, verify and repair the lake, and run the pipeline that copies events from the journal to the lake."
+)
 
 
 @app.command()
 def run(settings: SettingsFile = None) -> None:
-    """Follow the journal until SIGTERM or SIGINT; for `spark.mode: external`."""
+    """Run the pipeline until SIGTERM or SIGINT. Use this command if `spark.mode` is `external`."""
     _exec_pipeline("run", settings)
 
 
 @app.command()
 def install(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """Fetch Delta's jars, which Spark needs to write the lake, and compare them with their checksums."""
+    """Download Delta's jars, which Spark needs to write the lake, and verify their checksums."""
     found = _run_action(settings, "install")
     if as_json:
         print_json(found)
@@ -39,7 +41,7 @@ def install(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """Compact small files of the lake, and remove unused ones."""
+    """Compact small files of the lake, and remove unused files."""
     found = _run_action(settings, "optimize")
     if as_json:
         print_json(found)
@@ -51,11 +53,11 @@ def optimize(settings: SettingsFile = None, as_json: AsJson = False) -> None:
 def retention(
     settings: SettingsFile = None,
     preview: Annotated[
-        bool, typer.Option("--preview", help="Show what would be deleted, without deleting it.")
+        bool, typer.Option("--preview", help="Show the number of events to delete, and delete none.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete events that exceed their retention, or preview the deletion by namespace."""
+    """Delete events that are older than their retention, or preview the deletion by namespace."""
     if not preview:
         found = _run_action(settings, "retention")
         if as_json:
@@ -92,9 +94,9 @@ def verify(
 ) -> None:
     """Check that the lake is complete and agrees with the journal up to the watermark.
 
-    Compares the events that the journal still has, every row of `latest`, and the search index with the states; a sample
-    of the entities, or with --all every one, also with its events. Continues if it was interrupted. Without a lake only
-    the search index is compared.
+    The command compares the journal's events with the lake's. It compares the journal's states with every row of `latest`
+    and with the search index. For a sample of the entities, or all with --all, it also computes the state from the events.
+    After an interruption, the next run continues. Without a lake, the command compares only the search index.
     """
     differences: list[dict[str, Any]] = []
 
@@ -153,10 +155,10 @@ def rebuild(
     only: Annotated[RebuildChoice | None, typer.Option(help="Rebuild only this part.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Rebuild `latest` from the lake's events, the journal's states, and the search index.
+    """Rebuild the lake's table `latest`, the journal's states, and the search index, in this order.
 
-    Continues if it was interrupted. The service must be stopped, since nothing else may write journal or lake meanwhile.
-    Only the index alone is rebuilt by a running service.
+    Stop the service first, because no other process may write journal or lake meanwhile. Only `--only index` works with a
+    running service, which then rebuilds the index. If the command was interrupted, run it again.
     """
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module
@@ -174,7 +176,7 @@ def rebuild(
 
 @app.command()
 def status(settings: SettingsFile = None, as_json: AsJson = False) -> None:
-    """Show how far the lake is behind, the last batch, and the size of the tables."""
+    """Show how far the lake is behind the journal, the last batch, and the size of the tables."""
     loaded = loaded_settings(settings)
     from connectivity.maintenance import pipeline_process
 

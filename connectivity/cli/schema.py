@@ -35,7 +35,7 @@ def settings() -> None:
 
 @app.command()
 def asyncapi(file: Annotated[Path, typer.Argument(metavar="FILE", help="A connection file.")]) -> None:
-    """Print the messages of the connections of a file as an AsyncAPI 3 document, for their clients."""
+    """Print an AsyncAPI 3 document for clients, with the messages of the connections in a file."""
     loaded = load_files([file])
     if loaded.problems:
         print_problems(loaded.problems, as_json=False)

@@ -36,19 +36,25 @@ def search(
         typer.Option(metavar="PATHS", help="Sort order, such as -attributes/size,+thingId. Default: thingId."),
     ] = None,
     namespaces: Annotated[
-        list[str] | None, typer.Option("--namespace", metavar="NAME", help="Only this namespace; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--namespace",
+            metavar="NAME",
+            help="Search only in this namespace. Repeat the option for several namespaces.",
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of things.")] = 1_000,
     count: Annotated[bool, typer.Option("--count", help="Print only the number of things.")] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show the search plan without searching; admins only.")
+        bool, typer.Option("--explain", help="Show the search plan instead of searching. Only admins may do this.")
     ] = False,
     subjects: Annotated[
         list[str] | None,
         typer.Option(
             "--as",
             metavar="SUBJECT",
-            help="Subject to search with instead of the token's subjects; admins only; may be repeated.",
+            help="Search with this subject instead of the token's subjects. Only admins may do this. Repeat the option for "
+            "several subjects.",
         ),
     ] = None,
     as_json: AsJson = False,

@@ -20,11 +20,11 @@ def new_key(
     file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Add the key as the first line of this file; the file is created if it is missing."
+            metavar="FILE", help="Add the key as the first line of this file. The command creates a missing file."
         ),
     ] = None,
 ) -> None:
-    """Create a key: print it, or add it to a file before the existing keys."""
+    """Create a key, and print it or add it to a key file before the existing keys."""
     from connectivity.maintenance import keyring
     from connectivity.security.keys import key_id, key_text, new_key
 

@@ -89,7 +89,7 @@ def _request_index_rebuild(settings: Settings, outcome: RebuildOutcome) -> Rebui
 
 
 def _rebuild_latest(settings: Settings, outcome: RebuildOutcome) -> None:
-    last = "it had no output"
+    last = "the process printed no result"
     with subprocess.Popen(
         command(settings, "rebuild", "--with-parent"),
         stdin=subprocess.PIPE,

@@ -56,7 +56,7 @@ def shown(*words: str) -> str:
 def test_the_exit_codes_are_documented_once() -> None:
     for code, meaning in EXIT_CODES.items():
         assert PAGE.count(f"| {code} | {meaning} |") == 1
-        assert f"{code} {meaning}" in shown()
+        assert f"{code}: {meaning}" in shown()
     assert [command for command in commands() if "xit code" in shown(*commands()[command])] == []
 
 

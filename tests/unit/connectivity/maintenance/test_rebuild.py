@@ -102,7 +102,11 @@ def test_the_journal_is_left_alone_while_a_service_runs(
     [
         ('print(\'{"event": "failed", "reason": "no jars"}\'); raise SystemExit(4)', 4, "no jars"),
         ("print('odd'); raise SystemExit(1)", 1, "the pipeline's process ended with 1: odd"),
-        ("import os; os.kill(os.getpid(), 9)", 1, "the pipeline's process ended with -9: it had no output"),
+        (
+            "import os; os.kill(os.getpid(), 9)",
+            1,
+            "the pipeline's process ended with -9: the process printed no result",
+        ),
     ],
 )
 def test_where_the_first_half_fails_the_second_is_not_started(
