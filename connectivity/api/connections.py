@@ -73,7 +73,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     @api.get(
         "",
         summary="List connections",
-        description="`fields=id` alone lists ids, like `ids-only=true`.",
+        description="With `fields=id` alone, the response lists only ids, as with `ids-only=true`.",
         operation_id="listConnections",
         responses=answers(
             {200: body("All connections, sorted by id.", "Connections", [CONNECTION_EXAMPLE])},
@@ -91,8 +91,9 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     @api.post(
         "",
         summary="Create a connection, or test one",
-        description="The service generates a missing `id`. It responds before the connection is opened. With `dry-run=true` "
-        "nothing is stored: the service connects, checks every address, and maps the sample, if there is one.",
+        description="The service generates a missing `id`. The response comes before the service opens the "
+        "connection. With `dry-run=true`, the service stores nothing: it connects, checks every address, "
+        "and maps the sample, if the body has one.",
         operation_id="createConnection",
         status_code=201,
         responses=answers(
@@ -162,8 +163,8 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
     @api.put(
         "/{connection_id}",
         summary="Change a connection, or create it under this id",
-        description="The response comes once the change is in effect. `connectivity:connection.failed`: it is stored, but "
-        "the broker could not be reached; the service keeps retrying.",
+        description="The response comes when the change is in effect. `connectivity:connection.failed` means that the"
+        " service has stored the change, but could not reach the broker; it keeps retrying.",
         operation_id="putConnection",
         status_code=204,
         responses=answers(
@@ -211,7 +212,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/command",
         summary="Open, close, reset metrics, enable or reset logs",
         description=f"The body is one of {', '.join(f'`{it}`' for it in COMMANDS)}. "
-        "Connections that a file owns can be opened and closed, too.",
+        "You can also open and close connections that a file owns.",
         operation_id="commandConnection",
         response_class=Response,
         responses=answers(

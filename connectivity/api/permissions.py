@@ -24,8 +24,8 @@ def router(permissions: PermissionRequests, bounds: BodyLimits) -> APIRouter:
     @api.post(
         PATH,
         summary="Check permissions",
-        description="Whether the caller has permissions on resources of things and policies, by the names of the checks. "
-        "A check of an unknown entity is false.",
+        description="Checks whether the caller has permissions on resources of things and policies. The response has "
+        "one result for the name of each check; it is false for an unknown entity.",
         operation_id="checkPermissions",
         responses=answers(
             {200: body("The result of each check.", "PermissionResults", PERMISSION_RESULTS_EXAMPLE)},

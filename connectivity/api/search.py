@@ -167,7 +167,8 @@ def router(searches: SearchRequests) -> APIRouter:
     @api.get(
         "/plan",
         summary="Explain a search",
-        description="Reads only the index and returns no things. For admins only, since it shows the number of things.",
+        description="Reads only the index and returns no things. Only admins may use this operation, because the "
+        "result reveals the number of things.",
         operation_id="planSearch",
         dependencies=[Depends(admins_only)],
         responses=answers(

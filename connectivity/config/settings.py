@@ -232,7 +232,7 @@ class SearchSettings(Section):
 
 
 class ReconnectSettings(Section):
-    """Pauses between attempts to connect: doubled each time, with jitter, from `min` to `max`."""
+    """Pauses between connection attempts: from `min` to `max`, doubled each time, with jitter."""
 
     min: Duration = Field(default=timedelta(milliseconds=500), description="The first pause.")
     max: Duration = Field(default=timedelta(seconds=30), description="The longest pause.")
@@ -245,7 +245,7 @@ class ReconnectSettings(Section):
 
 
 class SourceSettings(Section):
-    """The settlement of deliveries, and the bounds of those that are not settled."""
+    """The settlement of deliveries, and the limits of unsettled deliveries."""
 
     settle_timeout: PositiveDuration = Field(
         default=timedelta(minutes=5),
@@ -317,9 +317,9 @@ HostEntry = Annotated[str, AfterValidator(_is_host_entry)]
 
 
 class HostSettings(Section):
-    """Which hosts connections may reach.
+    """The hosts to which connections may connect.
 
-    Link-local addresses and metadata services of clouds are always refused.
+    The service always refuses link-local addresses and the metadata services of clouds.
     """
 
     private: Annotated[Literal["allow", "refuse"], BeforeValidator(lower_text)] = Field(
@@ -362,8 +362,8 @@ class CreationRuleSettings(Section):
 class CreationSettings(Section):
     """The subjects that may create things and policies in which namespaces.
 
-    A creation needs a rule of `grant` that applies to it, and none of `revoke`. A rule is `{types, namespaces, subjects}`;
-    a list that is absent or empty includes everything. See [Creation](quotas.md#creation).
+    A creation is allowed if a rule in `grant` applies to it, and no rule in `revoke` applies. A rule is
+    `{types, namespaces, subjects}`; an absent or empty list matches everything. See [Creation](quotas.md#creation).
     """
 
     grant: tuple[CreationRuleSettings, ...] = Field(
@@ -418,7 +418,7 @@ def _is_on_this_host(master: str) -> str:
 
 
 class SparkSettings(Section):
-    """Where Spark runs, if at all."""
+    """Whether and where Spark runs."""
 
     mode: Annotated[SparkMode, BeforeValidator(read_off_as_text, json_schema_input_type=SparkMode | Literal[False])] = (
         Field(
@@ -462,7 +462,7 @@ class LogSettings(Section):
 
 
 class TracingSettings(Section):
-    """Spans of OpenTelemetry; off without an endpoint. Needs the extra `tracing`."""
+    """Traces with OpenTelemetry; off without an endpoint. Tracing needs the extra `tracing`."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = Field(
         default=None,

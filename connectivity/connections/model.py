@@ -135,7 +135,7 @@ class ResponseType(str, Enum):
 
 
 class Enforcement(DocumentModel):
-    """Binds an identity that the transport carries to the entity that a payload speaks for."""
+    """The check that a sender may send messages about the entity in the payload."""
 
     input: Text = Field(
         description="Template for the sender's identity, resolved for each delivery: `{{ header:<name> }}`; with MQTT "
@@ -151,7 +151,7 @@ class Enforcement(DocumentModel):
 
 
 class AcknowledgementRequests(DocumentModel):
-    """Acknowledgements that the commands of a source ask for in addition to their own."""
+    """Acknowledgements that the service adds to those that a source's commands request."""
 
     includes: Texts = Field(
         default=(),
@@ -196,7 +196,7 @@ class ReplyTarget(DocumentModel):
 
 
 class Source(DocumentModel):
-    """Addresses to consume commands from, and how their signals are read, allowed and answered."""
+    """Addresses to consume commands from, and the rules for decoding, permissions and responses."""
 
     addresses: SomeTexts = Field(
         description="Addresses to consume: MQTT topic filters, AMQP queues, Kafka topics, paths of a WebSocket listener. "
@@ -301,7 +301,7 @@ class Target(DocumentModel):
 
 
 class MappingDefinition(DocumentModel):
-    """A configured wire protocol with a name of its own, options and conditions."""
+    """A payload mapper with a name of your choice, options and conditions."""
 
     mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
     options: Mapping[StrictStr, Any] = Field(

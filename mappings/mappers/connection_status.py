@@ -38,7 +38,7 @@ _UNTIL_THEN, _FOR_EVER = 0, -1
 
 
 class ConnectionStatusCodec(TemplateMapper):
-    """Writes to a feature the period in which a device behind a gateway is reachable.
+    """Writes the period in which a device behind a gateway is reachable to a feature.
 
     Reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, not its payload: list it
     together with the mapper that reads the payload. A `ttd` above 0 sets `readySince` and `readyUntil` of the feature's

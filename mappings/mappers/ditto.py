@@ -32,8 +32,8 @@ from mappings.model.topic_path import TopicPath, unknown_topic
 class DittoCodec(PayloadMapper):
     """Messages of the Ditto protocol: JSON objects with `topic`, `headers`, `path` and `value`.
 
-    The default mapper. Other payloads get an error response. It writes the content type
-    `application/vnd.eclipse.ditto+json`, and the header `correlation-id`.
+    The default mapper. Other payloads get an error response. Outgoing messages have the content type
+    `application/vnd.eclipse.ditto+json` and the header `correlation-id`.
     """
 
     options = (blocklist(*HONO_NOTIFICATIONS),)

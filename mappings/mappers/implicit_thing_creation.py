@@ -48,10 +48,10 @@ def _thing(value: object) -> JsonTemplate:
 
 
 class ImplicitThingCreationCodec(TemplateMapper):
-    """Creates a thing for the device of a delivery, unless it exists.
+    """Creates a thing for the device of a delivery, unless the thing exists.
 
-    Never reads the payload: list it before the mapper that does. The gateway is not notified that the thing exists; any
-    other error is logged. Writes nothing.
+    Never reads the payload: list this mapper before the mapper that reads the payload. The gateway gets no message if the
+    thing already exists. The service logs any other error. Writes nothing.
     """
 
     options = (

@@ -34,12 +34,12 @@ function mapFromDittoProtocolMsg(namespace, name, group, channel, criterion, act
 
 
 class JavaScriptCodec(PayloadMapper):
-    """Formats of your own: scripts between them and the Ditto protocol.
+    """Your own formats: scripts convert between them and the Ditto protocol.
 
-    The incoming script converts a delivery to messages of the Ditto protocol, which are read as `Ditto` reads them; the
-    outgoing script converts messages of `Ditto` to published messages. At least one is required; a direction without a
-    script is that of `Ditto`. [JavaScript](javascript.md) describes functions, helpers and bounds. Scripts are loaded when
-    the document is validated.
+    The incoming script converts a delivery to messages of the Ditto protocol, and the mapper `Ditto` reads these. The
+    outgoing script converts messages of `Ditto` to published messages. At least one script is required; a direction without
+    a script works as with `Ditto`. [JavaScript](javascript.md) describes functions, helpers and bounds. Scripts are loaded
+    when the document is validated.
     """
 
     options = (

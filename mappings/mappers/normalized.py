@@ -28,10 +28,11 @@ _CONTEXT = ("topic", "path", "value", "fields", "headers")
 class NormalizedCodec(PayloadMapper):
     """Events of things as plain JSON, shaped like the thing.
 
-    Changed values are at their place in the thing, with `thingId`, `_modified`, `_revision` and, under `_context`, the rest
-    of the message. Live events have neither revision nor time: `_revision` and `_modified` are null. A deleted thing is
-    `thingId` with `_deleted`. Extra fields are merged in. Members that a merge deletes are left out. Other signals
-    (responses, messages, subscriptions) are not written, and nothing is read.
+    A message has the changed values at their place in the thing, with `thingId`, `_modified` and `_revision`. The rest of
+    the event is under `_context`. Live events have neither revision nor time: `_revision` and `_modified` are null. The
+    message of a deleted thing has `thingId` and `_deleted`. The mapper merges extra fields into the message, and leaves out
+    members that a merge deletes. The mapper writes no other signals (responses, messages, subscriptions), and reads no
+    deliveries.
     """
 
     options = (

@@ -56,11 +56,11 @@ _decode = msgspec.json.Decoder().decode
 class RawMessageCodec(TemplateMapper):
     """Live messages as bare payloads, described by transport headers.
 
-    A payload becomes the value of a message to the thing `ditto-message-thing-id` with the subject `ditto-message-subject`,
-    both required; to one of its features with `ditto-message-feature-id`, from it with `ditto-message-direction` of `FROM`,
-    and a response with `status`. Text and JSON are kept, other content types are encoded in Base64. Messages and their
-    responses are written the same way, with these headers and `correlation-id`. A payload of the type
-    `application/vnd.eclipse.ditto+json`, and signals other than live messages, use `Ditto`.
+    A payload becomes the value of a message. The headers `ditto-message-thing-id` (the thing) and `ditto-message-subject`
+    are required. With `ditto-message-feature-id` the message belongs to a feature, with `ditto-message-direction: FROM` it
+    comes from the thing, and with `status` it is a response. The mapper keeps text and JSON, and encodes other content
+    types in Base64. It writes messages and their responses in the same way, with these headers and `correlation-id`. A
+    payload of the type `application/vnd.eclipse.ditto+json`, and signals other than live messages, use `Ditto`.
     """
 
     options = (

@@ -36,12 +36,13 @@ class StreamrCodec(Codec):
     """Streams of messages that clients publish, subscribe to and resend, in the Streamr protocol.
 
     A source reads requests (`publish`, `subscribe`, `unsubscribe`, `resend`, `disconnect`) and its reply-target sends the
-    replies: each reply address is one session. Streams must be listed in `streams`; without a definition there are only the
-    events of things and policies, as `things/<id>` and `policies/<id>`. Their messages are the items of a history in the
-    Ditto protocol, and messages published to them are commands. Subscriptions continue after a restart of the service, with
-    the messages since then; an interrupted resend fails. A session ends when its client sends `disconnect`, makes no request
-    for `sessionIdleTimeout`, when its broker reports that it has no receiver (MQTT 5 and AMQP do: three times in half a
-    minute or more) or rejects its address, and when an operator closes or deletes the connection.
+    replies: each reply address is one session. The option `streams` must list every stream. Without a mapping definition,
+    only the streams `things/<id>` and `policies/<id>` exist. The messages of these streams are the events of the thing or
+    policy in the Ditto protocol, and a message that a client publishes to them is a command. Subscriptions continue after a
+    restart of the service, with the messages since then; an interrupted resend fails. A session ends when its client sends
+    `disconnect`, or makes no request for `sessionIdleTimeout`. It also ends when the broker rejects the session's address,
+    or reports (MQTT 5 and AMQP) that nobody reads it, three times in half a minute or more. Finally, it ends when an
+    operator closes or deletes the connection.
     """
 
     terminal_needs_request = False

@@ -27,8 +27,8 @@ SUFFIX = "-merge-into-twin"
 class UpdateTwinWithLiveResponseCodec(TemplateMapper):
     """Merges a device's response to a live retrieve of its thing into the twin, at the same path.
 
-    The merge has the correlation ID of the response with the suffix `-merge-into-twin`. All other messages are ignored: list
-    it beside `Ditto`, which passes the response on. Writes nothing.
+    The merge has the correlation ID of the response with the suffix `-merge-into-twin`. The mapper ignores all other
+    messages: list it beside `Ditto`, which passes the response on. Writes nothing.
     """
 
     options = (

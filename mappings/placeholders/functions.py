@@ -172,8 +172,8 @@ def _operator(argument: Argument) -> Callable[[str, str], bool]:
     "filter",
     "(value, 'operator', compared) or ('operator', compared) or (value, 'exists')",
     "Keeps the piped values if the comparison is true for at least one combination of values; otherwise there is no "
-    "value. With two arguments, each piped value is compared by itself. A placeholder without a value is compared as the "
-    "empty text.",
+    "value. With two arguments, the function compares each piped value separately. The function treats a placeholder "
+    "without a value as the empty text.",
     Example("{{ header:lang | fn:filter('like','de*|en') }}", {"lang": "de-AT"}, ("de-AT",)),
 )
 def _filter(arguments: Sequence[Argument]) -> Stage:
@@ -235,7 +235,8 @@ def _default(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "delete",
     "()",
-    "Deletes the result for any piped value: a header is left out, a message is not sent. No later function replaces it.",
+    "Deletes the result for any piped value: the service leaves out the header, or does not send the message. No later "
+    "function can replace the deleted result.",
     Example("{{ header:lang | fn:delete() }}", {"lang": "de"}, ResolutionState.DELETED),
 )
 def _delete(arguments: Sequence[Argument]) -> Stage:
@@ -246,7 +247,7 @@ def _delete(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "substring-before",
     "('text')",
-    "The text before the first occurrence; unresolved if there is none.",
+    "Returns the text before the first occurrence of the argument; unresolved without an occurrence.",
     Example("{{ header:path | fn:substring-before(':') }}", {"path": "a:b:c"}, ("a",)),
 )
 def _substring_before(arguments: Sequence[Argument]) -> Stage:
@@ -257,7 +258,7 @@ def _substring_before(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "substring-after",
     "('text')",
-    "The text after the first occurrence; unresolved if there is none.",
+    "Returns the text after the first occurrence of the argument; unresolved without an occurrence.",
     Example("{{ header:path | fn:substring-after(':') }}", {"path": "a:b:c"}, ("b:c",)),
 )
 def _substring_after(arguments: Sequence[Argument]) -> Stage:
@@ -268,7 +269,8 @@ def _substring_after(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "replace",
     "('from', 'to')",
-    "Replaces every occurrence of a text. Both may be placeholders; one without a value is the empty text.",
+    "Replaces every occurrence of the first argument by the second. Both arguments may be placeholders; a placeholder "
+    "without a value is the empty text.",
     Example("{{ header:path | fn:replace('.','/') }}", {"path": "a.b.c"}, ("a/b/c",)),
 )
 def _replace(arguments: Sequence[Argument]) -> Stage:
@@ -296,7 +298,7 @@ def _substitute(value: str, found: str, put: str) -> str:
     "split",
     "('separator')",
     "Splits each value into several. The separator is a regular expression without backtracking: its repetitions are "
-    "possessive. Empty parts at the end are left out.",
+    "possessive. The result has no empty parts at the end.",
     Example("{{ header:tags | fn:split(',') }}", {"tags": "a,b"}, ("a", "b")),
 )
 def _split(arguments: Sequence[Argument]) -> Stage:
@@ -357,7 +359,7 @@ def _trim(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "url-encode",
     "()",
-    "Encodes as web forms do: UTF-8, percent-encoded, with `+` for a space.",
+    "Encodes the value as in URL-encoded web forms: UTF-8, percent-encoded, with `+` for a space.",
     Example("{{ header:name | fn:url-encode() }}", {"name": "a b/c"}, ("a+b%2Fc",)),
 )
 def _url_encode(arguments: Sequence[Argument]) -> Stage:
@@ -367,7 +369,7 @@ def _url_encode(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "url-decode",
     "()",
-    "Decodes the encoding of web forms.",
+    "Decodes a value that is encoded as in URL-encoded web forms.",
     Example("{{ header:name | fn:url-decode() }}", {"name": "a+b%2Fc"}, ("a b/c",)),
 )
 def _url_decode(arguments: Sequence[Argument]) -> Stage:
@@ -405,9 +407,9 @@ def _from_base64(value: str) -> str:
 @_function(
     "format",
     "('template')",
-    "Formats each value, a JSON object, by the template: `{name}` for a member, `{/a/b}` for a pointer, "
-    "`{#list}…{/list}` once for each element, `{.}` for the element itself, `\\{` and `\\}` for braces. Values that are "
-    "not objects are left out; if none is left, the result is the empty text.",
+    "Formats each value, which must be a JSON object, by a template: `{name}` for a member, `{/a/b}` for a pointer, "
+    "`{#list}…{/list}` once for each element, `{.}` for the element itself, `\\{` and `\\}` for braces. The function "
+    "leaves out values that are not objects. If no value remains, the result is the empty text.",
     Example("{{ header:port | fn:format('{id}:{speed}') }}", {"port": {"id": "p1", "speed": 3}}, ("p1:3",)),
 )
 def _format(arguments: Sequence[Argument]) -> Stage:

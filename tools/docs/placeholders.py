@@ -32,23 +32,25 @@ An expression has one of three outcomes:
 | unresolved | there is no value; `fn:default` can replace it | nothing is sent | is left out |
 | deleted | `fn:delete` was called | nothing is sent | is left out |
 
-Text and expressions are joined: if one part is unresolved, the whole is unresolved; deleted parts are left out.
-If several parts have several values, the result has every combination.
+A template joins its texts and the results of its expressions. If one part is unresolved, the whole template is unresolved;
+the template leaves out deleted parts. If several parts have several values, the result has every combination.
 
-Texts in arguments are in single or double quotes. A quote of the same kind needs a backslash in front,
-which remains in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of `{{{{ thing:id }}}}`.
+Texts in arguments are in single or double quotes. A quote of the same kind inside the text needs a backslash before it; the
+backslash remains in the text. There is no way to write `{{{{` as text. `${{thing:id}}` is an older form of
+`{{{{ thing:id }}}}`.
 
 An expression has at most {MAX_FUNCTIONS} functions, {MAX_VALUES:,} values and {MAX_CHARACTERS:,} characters.
 """
 
 _FUNCTIONS = """## Functions
 
-A function changes each value by itself and passes *unresolved* and *deleted* on, unless it says otherwise.
+A function changes each value separately. It passes the outcomes *unresolved* and *deleted* on, unless its description says
+otherwise.
 """
 
 _ERRORS = """## Errors
 
-Errors in a template are found when the connection is read, and returned with status 400.
+The service finds errors in a template when it validates the connection, and returns them with status 400.
 
 | code | meaning |
 |---|---|

@@ -11,9 +11,9 @@ MANUAL = Manual(
     family="AMQP",
     title="AMQP 0.9.1",
     introduction="""\
-AMQP 0.9.1, as RabbitMQ speaks it. The path of the `uri` is the virtual host, percent-decoded: none or `/%2F` is the host
-`/`. Without a user name in it, the [client certificate](#client-certificates) of the connection logs in, else `guest` with
-the password `guest`.
+AMQP 0.9.1, as RabbitMQ implements it. The percent-decoded path of the `uri` is the virtual host: no path, or `/%2F`, is the
+host `/`. If the `uri` has no user name, the service logs in with the connection's [client
+certificate](#client-certificates), or else as `guest` with the password `guest`.
 """,
     example="examples/connections/back-end.yaml",
     addresses=(
@@ -25,10 +25,11 @@ the password `guest`.
     ),
     address_rules=f"""\
 A source's addresses have no placeholders, and its queues must exist. Between exchange and routing key there is exactly one
-`/`; the exchange may be empty, the key may not, and a `/` at the end is ignored. A target's address is judged as it is
-written, so its expressions must not contain a `/`. A reply-target's address is judged when something is published to it,
-since it mostly comes with the request. The usual client names its queue in `reply-to`, which is no address by itself:
-`/{{{{ header:reply-to }}}}` makes one of it, as in the first example below. Names and keys have up to {MOST_BYTES} bytes.
+`/`; the exchange may be empty, the key may not, and a `/` at the end is ignored. The service validates a target's address
+as written in the document, so its expressions must not contain a `/`. It validates a reply-target's address when it
+publishes a message, because the address usually comes with the request. Most clients put the name of their queue into
+`reply-to`, which is not an address by itself: `/{{{{ header:reply-to }}}}` makes an address from it, as in the first
+example below. Names and keys have up to {MOST_BYTES} bytes.
 """,
     headers=(
         HeaderRule("content-type", "the property, else the table", "table and property"),
@@ -38,8 +39,8 @@ since it mostly comes with the request. The usual client names its queue in `rep
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
     header_rules="""\
-Values that are no text are written as text: `true`, `12.5`, `2030-01-15T07:30:00Z`, lists and tables as JSON, bytes that are
-no UTF-8 in base64. An enforcement's input can only be a header.
+The service converts values that are not text to text: `true`, `12.5`, `2030-01-15T07:30:00Z`, lists and tables to JSON, and
+bytes that are not UTF-8 to base64. An enforcement's input can only be a header.
 """,
     outcomes=Outcomes(
         settled="it is acknowledged",
@@ -47,13 +48,14 @@ no UTF-8 in base64. An enforcement's input can only be a header.
         dropped="it is rejected, and goes where the queue sends dead letters",
     ),
     settling_rules="""\
-Outcomes reach the broker in the order of arrival. A delivery is named by its message id, else by its correlation id,
-as a property or in the payload, and its bytes. One without any id is recognized by its place: what RabbitMQ
-redelivers after a lost link is the end of what it has delivered, so it is compared with the last commands that were
-carried out, once all of it has come: when the queue sends something new, or a second after the last one. That needs
-one consumer for the queue: with several (`consumerCount`, `clientCount`, other programs), or if the last commands are
-alike, such a command may be carried out twice. One with the same bytes as the very last command of a link is taken for
-that one. Senders that need certainty give each command an id.
+The service settles deliveries in the order of arrival. A message id identifies a delivery; without one, the correlation id
+(as a property or in the payload) and the bytes identify it. The service recognizes a redelivery without any id by its
+position. After a lost link, RabbitMQ redelivers the last messages. The service waits until all of them have arrived (until
+the queue sends a new message, or for a second after the last redelivery), and then compares them with the last commands
+that it has executed. This works only if the queue has one consumer. With several consumers (`consumerCount`, `clientCount`,
+other programs), or if the last commands have the same bytes, the service may execute such a command twice. It treats a
+redelivery with the same bytes as the very last command of a link as that command. Senders that must exclude double
+execution give each command an id.
 """,
     limits=(
         Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
@@ -93,7 +95,8 @@ that one. Senders that need certainty give each command an id.
         Note(
             "Client certificates",
             """\
-With `credentials`, the service presents their certificate to a broker that asks for one. The `uri` decides who logs in:
+With `credentials`, the service presents their certificate to a broker that requests a certificate. The `uri` determines the
+user:
 
 | user name in the `uri` | login mechanism | user |
 |---|---|---|
@@ -125,29 +128,30 @@ auth_mechanisms.2 = PLAIN
 ssl_cert_login_from = common_name
 ```
 
-The user must exist. If it logs in by its certificate alone, remove its password: `rabbitmqctl clear_password depot-7`.
-Validation refuses a certificate with a `uri` without TLS.
+The user must exist. If it logs in by its certificate alone, remove its password: `rabbitmqctl clear_password depot-7`. The
+validation refuses a certificate if the `uri` does not use TLS.
 """,
         ),
         Note(
             "Several clients and consumers",
             """\
 The clients of a connection (`clientCount`), and the consumers that each has for a queue (`consumerCount`), compete for the
-messages of the queues. RabbitMQ hands messages out in the order of the queue, but two that went to different clients may
-arrive the other way round; commands of one entity are carried out in the order in which they arrive. A queue with
-`x-single-active-consumer` keeps its order: one consumer gets everything, and another takes over when that one is gone.
+messages of the queues. RabbitMQ distributes messages in the order of the queue, but two messages for different clients may
+arrive in another order. The service executes the commands of one entity in the order in which they arrive. A queue with
+`x-single-active-consumer` keeps its order: one consumer gets all messages, and another consumer takes over when the first
+one disconnects.
 """,
         ),
         Note(
             "Queues, exchanges and rights",
             """\
-Queues and exchanges are yours: the service consumes and publishes, and declares nothing. Its user needs the right to read
-the queues of the sources and to write to the exchanges of the answers; none to configure.
+You create the queues and exchanges: the service only consumes and publishes. Its user needs read permission on the queues
+of the sources and write permission on the exchanges of the responses, but no configure permission.
 
-Messages are persistent and confirmed.
+The service publishes persistent messages, and waits for the broker's confirms.
 
-If a queue has a dead letter exchange, rejected messages are kept there. Give queues of answers a limit
-(`x-max-length`, `x-expires`), because the queue of a client that no longer runs is never emptied.
+If a queue has a dead letter exchange, rejected messages are kept there. Give queues for responses a limit (`x-max-length`,
+`x-expires`), because nobody empties the queue of a client that no longer runs.
 """,
         ),
     ),

@@ -12,8 +12,9 @@ MANUAL = Manual(
     family="Kafka",
     title="Kafka",
     introduction="""\
-The brokers to begin with are the one of the `uri` and those of `bootstrapServers`; the path of the `uri` is ignored. User
-name and password in the `uri` log in by SASL. There is no tunnel to Kafka, since its brokers name each other's addresses.
+The first brokers to contact are the broker in the `uri` and those in `bootstrapServers`. The service ignores the path of
+the `uri`. The service logs in by SASL, with user name and password from the `uri`. Kafka connections cannot use a tunnel,
+because Kafka's brokers tell clients the addresses of other brokers.
 """,
     example="examples/connections/analytics.json",
     addresses=(
@@ -23,10 +24,10 @@ name and password in the `uri` log in by SASL. There is no tunnel to Kafka, sinc
         AddressForm("target, reply-target", "topic#partition", "this partition", "answers#0"),
     ),
     address_rules="""\
-A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Topics of sources have no placeholders and
-must exist; in other addresses, every part can contain placeholders. The first `/` separates the key; in an address without
-`/`, the first `#` separates the partition, a whole number. Neither may be empty in a document. If the placeholders of a key
-resolve to an empty text, the address is used without the key.
+A topic has 1 to 249 letters, digits, `.`, `_`, `-`, and is not `.` or `..`. Topics of sources have no placeholders and must
+exist; in other addresses, every part can contain placeholders. The first `/` separates the key; in an address without `/`,
+the first `#` separates the partition, a whole number. In a document, key and partition must not be empty. If the
+placeholders of a key resolve to an empty text, the address is used without the key.
 """,
     headers=(
         HeaderRule("kafka.topic", "the record's topic", "a record header"),
@@ -46,11 +47,11 @@ resolve to an empty text, the address is used without the key.
         dropped="as settled",
     ),
     settling_rules="""\
-This table applies if the source has `qos` 1 (at least once). With 0 or none, the offset is committed as soon as the
-record is received (at most once). A delivery is identified by topic id, partition and offset. Kafka does not mark
-redeliveries. The service marks records that were there before this link got their partition, or that it had already.
-The outcome of a change is known until its offset is committed, however long the service was down, and for
-`journal.redelivery_window` in any case.
+This table applies if the source has `qos` 1 (at least once). With `qos` 0, or without `qos`, the service commits the offset
+as soon as it receives the record (at most once). A delivery is identified by topic id, partition and offset. Kafka does not
+mark redeliveries. So the service treats two kinds of records as possible redeliveries: records that were in the partition
+before this link got the partition, and records that the service has already received. The service remembers the outcome of
+a change until the offset is committed, however long the service was down, and for at least `journal.redelivery_window`.
 """,
     limits=(
         Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),
@@ -73,17 +74,19 @@ The outcome of a change is known until its offset is committed, however long the
         Note(
             "Group and order",
             """\
-A connection is a member of its group, known by its id, so it has its partitions back at once after a crash; another
-service with the same connection takes its place. A group without offsets begins where `consumerOffsetReset` says;
-partitions that are made later are read from their beginning.
+A connection joins its consumer group as a static member with the connection's id. So it gets its partitions back
+immediately after a crash, and another service with the same connection takes its place. For a group without offsets,
+`consumerOffsetReset` sets the start. The service reads partitions that are created later from their beginning.
 
-Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a member of its own; Kafka parts the
-partitions among them, so more members than partitions are of no use. One member reads a partition at a time, so its records
-keep their order; give an entity's commands one key. When a document wants fewer members than before, those that are gone
-keep their partitions for ten seconds. `throttlingLimit` applies to each client.
+Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a separate member of the group. Kafka
+distributes the partitions among the members, so more members than partitions have no effect. Only one member reads a
+partition at a time, so the partition's records keep their order. Give all commands of an entity the same key. When you
+reduce the number of members, the removed members keep their partitions for ten seconds. `throttlingLimit` applies to each
+client.
 
-Records are published once and in order, acknowledged by all in-sync replicas. A record whose address names no key has
-the ID of its subscription as the key, or that of its entity, so that a topic with several partitions keeps their order.
+The service publishes each record once and in order, and all in-sync replicas acknowledge it. If an address has no key, the
+record's key is the ID of the subscription or, without a subscription, the ID of the entity. So events stay in order in a
+topic with several partitions.
 """,
         ),
     ),

@@ -9,14 +9,14 @@ from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outc
 
 OUTCOMES = Outcomes(
     settled="it is acknowledged",
-    again="it is not acknowledged, so it comes again on the next link, with a mark; `reconnectForRedelivery` makes the next "
-    "link come soon",
+    again="it is not acknowledged, so the broker delivers it again on the next link, marked as a duplicate; "
+    "`reconnectForRedelivery` opens a new link soon",
     dropped="it is acknowledged",
 )
 MANUAL = Manual(
     family="MQTT",
     title="MQTT 3.1.1",
-    introduction="MQTT 3.1.1, for devices: messages carry no headers, so what a command has to say stands in its payload.",
+    introduction="MQTT 3.1.1, for devices: messages have no headers, so a command's payload must contain everything.",
     example="examples/connections/devices.yaml",
     addresses=(
         AddressForm("source", "topic filter", "all topics that it matches", "fleet/+/cmd"),
@@ -24,24 +24,25 @@ MANUAL = Manual(
             "target, reply-target", "topic", "clients that have subscribed to it", "fleet/{{ thing:name }}/res"
         ),
     ),
-    address_rules="A message goes to every source one of whose filters matches.",
+    address_rules="A message goes to every source that has a matching topic filter.",
     headers=(
         HeaderRule(TOPIC, "where it arrived", "takes the place of the address"),
         HeaderRule(QOS, "the QoS it came with", "takes the place of the source's or target's"),
         HeaderRule(RETAIN, "whether the broker had kept it", "`true`: the broker keeps it for later subscribers"),
         HeaderRule("any other", "there is none", "is dropped"),
     ),
-    header_rules="To set them in messages that the service sends, use a header mapping.",
+    header_rules="To set these headers in messages that the service sends, use a header mapping.",
     outcomes=OUTCOMES,
     settling_rules=f"""\
-Acknowledgements go in the order of arrival, so a delivery that waits for others holds back those behind it: once the
-broker has sent as many as it may, it sends nothing more to this connection. When {MAX_UNACKNOWLEDGED} deliveries were
-requeued, the service reconnects, also without `reconnectForRedelivery`. A delivery is named by its packet identifier.
-With QoS 0 there is nothing to acknowledge and nothing comes again.
+The service acknowledges deliveries in the order of arrival. So a delivery that waits also delays the acknowledgements of
+later deliveries. When the number of unacknowledged deliveries reaches the broker's limit, the broker sends no more messages
+to this connection. After {MAX_UNACKNOWLEDGED} requeued deliveries, the service reconnects, even without
+`reconnectForRedelivery`. The packet identifier identifies a delivery. With QoS 0, there are no acknowledgements and no
+redeliveries.
 
-With QoS 2 the service acknowledges a delivery with PUBREC, and only when it is settled: until then the broker delivers it
-again after a lost link. For `journal.redelivery_window`, a redelivered change is recognized: it is answered, and not
-carried out twice. A live message may be forwarded twice if the link is lost before PUBREC has reached the broker.
+With QoS 2 the service sends PUBREC only when it settles the delivery: until then, the broker delivers the message again
+after a lost link. For `journal.redelivery_window`, the service recognizes a redelivered change: it answers the command, but
+does not execute it again. A live message may be forwarded twice if the link is lost before PUBREC has reached the broker.
 """,
     limits=(
         Limit(
@@ -63,8 +64,8 @@ carried out twice. A live message may be forwarded twice if the link is lost bef
         Note(
             "Retained messages",
             """\
-Do not publish commands with the retain flag: a broker delivers a retained message at every new subscription, so the command
-would be carried out again each time the service connects.
+Do not publish commands with the retain flag: a broker delivers a retained message for every new subscription, so the
+service would execute the command each time it connects.
 """,
         ),
     ),

@@ -26,8 +26,8 @@ MANUAL = Manual(
         HeaderRule("any other", "the user property of this name", "a user property, unless it is blank"),
     ),
     header_rules=f"""\
-`{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. A user property that is called like one of the others is ignored; of
-several with one name the last one applies.
+`{TOPIC}`, `{QOS}` and `{RETAIN}` are as with `mqtt`. The service ignores a user property with the name of another header in
+this table. If several user properties have the same name, the last one applies.
 """,
     outcomes=OUTCOMES,
     limits=(
@@ -42,19 +42,20 @@ several with one name the last one applies.
         Note(
             "Several clients",
             """\
-The clients of a connection (`clientCount`) share their subscriptions in a group that is called like the connection: each
-message comes to one of them. Their client ids are the client id with `_0`, `_1` and so on behind it. If a broker has no
-shared subscriptions, only the first client subscribes; the others only publish, and the status reports it. Which client gets
-a message is the broker's choice, so it promises no order between two messages of one sender, not even on one topic; and what
-is for a client whose link is gone waits for that client, for as long as its session is kept. Retained messages are not
-delivered through shared subscriptions. `consumerCount` changes nothing: a source has one subscription for each client.
+The clients of a connection (`clientCount`) share their subscriptions in a group that has the name of the connection: the
+broker sends each message to one of them. Each client id is the configured client id followed by `_0`, `_1` and so on. If a
+broker has no shared subscriptions, only the first client subscribes, and the others only publish. The status reports this.
+The broker chooses the client for each message, so two messages of one sender may arrive in another order, even on the same
+topic. Messages for a client without a link wait until that client reconnects, as long as the broker keeps its session.
+Retained messages are not delivered through shared subscriptions. `consumerCount` changes nothing: a source has one
+subscription for each client.
 """,
         ),
         Note(
             "Several sources",
             """\
-Each source's subscription has a number, so that a message which comes once for each of two sources is not handled twice by
-both.
+Each source's subscription has a number (the MQTT subscription identifier). If two sources match a message, the broker may
+deliver it once per source; with this number, each source handles the message once.
 """,
         ),
     ),

@@ -11,16 +11,16 @@ MANUAL = Manual(
     family="TCP",
     title="TCP listeners",
     introduction=f"""\
-There is no broker: the service listens at the `uri`, and each client is a peer with its own session.
-`tcp://127.0.0.1:8766` listens on the machine itself, `tcp://0.0.0.0:8766` on all of its addresses. With `ssl` the listener
-uses the certificate of the connection's `credentials`, and offers the wire protocol to peers by ALPN (`rsio/0`).
+There is no broker: the service listens at the `uri`, and each client is a peer with its own session. `tcp://127.0.0.1:8766`
+accepts connections only from the same machine; `tcp://0.0.0.0:8766` listens on all addresses of the machine. With `ssl` the
+listener uses the certificate of the connection's `credentials`, and offers the wire protocol to peers by ALPN (`rsio/0`).
 The rules for the hosts of brokers (`hosts` in the settings) do not apply to listeners.
 
 A TCP connection is a stream of bytes, so it needs a wire protocol that reads such a stream:
 [reactive-streams-io](reactive-streams-io.md).
 
-Without a `ca` everyone who reaches the port can connect and has the source's `authorizationContext`. With one,
-peers need a certificate signed by it; the common name in it is the header `{CERTIFICATE}`, so that
+Without a `ca`, everyone who reaches the port can connect, and has the source's `authorizationContext`. With a `ca`,
+peers need a certificate that it has signed. The certificate's common name is the header `{CERTIFICATE}`, so that
 `"authorizationContext": ["{{{{ header:{CERTIFICATE} }}}}"]` makes it the subject.
 """,
     example="examples/connections/rsio-door.yaml",
@@ -40,8 +40,8 @@ peers need a certificate signed by it; the common name in it is the header `{CER
         dropped="nothing",
     ),
     settling_rules="""\
-A delivery is a piece of a peer's stream, as read from the socket, so the number of deliveries for the same bytes varies.
-The first one of each peer is empty: it reports the new peer, so that the service can send first.
+A delivery is a piece of a peer's byte stream, as the service reads it from the socket, so the number of deliveries for the
+same bytes varies. The first delivery of each peer is empty: it reports the new peer, so the service can send first.
 """,
     limits=(
         Limit(
@@ -76,9 +76,9 @@ The first one of each peer is empty: it reports the new peer, so that the servic
         Note(
             "End of a session",
             """\
-When a connection is closed or breaks, its session ends or waits for its token, as in reactive-streams-io. After its
-goodbye the service closes a connection: it sends nothing more, discards further input, and disconnects a peer that does
-not close within the time above.
+When a TCP connection is closed or lost, its session ends or waits for its token, as reactive-streams-io specifies. After
+its goodbye, the service closes the TCP connection: it sends no more data, discards further input, and disconnects a peer
+that does not close within the time above.
 """,
         ),
     ),

@@ -14,15 +14,15 @@ MANUAL = Manual(
     family="WebSocket",
     title="WebSocket listeners",
     introduction=f"""\
-There is no broker: the service listens at the `uri`, and each client (a browser, a script, a Streamr client) is a peer
-with its own session. `ws://127.0.0.1:8765` listens on the machine itself, `ws://0.0.0.0:8765` on all of its addresses. With
-`wss` the listener uses the certificate of the connection's `credentials`. The rules for the hosts of brokers (`hosts` in
-the settings) do not apply to listeners.
+There is no broker: the service listens at the `uri`, and each client (a browser, a script, a Streamr client) is a peer with
+its own session. `ws://127.0.0.1:8765` accepts connections only from the same machine; `ws://0.0.0.0:8765` listens on all
+addresses of the machine. With `wss` the listener uses the certificate of the connection's `credentials`. The rules for the
+hosts of brokers (`hosts` in the settings) do not apply to listeners.
 
-Without `tokens` and `ca` everyone who reaches the port can connect and has the source's `authorizationContext`. A
-token's name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject. The
-common name in a peer's certificate is the header `{CERTIFICATE}`: another one, so that no certificate can have the name of
-a token. A message without the header that a subject needs is refused.
+Without `tokens` and `ca`, everyone who reaches the port can connect, and has the source's `authorizationContext`. A token's
+name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USER} }}}}"]` makes it the subject. The common
+name in a peer's certificate is the header `{CERTIFICATE}`. The two headers are different, so no certificate can stand for
+a token. The service refuses a message without the header that a subject needs.
 """,
     example="examples/connections/door.yaml",
     addresses=(
@@ -31,12 +31,12 @@ a token. A message without the header that a subject needs is refused.
         AddressForm("target, reply-target", "/path", "all peers connected to this path", "/alarms"),
     ),
     address_rules=f"""\
-Peers connect to the paths of sources, and to those of targets without placeholders; messages sent to a path without a
-source are dropped. A reply-target without an address answers to the peer. If a command has another address in the header
+Peers connect to the paths of sources, and to those of targets without placeholders; the service drops messages to a path
+without a source. A reply-target without an address answers to the peer. If a command has another address in the header
 `{REPLY_TO}`, the response goes there, if there is such a peer: ids of peers cannot be guessed.
 
-Every peer at a target's path gets its messages, by the `authorizationContext` of the target and not by its own token. Peers
-that must not see the same messages need listeners of their own.
+Every peer at a target's path gets the target's messages. The `authorizationContext` of the target decides what these
+messages contain, not the peer's token. Peers that must not see the same messages need separate listeners.
 """,
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer", "is dropped"),
@@ -48,10 +48,11 @@ that must not see the same messages need listeners of their own.
         HeaderRule("any other", "that of the peer's opening request, in lower case, if it is used", "is dropped"),
     ),
     header_rules=f"""\
-The headers are those of the opening request, the same for each message of a peer. Kept are those that the connection's
-document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and
-{", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))}. They exclude those of the socket itself, cookies and
-`authorization`. A message without a content type is sent as text if it is UTF-8.
+Each message of a peer has the headers of the peer's opening request. The service keeps only the headers that the
+connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and {
+        ", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))
+    }. It never keeps headers of the WebSocket protocol itself, cookies and `authorization`.
+The service sends a message without a content type as text if the message is UTF-8.
 """,
     outcomes=Outcomes(
         settled="nothing",
@@ -59,8 +60,8 @@ document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a scrip
         dropped="nothing",
     ),
     settling_rules="""\
-Messages have no ids, so a command that is sent twice is executed twice, unless it has an `idempotency-key`. Commands sent
-before a peer disconnects are executed.
+Messages have no ids, so the service executes a command twice if a peer sends it twice, unless the command has an
+`idempotency-key`. The service also executes commands that a peer sends just before it disconnects.
 """,
     limits=(
         Limit(
@@ -110,8 +111,9 @@ before a peer disconnects are executed.
         Note(
             "Subprotocols",
             """\
-A peer can offer the subprotocol `rsio.v0` if a source uses [reactive-streams-io](reactive-streams-io.md). Once it is
-selected the service sends hello, and the peer has to send its own soon. Without a subprotocol the peer sends first.
+A peer can offer the subprotocol `rsio.v0` if a source uses [reactive-streams-io](reactive-streams-io.md). With this
+subprotocol, the service sends hello first, and the peer must soon send its own hello. Without a subprotocol, the peer sends
+first.
 """,
         ),
         Note(
@@ -131,8 +133,8 @@ that cannot set headers, such as a web page.
         Note(
             "End of a session",
             """\
-When a socket is closed, breaks, or leaves pings unanswered, its session ends: its subscriptions end, and its pending output
-is dropped. A peer that connects again is a new one; missed events are in the history.
+When a socket is closed, is lost, or does not answer pings, its session ends: the subscriptions end, and the service drops
+the pending output. A peer that connects again is a new peer; it can get missed events from the history.
 """,
         ),
     ),
