@@ -225,8 +225,18 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "entity", _ENTITY_PARTS, "The thing or policy of the signal.", _entity(EntityType.THING, EntityType.POLICY)
         ),
-        Placeholder("thing", _ENTITY_PARTS, "The same, if it is a thing.", _entity(EntityType.THING)),
-        Placeholder("policy", _ENTITY_PARTS, "The same, if it is a policy.", _entity(EntityType.POLICY)),
+        Placeholder(
+            "thing",
+            _ENTITY_PARTS,
+            "The thing of the signal; no value if the signal belongs to a policy.",
+            _entity(EntityType.THING),
+        ),
+        Placeholder(
+            "policy",
+            _ENTITY_PARTS,
+            "The policy of the signal; no value if the signal belongs to a thing.",
+            _entity(EntityType.POLICY),
+        ),
         Placeholder(
             "thing-json",
             ("<pointer>",),
@@ -238,7 +248,7 @@ PLACEHOLDERS: dict[str, Placeholder] = {
         Placeholder(
             "topic",
             tuple(_TOPIC_PARTS),
-            "A part of the topic path; `action-subject` is the subject, or else the action.",
+            "A part of the topic path. `action-subject` is the subject, or the action if there is no subject.",
             _topic,
         ),
         Placeholder(

@@ -54,7 +54,7 @@ The service finds errors in a template when it validates the connection, and ret
 
 | code | meaning |
 |---|---|
-| `placeholder:unresolved` | an unknown placeholder, or one that is not allowed there; or a required value is missing |
+| `placeholder:unresolved` | a placeholder is unknown or not allowed at this place; or a required value is missing |
 | `placeholder:function.unknown` | an unknown function |
 | `placeholder:function.signature.invalid` | a function was called with invalid arguments |
 | `placeholder:function.too.complex` | an expression has too many functions |

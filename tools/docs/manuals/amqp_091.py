@@ -50,12 +50,12 @@ bytes that are not UTF-8 to base64. An enforcement's input can only be a header.
     settling_rules="""\
 The service settles deliveries in the order of arrival. A message id identifies a delivery; without one, the correlation id
 (as a property or in the payload) and the bytes identify it. The service recognizes a redelivery without any id by its
-position. After a lost link, RabbitMQ redelivers the last messages. The service waits until all of them have arrived (until
-the queue sends a new message, or for a second after the last redelivery), and then compares them with the last commands
-that it has executed. This works only if the queue has one consumer. With several consumers (`consumerCount`, `clientCount`,
-other programs), or if the last commands have the same bytes, the service may execute such a command twice. It treats a
-redelivery with the same bytes as the very last command of a link as that command. Senders that must exclude double
-execution give each command an id.
+position. After a lost link, RabbitMQ redelivers the last messages. The service first waits for all redeliveries: until the
+queue sends a new message, or until a second has passed since the last redelivery. Then it compares the redeliveries with
+the last commands that it has executed. This works only if the queue has one consumer. With several consumers
+(`consumerCount`, `clientCount`, other programs), or if the last commands have the same bytes, the service may execute such
+a command twice. If a redelivery has the same bytes as the last command of the previous link, the service treats both as the
+same command. Senders that must exclude double execution give each command an id.
 """,
     limits=(
         Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),

@@ -47,7 +47,7 @@ broker sends each message to one of them. Each client id is the configured clien
 broker has no shared subscriptions, only the first client subscribes, and the others only publish. The status reports this.
 The broker chooses the client for each message, so two messages of one sender may arrive in another order, even on the same
 topic. Messages for a client without a link wait until that client reconnects, as long as the broker keeps its session.
-Retained messages are not delivered through shared subscriptions. `consumerCount` changes nothing: a source has one
+Retained messages are not delivered through shared subscriptions. `consumerCount` has no effect: a source has one
 subscription for each client.
 """,
         ),

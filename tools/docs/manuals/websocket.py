@@ -31,9 +31,9 @@ a token. The service refuses a message without the header that a subject needs.
         AddressForm("target, reply-target", "/path", "all peers connected to this path", "/alarms"),
     ),
     address_rules=f"""\
-Peers connect to the paths of sources, and to those of targets without placeholders; the service drops messages to a path
-without a source. A reply-target without an address answers to the peer. If a command has another address in the header
-`{REPLY_TO}`, the response goes there, if there is such a peer: ids of peers cannot be guessed.
+Peers connect to the paths of sources, and to the paths of targets without placeholders; the service drops messages to a
+path without a source. A reply-target without an address answers to the peer. If a command has the id of another peer in the
+header `{REPLY_TO}`, the response goes to that peer. Nobody can guess the ids of peers.
 
 Every peer at a target's path gets the target's messages. The `authorizationContext` of the target decides what these
 messages contain, not the peer's token. Peers that must not see the same messages need separate listeners.
