@@ -38,7 +38,7 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     ),
     "api:origin.foreign": ErrorCode(403, "a web page of another origin requested a change"),
     "api:parameter.invalid": ErrorCode(400, "a query parameter is unknown or invalid"),
-    "api:path.notfound": ErrorCode(404, "there is no such path"),
+    "api:path.notfound": ErrorCode(404, "the path does not exist"),
     "api:request.invalid": ErrorCode(
         400, "the request is not valid HTTP/1.1, or has `content-length` and `transfer-encoding`"
     ),
@@ -62,13 +62,13 @@ CODES: Final[Mapping[str, ErrorCode]] = {
         409, "a connection with this ID exists, or a file owns the connection"
     ),
     "connectivity:connection.failed": ErrorCode(
-        504, "the connection could not be opened; it is stored, except in a dry run"
+        504, "the service could not open the connection; it has stored the connection, except in a dry run"
     ),
     "connectivity:connection.history.notfound": ErrorCode(
-        404, "the service has no stored revision with this number, or from this time"
+        404, "the service has stored no revision with this number, or for this time"
     ),
     "connectivity:connection.id.invalid": ErrorCode(400, "an invalid connection ID"),
-    "connectivity:connection.notfound": ErrorCode(404, "there is no such connection"),
+    "connectivity:connection.notfound": ErrorCode(404, "the connection does not exist"),
     "connectivity:connection.unavailable": ErrorCode(
         503, "in a dry run: the broker requires a client certificate, and the document has none"
     ),

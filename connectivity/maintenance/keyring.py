@@ -80,7 +80,7 @@ def read_key_file(file: Path, setting: str) -> list[bytes]:
         keys = []
     if not keys:
         raise SettingsError(
-            f"{setting} {file}: expected {KEY_BYTES} bytes in base64 on each line, found something else"
+            f"{setting} {file}: expected {KEY_BYTES} bytes in base64 on each line, found a line with other content"
         )
     return keys
 

@@ -207,7 +207,7 @@ def exists(connection_id: str) -> Fault:
         409,
         "connectivity:connection.conflict",
         f"The Connection with ID '{connection_id}' already exists.",
-        "Choose another ID, or modify that connection.",
+        "Choose another ID, or modify the existing connection.",
     )
 
 

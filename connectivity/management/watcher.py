@@ -164,7 +164,7 @@ _MISSING = Problem(
 )
 _RESTLESS = Problem(
     ROOT,
-    "a file that changes all the time",
+    "a file that keeps changing",
     "a file that stays unchanged; until then, the service closes no connection",
 )
 

@@ -91,7 +91,7 @@ TIME_IN_FUTURE: Final = Fault(
     400,
     "header.invalid",
     f"The value of the header '{TIMESTAMP}' is in the future.",
-    "Verify that it is a time in the past, and try again.",
+    "Use a time in the past, and try again.",
     {"invalidHeaderKey": TIMESTAMP},
 )
 

@@ -37,7 +37,7 @@ def limit_fault(kind: SubscriptionKind, shares: FairShare, share: PeerShare) -> 
         _code(kind),
         f"This user has used up its share: it has {share.user.used} open subscriptions at this connection, {share.used} of "
         f"them in this session; all users together have {shares.used} of at most {shares.most}.",
-        "Cancel subscriptions that are no longer needed, or let them end.",
+        "Cancel subscriptions that you no longer need, or wait until some end.",
     )
 
 

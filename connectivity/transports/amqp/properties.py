@@ -113,7 +113,7 @@ def _read_headers(packed: bytes, at: int, headers: dict[str, str]) -> int:
     end: int = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     at += 4
     if end > len(packed):
-        raise MalformedProperties("a table that is longer than the properties")
+        raise MalformedProperties("a table that extends beyond the properties")
     with suppress(MalformedProperties, IndexError, error):
         while at < end:
             name, at = _read_short(packed, at)
@@ -121,7 +121,7 @@ def _read_headers(packed: bytes, at: int, headers: dict[str, str]) -> int:
                 start = at + 5
                 at = start + _LENGTH.unpack_from(packed, at + 1)[0]
                 if at > end:
-                    raise MalformedProperties("a text that is longer than its table")
+                    raise MalformedProperties("a text that extends beyond its table")
                 headers[name] = _text_of(packed[start:at])
             else:
                 value, at = _read_field(packed, at, end, 0)
@@ -134,7 +134,7 @@ def _read_short(packed: bytes, at: int) -> tuple[str, int]:
     start = at + 1
     end = start + packed[at]
     if end > len(packed):
-        raise MalformedProperties("a short text that is longer than the properties")
+        raise MalformedProperties("a short text that extends beyond the properties")
     return packed[start:end].decode(errors="replace"), end
 
 
@@ -149,7 +149,7 @@ def _read_field(packed: bytes, at: int, end: int, depth: int) -> tuple[Any, int]
     else:
         raise MalformedProperties(f"a field of the type {chr(kind)!r}")
     if at > end:
-        raise MalformedProperties("a field that is longer than its table")
+        raise MalformedProperties("a field that extends beyond its table")
     return value, at
 
 
@@ -179,7 +179,7 @@ def _read_bytes(packed: bytes, at: int, _depth: int) -> tuple[str, int]:
     start = at + 4
     end = start + _LENGTH.unpack_from(packed, at)[0]
     if end > len(packed):
-        raise MalformedProperties("a text that is longer than the properties")
+        raise MalformedProperties("a text that extends beyond the properties")
     return _text_of(packed[start:end]), end
 
 
@@ -205,7 +205,7 @@ def _read_bounds(packed: bytes, at: int, depth: int) -> tuple[int, int]:
     """Return where the content of a list or table begins and ends."""
     end = at + 4 + _LENGTH.unpack_from(packed, at)[0]
     if depth >= DEEPEST or end > len(packed):
-        raise MalformedProperties("tables that are nested too deep, or longer than the properties")
+        raise MalformedProperties("tables that are nested too deep, or extend beyond the properties")
     return at + 4, end
 
 

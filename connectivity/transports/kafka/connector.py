@@ -170,7 +170,7 @@ async def _wait_unless_down(link: KafkaLink, future: asyncio.Future[Answer], pat
 
 def _refused_settings(failure: KafkaException) -> ConnectionRefused:
     words = str(failure.args[0].str() if isinstance(failure.args[0], KafkaError) else failure)
-    return ConnectionRefused(Detail.CERTIFICATE, f"in the connection's ca or credentials: {words}")
+    return ConnectionRefused(Detail.CERTIFICATE, f"the connection's ca or credentials are invalid: {words}")
 
 
 async def _check_hosts(broker_addresses: Sequence[tuple[str, int]], patience: float) -> None:
