@@ -62,7 +62,7 @@ def parse_uri(text: str) -> BrokerUri:
         raise ValueError("an address without query and fragment; options belong in specificConfig")
     user_information, _, _ = shape["authority"].rpartition("@")
     if "@" in user_information:
-        raise ValueError("user name and password percent-encoded: %40 for @")
+        raise ValueError("a percent-encoded user name and password, with %40 for @")
     try:
         split = urlsplit(text)
         host, port = split.hostname, split.port
