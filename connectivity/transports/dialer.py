@@ -134,7 +134,9 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
         if (own := connection.credentials) is not None and own.cert:
             load_client_certificate(context, own.cert, own.key.get_secret_value() if own.key else "")
     except (ssl.SSLError, ValueError) as error:
-        raise ConnectionRefused(Detail.CERTIFICATE, f"the connection's ca or credentials are invalid: {error}") from error
+        raise ConnectionRefused(
+            Detail.CERTIFICATE, f"the connection's ca or credentials are invalid: {error}"
+        ) from error
     return context
 
 

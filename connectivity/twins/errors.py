@@ -180,9 +180,7 @@ _FAULTS: dict[str, _ErrorText] = {
     "policies:label.invalid": _ErrorText(
         400, "The label {detail} is not valid.", "The prefixes 'imported' and 'nsimported' are reserved."
     ),
-    "policies:entry.invalid": _ErrorText(
-        400, "A policy entry is not valid: {detail}.", "Correct the policy entry."
-    ),
+    "policies:entry.invalid": _ErrorText(400, "A policy entry is not valid: {detail}.", "Correct the policy entry."),
     "policies:subjectid.invalid": _ErrorText(
         400, "The subject id {detail} is not valid.", "A subject id is 'issuer:subject' with at most 256 characters."
     ),

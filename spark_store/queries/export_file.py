@@ -105,5 +105,7 @@ def _translate_errors(out: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL_ERRORS:
-            raise StoreUnavailable(f"{out}: the disk is full; free space, or write to another disk ({error})") from error
+            raise StoreUnavailable(
+                f"{out}: the disk is full; free space, or write to another disk ({error})"
+            ) from error
         raise OutputUnusable(f"{out}: expected a file that can be written, found: {error}") from error

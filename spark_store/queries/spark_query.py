@@ -316,7 +316,9 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError | Stor
             "/health/ready show its state"
         )
     if code in ("UNAVAILABLE", "CANCELLED") or any(said in text for said in _LOST):
-        return PipelineLost(f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again")
+        return PipelineLost(
+            f"the pipeline ended during the query: {reason}; repeat the query when the pipeline runs again"
+        )
     if any(said in text for said in _REMOVED):
         return StoreUnavailable(
             f"files of the lake are missing: {reason}; if an erasure has removed them, repeat the query; otherwise restore the "

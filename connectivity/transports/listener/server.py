@@ -63,7 +63,9 @@ def tls_context(connection: Connection, *, is_certificate_needed: bool) -> ssl.S
             context.load_verify_locations(cadata=connection.ca)
             context.verify_mode = ssl.CERT_REQUIRED if is_certificate_needed else ssl.CERT_OPTIONAL
     except (ssl.SSLError, ValueError) as error:
-        raise ConnectionRefused(Detail.CERTIFICATE, f"the connection's ca or credentials are invalid: {error}") from error
+        raise ConnectionRefused(
+            Detail.CERTIFICATE, f"the connection's ca or credentials are invalid: {error}"
+        ) from error
     return context
 
 
