@@ -132,7 +132,7 @@ class _Hidden(MetaPathFinder):
 
 @contextmanager
 def _hidden(package: str) -> Iterator[None]:
-    """Hide an installed package: Arrow loads pandas only because it is there, which takes a quarter of a second."""
+    """Hide an installed package: Arrow loads pandas if it is there, which takes a quarter of a second."""
     finder = _Hidden(package)
     sys.meta_path.insert(0, finder)
     try:

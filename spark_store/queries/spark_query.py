@@ -321,8 +321,8 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError | Stor
         )
     if any(said in text for said in _REMOVED):
         return StoreUnavailable(
-            f"files of the lake are missing: {reason}; if an erasure has removed them, repeat the query; otherwise restore the "
-            "files from a backup"
+            f"files of the lake are missing: {reason}; if an erasure has removed them, repeat the query; otherwise restore "
+            "the files from a backup"
         )
     return QueryRefused(f"Spark refuses the query: {reason}")
 
