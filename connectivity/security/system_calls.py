@@ -48,7 +48,7 @@ def keep_only_computing() -> None:
     """
     machine = os.uname().machine
     if sys.platform != "linux" or machine not in _MACHINES:
-        raise NotSupported(f"there is no list of system calls for {sys.platform} on {machine}")
+        raise NotSupported(f"the filter of system calls does not support {sys.platform} on {machine}")
     instructions = _filter(*_MACHINES[machine])
     program = _Program(len(instructions) // 8, instructions)
     _prctl(_SET_NO_NEW_PRIVS, 1)

@@ -80,7 +80,7 @@ _FAULTS: dict[str, _ErrorText] = {
     ),
     "things:id.notsettable": _ErrorText(
         400,
-        "The value has another thing id than '{id}', which cannot be changed.",
+        "The thing id in the value differs from '{id}', which cannot be changed.",
         "Remove 'thingId' from the value, or set it to the id in the topic.",
     ),
     "things:id.notdeletable": _ErrorText(400, "The thing id of '{id}' cannot be deleted.", "Leave 'thingId' out."),
@@ -174,7 +174,7 @@ _FAULTS: dict[str, _ErrorText] = {
     ),
     "policies:id.notsettable": _ErrorText(
         400,
-        "The value has another policy id than '{id}', which cannot be changed.",
+        "The policy id in the value differs from '{id}', which cannot be changed.",
         "Set 'policyId' to the id in the topic.",
     ),
     "policies:label.invalid": _ErrorText(

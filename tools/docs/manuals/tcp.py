@@ -76,9 +76,9 @@ same bytes varies. The first delivery of each peer is empty: it reports the new 
         Note(
             "End of a session",
             """\
-When a TCP connection is closed or lost, its session ends or waits for its token, as reactive-streams-io specifies. After
-its goodbye, the service closes the TCP connection: it sends no more data, discards further input, and disconnects a peer
-that does not close within the time above.
+When a TCP connection is closed or lost, its session ends or waits for its client to resume it, as reactive-streams-io
+specifies. After its goodbye, the service closes the TCP connection: it sends no more data, discards further input, and
+disconnects a peer that does not close within the time above.
 """,
         ),
     ),

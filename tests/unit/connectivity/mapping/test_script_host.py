@@ -233,7 +233,7 @@ async def test_a_system_without_protection_is_logged_once_and_scripts_work(monke
     assert [(line["event"], line["reason"]) for line in logged if line["log_level"] == "warning"] == [
         (
             "script processes are not fully isolated",
-            "their system calls are not limited: there is no list of system calls for linux on riscv64",
+            "their system calls are not limited: the filter of system calls does not support linux on riscv64",
         )
     ]
 

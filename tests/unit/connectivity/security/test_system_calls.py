@@ -41,7 +41,7 @@ def test_a_system_without_a_list_of_calls_is_named(
 ) -> None:
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "", "", "", machine)))
-    with pytest.raises(NotSupported, match=f"no list of system calls for {platform} on {machine}"):
+    with pytest.raises(NotSupported, match=f"does not support {platform} on {machine}"):
         keep_only_computing()
 
 
