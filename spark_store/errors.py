@@ -260,7 +260,7 @@ class StoreUnavailable(StoreError):
     status = 503
 
 
-INSTALL_SPARK = "install it with: pip install 'broker-connectivity[spark]'"
+INSTALL_EXTRA = "install it with: pip install 'broker-connectivity[{}]'"
 FULL = "the disk is full: free space, and the service continues automatically"
 DAMAGED_JOURNAL = "the file is damaged: stop the service, and restore the file from a backup"
 

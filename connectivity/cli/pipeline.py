@@ -131,7 +131,8 @@ def _print_decision(found: dict[str, Any], differences: list[dict[str, Any]]) ->
     if found["unindexed"]:
         typer.echo(f"the search index is being built: {pluralize(found['unindexed'], 'entity')} not in it yet")
     if found["waiting"]:
-        typer.echo(f"{pluralize(found['waiting'], 'event')} not in the lake yet: the pipeline moves them while it runs")
+        newer = pluralize(found["waiting"], "newer event")
+        typer.echo(f"{newer} not compared yet: a running pipeline merges them into `latest` within minutes")
     if found["erasures_pending"]:
         waiting = pluralize(found["erasures_pending"], "erasure")
         typer.echo(f"{waiting} not carried out in the lake yet: the pipeline does that while it runs")

@@ -29,7 +29,7 @@ from msgspec.structs import asdict, replace
 
 from mappings.timestamps import utc_text
 from spark_store.errors import (
-    INSTALL_SPARK,
+    INSTALL_EXTRA,
     LakeBusy,
     LakeUnfit,
     SchemaTooNew,
@@ -45,12 +45,13 @@ from spark_store.lake.watermark import Failure, RetentionRun, Watermark, note_fa
 from spark_store.records import EXPECTED_MASTER, LOCAL_MASTER, now_text
 
 if TYPE_CHECKING:
-    from spark_store.pipeline.retention import RetentionRules
+    from spark_store.pipeline.retention_rules import RetentionRules
     from spark_store.pipeline.session import ConnectOptions
     from spark_store.pipeline.tables import LakeWriter
 
 
 EXIT_FAILED, EXIT_UNUSABLE, EXIT_BUSY, EXIT_MISSING, EXIT_UNFIT = 1, 2, 3, 4, 5
+_WITHOUT_SPARK = {"verify", "status"}
 NICE = 15
 """The niceness of the pipeline: clients wait for the service, and not for the lake."""
 
@@ -79,11 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _ACTIONS[given.action](given)
     except ImportError as error:
-        say(
-            "failed",
-            reason=f"expected the extra 'spark', found {error}; {INSTALL_SPARK}",
-            kind="SparkMissing",
-        )
+        extra = "lake" if given.action in _WITHOUT_SPARK else "spark"
+        reason = f"expected the extra '{extra}', found {error}; {INSTALL_EXTRA.format(extra)}"
+        say("failed", reason=reason, kind="SparkMissing")
         return EXIT_MISSING
     except (StoreError, OSError) as error:
         known = (
@@ -398,7 +397,7 @@ def _jars(given: argparse.Namespace) -> Path:
 
 
 def _retention(given: argparse.Namespace) -> RetentionRules:
-    from spark_store.pipeline.retention import RetentionRules
+    from spark_store.pipeline.retention_rules import RetentionRules
 
     return RetentionRules.of(given.retention)
 

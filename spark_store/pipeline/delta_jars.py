@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from spark_store.errors import INSTALL_SPARK, SparkMissing, StoreUnavailable, translate_system_error
+from spark_store.errors import INSTALL_EXTRA, SparkMissing, StoreUnavailable, translate_system_error
 from spark_store.pipeline.java import find_java
 
 VERSION = "4.4.0"
@@ -80,7 +80,7 @@ def _find_ivy() -> Path:
     """Return the Ivy of the installed `pyspark`. It is not imported, which takes long."""
     found = find_spec("pyspark")
     if found is None or found.origin is None:
-        raise SparkMissing(f"expected pyspark, found none; {INSTALL_SPARK}")
+        raise SparkMissing(f"expected pyspark, found none; {INSTALL_EXTRA.format('spark')}")
     return next((Path(found.origin).parent / "jars").glob("ivy-*.jar"))
 
 

@@ -12,116 +12,20 @@ repeated by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from mappings.ids import namespace_of
-from spark_store.journal.reader import JournalEntry
 from spark_store.lake import durability, reader
 from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.pipeline import snapshots
 from spark_store.pipeline.folding import folded_states, with_ground
+from spark_store.pipeline.retention_rules import RetentionRules, time_before
 from spark_store.pipeline.snapshots import KEY
 from spark_store.pipeline.tables import LakeWriter, delete_rows
 from spark_store.records import SPARK_FORMAT
-from spark_store.sql import literal
-
-Firsts = Mapping[timedelta, int | None]
-"""By age: the least number of a younger event of the lake; None if there is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRule:
-    """A rule: keeps events not older than `age`, and the newest `revisions` of each entity.
-
-    Without either, everything.
-    """
-
-    age: timedelta | None = None
-    revisions: int | None = None
-
-    @property
-    def is_forever(self) -> bool:
-        return self.age is None and self.revisions is None
-
-    def expired_condition(self, now: datetime, firsts: Firsts) -> str:
-        """The condition, in SQL, under which an event may go; `newest` is the newest revision of its entity."""
-        conditions = []
-        if self.age is not None:
-            conditions.append(f"ts < {literal(_ago(now, self.age))}")
-            if (first := firsts.get(self.age)) is not None:
-                conditions.append(f"seq < {first}")
-        if self.revisions is not None:
-            conditions.append(f"revision <= newest - {self.revisions}")
-        return " AND ".join(conditions) or "false"
-
-    def has_expired(self, happened: datetime, revision: int, newest: int, now: datetime) -> bool:
-        """Whether one event has expired, as far as its own time and revision show."""
-        is_old = self.age is None or happened < _ago(now, self.age)
-        is_far = self.revisions is None or revision <= newest - self.revisions
-        return not self.is_forever and is_old and is_far
-
-
-def _ago(now: datetime, age: timedelta) -> datetime:
-    """Return the time so long before now; the calendar's beginning if it is earlier: nothing is so old."""
-    try:
-        return now - age
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
-FOREVER = RetentionRule()
-
-
-@dataclass(frozen=True, slots=True)
-class RetentionRules:
-    """The rules: the `default`, or that of a namespace."""
-
-    default: RetentionRule = FOREVER
-    namespaces: Mapping[str, RetentionRule] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, rules: Mapping[str, Mapping[str, Any]]) -> RetentionRules:
-        """Return the rules of `{namespace or "default": {"seconds": …, "revisions": …}}`; both may be missing."""
-        found = {
-            name: RetentionRule(
-                timedelta(seconds=rule["seconds"]) if "seconds" in rule else None, rule.get("revisions")
-            )
-            for name, rule in rules.items()
-        }
-        return cls(found.pop("default", FOREVER), found)
-
-    @property
-    def is_forever(self) -> bool:
-        return self.default.is_forever and all(rule.is_forever for rule in self.namespaces.values())
-
-    @property
-    def ages(self) -> set[timedelta]:
-        """The ages of all rules."""
-        return {rule.age for rule in (self.default, *self.namespaces.values()) if rule.age is not None}
-
-    def expired_condition(self, now: datetime, firsts: Firsts) -> str:
-        """Return the SQL condition for expired rows of `events`, with `newest` as in `RetentionRule.expired`."""
-        names = self.namespaces
-        default, *rules = (rule.expired_condition(now, firsts) for rule in (self.default, *names.values()))
-        others = " AND ".join([default, *(f"namespace <> {literal(name)}" for name in names)])
-        named = [f"namespace = {literal(name)} AND {rule}" for name, rule in zip(names, rules, strict=True)]
-        return " OR ".join(f"({rule})" for rule in [others, *named])
-
-    def has_expired(self, entry: JournalEntry, newest: int, now: datetime) -> bool:
-        """Whether the lake may lack an event of the journal, of an entity with the revision `newest`."""
-        rule = self.namespaces.get(namespace_of(entry.entity), self.default)
-        return rule.has_expired(datetime.fromisoformat(entry.timestamp), entry.revision, newest, now)
-
-    def expired_rows(self, events: DataFrame, latest: DataFrame, now: datetime, firsts: Firsts) -> DataFrame:
-        """Return the expired rows of `events`; by revision only with a row in `latest`."""
-        newest = latest.select(*KEY, sql.col("revision").alias("newest"))
-        return events.join(newest, KEY, "left").where(self.expired_condition(now, firsts)).drop("newest")
 
 
 class DeletedEvents(NamedTuple):
@@ -191,8 +95,10 @@ def _boundaries(target: LakeWriter, retention: RetentionRules, now: datetime) ->
     times = reader.event_times(target.lake)
     since = trusted_time(times and times.newest, now)
     # Up to the clock: a future time proves nothing.
-    firsts = {age: reader.first_between(target.lake, _ago(since, age), now) for age in retention.ages}
-    expired = retention.expired_rows(target.read(EVENTS), target.read(LATEST), since, firsts)
+    firsts = {age: reader.first_between(target.lake, time_before(since, age), now) for age in retention.ages}
+    newest = target.read(LATEST).select(*KEY, sql.col("revision").alias("newest"))
+    events = target.read(EVENTS).join(newest, KEY, "left")
+    expired = events.where(retention.expired_condition(since, firsts)).drop("newest")
     return expired.groupBy(*KEY, "namespace").agg(
         sql.max("revision").alias("boundary"),
         sql.max("seq").alias("last"),

@@ -24,7 +24,7 @@ from spark_store.lake.tables import TABLES, Lake
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
 from spark_store.pipeline import fault_injection
 from spark_store.pipeline.fault_injection import FaultPoint
-from spark_store.pipeline.retention import RetentionRules
+from spark_store.pipeline.retention_rules import RetentionRules
 from spark_store.pipeline.tables import LakeWriter, complete_statistics
 
 GRACE = timedelta(minutes=1)

@@ -28,7 +28,8 @@ from spark_store.lake.tables import FULL_SNAPSHOTS, SNAPSHOTS
 from spark_store.lake.watermark import read_watermark
 from spark_store.pipeline import snapshots, table_maintenance
 from spark_store.pipeline.erasure import erase
-from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
+from spark_store.pipeline.retention import forget
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.pipeline.warm_up import warm_up

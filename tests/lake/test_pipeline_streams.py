@@ -20,7 +20,8 @@ from spark_store.lake.history_reader import LakeHistory
 from spark_store.lake.tables import LATEST, SNAPSHOTS
 from spark_store.maintenance.rebuild import rebuild_journal
 from spark_store.maintenance.verify import VerifyOptions, verify
-from spark_store.pipeline.retention import RetentionRule, RetentionRules, forget
+from spark_store.pipeline.retention import forget
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import LATER, MUCH, timestamp

@@ -15,14 +15,8 @@ from spark_store.lake.tables import EVENTS, FULL_SNAPSHOTS, LATEST, SNAPSHOTS
 from spark_store.maintenance.verify import VerifyOptions, verify
 from spark_store.pipeline import retention as module
 from spark_store.pipeline import snapshots, tables
-from spark_store.pipeline.retention import (
-    DeletedEvents,
-    RetentionRule,
-    RetentionRules,
-    forget,
-    preview,
-    trusted_time,
-)
+from spark_store.pipeline.retention import DeletedEvents, forget, preview, trusted_time
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.records import Change, Snapshot
 from tests.support.journal_entries import timestamp

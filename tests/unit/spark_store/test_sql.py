@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from spark_store.pipeline.retention import RetentionRule, RetentionRules
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.sql import literal
 
 

@@ -149,7 +149,7 @@ def test_differences_are_a_table_and_end_with_1(settings: Path, monkeypatch: pyt
         "and 2 differences more",
         "lake and journal: 3 differences (events 1 to 5,000, 2 entities)",
         "search index: compared with the states of 7 entities",
-        "4 events not in the lake yet: the pipeline moves them while it runs",
+        "4 newer events not compared yet: a running pipeline merges them into `latest` within minutes",
         "1 erasure not carried out in the lake yet: the pipeline does that while it runs",
     ]
     said = json.loads(run("verify", "--json", "--settings", settings).stdout)

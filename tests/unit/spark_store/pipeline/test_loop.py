@@ -27,7 +27,7 @@ from spark_store.lake.watermark import TableSize, Watermark, publish_watermark, 
 from spark_store.pipeline import erasure, loop, retention, snapshots, table_maintenance
 from spark_store.pipeline import tables as tables_module
 from spark_store.pipeline.loop import PipelineLoop, PipelineOptions
-from spark_store.pipeline.retention import RetentionRules
+from spark_store.pipeline.retention_rules import RetentionRules
 from spark_store.pipeline.table_maintenance import MaintenancePlan
 from spark_store.pipeline.tables import LakeWriter
 from tests.support.lake.pipeline_process import DataFolder

@@ -9,7 +9,7 @@ import pytest
 from spark_store.journal.reader import JournalEntry
 from spark_store.lake.clock import ClockReading, Uptime
 from spark_store.lake.watermark import RetentionRun, Watermark
-from spark_store.pipeline.retention import RetentionRule, RetentionRules
+from spark_store.pipeline.retention_rules import RetentionRule, RetentionRules
 from spark_store.pipeline.table_maintenance import MaintenancePlan, MaintenanceState, due, resume_times
 from tests.support.table import each_row
 
