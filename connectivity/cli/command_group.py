@@ -14,7 +14,7 @@ EXIT_CODES: Mapping[int, str] = {
     2: "an argument, a file or a setting is invalid",
     3: "another process uses the data folder or writes the lake; for `connections apply --plan`: there are changes",
     4: "the token is missing, invalid, or lacks permission; for `serve`: another process uses the API's port; for "
-    "`pipeline`: Spark is not available",
+    "`pipeline`: Spark is not available; an extra that the command needs is not installed",
     5: "the service cannot be reached; for `pipeline` and `backup`: journal and lake do not match",
     130: "Ctrl-C interrupted the command",
 }

@@ -118,7 +118,7 @@ _LISTED = "id,connectionType,connectionStatus,name,_owner,_file,_override,_probl
 
 ConnectionId = Annotated[str, typer.Argument(metavar="ID", help="Connection ID.", autocompletion=connection_ids)]
 ConnectionIds = Annotated[
-    list[str], typer.Argument(metavar="ID…", help="Connection IDs.", autocompletion=connection_ids)
+    list[str], typer.Argument(metavar="ID", help="Connection IDs.", autocompletion=connection_ids)
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 

@@ -105,4 +105,4 @@ def main() -> None:
         if (extra := extra_of(error.name or "")) is None:
             raise
         print_error(f"this command needs {extra.expected}")
-        sys.exit(2)
+        sys.exit(4)

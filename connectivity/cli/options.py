@@ -40,7 +40,7 @@ SettingsFile = Annotated[
     typer.Option("--settings", metavar="FILE", help="Settings file (YAML). Environment variables override its values."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Paths = Annotated[list[Path], typer.Argument(metavar="PATH…", help="Connection files, or folders of them.")]
+Paths = Annotated[list[Path], typer.Argument(metavar="PATH", help="Connection files, or folders of them.")]
 Url = Annotated[
     str | None,
     typer.Option(

@@ -72,6 +72,16 @@ def test_a_flag_takes_no_value_in_the_help(command: str) -> None:
     assert "bool" not in shown(*commands().get(command, []))
 
 
+def test_an_argument_that_can_be_repeated_has_one_ellipsis_in_the_help() -> None:
+    for command, name in (("validate", "PATH"), ("connections open", "ID")):
+        assert f"[OPTIONS] {{{name}}}... " in shown(*commands()[command])
+        assert f"$ connectivity {command} {name}… [OPTIONS]\n" in PAGE
+
+
+def test_an_argument_that_can_be_left_out_is_in_brackets() -> None:
+    assert "$ connectivity connections status [ID] [OPTIONS]\n" in PAGE
+
+
 def test_a_group_says_what_its_commands_do() -> None:
     """As its commands do: with verbs, after which people look for what they want to do."""
     assert len(GROUPS) > 5

@@ -51,10 +51,10 @@ def test_examples_without_scripts_are_valid_and_the_others_name_the_extra(instal
 
 
 def test_a_command_on_the_lake_names_the_extra(installed: Path, tmp_path: Path) -> None:
-    for action in ("run", "install"):
+    for extra, action in (("spark", "run"), ("spark", "install"), ("lake", "status"), ("lake", "verify")):
         ended = run(installed, tmp_path, "pipeline", action)
         assert ended.returncode == 4, ended
-        assert "pip install 'broker-connectivity[spark]'" in ended.stdout + ended.stderr
+        assert f"pip install 'broker-connectivity[{extra}]'" in ended.stdout + ended.stderr
 
 
 @pytest.fixture

@@ -67,7 +67,8 @@ def _group(name: str, group: Any) -> Iterator[str]:
 def _command(name: str, command: Any, level: str) -> Iterator[str]:
     arguments = [each for each in command.params if not each.opts[0].startswith("-")]
     options = [each for each in command.params if each not in arguments]
-    usage = " ".join([name, *(_placeholder(each) for each in arguments), *(["[OPTIONS]"] if options else [])])
+    wanted = [_placeholder(each) if each.required else f"[{_placeholder(each)}]" for each in arguments]
+    usage = " ".join([name, *wanted, *(["[OPTIONS]"] if options else [])])
     yield f"{level} {name}\n\n{_prose(command)}\n\n```console\n$ {usage}\n```\n"
     if not command.params:
         return
@@ -88,7 +89,8 @@ def _prose(command: Any) -> str:
 
 
 def _placeholder(argument: Any) -> str:
-    return str(argument.metavar or argument.name.upper())
+    name = str(argument.metavar or argument.name.upper())
+    return f"{name}…" if argument.nargs != 1 else name
 
 
 def _spelled(option: Any) -> str:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from connectivity import __version__
 from connectivity.cli.command_group import EXIT_CODES
-from connectivity.cli.main import app
+from connectivity.cli.main import app, main
 from connectivity.config.settings import Settings
 from connectivity.config.settings_schema import settings_schema
 from connectivity.validation.file_schema import file_schema
@@ -252,6 +252,19 @@ def test_a_command_imports_only_the_modules_it_needs(
     )
     ended = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, check=True, text=True)
     assert ended.stdout.splitlines()[-1] == "[]", ended.stderr
+
+
+def test_a_command_without_its_extra_names_it_and_ends_with_4(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError(name="pyarrow.compute")
+
+    monkeypatch.setattr("connectivity.cli.main.app", fail)
+    with pytest.raises(SystemExit, match="4"):
+        main()
+    expected = "this command needs the extra 'lake'; install it with: pip install 'broker-connectivity[lake]'\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_without_a_command_the_commands_are_shown() -> None:
