@@ -429,7 +429,7 @@ class TestAmqp091(BrokerBehaviour, ByteLimits):
 
     async def test_a_small_frame_is_agreed_upon_and_kept(self, world: AmqpWorld) -> None:
         link = await world.connect(requestedFrameMax="4096")
-        assert link.client.frame_max == 4096
+        assert link.client.frame_demultiplexer.frame_max == 4096
         large = bytes(range(256)) * 100
         taker, publishing = DeliveryCollector(link), Publishing(link)
         publishing.give(*outgoing(world.out, large, large[:4088], large[:4089]))

@@ -32,21 +32,16 @@ MAX_SILENT_HEARTBEATS = 2
 
 
 class AmqpClient:
-    """One AMQP connection.
-
-    `on_lost` is called once if it ends unexpectedly, `on_blocked` as `FrameDemultiplexer.on_blocked`.
-    """
+    """One AMQP connection; `on_lost` is called once if it ends unexpectedly."""
 
     def __init__(self, connection: Connection, options: Options) -> None:
         self._loop = asyncio.get_running_loop()
         self._definition, self._options = connection, options
         self.on_lost: Callable[[LinkError], None] = no_op
-        self.on_blocked: Callable[[str | None], None] = no_op
         self.frame_demultiplexer = FrameDemultiplexer(
             channel_max=options.requested_channel_max, frame_max=options.requested_frame_max
         )
         self.frame_demultiplexer.on_lost = self._transport_lost
-        self.frame_demultiplexer.on_blocked = self._blocked
         self._writer: asyncio.StreamWriter | None = None
         self._library: PikaConnection | None = None
         self._unsent: list[bytes] = []
@@ -57,10 +52,6 @@ class AmqpClient:
         self.is_paused = False
         """Whether reading is stopped, so that the broker stops sending."""
         self._close_task: asyncio.Task[None] | None = None
-
-    @property
-    def frame_max(self) -> int:
-        return self.frame_demultiplexer.frame_max
 
     # ── the beginning ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +115,7 @@ class AmqpClient:
             name=f"connectivity {self._definition.id}",
         )
         try:
-            await call(self._library.connect(), patience, self._ended)
+            await call(self._library.log_in(), patience, self._ended)
         except CallTimedOut:
             raise NotConnected(Detail.TIMEOUT, f"the broker did not answer the login within {patience:g} s") from None
         except CallFailed as failed:
@@ -311,9 +302,6 @@ class AmqpClient:
         patience = MAX_SILENT_HEARTBEATS * self._options.requested_heartbeat
         silence = self._loop.time() - self.frame_demultiplexer.last_received
         return not self.is_paused and 0 < patience <= silence
-
-    def _blocked(self, reason: str | None) -> None:
-        self.on_blocked(reason)
 
 
 async def ignore_message(_message: object) -> None:

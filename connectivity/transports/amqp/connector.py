@@ -12,9 +12,9 @@ from connectivity.connections.model import Connection
 from connectivity.connections.templates import has_expression
 from connectivity.errors import ConnectionRefused, Detail, NotConnected
 from connectivity.transports.amqp.client import AmqpClient
-from connectivity.transports.amqp.errors import CHANNEL_DETAILS, NOT_FOUND, consume_error
+from connectivity.transports.amqp.errors import NOT_FOUND, address_error
 from connectivity.transports.amqp.link import AmqpLink
-from connectivity.transports.amqp.options import Options, split_address
+from connectivity.transports.amqp.options import Options
 from connectivity.transports.base import RESOLVED_PER_MESSAGE, AddressCheck, ConsumeOptions, ProbeReport
 
 
@@ -45,7 +45,7 @@ async def _check_queues(link: AmqpLink, connection: Connection) -> None:
         if reason is not None and reason.code == NOT_FOUND:
             missing.append(reason.text)
         elif reason is not None:
-            raise consume_error(queue, reason)
+            raise address_error("queue", queue, reason)
     if missing:
         raise ConnectionRefused(Detail.MISSING_ADDRESS, "; ".join(missing))
 
@@ -55,12 +55,9 @@ def _exchanges(connection: Connection) -> Iterator[str]:
     addresses = [target.address for target in connection.targets]
     addresses += [source.reply_target.address for source in connection.sources if source.reply_target is not None]
     for address in addresses:
-        exchange = address.partition("/")[0]
-        if not has_expression(exchange) and "/" in address:
-            try:
-                yield split_address(f"{exchange}/any")[0]
-            except ValueError:
-                continue
+        exchange, slash, _ = address.partition("/")
+        if slash and not has_expression(exchange):
+            yield exchange
 
 
 PUBLISH_PERMISSION_UNKNOWN = "it exists; the permission to publish is checked only when a message is sent"
@@ -86,7 +83,7 @@ async def examine(connection: Connection, name: str) -> ProbeReport:  # noqa: AR
 
 async def _queue(client: AmqpClient, queue: str) -> AddressCheck:
     reason = await client.missing_reason("queue", queue) or await client.unreadable(queue)
-    return AddressCheck(queue, consume_error(queue, reason) if reason is not None else None)
+    return AddressCheck(queue, address_error("queue", queue, reason) if reason is not None else None)
 
 
 async def _check_publish(client: AmqpClient, address: str) -> AddressCheck:
@@ -94,13 +91,8 @@ async def _check_publish(client: AmqpClient, address: str) -> AddressCheck:
     exchange, slash, key = address.partition("/")
     if has_expression(exchange) or not slash or (not exchange and has_expression(key)):
         return AddressCheck(address, note=RESOLVED_PER_MESSAGE, is_known=False)
-    try:
-        exchange = split_address(f"{exchange}/any")[0]
-    except ValueError as error:
-        return AddressCheck(address, ConnectionRefused(Detail.MISSING_ADDRESS, str(error)))
     what, called = ("exchange", exchange) if exchange else ("queue", key.removesuffix("/"))
     reason = await client.missing_reason(what, called)
     if reason is None:
         return AddressCheck(address, note=PUBLISH_PERMISSION_UNKNOWN)
-    detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    return AddressCheck(address, ConnectionRefused(detail, f"{what} {called!r}: {reason.text}"))
+    return AddressCheck(address, address_error(what, called, reason))

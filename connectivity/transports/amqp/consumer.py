@@ -22,7 +22,7 @@ from connectivity.errors import Detail, LinkError, NotConnected
 from connectivity.transports.amqp.calls import CallFailed, CallRefused
 from connectivity.transports.amqp.client import AmqpClient, ignore_message
 from connectivity.transports.amqp.delivery_names import NumberedNames, UnsettledNames
-from connectivity.transports.amqp.errors import consume_error
+from connectivity.transports.amqp.errors import address_error
 from connectivity.transports.amqp.frames import (
     BODY,
     CANCEL,
@@ -37,7 +37,7 @@ from connectivity.transports.amqp.frames import (
     read_delivery,
     read_short,
 )
-from connectivity.transports.amqp.properties import CORRELATION, read_properties
+from connectivity.transports.amqp.properties import CORRELATION, MESSAGE_ID, read_properties
 from connectivity.transports.base import Delivery, Inbox, InOrderSettlement, KnownNames, Outcome
 from mappings.model.envelope import Envelope
 
@@ -122,7 +122,7 @@ class AmqpConsumer:
                 found = await channel.get_queue(queue, ensure=False)
                 await self._client.call(found.consume(ignore_message, consumer_tag=tag))
         except CallRefused as refused:
-            raise consume_error(queue, refused.reason) from refused
+            raise address_error("queue", queue, refused.reason) from refused
         except CallFailed as failed:
             raise self._client.call_failed(failed) from failed
         self._is_open = True
@@ -166,9 +166,9 @@ class AmqpConsumer:
         size = len(payload) + len(self._properties)
         if self._is_over or not self._reading.arrived(size):
             return
-        headers, message_id = read_properties(self._properties)
+        headers = read_properties(self._properties)
         name, common = None, None
-        if message_id is not None:
+        if message_id := headers.get(MESSAGE_ID):
             name = f"amqp:{message_id}"
         elif (correlation := headers.get(CORRELATION, "")) or _ENVELOPE_ID.search(payload):
             # Also an ID in the payload alone says that equal payloads are one command.

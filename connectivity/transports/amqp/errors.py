@@ -35,10 +35,10 @@ def login_error(reason: Reason) -> LinkError:
     return ConnectionRefused(Detail.REFUSED_BY_BROKER, reason.text)
 
 
-def consume_error(queue: str, reason: Reason) -> LinkError:
-    """Return the error for a queue that the broker does not let us consume."""
+def address_error(what: str, name: str, reason: Reason) -> LinkError:
+    """Return the error for a queue or exchange (`what`) that is missing or that we may not use."""
     detail = CHANNEL_DETAILS.get(reason.code, Detail.REFUSED_BY_BROKER)
-    return ConnectionRefused(detail, f"queue {queue!r}: {reason.text}")
+    return ConnectionRefused(detail, f"{what} {name!r}: {reason.text}")
 
 
 def refusal_error(reason: Reason) -> MessageRefused:

@@ -39,8 +39,7 @@ TUNING = Struct(">HIH")
 """Maximum number of channels, bytes of a frame, seconds between heartbeats."""
 
 _CODE = Struct(">H")
-_TAG = Struct(">QB")
-_DELIVERY = Struct(">QB")
+_TAG_AND_BITS = Struct(">QB")
 _SETTLEMENT = Struct(">BHIHHQBB")
 _PUBLISH = Struct(">HHH")
 _BASIC = 60
@@ -74,14 +73,14 @@ def read_reason(data: bytes, at: int) -> Reason:
 
 def read_confirm(data: bytes, at: int) -> tuple[int, bool]:
     """Return the delivery tag and the `multiple` flag of an ack or nack."""
-    tag, bits = _TAG.unpack_from(data, at)
+    tag, bits = _TAG_AND_BITS.unpack_from(data, at)
     return tag, bool(bits & _MULTIPLE)
 
 
 def read_delivery(data: bytes, at: int) -> tuple[bytes, int, bool]:
     """Return consumer tag, delivery tag and redelivered flag; exchange and routing key are not needed."""
     consumer, at = read_short(data, at)
-    tag, bits = _DELIVERY.unpack_from(data, at)
+    tag, bits = _TAG_AND_BITS.unpack_from(data, at)
     return consumer, tag, bool(bits & 1)
 
 

@@ -54,7 +54,7 @@ class AmqpLink:
         self.client.on_lost = self._die
         self.readers: Readers = ignore_reader_status
         self.publisher = AmqpPublisher(self.client, connection.id, self._forward_reader_status)
-        self.client.on_blocked = self.publisher.blocked
+        self.client.frame_demultiplexer.on_blocked = self.publisher.blocked
         self.source_consumers = [
             AmqpConsumer(self.client, source, self.client.die, self, consume.payload, partial(consume.names_of, index))
             for index, source in enumerate(connection.sources)

@@ -12,7 +12,7 @@ from typing import Any
 
 import aio_pika
 import aiormq
-from aio_pika.abc import TimeoutType, UnderlayConnection
+from aio_pika.abc import UnderlayConnection
 from aio_pika.connection import make_url
 from aio_pika.tools import OneShotCallback
 from aiormq.auth import AuthMechanism
@@ -88,10 +88,9 @@ class PikaConnection(aio_pika.Connection):
         """The login mechanisms that the broker offers; none before it has."""
         return self._underlay.offered_mechanisms
 
-    async def connect(self, timeout: TimeoutType = None) -> None:  # noqa: ASYNC109 - the library's signature
-        """Log in, as the library does it over a transport of its own."""
-        async with asyncio.timeout(timeout):
-            await self._underlay.connect()
+    async def log_in(self) -> None:
+        """Do what the library's `connect` does, over the existing streams."""
+        await self._underlay.connect()
         closed = OneShotCallback(self._on_connection_close)
         self._underlay.closing.add_done_callback(closed)
         self.transport = UnderlayConnection(self._underlay, closed)

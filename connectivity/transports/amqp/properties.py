@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
 from struct import Struct, error
-from typing import Any, NamedTuple
+from typing import Any
 
 from connectivity.transports.amqp.options import MOST_BYTES
 
@@ -39,42 +39,20 @@ _FLAGS, _LENGTH = Struct(">H"), Struct(">I")
 _TIME = Struct(">q")
 _DECIMAL = Struct(">Bi")
 
-NUMBERS: dict[int, Struct] = {
-    ord(kind): Struct(f">{code}")
-    for kind, code in {
-        "b": "b",
-        "B": "B",
-        "s": "h",
-        "U": "h",
-        "u": "H",
-        "I": "i",
-        "i": "I",
-        "l": "q",
-        "L": "Q",
-        "f": "f",
-        "d": "d",
-    }.items()
-}
-"""Field type → the struct of its number."""
+NUMBERS = {ord(kind): Struct(f">{code}") for kind, code in zip("tbBsUuIilLfd", "?bBhhHiIqQfd", strict=True)}
+"""Field type → the struct of its number or boolean."""
 
 
 class MalformedProperties(ValueError):
     """Properties that end early or hold a field of an unknown type."""
 
 
-class ReceivedProperties(NamedTuple):
-    """The headers of a message, and its `message-id` or None."""
-
-    headers: dict[str, str]
-    name: str | None
-
-
-def read_properties(packed: bytes) -> ReceivedProperties:
-    """Read the flags and properties of a content header. Never raises for malformed input."""
+def read_properties(packed: bytes) -> dict[str, str]:
+    """Return the headers in the properties of a content header. Never raises for malformed input."""
     headers: dict[str, str] = {}
     with suppress(MalformedProperties, IndexError, error):
         _read_properties(packed, headers)
-    return ReceivedProperties(headers, headers.get(MESSAGE_ID) or None)
+    return headers
 
 
 def _read_properties(packed: bytes, headers: dict[str, str]) -> None:
@@ -153,10 +131,6 @@ def _read_field(packed: bytes, at: int, end: int, depth: int) -> tuple[Any, int]
     return value, at
 
 
-def _read_bool(packed: bytes, at: int, _depth: int) -> tuple[bool, int]:
-    return packed[at] != 0, at + 1
-
-
 def _read_decimal(packed: bytes, at: int, _depth: int) -> tuple[Decimal, int]:
     scale, digits = _DECIMAL.unpack_from(packed, at)
     return Decimal(digits).scaleb(-scale), at + _DECIMAL.size
@@ -210,7 +184,6 @@ def _read_bounds(packed: bytes, at: int, depth: int) -> tuple[int, int]:
 
 
 _FIELD_READERS: dict[int, Callable[[bytes, int, int], tuple[Any, int]]] = {
-    ord("t"): _read_bool,
     ord("D"): _read_decimal,
     LONG_TEXT: _read_bytes,
     ord("x"): _read_bytes,

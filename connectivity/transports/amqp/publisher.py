@@ -83,7 +83,8 @@ class AmqpPublisher:
         """The number of messages that are to be sent one by one."""
         self._known = {""}
         self._missing: dict[str, tuple[float, PublishFailed]] = {}
-        self._blocked: str | None = None
+        self.blocked_reason: str | None = None
+        """The broker's reason for blocking publishing; None: not blocked."""
         self._pending_work: deque[Callable[[], Awaitable[None]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._is_sending = self._is_over = False
@@ -97,11 +98,6 @@ class AmqpPublisher:
     def waits_for_broker(self) -> bool:
         """Whether messages wait for confirms, or other replies are outstanding."""
         return bool(self._unconfirmed or self._waiting or self._task)
-
-    @property
-    def blocked_reason(self) -> str | None:
-        """The broker's reason for blocking publishing; None: not blocked."""
-        return self._blocked
 
     async def open(self) -> None:
         """Open the channel. Raises NotConnected."""
@@ -127,7 +123,9 @@ class AmqpPublisher:
             self._send(message, done)
 
     def _must_wait(self) -> bool:
-        return self._blocked is not None or self._task is not None or bool(self._resend_count and self._unconfirmed)
+        return (
+            self.blocked_reason is not None or self._task is not None or bool(self._resend_count and self._unconfirmed)
+        )
 
     def _send_waiting(self) -> None:
         """Send waiting messages as far as possible."""
@@ -148,7 +146,9 @@ class AmqpPublisher:
                 return
             envelope = message.envelope
             properties = pack_properties(envelope.headers)
-            content = pack_content(self._channel, properties, envelope.payload, self._client.frame_max)
+            content = pack_content(
+                self._channel, properties, envelope.payload, self._client.frame_demultiplexer.frame_max
+            )
         except ValueError as error:
             self._fail(done, PublishFailed(f"{address[:200]}: {error}", status=400))
             return
@@ -306,7 +306,7 @@ class AmqpPublisher:
 
     def blocked(self, reason: str | None) -> None:
         """Handle the broker blocking publishing, or (None) unblocking it."""
-        self._blocked = reason
+        self.blocked_reason = reason
         if reason is not None:
             self._log.warning("publishing blocked by broker", reason=reason)
         else:

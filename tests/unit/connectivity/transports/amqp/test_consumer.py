@@ -11,6 +11,7 @@ import pytest
 from connectivity.connections.model import Source
 from connectivity.transports.amqp.consumer import HOLD_SECONDS, IN_FLIGHT, AmqpConsumer
 from connectivity.transports.amqp.frames import BODY, CONTENT, DELIVER, HEADER, METHOD, METHOD_ID
+from connectivity.transports.amqp.properties import pack_properties
 from connectivity.transports.base import Delivery, KnownNames
 from mappings.model.envelope import Envelope
 
@@ -73,6 +74,24 @@ async def test_b9_the_body_of_a_message_of_256_mb_is_skipped() -> None:
     assert reading.sizes == [2, 6]
     large.settle()
     assert reading.sizes == [6]
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ({"message-id": "m-1", "correlation-id": "c-1"}, "amqp:m-1"),
+        ({"message-id": "", "correlation-id": "c-1"}, "amqp:c-1:"),
+        ({"message-id": ""}, "amqp#commands#"),
+    ],
+)
+async def test_a_delivery_is_named_by_its_message_id_unless_that_is_empty(headers: dict[str, str], name: str) -> None:
+    intake = link([])
+    intake.take(METHOD, DELIVERED)
+    intake.take(HEADER, CONTENT.pack(60, 0, 2) + pack_properties(headers))
+    intake.take(BODY, b"on")
+    [found] = intake._inbox.waiting
+    assert found.envelope.headers == headers
+    assert str(found.name).startswith(name)
 
 
 def arrive(intake: AmqpConsumer, payload: bytes, *, redelivered: bool, queue: int = 0) -> None:
