@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from connectivity import __version__
 from tests.support.brokers import free_port
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.connection_documents import Reader, added, client, connection, policy_for, source, topic
+from tests.support.debian import installed_debian
 from tests.support.paths import ROOT
 from tests.support.service_process import ServiceProcess
 from tests.support.wait import wait_until_sync
@@ -35,6 +38,11 @@ def run(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedP
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
+def test_the_program_prints_its_version(installed: Path, tmp_path: Path) -> None:
+    printed = run(installed, tmp_path, "--version")
+    assert (printed.returncode, printed.stdout) == (0, f"connectivity {__version__}\n")
+
+
 def test_the_core_takes_at_most_100_megabytes(installed: Path) -> None:
     packages = next(installed.parent.glob("lib/python3*/site-packages"))
     taken = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
@@ -51,7 +59,7 @@ def test_examples_without_scripts_are_valid_and_the_others_name_the_extra(instal
 
 
 def test_a_command_on_the_lake_names_the_extra(installed: Path, tmp_path: Path) -> None:
-    for extra, action in (("spark", "run"), ("spark", "install"), ("lake", "status"), ("lake", "verify")):
+    for extra, action in (("spark", "run"), ("lake", "status")):
         ended = run(installed, tmp_path, "pipeline", action)
         assert ended.returncode == 4, ended
         assert f"pip install 'broker-connectivity[{extra}]'" in ended.stdout + ended.stderr
@@ -122,3 +130,43 @@ def test_with_the_extra_spark_and_fetched_jars_events_reach_the_lake(tmp_path: P
             assert asker.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
 
         wait_until_sync((service.data / "lake" / "events" / "_delta_log" / f"{1:020}.json").exists, FILLED_WITHIN)
+
+
+@pytest.mark.spark
+@pytest.mark.slow("it installs a Debian, Java and Spark")
+@pytest.mark.soak(shard="debian")
+@pytest.mark.broker("mosquitto")
+def test_an_empty_debian_gets_a_service_with_a_lake_as_the_documentation_says(
+    tmp_path: Path, mosquitto: Mosquitto
+) -> None:
+    page = (ROOT / "docs" / "how-to" / "deploying.md").read_text(encoding="utf-8")
+    packages = ["python3-venv", "default-jre-headless"]
+    make_environment = ["python3", "-m", "venv", "/opt/connectivity"]
+    assert all(f"`{name}`" in page for name in packages)
+    assert " ".join(make_environment) in page
+    shared = tmp_path / "shared"
+    uv = Path(sys.executable).with_name("uv")
+    subprocess.run([uv, "build", "-q", "--wheel", "--no-build-isolation", "--out-dir", shared], cwd=ROOT, check=True)
+    with installed_debian(tmp_path / "debian", shared) as debian:
+        debian.run("apt-get", "update", "-q")
+        debian.run("apt-get", "install", "-y", "-q", "--no-install-recommends", *packages)
+        debian.run(*make_environment)
+        debian.run("/opt/connectivity/bin/pip", "install", "-q", f"{next(shared.glob('*.whl'))}[spark]")
+        connectivity = "/opt/connectivity/bin/connectivity"
+        debian.run(connectivity, "pipeline", "install")
+
+        class Installed(ServiceProcess):
+            program = debian.command(connectivity)
+
+        with Installed.start(shared, [connection(mosquitto, source("debian", OWNER))], spark={}) as service:
+            with client(mosquitto, "debian") as asker:
+                value = {"_policy": policy_for(OWNER), "attributes": {"n": 0}}
+                assert asker.ask_for(topic("pump", "commands/create"), value=value)["status"] == 201
+            first = service.data / "lake" / "events" / "_delta_log" / f"{1:020}.json"
+            wait_until_sync(first.exists, FILLED_WITHIN)
+            assert service.stop()[0] == 0
+        settings = ["--settings", str(shared / "settings.json")]
+        assert "lake and journal: the same" in debian.run(connectivity, "pipeline", "verify", *settings)
+        debian.run(connectivity, "history", "export", "--out", str(shared / "past.jsonl"), *settings)
+    events = [json.loads(line) for line in (shared / "past.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {(it["entity_type"], it["action"]) for it in events} == {("thing", "created"), ("policy", "created")}
