@@ -71,8 +71,8 @@ class VerifyReport(msgspec.Struct):
 
     `first` to `last` are the compared events; `compared` about how many of the lake's entities were compared, of `total`,
     and `left` the ID from which on they are not compared yet, None if none is left; `entities` how many were folded.
-    `pending`: erasures that the lake has not done yet; `waiting`: newer events, not merged into `latest` yet. `indexed` whether the
-    search index was compared, with how many entities; `unindexed`: entities that it has not reached yet.
+    `pending`: erasures that the lake has not done yet; `waiting`: newer events, not merged into `latest` yet. `indexed`
+    whether the search index was compared, with how many entities; `unindexed`: entities that it has not reached yet.
     """
 
     first: int

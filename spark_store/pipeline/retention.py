@@ -13,7 +13,7 @@ repeated by the next one.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
