@@ -233,7 +233,7 @@ def test_nothing_is_left_of_the_entity_in_any_file(
             assert snapshots.take(target, 4) >= 1
             assert snapshots.take_full_snapshot(target, read_watermark(data_folder.lake.watermark).seq) >= 4
         table_maintenance.optimize(target)
-        assert any("rebuild" in name for name in marked(data_folder)), "the search goes over all of the folder"
+        assert any("full_snapshots" in name for name in marked(data_folder)), "the search goes over all of the folder"
         newest = max(row["revision"] for row in data_folder.table(EVENTS) if row["entity"] == str(lamp(9)))
         data_folder.append([secret(newest + 1)])
         data_folder.write(3, entities=3)
