@@ -156,10 +156,9 @@ def test_each_fault_is_reported_with_its_step_and_overcome_by_it(spark: SparkSes
         take_all(spark, data_folder)
         data_folder.assert_equal()
 
-    # A page is not what was written: what is made of it would seem sound. A table that was put back has no other checksum.
+    # A page is not what was written: what is made of it would seem sound.
     take_all(spark, data_folder)
     file = Path(data_folder.lake.path(LATEST)) / next(iter(reader.files(data_folder.lake, LATEST)))
-    file.with_name(f".{file.name}.crc").unlink()
     with damaged(file, spoilt(file)), pytest.raises(Py4JJavaError, match="could not verify page integrity") as caught:
         target.read(LATEST).collect()
     assert type(translate_error(caught.value)) is LakeUnfit
