@@ -50,10 +50,7 @@ def test_snapshots_have_the_columns_of_latest() -> None:
 def test_moments_have_one_column_more() -> None:
     moment, *others = FULL_SNAPSHOTS.columns
     assert tuple(others) == LATEST.columns
-    assert (
-        "`full_snapshots`, partitioned by `as_of`, has the columns of `latest`, for things only, and one more in front:"
-        in TEXT
-    )
+    assert "Its first column is the following one; the others are\nthe columns of `latest`:" in TEXT
     assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT
 
 

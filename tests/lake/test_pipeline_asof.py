@@ -414,7 +414,7 @@ def test_a_search_whose_files_an_erasure_removes_may_be_repeated(
     ask = made(data_folder, questions()[0], "2040-01-01T00:00:00Z")
     erased = Erasure(1, "thing", str(lamp(3)), 20, timestamp(900), "anna", timestamp(900), None)
     erase(LakeWriter.of(spark, data_folder.folder), [erased])
-    with pytest.raises(StoreUnavailable, match="retry if an erasure has removed them"):
+    with pytest.raises(StoreUnavailable, match="if an erasure has removed them, repeat the query"):
         answer_of(data_folder, address, ask)
     again = answer_of(data_folder, address, made(data_folder, questions()[0], "2040-01-01T00:00:00Z"))
     assert sorted(it.entity for it in again) == [str(lamp(number)) for number in (0, 1, 2, 4, 5, 6)]

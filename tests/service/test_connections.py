@@ -55,7 +55,7 @@ DETAILS = {
     "no-client-certificate": "certificate: ",
     "not-authorized": "not authorized: closed/ask: ",
     "not-authorized-5": "not authorized: closed/ask: Not authorized",
-    "hangs-up": "refused by broker: the connection was closed ",
+    "hangs-up": "refused by broker: the broker closed the connection",
     "no-tls-there": "refused by broker: TLS: ",
 }
 """Connection → how its status details begin."""
