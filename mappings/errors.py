@@ -32,7 +32,7 @@ class Fault:
 INTERNAL_ERROR = Fault(
     500,
     "internalerror",
-    "There was a rare case of an unexpected internal error.",
+    "An unexpected internal error occurred.",
     "Please contact the service team or your administrator.",
 )
 

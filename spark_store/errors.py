@@ -17,7 +17,7 @@ from mappings.ids import EntityId
 if TYPE_CHECKING:
     import sqlite3
 
-_RQL_HINT = "Ensure that all opening parentheses have also closing ones and that the RQL expression is valid."
+_RQL_HINT = "Check that the RQL expression is valid, and that every opening parenthesis has a closing one."
 
 _LONGEST_NAME = 200
 """The most characters of a property that a message repeats."""
@@ -268,12 +268,12 @@ FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 _STEP_LAKE = (
     "stop the pipeline; restore the table's folder from a backup, or, if the journal still has all events, move the "
-    "folder away, and the pipeline creates it again"
+    "folder away and start the pipeline, which then creates the table again"
 )
 _STEP_ABSENT = "mount the folder, or restore the table's folder from a backup"
 _STEP_TOMORROW = (
-    "start the newer version of the service, or, if the journal still has all events, move the table's folder away, "
-    "and the pipeline creates it again"
+    "start the newer version of the service, or, if the journal still has all events, move the table's folder away; "
+    "the pipeline then creates the table again"
 )
 _OURS = re.compile(r"spark_store\.errors\.(LakeUnfit|SchemaTooNew|StoreUnavailable): (.+)")
 _FULL_TEXT = re.compile(r"No space left on device|Disk quota exceeded|File too large")

@@ -42,7 +42,9 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "api:request.invalid": ErrorCode(
         400, "the request is not valid HTTP/1.1, or has `content-length` and `transfer-encoding`"
     ),
-    "api:requests.toomany": ErrorCode(429, "one address has too many pending requests with a wrong token"),
+    "api:requests.toomany": ErrorCode(
+        429, "too many requests with a wrong token from one address are waiting for their response"
+    ),
     "api:stream.forbidden": ErrorCode(
         403,
         "the token has `grants`, and the document assigns a policy to a stream that no other connection assigns to it",
@@ -51,7 +53,7 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "api:subjects.missing": ErrorCode(403, "the token has no `subjects`, which searches and permission checks need"),
     "api:store.unavailable": ErrorCode(503, "the store is unavailable"),
     "connectivity:subscription.conflict": ErrorCode(409, "several subscription IDs begin with this prefix"),
-    "connectivity:subscription.notfound": ErrorCode(404, "no open subscription ID begins with this prefix"),
+    "connectivity:subscription.notfound": ErrorCode(404, "no open subscription has an ID that begins with this prefix"),
     "api:token.misplaced": ErrorCode(400, "the query has a token; send it in the header `authorization`"),
     "api:unauthorized": ErrorCode(401, "the token is missing or invalid"),
     "connectivity:command.invalid": ErrorCode(400, "the command is unknown"),

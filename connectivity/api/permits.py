@@ -28,7 +28,7 @@ def permit_of(request: Request) -> Permit:
         if connection is None:
             raise refusal(
                 "api:subject.forbidden",
-                "The stored connection is invalid, so the service cannot compare its subjects with the grants of "
+                "The stored connection is invalid, so the service cannot compare its subjects with the grants of the token "
                 f"'{caller.name}'.",
                 "Use a token without 'grants'.",
             )

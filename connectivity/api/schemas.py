@@ -287,7 +287,10 @@ def _error() -> dict[str, Any]:
         "required": ["status", "error", "message"],
         "properties": {
             "status": {"type": "integer", "minimum": 400, "maximum": 599},
-            "error": {"type": "string", "description": "The error code. Programs decide by `status`, then by `error`."},
+            "error": {
+                "type": "string",
+                "description": "The error code. Programs should first check `status`, then `error`.",
+            },
             "message": _TEXT,
             "description": _TEXT,
             "report": {"type": "object", "description": "Partial results of a failed connection test."},

@@ -82,7 +82,7 @@ def select_document(wanted: Mapping[str, DesiredDocument], name: str | None) -> 
         return next(iter(wanted.values())).document
     if name is None or name not in wanted:
         found = ", ".join(wanted) or "none"
-        print_error(f"found the connections {found}, expected one; choose it with --id")
+        print_error(f"found the connections {found}, expected one; choose one of them with --id")
         raise typer.Exit(2)
     return wanted[name].document
 

@@ -130,7 +130,7 @@ def list_(
     ids: Annotated[bool, typer.Option("--ids", help="Print only IDs, one per line.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the connections with desired status, owner (API or file), and problems of a newer file."""
+    """List the connections with desired status, owner (API or file), and problems of a changed file."""
     query = _IDS if ids else {"fields": None if as_json else _LISTED}
     found = service.items("connections", **query)
     if as_json:
@@ -188,7 +188,8 @@ def apply(
         ),
     ] = False,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete every connection of the API that none of the files contains.")
+        bool,
+        typer.Option("--prune", help="Delete every connection that the API owns and that is in none of the files."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -318,7 +319,7 @@ def _print_connection_test(report: object, *, as_json: bool) -> None:
 @app.command()
 @service_command
 def delete(service: ServiceClient, connections: ConnectionIds, yes: Yes = False, as_json: AsJson = False) -> None:
-    """Delete connections of the API. The command refuses connections that a file owns."""
+    """Delete connections that the API owns. The command refuses connections that a file owns."""
     confirm(f"Delete {', '.join(connections)}?", yes=yes)
     _do_each(connections, lambda it: service.ask("DELETE", "connections", it), "deleted", as_json=as_json)
 

@@ -158,7 +158,7 @@ def erase(
     """Erase all data of one entity from journal and lake, permanently.
 
     With --url or CONNECTIVITY_URL, the service at that address erases the data. Otherwise the command erases the data in
-    the data folder of the settings; if a service uses that folder, that service erases them.
+    the data folder that the settings name; if a service uses that folder, the service erases the data.
     """
     if not yes:
         print_error(f"{type} {entity}: this command erases the whole history permanently; add --yes to confirm")

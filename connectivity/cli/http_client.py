@@ -117,7 +117,7 @@ def parse_service_address(url: str) -> ServiceAddress:
     is_secure = parts.scheme == "https"
     extra = parts.query or parts.fragment or re.search(r"[\x00-\x20\x7f]", url)
     if "@" in parts.netloc:
-        raise BadAddress(f"expected an address without a user; put a token in {TOKEN_VARIABLE} or --token-file")
+        raise BadAddress(f"expected an address without a user name; pass the token in {TOKEN_VARIABLE} or --token-file")
     if parts.scheme not in ("http", "https") or not host or not host.isascii() or extra:
         raise BadAddress(f"found the address {url!r}, expected http://host:port; fix --url")
     return ServiceAddress(host, (443 if is_secure else 80) if port is None else port, parts.path.rstrip("/"), is_secure)

@@ -64,7 +64,7 @@ def validate(paths: Paths, as_json: AsJson = False) -> None:
         raise typer.Exit(1)
     if not loaded.read:
         print_error(
-            f"{', '.join(map(str, paths))}: found no connection files, expected *.json, *.yaml or *.yml; name others"
+            f"{', '.join(map(str, paths))}: found no connection files, expected *.json, *.yaml or *.yml; name other paths"
         )
         raise typer.Exit(1)
     if not as_json:

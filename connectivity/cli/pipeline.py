@@ -95,8 +95,9 @@ def verify(
     """Check that the lake is complete and agrees with the journal up to the watermark.
 
     The command compares the journal's events with the lake's. It compares the journal's states with every row of `latest`
-    and with the search index. For a sample of the entities, or all with --all, it also computes the state from the events.
-    After an interruption, the next run continues. Without a lake, the command compares only the search index.
+    and with the search index. For a sample of the entities (with --all: for all), it also computes the states from the
+    events and compares them. If a run is interrupted, the next run continues it. Without a lake, the command compares only
+    the search index.
     """
     differences: list[dict[str, Any]] = []
 
@@ -158,8 +159,8 @@ def rebuild(
 ) -> None:
     """Rebuild the lake's table `latest`, the journal's states, and the search index, in this order.
 
-    Stop the service first, because no other process may write journal or lake meanwhile. Only `--only index` works with a
-    running service, which then rebuilds the index. If the command was interrupted, run it again.
+    Stop the service first, because no other process may write journal or lake meanwhile. The exception is
+    `--only index`: if the service is running, the service rebuilds the index. If the command was interrupted, run it again.
     """
     loaded = loaded_settings(settings)
     from connectivity.maintenance import rebuild as module

@@ -156,7 +156,7 @@ class _Reader:
         try:
             if self._left < 0:
                 raise MissingSecret(
-                    f"{match[0][:100]}, and all references before it have more than {MAX_CHARACTERS} characters in total",
+                    f"{match[0][:100]}, after references with more than {MAX_CHARACTERS} characters in total",
                     f"at most {MAX_CHARACTERS} characters from all references of a document",
                 )
             value = self._variable(match["name"]) if match["kind"] == "env" else self._file(match["name"])

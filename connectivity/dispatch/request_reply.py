@@ -83,7 +83,8 @@ _DUPLICATE = Fault(
 _TOO_MANY = Fault(
     429,
     "live.response.limit",
-    f"This connection has {MAX_WITHOUT_DELIVERY} live signals that wait for a response without acknowledgements, the limit.",
+    f"This connection already has {MAX_WITHOUT_DELIVERY} live signals that wait for a response without acknowledgements, "
+    "which is the limit.",
     "Leave 'requested-acks' at its default, or set a shorter 'timeout'.",
 )
 _NO_REPLY = RequestedAcks((), False, 0.0)

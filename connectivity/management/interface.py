@@ -196,8 +196,8 @@ def no_history(connection_id: str) -> Fault:
         404,
         "connectivity:connection.history.notfound",
         f"The Connection with ID '{connection_id}' has no such revision.",
-        "List the revisions: the service keeps the last 100, and only the newest of a connection that a file owns. "
-        "Older versions of that connection may be in the history of the file.",
+        "List the revisions to see which ones exist. The service keeps the last 100 revisions. If a file owns the "
+        "connection, it keeps only the newest, and the history of the file may contain older versions.",
     )
 
 

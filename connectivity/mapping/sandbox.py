@@ -62,7 +62,9 @@ class Sandbox:
         except ScriptError:
             raise
         except _quickjs.StackOverflow:
-            raise ScriptError(f"its calls need more than the stack of {self._limits.stack >> 10} KiB") from None
+            raise ScriptError(
+                f"the calls of the script need more than the stack of {self._limits.stack >> 10} KiB"
+            ) from None
         except _quickjs.JSException as error:
             raise ScriptError(self._reason(str(error))) from None
         except MemoryError:

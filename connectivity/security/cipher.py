@@ -29,4 +29,4 @@ class Cipher:
         try:
             return self._aead.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], bound)
         except InvalidTag as error:
-            raise ValueError("found a ciphertext that was changed, or that belongs to another place") from error
+            raise ValueError("found a ciphertext that was changed, or copied from another place") from error

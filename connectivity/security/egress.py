@@ -99,9 +99,9 @@ class EgressRules:
         if _first_match(self.allowed, name, meant[:1]) is not None:
             return None
         if (listed := _first_match(self.blocked, name, possible)) is not None:
-            return Refusal(f"a host that {listed} in hosts.blocked matches", _BLOCKED)
+            return Refusal(f"a host that matches {listed} in hosts.blocked", _BLOCKED)
         if not self.is_private_allowed and (name == "localhost" or any(not _is_public(each) for each in meant)):
-            return Refusal("an address that is not a public one", _PRIVATE)
+            return Refusal("an address that is not public", _PRIVATE)
         return None
 
 

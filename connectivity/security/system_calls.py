@@ -61,7 +61,7 @@ def hide_memory() -> None:
     Programs that this process starts are not hidden. Raises NotSupported.
     """
     if sys.platform != "linux":
-        raise NotSupported(f"{sys.platform} has no prctl")
+        raise NotSupported(f"the operating system {sys.platform} has no prctl")
     _prctl(_SET_DUMPABLE, 0)
 
 

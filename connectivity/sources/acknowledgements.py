@@ -111,8 +111,8 @@ def default_labels(headers: Headers, channel: str) -> tuple[str, ...]:
 ZERO_TIMEOUT: Final = Fault(
     400,
     "header.invalid",
-    "The header 'timeout' is 0, but acknowledgements or a response are requested.",
-    "Give a timeout above zero, or set 'response-required' to false and 'requested-acks' to an empty list.",
+    "The header 'timeout' is 0, but the command requests acknowledgements or a response.",
+    "Set a timeout above 0, or set 'response-required' to false and 'requested-acks' to an empty list.",
     {"invalidHeaderKey": "timeout"},
 )
 """Returned also if no response is required, because the request cannot be fulfilled."""

@@ -401,7 +401,7 @@ class SourceReader:
             if any(identity in resolution.values for resolution in resolutions):
                 return
             if resolutions and not any(resolution.is_resolved for resolution in resolutions):
-                missing = unresolved(f"the enforcement of the source has no filter with a value for '{entity}'")
+                missing = unresolved(f"no filter of the source's enforcement can be resolved for '{entity}'")
                 raise _NotEnforced(missing.fault)
         raise _NotEnforced(
             Fault(

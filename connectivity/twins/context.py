@@ -275,7 +275,7 @@ def is_same_json(one: Any, other: Any) -> bool:
 def state_of(snapshot: Snapshot) -> Mapping[str, Any]:
     """The state of an entity that is there, without its metadata. Raises ValueError for a deleted one."""
     if snapshot.state is None:
-        raise ValueError(f"found {snapshot.entity} deleted, expected it to exist")
+        raise ValueError(f"{snapshot.entity}: found a deleted entity, expected one that exists")
     return data_of(snapshot.state)
 
 

@@ -207,8 +207,8 @@ _FAULTS: dict[str, _ErrorText] = {
     "policies:permissions.toolarge": _ErrorText(
         400,
         "The policy '{id}' has too many permissions: {detail}.",
-        "Use fewer subjects or fewer and shorter resources in its entries, references and imports. An entry has as many "
-        "permissions as its subjects times the segments of its resources.",
+        "Use fewer subjects, fewer resources or shorter resource paths in its entries, references and imports. The number "
+        "of permissions of an entry is the number of its subjects times the number of segments of its resources.",
     ),
     "policies:action.failed": _ErrorText(
         403,

@@ -81,7 +81,7 @@ def _step(case: CommandContext, before: Snapshot, label: str, action: str, annou
     integration = case.limits.token_integration
     subject = integration.subject_of(label, case.subjects[0], case.headers)
     if subject is None:
-        raise case.refuse(FAILED, "the command lacks a header that the subject contains", status=400)
+        raise case.refuse(FAILED, "the command lacks a header that the template of the subject names", status=400)
     policy_values.check_subject_id(case, subject)
     is_known = subject in state_of(before)["entries"][label]["subjects"]
     there = msgspec.structs.replace(case, address=below_entry(label, "subjects", subject))

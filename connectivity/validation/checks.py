@@ -243,7 +243,7 @@ def _check_stream_readers(connection: Connection) -> Iterator[Problem]:
     for number, source in enumerate(connection.sources):
         path = f"sources[{number}].payloadMapping"
         if not source.payload_mapping:
-            yield Problem(path, f"no mapper, which selects the default {DEFAULT_MAPPER}", expected, code=MAPPER_INVALID)
+            yield Problem(path, f"no mapper, so the default {DEFAULT_MAPPER} is used", expected, code=MAPPER_INVALID)
         for index, name in enumerate(source.payload_mapping):
             definition = connection.mapping_definitions.get(name)
             codec = _codec(definition.mapping_engine if definition is not None else name)

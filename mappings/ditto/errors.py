@@ -13,14 +13,14 @@ import msgspec
 from mappings.errors import Fault
 from mappings.texts import MAX_QUOTE_LENGTH, shorten
 
-JSON_HINT = "Check if the JSON was valid (e.g. on https://jsonlint.com) and if it was in required format."
+JSON_HINT = "Check that the JSON is valid, for example on https://jsonlint.com, and that it has the required format."
 
 MAX_NESTING = 200
 """The deepest that the value of a message may be nested; the message around it is one more."""
 
 STORABLE_HINT = (
-    f"A message must be UTF-8 text. Its value may have {MAX_NESTING} levels of nesting, integers of 64 bits, and other "
-    "numbers in the range of a double."
+    f"A message must be UTF-8 text. Its value may have up to {MAX_NESTING} levels of nesting, integers of up to 64 "
+    "bits, and other numbers in the range of a double."
 )
 
 _ID_HREF = "https://www.eclipse.dev/ditto/basic-namespaces-and-names.html#namespaced-id"

@@ -148,4 +148,4 @@ def script_failed(reason: str) -> Fault:
 
 
 def _too_many(count: int) -> Fault:
-    return script_failed(f"the script produced {count} messages, which exceeds the limit of {MAX_MESSAGES}")
+    return script_failed(f"the script produced {count} messages, more than the limit of {MAX_MESSAGES}")

@@ -85,7 +85,7 @@ def build_stage(name: str, arguments: Sequence[Argument] | None) -> Stage:
     Raises InvalidSignature with `placeholder:function.signature.invalid`.
     """
     if arguments is None:
-        raise _invalid(name, "found arguments that are not quoted texts or placeholders in parentheses")
+        raise _invalid(name, "found arguments that are not a list of quoted texts and placeholders in parentheses")
     try:
         return FUNCTIONS[name].build(arguments)
     except ValueError as error:

@@ -268,7 +268,7 @@ def _encode_value(shape: FieldEncoding, value: Any, element_size: int) -> bytes:
         case FieldEncoding.PACK:
             if not value or not element_size:
                 raise ValueError(
-                    f"found {len(value)} elements of size {element_size} to pack, expected at least 1 each"
+                    f"found {len(value)} elements of {element_size} bytes to pack, expected at least 1 element of 1 byte"
                 )
             return varint(len(value)) + b"".join([_of_size(element, element_size) for element in value])
 

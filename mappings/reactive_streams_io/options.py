@@ -57,7 +57,7 @@ def read_rsio(written: Mapping[str, Any]) -> RsioOptions:
 def _extensions(value: object) -> frozenset[Extension]:
     known = {extension.name.lower(): extension for extension in Extension}
     if not isinstance(value, list | tuple):
-        raise InvalidMapperOption(OptionProblem((), value, f"a list with some of the extensions {', '.join(known)}"))
+        raise InvalidMapperOption(OptionProblem((), value, f"a list of extensions, each one of: {', '.join(known)}"))
     problems = [
         OptionProblem((number,), each, f"one of: {', '.join(known)}")
         for number, each in enumerate(value)

@@ -188,9 +188,9 @@ def published_at(event: Event) -> int:
         instant = None if event.headers == _NO_HEADERS else _headers(event.headers).ts
         return milliseconds(event.timestamp) if instant is None else instant
     except msgspec.DecodeError:
-        raise _refused(f"found the headers {_quote(event.headers.decode(errors='replace'))}") from None
+        raise _refused(f"found the invalid headers {_quote(event.headers.decode(errors='replace'))}") from None
     except ValueError:
-        raise _refused(f"found the timestamp {_quote(event.timestamp)}") from None
+        raise _refused(f"found the invalid timestamp {_quote(event.timestamp)}") from None
 
 
 def _refused(found: str) -> DecodeError:

@@ -324,7 +324,7 @@ def _check_complete(asked: ScanFilter, rows: pa.Table) -> pa.Table:
     revisions = values(rows["revision"])
     if revisions != list(range(revisions[0], revisions[0] + len(revisions))):
         raise HistoryUnavailable(
-            f"{asked.id}: expected every revision from {revisions[0]} to {revisions[-1]} in the lake once, found "
+            f"{asked.id}: expected one row in the lake for each revision from {revisions[0]} to {revisions[-1]}, found "
             f"{len(revisions)} rows; `connectivity pipeline verify` shows what differs from the journal"
         )
     return rows

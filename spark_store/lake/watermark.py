@@ -98,7 +98,8 @@ def read_watermark(path: Path) -> Watermark:
         return msgspec.json.decode(content, type=Watermark)
     except msgspec.MsgspecError as error:
         raise StoreUnavailable(
-            f"{path}: expected a watermark, found {content[:80]!r} ({error}); delete it, and the pipeline creates it again"
+            f"{path}: expected a watermark, found {content[:80]!r} ({error}); delete this file, and the pipeline creates it "
+            "again"
         ) from error
 
 

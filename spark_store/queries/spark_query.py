@@ -307,7 +307,7 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError | Stor
     code = getattr(getattr(error, "_grpc_status_code", None), "name", None)
     reason = _shorten(text)
     if "maxResultSize" in text:
-        return ResultTooLarge(f"found a result larger than the pipeline can hold in memory ({reason}); query in parts")
+        return ResultTooLarge(f"found a result larger than the pipeline can hold in memory ({reason}); split the query")
     if code == "UNAUTHENTICATED":
         return NoPipeline(f"the server does not know this token: {reason}; the pipeline may be restarting")
     if code == "UNAVAILABLE" and not has_begun and "onnect" in text:

@@ -123,7 +123,7 @@ async def test_a_name_that_leads_to_a_forbidden_address(kind: str) -> None:
         async with scripted(CONNACK_FINE[kind]) as uri:
             error = await refusal(document(kind, uri))
     assert (type(error), error.detail) == (ConnectionRefused, Detail.NOT_AUTHORIZED)
-    assert "127.0.0.1: found a host that 127.0.0.0/8 in hosts.blocked matches, expected" in error.text
+    assert "127.0.0.1: found a host that matches 127.0.0.0/8 in hosts.blocked, expected" in error.text
 
 
 async def test_a_server_that_says_nothing(kind: str) -> None:

@@ -83,7 +83,7 @@
     }
     const results = isArray(result) ? result : [result];
     const count = results.length;
-    if (count > most) throw new RangeError(`produced ${count} messages, which exceeds the limit of ${most}`);
+    if (count > most) throw new RangeError(`produced ${count} messages, more than the limit of ${most}`);
     const texts = [];
     for (let index = 0; index < count; index++) {
       const one = results[index];

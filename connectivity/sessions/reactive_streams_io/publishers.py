@@ -175,7 +175,7 @@ class PublisherResolver:
                 return Fault(
                     404,
                     "rsio:publisher.notfound",
-                    "Clients cannot subscribe to ingested streams; only the service does.",
+                    "Clients cannot subscribe to ingested streams; only the service can.",
                 )
 
     # things and policies

@@ -61,7 +61,7 @@ def read_short(data: bytes, at: int) -> tuple[bytes, int]:
     try:
         end = at + 1 + data[at]
     except IndexError:
-        raise error("a short string that ends before its length byte") from None
+        raise error("a short string without its length byte") from None
     return data[at + 1 : end], end
 
 

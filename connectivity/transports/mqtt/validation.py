@@ -78,7 +78,9 @@ def _check_single_client(connection: Connection) -> Iterator[Problem]:
     for index, source in enumerate(connection.sources):
         if source.consumer_count > 1:
             yield Problem(
-                json_path("sources", index, "consumerCount"), show(source.consumer_count), "1 with MQTT 3.1.1"
+                json_path("sources", index, "consumerCount"),
+                show(source.consumer_count),
+                "1, because MQTT 3.1.1 has no shared subscriptions",
             )
 
 
@@ -132,7 +134,7 @@ def _check_client_id(connection: Connection) -> Iterator[Problem]:
         yield Problem(
             "specificConfig.clientId",
             "an empty client ID",
-            "a client ID, or cleanSession true, because the broker keeps a session by its client ID",
+            "a client ID, or cleanSession true, because the broker finds a stored session by its client ID",
         )
 
 

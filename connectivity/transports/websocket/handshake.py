@@ -138,9 +138,11 @@ def accept_handshake(
                 HTTPStatus.TOO_MANY_REQUESTS, "Your address has sent too many wrong tokens. Try again later."
             )
         if len(token) < rules.shortest_token:
-            text = f"The token has {len(token)} characters, expected at least {rules.shortest_token}, because the listener "
             return RefusedHandshake(
-                HTTPStatus.UNAUTHORIZED, f"{text}does not listen on a loopback address.", is_wrong_token=True
+                HTTPStatus.UNAUTHORIZED,
+                f"The token has {len(token)} characters, expected at least {rules.shortest_token}, because the listener "
+                "does not listen on a loopback address.",
+                is_wrong_token=True,
             )
         user = rules.tokens.get(sha256(token.encode()).hexdigest())
         if user is None:

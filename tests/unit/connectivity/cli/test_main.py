@@ -278,7 +278,7 @@ def test_without_a_command_the_commands_are_shown() -> None:
     ("arguments", "remedy"),
     [
         (["validate", "nope.yaml"], "check the path"),
-        (["validate", "."], "name others"),
+        (["validate", "."], "name other paths"),
         (["serve", "--settings", "bad.yaml"], "`connectivity schema settings` prints the allowed values"),
         (["schema", "asyncapi", "empty.json"], "add one"),
         (["connections", "list", "--url", "tcp://h"], "fix --url"),

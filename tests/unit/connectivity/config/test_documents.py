@@ -71,8 +71,8 @@ def test_a_document_is_read(tmp_path: Path, name: str, content: str | bytes) -> 
         ("a.yaml", "&a [*a]", "$: a larger document"),
         ("a.json", "[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2), "$: a larger document"),
         ("a.json", " " * (MAX_BYTES + 1), "$: a larger file"),
-        ("a.json", '{"a": ["\\udfff"]}', "a[0]: a text with a lone surrogate"),
-        ("a.json", '{"\\ud800": 1}', '["\\ud800"]: a text with a lone surrogate'),
+        ("a.json", '{"a": ["\\udfff"]}', "a[0]: a text with an unpaired surrogate"),
+        ("a.json", '{"\\ud800": 1}', '["\\ud800"]: a text with an unpaired surrogate'),
     ],
 )
 def test_an_unreadable_document_is_one_problem(tmp_path: Path, name: str, content: str | bytes, found: str) -> None:

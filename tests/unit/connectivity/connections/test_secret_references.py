@@ -121,7 +121,7 @@ def test_all_references_of_a_document_together_are_bounded(tmp_path: Path) -> No
     assert len(resolved.document["sshTunnel"]["knownHosts"][0]) < MAX_CHARACTERS + 2 * MAX_FILE_BYTES
     assert len(resolved.problems) == 50
     assert resolved.problems[0].found == (
-        f"${{file:large}}, and all references before it have more than {MAX_CHARACTERS} characters in total"
+        f"${{file:large}}, after references with more than {MAX_CHARACTERS} characters in total"
     )
 
 

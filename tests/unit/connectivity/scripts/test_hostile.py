@@ -35,7 +35,7 @@ BAD = Envelope(b"bad")
 RESULT = b'{"topic":"fine"}'
 
 TOO_LONG = "ran longer than 150 ms"
-TOO_DEEP = "its calls need more than the stack"
+TOO_DEEP = "the calls of the script need more than the stack"
 NO_MEMORY = "needed more than 16 MiB|out of memory|null|too large|invalid array|too long|ran longer|process ended"
 
 HOSTILE = {

@@ -154,7 +154,7 @@ def test_rules_are_in_force_for_as_long_as_they_are() -> None:
         with enforce(EgressRules(is_private_allowed=False, allowed=["127.0.0.1"])):
             assert validate(document) == []
         assert [str(problem) for problem in validate(document)] == [
-            'uri: found "127.0.0.1", an address that is not a public one, expected a public address, since hosts.private is '
+            'uri: found "127.0.0.1", an address that is not public, expected a public address, since hosts.private is '
             "refuse, or a host in hosts.allowed"
         ]
     assert egress.refusal("127.0.0.1") is None

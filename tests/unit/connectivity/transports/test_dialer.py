@@ -59,7 +59,7 @@ def test_an_address_that_connections_may_not_reach_is_refused_and_closed() -> No
         check_connected_address(fine, "localhost")
         with (
             enforce(BLOCKED),
-            pytest.raises(ForbiddenAddress, match=r"localhost resolves to 127\.0\.0\.1: found a host that 127"),
+            pytest.raises(ForbiddenAddress, match=r"localhost resolves to 127\.0\.0\.1: found a host that matches 127"),
         ):
             check_connected_address(fine, "localhost")
         assert fine.fileno() == -1

@@ -21,7 +21,7 @@ def test_the_texts_are_the_protocol_s_own() -> None:
 def test_unstorable_json_is_reported_with_the_storable_limits() -> None:
     fault = errors.not_storable(b'{"value": 9223372036854775808}')
     assert fault.message == errors.not_json(b'{"value": 9223372036854775808}').message
-    assert "integers of 64 bits" in (fault.description or "")
+    assert "integers of up to 64 bits" in (fault.description or "")
     assert "200 levels of nesting" in (fault.description or "")
 
 

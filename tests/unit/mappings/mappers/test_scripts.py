@@ -58,9 +58,9 @@ def test_results_that_are_no_array_are_a_decode_error(results: str) -> None:
 
 def test_more_than_ten_results_are_an_error() -> None:
     assert len(incoming_envelopes(json.dumps([{}] * 10), ENVELOPE)) == 10
-    with pytest.raises(DecodeError, match="produced 11 messages, which exceeds the limit of 10"):
+    with pytest.raises(DecodeError, match="produced 11 messages, more than the limit of 10"):
         incoming_envelopes(json.dumps([{}] * 11), ENVELOPE)
-    with pytest.raises(EncodeError, match="produced 11 messages, which exceeds the limit of 10"):
+    with pytest.raises(EncodeError, match="produced 11 messages, more than the limit of 10"):
         outgoing_envelopes(json.dumps(json.loads(external(text="a")) * 11))
 
 

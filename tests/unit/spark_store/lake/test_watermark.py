@@ -39,7 +39,7 @@ def test_unknown_members_of_a_later_version_are_ignored(tmp_path: Path) -> None:
 def test_a_corrupt_watermark_raises_an_error_with_the_next_step(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "watermark.json"
     file.write_bytes(content)
-    with pytest.raises(StoreUnavailable, match=r"expected a watermark.* delete it"):
+    with pytest.raises(StoreUnavailable, match=r"expected a watermark.* delete this file"):
         read_watermark(file)
 
 

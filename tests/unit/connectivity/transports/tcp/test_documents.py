@@ -56,7 +56,7 @@ BROKEN: list[tuple[dict[str, Any], str, str]] = [
     (
         {"sources": [{**SOURCE, "payloadMapping": []}]},
         "sources[0].payloadMapping",
-        "which selects the default Ditto, expected a",
+        "so the default Ditto is used, expected a",
     ),
     ({"sources": [{**SOURCE, "payloadMapping": ["Ditto"]}]}, "sources[0].payloadMapping[0]", "ReactiveStreamsIo"),
     ({"sources": [{**SOURCE, "payloadMapping": ["Streamr"]}]}, "sources[0].payloadMapping[0]", "byte stream"),
