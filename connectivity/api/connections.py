@@ -381,7 +381,7 @@ def _payload(sample: Mapping[str, Any]) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         raise _unfit_connection_test(
-            "sample.payload", "a string that is not Base64", "Base64, or encoding text"
+            "sample.payload", "a string that is not Base64", "Base64, or the encoding text"
         ) from None
 
 

@@ -17,7 +17,7 @@ def check_template(text: str) -> str:
     """Return the template of a subject. Raises ValueError for an invalid one."""
     for name in _PLACEHOLDER.findall(text):
         if name not in (_LABEL, _SENDER) and not (name.startswith(_HEADER) and name != _HEADER):
-            raise ValueError(f"the placeholders {_LABEL}, {_SENDER} and {_HEADER}NAME")
+            raise ValueError(f"only the placeholders {_LABEL}, {_SENDER} and {_HEADER}NAME")
     # Without an issuer of its own, a header could make it anybody's subject.
     if _ISSUER.match(text) is None or "{" in (rest := _PLACEHOLDER.sub("", text)) or "}" in rest:
         raise ValueError("a subject with an issuer, such as integration:{{ policy-entry:label }}")

@@ -118,7 +118,7 @@ def _replace(
     _writable(case, asked)
     asked.check_tags(case, lambda: revision_tag(before))
     if asked.if_equal == preconditions.SKIP and is_same_json(before.state, policy):
-        raise case.precondition_failed("the value equals the current value")
+        raise case.precondition_failed("the new value equals the current value")
     step = _check(case, before, case.step(before, "modified", raw, policy))
     response = case.respond(204, None, revision=step.snapshot.revision, tag=revision_tag(step.snapshot))
     return decision([step], response, departure_announcements(before, step.snapshot))
@@ -133,7 +133,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     asked.check_tags(case, None if present is MISSING else lambda: part_tag(case, enforcer, before, present))
     _check_parent(case, state)
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value):
-        raise case.precondition_failed("the value equals the current value")
+        raise case.precondition_failed("the new value equals the current value")
     if value == [] and address.resource.part == "references":
         # An entry without references has no such member, however they were removed.
         step = _check(case, before, case.step(before, "deleted", None, None))

@@ -315,7 +315,7 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     elif present is MISSING and address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")
     if asked.if_equal == preconditions.SKIP and is_same_json(present, value.parsed):
-        raise case.precondition_failed("the value equals the current value")
+        raise case.precondition_failed("the new value equals the current value")
     is_new = present is MISSING and address.resource.name != "policyId"
     said = metadata.changes(case, asked.metadata, value.parsed, value.given, before)
     step = _check_size(

@@ -145,9 +145,9 @@ class _Options(TextReader):
         self.root()
         limits = [size for size in self.sizes if isinstance(size, _Limit)]
         if len(self.sizes) - len(limits) > 1:
-            raise InvalidOption("There may not be more than 1 'size' option.", "0 or 1 size option is expected.")
+            raise InvalidOption("There may not be more than 1 'size' option.", "Use at most one 'size' option.")
         if len(self.cursors) > 1:
-            raise InvalidOption("There may not be more than 1 'cursor' option.", "0 or 1 cursor option is expected.")
+            raise InvalidOption("There may not be more than 1 'cursor' option.", "Use at most one 'cursor' option.")
         if limits and self.cursors:
             raise InvalidOption(
                 "The option 'cursor' is not valid for the search request.",
@@ -171,7 +171,7 @@ class _Options(TextReader):
 
     def order(self) -> tuple[SortField, ...]:
         if len(self.orders) > 1:
-            raise InvalidOption("Too many sort options.", "0 or 1 sort option is expected.")
+            raise InvalidOption("Too many sort options.", "Use at most one 'sort' option.")
         return order_by(self.orders[0] if self.orders else ())
 
     def option(self) -> None:

@@ -144,7 +144,7 @@ def _unpack(packed: bytes) -> PublishProperties:
         elif identifier in (CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA):
             found[identifier], at = _unpack_bytes(packed, at)
         else:
-            raise MalformedProperty(f"property {identifier} in a PUBLISH")
+            raise MalformedProperty(f"property {identifier}, which a PUBLISH cannot have")
     if at != end:
         raise IndexError("the last value")
     expiry, content_type = found.get(MESSAGE_EXPIRY_INTERVAL), found.get(CONTENT_TYPE)

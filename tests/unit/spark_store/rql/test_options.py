@@ -191,7 +191,7 @@ def test_options_of_a_page_that_contradict_each_other_are_refused(text: str, mes
 def test_there_is_one_sort_option_at_most() -> None:
     with pytest.raises(InvalidOption, match=r"Too many sort options\.") as caught:
         read_options("sort(+attributes/a),sort(-_modified)")
-    assert caught.value.fault.description == "0 or 1 sort option is expected."
+    assert caught.value.fault.description == "Use at most one 'sort' option."
 
 
 def test_the_number_of_properties_to_sort_by_is_bounded() -> None:
