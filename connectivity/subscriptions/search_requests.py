@@ -308,7 +308,7 @@ class CursorCipher:
             plain = self._cipher.open(sealed, bound)
         except ValueError:
             raise _invalid_cursor(
-                "The cursor was returned to other subjects, or before the service was restarted. Request the first page "
+                "The cursor belongs to other subjects, or is from before a restart of the service. Request the first page "
                 "again."
             ) from None
         return _read_cursor(plain)

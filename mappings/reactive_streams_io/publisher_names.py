@@ -290,7 +290,7 @@ def _projection(parameters: _Parameters) -> Projection | None:
     if pointer is None and pack is None:
         return None
     if pointer is None or pack is None:
-        raise _wrong("expected project and pack together")
+        raise _wrong("found only one of project and pack, expected both")
     if not pointer.startswith("/"):
         raise _wrong(f"project: found {shorten(pointer)!r}, expected a JSON pointer")
     if pack not in PACKS:
@@ -303,7 +303,7 @@ def _stream(id: str, partition: int, parameters: _Parameters) -> StreamName:
     last, first = parameters.count("resend_last"), parameters.count("resend_from")
     to, since = parameters.count("resend_to"), parameters.count("resend_from_time")
     if all + (last is not None) + (first is not None) + (since is not None) > 1:
-        raise _wrong("expected only one of resend_all, resend_last, resend_from and resend_from_time")
+        raise _wrong("found several of resend_all, resend_last, resend_from and resend_from_time, expected only one")
     if to is not None and first is None:
         raise _wrong("found resend_to without resend_from, expected both")
     if to is not None and first is not None and to < first:
