@@ -193,7 +193,7 @@ def apply(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Create and change connections of the API so that they match connection files.
+    """Create and change connections that the API owns, so that they match connection files.
 
     The command shows the changes of each field, asks for confirmation, and makes the changes. If someone else changes a
     connection meanwhile, the command leaves that connection alone. It refuses connections that a file of the service owns.

@@ -166,8 +166,8 @@ _FAULTS: dict[str, _ErrorText] = {
     "things:thing.history.notfound": _ErrorText(
         404,
         "The Thing with ID '{id}' at {detail} could not be found or requester had insufficient permissions to access it.",
-        "Check if the ID of your requested Thing was correct, you have sufficient permissions and ensure that the asked "
-        "for revision/timestamp does not exceed the history-retention-duration or is from the future.",
+        "Check that the ID of the Thing is correct, that you have sufficient permissions, and that the revision or "
+        "timestamp is neither older than the history-retention-duration nor in the future.",
     ),
     "policies:id.invalid": _ErrorText(
         400, "{detail} is not a valid policy id.", "An id is 'namespace:name' with at most 256 characters."
@@ -257,8 +257,8 @@ _FAULTS: dict[str, _ErrorText] = {
     "policies:policy.history.notfound": _ErrorText(
         404,
         "The Policy with ID '{id}' at {detail} could not be found or requester had insufficient permissions to access it.",
-        "Check if the ID of your requested Policy was correct, you have sufficient permissions and ensure that the asked "
-        "for revision/timestamp does not exceed the history-retention-duration or is from the future.",
+        "Check that the ID of the Policy is correct, that you have sufficient permissions, and that the revision or "
+        "timestamp is neither older than the history-retention-duration nor in the future.",
     ),
     "policies:policy.toolarge": _ErrorText(
         413, "The policy '{id}' would be too large: {detail}.", "Make the policy smaller."
