@@ -28,8 +28,8 @@ DELETED = lamp(0)
 
 def columns(table: Table) -> dict[str, tuple[str, str]]:
     """Type and meaning of each column, as the page has them: a row may tell several columns of one type."""
-    _, _, section = TEXT.partition(f"`{table.name}`, clustered by")
-    rows = re.findall(r"^\| (`.+?`) \| (\w+) \| (.+?) \|$", section.partition("\n\n`")[0], re.MULTILINE)
+    _, _, section = TEXT.partition(f"The table `{table.name}` is clustered by")
+    rows = re.findall(r"^\| (`.+?`) \| (\w+) \| (.+?) \|$", section.partition("\n\nThe table `")[0], re.MULTILINE)
     return {name: (kind, meaning) for names, kind, meaning in rows for name in re.findall(r"`(\w+)`", names)}
 
 
@@ -44,13 +44,15 @@ def test_the_page_reports_the_columns_of_a_table_as_they_are(table: Table) -> No
 
 def test_snapshots_have_the_columns_of_latest() -> None:
     assert SNAPSHOTS.columns == LATEST.columns
-    assert "`snapshots`, clustered by entity and revision, has the columns of `latest`." in TEXT
+    assert "The table `snapshots` is clustered by entity and revision, and has the columns of `latest`." in TEXT
 
 
 def test_moments_have_one_column_more() -> None:
     moment, *others = FULL_SNAPSHOTS.columns
     assert tuple(others) == LATEST.columns
-    assert "Its first column is the following one; the others are\nthe columns of `latest`:" in TEXT
+    text = " ".join(TEXT.split())
+    assert "The table `full_snapshots` is partitioned by `as_of`, and has rows for things only." in text
+    assert "Its first column is `as_of`; the others are the columns of `latest`:" in text
     assert f"| `{moment.name}` | {moment.type} | {moment.meaning} |" in TEXT
 
 
