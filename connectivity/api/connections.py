@@ -57,8 +57,9 @@ ConnectionId = Annotated[
 Fields = Annotated[
     str | None,
     Query(
-        description="The members to show, such as `id,name,sources/addresses`. Those that begin with `_` are only shown "
-        "when they are named: `_revision`, `_modified`, `_owner` (`file` or `api`), `_file`, `_override`, `_problems`.",
+        description="The members to show, such as `id,name,sources/addresses`. Members that begin with `_` are shown "
+        "only if you name them: `_revision`, `_modified`, `_owner` (`file` or `api`), `_file`, `_override`, "
+        "`_problems`.",
         examples=["id,connectionStatus,_revision"],
         max_length=10_000,
     ),
@@ -81,7 +82,8 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         ),
     )
     async def every(
-        fields: Fields = None, ids_only: Annotated[Flag, Query(alias="ids-only", description="Only the ids.")] = "false"
+        fields: Fields = None,
+        ids_only: Annotated[Flag, Query(alias="ids-only", description="Return only the ids.")] = "false",
     ) -> Response:
         selection = _selection(fields)
         if ids_only == "true" or (selection is not None and selection.keys() == {"id"}):
@@ -98,7 +100,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         status_code=201,
         responses=answers(
             {
-                201: body("Stored.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
+                201: body("The stored connection.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
                 200: body("The results of the dry run.", "ConnectionTestResult", TEST_RESULT_EXAMPLE),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:connection.conflict"),
@@ -148,7 +150,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
             str | None,
             Header(
                 alias=preconditions.AT_TIME,
-                description="Show the revision at this time.",
+                description="Show the revision that was current at this time.",
                 examples=["2026-02-03T09:12:45Z"],
                 json_schema_extra={"format": "date-time"},
             ),
@@ -169,8 +171,8 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         status_code=204,
         responses=answers(
             {
-                204: nothing("Changed.", "etag"),
-                201: body("Created.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
+                204: nothing("The connection was changed.", "etag"),
+                201: body("The created connection.", "Connection", CONNECTION_EXAMPLE, "etag", "location"),
             },
             *("connectivity:connection.configuration.invalid", "connectivity:id.notsettable"),
             *("connectivity:connection.id.invalid", "connectivity:connection.conflict", "header.invalid"),
@@ -195,7 +197,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         operation_id="deleteConnection",
         status_code=204,
         responses=answers(
-            {204: nothing("Deleted.")},
+            {204: nothing("The connection was deleted.")},
             *("connectivity:connection.notfound", "connectivity:connection.conflict"),
             *("connectivity:connection.id.invalid", "connectivity:precondition.failed", "header.invalid"),
             *("api:store.unavailable", "api:subject.forbidden"),
@@ -216,7 +218,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         operation_id="commandConnection",
         response_class=Response,
         responses=answers(
-            {200: nothing("Done.")},
+            {200: nothing("The command was carried out.")},
             *("connectivity:connection.notfound", "connectivity:command.invalid", "connectivity:connection.failed"),
             *("connectivity:connection.id.invalid", "connectivity:connection.configuration.invalid"),
             *("api:store.unavailable", "api:subject.forbidden"),
@@ -234,7 +236,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/status",
         summary="Retrieve the status of a connection",
         operation_id="connectionStatus",
-        responses=_read_responses("Its status.", "Status", STATUS_EXAMPLE),
+        responses=_read_responses("The status of the connection.", "Status", STATUS_EXAMPLE),
     )
     async def status(connection_id: ConnectionId) -> Response:
         return JsonResponse(management.status(connection_id))
@@ -243,7 +245,7 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/metrics",
         summary="Retrieve the metrics of a connection",
         operation_id="connectionMetrics",
-        responses=_read_responses("Its metrics.", "Metrics", METRICS_EXAMPLE),
+        responses=_read_responses("The metrics of the connection.", "Metrics", METRICS_EXAMPLE),
     )
     async def metrics(connection_id: ConnectionId) -> Response:
         return JsonResponse(management.metrics(connection_id))
@@ -252,17 +254,17 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
         "/{connection_id}/logs",
         summary="Retrieve the log of a connection",
         operation_id="connectionLogs",
-        responses=_read_responses("Its log entries.", "Logs", LOGS_EXAMPLE),
+        responses=_read_responses("The log entries of the connection.", "Logs", LOGS_EXAMPLE),
     )
     async def logs(connection_id: ConnectionId) -> Response:
         return JsonResponse(management.logs(connection_id))
 
     @api.get(
         "/{connection_id}/revisions",
-        summary="The revisions of a connection, the newest first",
+        summary="List the revisions of a connection, the newest first",
         operation_id="connectionRevisions",
         responses=_read_responses(
-            "Its last hundred revisions.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"
+            "The last hundred revisions of the connection.", "Revisions", [REVISION_EXAMPLE], "api:store.unavailable"
         ),
     )
     async def revisions(connection_id: ConnectionId) -> Response:
@@ -274,8 +276,12 @@ def router(management: Management, bounds: BodyLimits) -> APIRouter:
 CONDITIONAL: list[dict[str, Any]] = [
     {"name": name, "in": "header", "description": meaning, "schema": {"type": "string"}, "example": '"rev:3"'}
     for name, meaning in (
-        ("if-match", 'Only if the connection is at this revision: `"rev:3"`, or `*` for any.'),
-        ("if-none-match", "Only if it has none of these revisions; `*`: only if it does not exist."),
+        ("if-match", 'Carry out the request only if this is the current revision: `"rev:3"`; `*` means any revision.'),
+        (
+            "if-none-match",
+            "Carry out the request only if none of these is the current revision; `*`: only if the connection "
+            "does not exist.",
+        ),
     )
 ]
 

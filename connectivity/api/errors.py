@@ -69,7 +69,7 @@ CODES: Final[Mapping[str, ErrorCode]] = {
     "connectivity:connection.history.notfound": ErrorCode(
         404, "the service has stored no revision with this number, or for this time"
     ),
-    "connectivity:connection.id.invalid": ErrorCode(400, "an invalid connection ID"),
+    "connectivity:connection.id.invalid": ErrorCode(400, "the connection ID is invalid"),
     "connectivity:connection.notfound": ErrorCode(404, "the connection does not exist"),
     "connectivity:connection.unavailable": ErrorCode(
         503, "in a dry run: the broker requires a client certificate, and the document has none"

@@ -37,20 +37,23 @@ def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
 
     @api.get(
         "/health/live",
-        summary="Whether the process responds",
+        summary="Check whether the process responds",
         operation_id="live",
-        responses=answers({200: body("Live.", HEALTH, {"status": "live"})}, is_probe=True),
+        responses=answers({200: body("The process responds.", HEALTH, {"status": "live"})}, is_probe=True),
     )
     async def live() -> Response:
         return JsonResponse({"status": "live"})
 
     @api.get(
         "/health/ready",
-        summary="Whether the store is writable and every connection has ended its first attempt",
-        description="Without a required token, only `status` is returned.",
+        summary="Check whether the store is writable, and every connection has ended its first attempt to connect",
+        description="If the service requires a token and the request has no valid token, the response has only `status`.",
         operation_id="ready",
         responses=answers(
-            {200: body("Ready.", HEALTH, READY_EXAMPLE), 503: body("Not yet.", HEALTH, {"status": "not ready"})},
+            {
+                200: body("The service is ready.", HEALTH, READY_EXAMPLE),
+                503: body("The service is not ready yet.", HEALTH, {"status": "not ready"}),
+            },
             is_probe=True,
         ),
     )
@@ -62,8 +65,8 @@ def router(monitor: PrometheusRegistry, readiness: Readiness) -> APIRouter:
 
     @api.get(
         "/metrics",
-        summary="The metrics, for Prometheus",
-        description="In the text format, or as OpenMetrics where `accept` asks for that.",
+        summary="Retrieve the metrics, for Prometheus",
+        description="The metrics come in the text format of Prometheus, or as OpenMetrics if `accept` requests it.",
         operation_id="metrics",
         response_class=Response,
         responses=answers({200: text("Every metric.", "text/plain", "application/openmetrics-text")}),

@@ -31,7 +31,7 @@ def router(management: Management) -> APIRouter:
     @api.get(
         "/connectivity/subscriptions",
         tags=["subscriptions"],
-        summary="The open subscriptions",
+        summary="List the open subscriptions",
         operation_id="listSubscriptions",
         responses=answers({200: body("Up to `limit` subscriptions.", "Subscriptions", [SUBSCRIPTION_EXAMPLE], TOTAL)}),
     )
@@ -45,11 +45,11 @@ def router(management: Management) -> APIRouter:
         "/connectivity/subscriptions/{prefix}",
         tags=["subscriptions"],
         summary="End a subscription",
-        description="Its client receives `failed`.",
+        description="The client of the subscription receives `failed`.",
         operation_id="cancelSubscription",
         status_code=204,
         responses=answers(
-            {204: nothing("It has ended.")},
+            {204: nothing("The subscription has ended.")},
             "connectivity:subscription.notfound",
             "connectivity:subscription.conflict",
             "api:subject.forbidden",
@@ -66,7 +66,7 @@ def router(management: Management) -> APIRouter:
     @api.get(
         "/audit",
         tags=["audit"],
-        summary="Changes of connections, the newest first",
+        summary="List the changes of connections, the newest first",
         operation_id="audit",
         dependencies=[Depends(admins_only)],
         responses=answers(
@@ -74,7 +74,7 @@ def router(management: Management) -> APIRouter:
         ),
     )
     async def audit(
-        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="How many entries at most.")] = 100,
+        limit: Annotated[int, Query(ge=1, le=_MOST_LINES, description="Maximum number of entries.")] = 100,
     ) -> Response:
         return JsonResponse(await management.audit(limit))
 
@@ -90,7 +90,7 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
         summary="List all erasures, with requester and completion times",
         operation_id="listErasures",
         responses=answers(
-            {200: body("All of them.", "Erasures", [ERASURE_EXAMPLE])}, "api:store.unavailable", "api:forbidden"
+            {200: body("All erasures.", "Erasures", [ERASURE_EXAMPLE])}, "api:store.unavailable", "api:forbidden"
         ),
     )
     async def every() -> Response:
@@ -102,7 +102,8 @@ def erasure_router(erasures: Eraser, bounds: BodyLimits) -> APIRouter:
     @api.post(
         "/erasures",
         summary="Erase all data of an entity from journal and lake",
-        description="Continues after the response and after a restart. `by` applies only if the token has no name.",
+        description="The erasure continues after the response, and after a restart of the service. `by` names the "
+        "requester; it applies only if the token has no name.",
         operation_id="erase",
         status_code=202,
         responses=answers(

@@ -40,7 +40,8 @@ Filter = Annotated[
     list[Annotated[str, Field(max_length=_LONGEST_FILTER)]],
     Query(
         default_factory=list,
-        description="RQL filter, such as `gt(attributes/size,3)`; with several, all must match. Default: all things.",
+        description="RQL filter, such as `gt(attributes/size,3)`; may be repeated: then all filters must match. "
+        "Default: all things.",
         examples=[['eq(attributes/room,"hall")']],
         max_length=_MOST_REPEATED,
     ),
@@ -58,8 +59,9 @@ Fields = Annotated[
     list[Annotated[str, Field(max_length=10_000)]],
     Query(
         default_factory=list,
-        description="The members to show, such as `thingId,attributes/room`. Those that begin with `_` are only shown when "
-        "they are named: `_revision`, `_created`, `_modified`, `_namespace`, `_lifecycle`, `_metadata`, `_policy`.",
+        description="The members to show, such as `thingId,attributes/room`. Members that begin with `_` are shown "
+        "only if you name them: `_revision`, `_created`, `_modified`, `_namespace`, `_lifecycle`, `_metadata`, "
+        "`_policy`.",
         examples=[["thingId,attributes(room,size)"]],
         max_length=_MOST_REPEATED,
     ),
@@ -68,10 +70,11 @@ Options = Annotated[
     list[Annotated[str, Field(max_length=20_000)]],
     Query(
         default_factory=list,
-        description="`size(n)`: the page size, at most 200, default 25. `sort(+path,-path)`: the order, default `thingId`. "
-        "`cursor(…)`: the page after the one that had this cursor, which contains filter, namespaces, order and size. "
-        "Filter and order may be repeated, but not changed; other namespaces are ignored; another size applies from this "
-        "page on. `limit(offset,count)`: a page by its offset, instead of `size` and `cursor`; slow for large offsets.",
+        description="`size(n)`: the page size, at most 200, default 25. `sort(+path,-path)`: the order, default "
+        "`thingId`. `cursor(…)`: the page after the page that returned this cursor. A cursor contains filter, "
+        "namespaces, order and size: the request may repeat filter and order, but cannot change them; other "
+        "namespaces are ignored; another size applies from this page on. `limit(offset,count)`: a page by its "
+        "offset, instead of `size` and `cursor`; slow for large offsets.",
         examples=[["size(50),sort(-attributes/size,+thingId)"]],
         max_length=_MOST_REPEATED,
     ),
@@ -106,10 +109,10 @@ def router(searches: SearchRequests) -> APIRouter:
     @api.get(
         "",
         summary="Search things",
-        description="Returns the things that the caller can read, each with the parts the caller can read.",
+        description="Returns the things that the caller can read, each with the parts that the caller can read.",
         operation_id="searchThings",
         responses=answers(
-            {200: body("One page of things, and a cursor if there are more.", "SearchPage", SEARCH_PAGE_EXAMPLE)},
+            {200: body("One page of things, and a cursor if more things follow.", "SearchPage", SEARCH_PAGE_EXAMPLE)},
             *("rql.expression.invalid", "thing-search:search.option.invalid", "json.fieldselector.invalid"),
             *("api:subjects.missing", "thing-search:search.limit", "thing-search:budget.exceeded"),
             "api:store.unavailable",
@@ -167,12 +170,12 @@ def router(searches: SearchRequests) -> APIRouter:
     @api.get(
         "/plan",
         summary="Explain a search",
-        description="Reads only the index and returns no things. Only admins may use this operation, because the "
-        "result reveals the number of things.",
+        description="The operation reads only the index and returns no things. Only admins may use this operation, "
+        "because the result reveals the number of things.",
         operation_id="planSearch",
         dependencies=[Depends(admins_only)],
         responses=answers(
-            {200: body("The plan of the first page, as it would be now.", "Plan", PLAN_EXAMPLE)},
+            {200: body("The plan for the first page of this search.", "Plan", PLAN_EXAMPLE)},
             *("rql.expression.invalid", "thing-search:search.option.invalid", "api:subjects.missing"),
             *("thing-search:budget.exceeded", "api:store.unavailable"),
         ),

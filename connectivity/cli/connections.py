@@ -184,7 +184,7 @@ def apply(
     secrets: Annotated[
         bool,
         typer.Option(
-            "--secrets", help="Also apply documents that may differ only in secrets, which the command cannot compare."
+            "--secrets", help="Also apply documents that differ at most in secrets: the command cannot compare secrets."
         ),
     ] = False,
     prune: Annotated[

@@ -66,8 +66,10 @@ def export(
             help="The last revision, or a time: the export has only events before this time.",
         ),
     ] = None,
-    entity_type: Annotated[str | None, typer.Option("--type", help="Only `thing`, `policy` or `stream`.")] = None,
-    namespace: Annotated[str | None, typer.Option(help="Only entities of this namespace.")] = None,
+    entity_type: Annotated[
+        str | None, typer.Option("--type", help="Export only entities of this type: `thing`, `policy` or `stream`.")
+    ] = None,
+    namespace: Annotated[str | None, typer.Option(help="Export only entities of this namespace.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     timeout: Annotated[
         float, typer.Option(min=0.001, max=A_YEAR, metavar="SECONDS", help="Maximum duration of the export.")

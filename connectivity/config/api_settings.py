@@ -125,8 +125,9 @@ class ApiSettings(Section):
     )
     hosts: Annotated[tuple[HostName, ...], NoDecode, Listed] = Field(
         default=(),
-        description="Names that the header `Host` of a request may have, such as that of a proxy; `*.acme.example` is every "
-        "name below. Loopback names, `api.host` and, with a token, IP addresses are always allowed.",
+        description="Names that the header `Host` of a request may have, such as that of a proxy; `*.acme.example` "
+        "means every name below `acme.example`. Loopback names, `api.host` and, with a token, IP addresses are "
+        "always allowed.",
     )
     token: SecretStr | None = Field(
         default=None,

@@ -62,15 +62,17 @@ class JournalSettings(Section):
     """The retention of the journal."""
 
     retention: DurationOrForever = Field(
-        default=timedelta(days=7), description="How long events stay in the journal at least."
+        default=timedelta(days=7), description="Minimum time for which events stay in the journal."
     )
     redelivery_window: Duration = Field(
         default=timedelta(minutes=10),
-        description="How long deliveries are remembered, so that a redelivery is not processed twice; those of Kafka at "
-        "least until their offset is committed.",
+        description="How long the service remembers deliveries, so that it does not process a redelivery twice. It "
+        "remembers deliveries of Kafka at least until their offset is committed.",
     )
     historical_headers: Annotated[tuple[str, ...], NoDecode, Listed] = Field(
-        default=(), description="Headers of a command that are stored with its event and shown in its history."
+        default=(),
+        description="Names of the headers of a command that are stored with the event of the command and "
+        "shown in the history.",
     )
 
 
@@ -140,15 +142,17 @@ class LakeSettings(Section):
         BeforeValidator(_read_retention, json_schema_input_type=Keeping | RetentionSettings),
     ] = Field(
         default=RetentionSettings(),
-        description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (either of them keeps an "
-        "event; one may be left out), or an object of namespaces and `default` with such values.",
+        description="Which events are kept: a duration, `forever`, `{days: 30, revisions: 1000}` (an event is kept "
+        "if one of these limits keeps it; one limit may be left out), or an object that maps namespaces and "
+        "`default` to such values.",
     )
     retention_every: PositiveDuration = Field(
         default=timedelta(hours=1), description="How often to delete events that exceed their retention."
     )
     interval: Duration = Field(
         default=timedelta(seconds=5),
-        description="How often new events are moved to the lake; `0s`: at once, which costs more files and processor time.",
+        description="How often new events are copied to the lake; `0s`: immediately, which costs more files and "
+        "processor time.",
     )
     optimize_every: PositiveDuration = Field(
         default=timedelta(minutes=10), description="How often tables that have grown are compacted and clustered."
@@ -175,18 +179,19 @@ class SubscriptionSettings(Section):
     open_timeout: PositiveDuration = Field(
         default=timedelta(seconds=15),
         description=(
-            "How long a subscription waits for the first page of a history, unless its header `timeout` says otherwise, and"
-            " a search of the past for the lake."
+            "How long a subscription waits for the first page of a history (the header `timeout` of the subscribe "
+            "overrides this time), and how long a search of the past waits for the lake."
         ),
     )
     max_per_user: Positive = Field(
         default=10_000,
-        description="Maximum number of open subscriptions of one user at a connection. All of its users together have three "
-        "times as many: the more others have, the fewer each of them can open.",
+        description="Maximum number of open subscriptions of one user at a connection. All users of the connection "
+        "together can have three times as many; the more subscriptions the other users have, the fewer a user can "
+        "open.",
     )
-    page_items: Positive = Field(default=500, description="Maximum number of items read at once.")
+    page_items: Positive = Field(default=500, description="Maximum number of items that are read at a time.")
     page_bytes: Annotated[ByteSize, Field(ge=1)] = Field(
-        default=ByteSize(1024 * 1024), description="Maximum number of bytes read at once."
+        default=ByteSize(1024 * 1024), description="Maximum number of bytes that are read at a time."
     )
 
 
@@ -226,8 +231,9 @@ class SearchSettings(Section):
     indexed_paths: Annotated[tuple[Annotated[str, AfterValidator(_is_indexed_path)], ...], NoDecode, Listed] = Field(
         default=(),
         max_length=MAX_INDEXED_PATHS,
-        description="Paths at which many things share a value, such as `attributes/room`: each gets its own index, "
-        "ordered by ID. It is built while the service runs; each change of such a value takes slightly longer.",
+        description="Paths at which many things share a value, such as `attributes/room`: each path gets its own "
+        "index, ordered by ID. The service builds the index while it runs; each change of such a value takes "
+        "slightly longer.",
     )
 
 
@@ -249,13 +255,14 @@ class SourceSettings(Section):
 
     settle_timeout: PositiveDuration = Field(
         default=timedelta(minutes=5),
-        description="After this time a delivery that nothing has settled is rejected, so that its source does not stall. "
-        "While a delivery waits for acknowledgements, or for another connection's broker, the time does not run.",
+        description="The service rejects a delivery that nothing has settled within this time, so that its source "
+        "does not stall. The time does not run while the delivery waits for acknowledgements, or for another "
+        "connection's broker.",
     )
     unsettled_bytes: Annotated[ByteSize, Field(ge=1024 * 1024)] = Field(
         default=ByteSize(16 * 1024 * 1024),
-        description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of them "
-        "are settled. See [Limits, refused and unsent messages](limits.md).",
+        description="Bytes of unsettled deliveries, at least `1MiB`, at which a client stops consuming until half of "
+        "the bytes are settled. See [Limits, refused and unsent messages](limits.md).",
     )
 
 
@@ -267,7 +274,8 @@ class LimitSettings(Section):
     )
     low_space: Annotated[ByteSize, Field(ge=0)] = Field(
         default=ByteSize(64 * 1024 * 1024),
-        description="With less free space on the disk of `data_dir`, no thing or policy is created, only changed.",
+        description="If the disk of `data_dir` has less free space than this, clients can change things and "
+        "policies, but cannot create any.",
     )
 
 
@@ -291,7 +299,8 @@ class SecretSettings(Section):
     )
     key_file: Path | None = Field(
         default=None,
-        description="A file of keys, one a line, the newest first, that only its owner and group may read.",
+        description="A file of keys, one per line, the newest key first. Only the file's owner and group may have "
+        "permission to read it.",
     )
     old_keys: Annotated[tuple[SecretKey, ...], NoDecode, Listed] = Field(
         default=(), description="Former keys, which still decrypt the secrets they encrypted."
@@ -324,10 +333,12 @@ class HostSettings(Section):
 
     private: Annotated[Literal["allow", "refuse"], BeforeValidator(lower_text)] = Field(
         default="allow",
-        description="`refuse`: only public addresses; no loopback, private or other non-routed networks.",
+        description="`refuse`: connections may connect only to public addresses, not to loopback, private or other "
+        "non-routed networks.",
     )
     blocked: Annotated[tuple[HostEntry, ...], NoDecode, Listed] = Field(
-        default=(), description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) that are refused."
+        default=(),
+        description="Addresses, networks (`10.0.0.0/8`) and names (`*.internal`) to which connections may not connect.",
     )
     allowed: Annotated[tuple[HostEntry, ...], NoDecode, Listed] = Field(
         default=(),
@@ -360,7 +371,7 @@ class CreationRuleSettings(Section):
 
 
 class CreationSettings(Section):
-    """The subjects that may create things and policies in which namespaces.
+    """Rules that decide which subjects can create things and policies in which namespaces.
 
     A creation is allowed if a rule in `grant` applies to it, and no rule in `revoke` applies. A rule is
     `{types, namespaces, subjects}`; an absent or empty list matches everything. See [Creation](quotas.md#creation).
@@ -429,13 +440,13 @@ class SparkSettings(Section):
     )
     master: Annotated[str, AfterValidator(_is_on_this_host)] = Field(
         default="local[*]",
-        description="Spark's master: `local[*]`, or `local[N]` for N cores. Others are refused: the journal is an SQLite "
-        "file, which only processes on this host can open.",
+        description="Spark's master: `local[*]`, or `local[N]` for N cores. Other masters are refused: the journal "
+        "is an SQLite file, which only processes on this host can open.",
     )
     remote: Annotated[str, Field(pattern=r"^sc://[^/;\s]+")] | None = Field(
         default=None,
         description="The address of a Spark Connect server that runs Spark queries instead of the pipeline, such as "
-        "`sc://spark.example:15002`. It needs access to `data_dir`, as the same user, and Delta Lake.",
+        "`sc://spark.example:15002`. The server needs Delta Lake, and access to `data_dir` as the same user.",
     )
     jars: Path | None = Field(
         default=None,
@@ -488,7 +499,8 @@ class Settings(BaseSettings):
 
     connections_dir: Path = Field(
         default=Path("connections"),
-        description="Folder of connection files; changes are picked up while running. Only the default may be absent.",
+        description="Folder of connection files. The service reads changed files while it runs. Only the default "
+        "folder may be absent.",
     )
     data_dir: Path = Field(default=Path("data"), description="Folder of journal and lake.")
     api: ApiSettings = ApiSettings()
@@ -501,8 +513,8 @@ class Settings(BaseSettings):
     limits: LimitSettings = LimitSettings()
     quotas: tuple[QuotaRule, ...] = Field(
         default=(),
-        description="What each namespace and each subject may use: a list of rules, see "
-        "[Quotas](quotas.md#quotas). The first rule that names a namespace or a subject applies to it.",
+        description="What each namespace and each subject may use: a list of rules, see [Quotas](quotas.md#quotas). "
+        "The first rule that matches a namespace or a subject applies to that namespace or subject.",
     )
     secrets: SecretSettings = SecretSettings()
     hosts: HostSettings = HostSettings()

@@ -144,8 +144,8 @@ class Enforcement(DocumentModel):
     )
     filters: tuple[StrictStr, ...] = Field(
         default=(),
-        description="Templates over `thing:`, `policy:` and `entity:` (id, namespace, name). A signal passes if any of "
-        "them equals the input.",
+        description="Templates with the placeholders `thing:`, `policy:` and `entity:` (id, namespace, name). A "
+        "signal passes if one of the resolved templates equals the input.",
         examples=[["{{ thing:id }}"], ["trucks/{{ thing:name }}/up"]],
     )
 
@@ -160,7 +160,8 @@ class AcknowledgementRequests(DocumentModel):
     )
     filter: Text | None = Field(
         default=None,
-        description="Functions that filter the list of requested labels. If they return nothing, nothing is requested.",
+        description="Functions that filter the list of requested labels. If they return nothing, no acknowledgements "
+        "are requested.",
         examples=["fn:filter(header:qos,'ne','0')"],
     )
 
@@ -178,14 +179,15 @@ class ReplyTarget(DocumentModel):
     )
     address_pattern: Text | None = Field(
         default=None,
-        description="The addresses that responses may be published to: `*` matches one or more characters other than a "
-        "slash; `**`, as the last part, matches all the rest. Limits an `address` that is taken from the sender's headers.",
+        description="The addresses that responses may be published to: `*` matches one or more characters other than "
+        "a slash; `**`, as the last part, matches all the rest. Set this pattern if the `address` is taken from the "
+        "sender's headers.",
         examples=["clients/*/answers", "/amq.gen-*"],
     )
     header_mapping: Templates = Field(
         default={},
-        description="Transport headers of the response: name to template. Without an address, `correlation-id` and "
-        "`content-type` are mapped by default, on connection types with headers.",
+        description="Transport headers of the response: an object of names and templates. If there is no `address`, "
+        "`correlation-id` and `content-type` are mapped by default, on connection types with headers.",
         examples=[{"correlation-id": "{{ header:correlation-id }}"}],
     )
     expected_response_types: tuple[Annotated[ResponseType, BeforeValidator(lower_text)], ...] = Field(
@@ -217,7 +219,8 @@ class Source(DocumentModel):
     )
     enforcement: Enforcement | None = Field(
         default=None,
-        description="Which entities a sender may send signals for. Default: all that the policy allows.",
+        description="Restricts the entities for which a sender may send signals. Default: all entities that the "
+        "policy allows.",
         examples=[{"input": "{{ header:truck }}", "filters": ["{{ thing:id }}"]}],
     )
     acknowledgement_requests: AcknowledgementRequests | None = Field(
@@ -227,14 +230,15 @@ class Source(DocumentModel):
     )
     header_mapping: Templates = Field(
         default={},
-        description="Headers of the signals: name to template over the transport's headers. With the default "
-        "reply target, `correlation-id`, `content-type` and `reply-to` are mapped, too, on connection types with headers.",
+        description="Headers of the signals: an object of names and templates, which can use the transport's "
+        "headers. With the default reply target, `correlation-id`, `content-type` and `reply-to` are mapped, too, on "
+        "connection types with headers.",
         examples=[{"reply-to": "{{ header:reply-to }}"}],
     )
     payload_mapping: tuple[Text, ...] = Field(
         default=(),
-        description="How payloads are decoded: wire protocols or names of `mappingDefinitions`; each decodes every "
-        "delivery, in this order. Empty: `Ditto`.",
+        description="How payloads are decoded: names of payload mappers or of `mappingDefinitions`. Each of them "
+        "decodes every delivery, in this order. Empty: `Ditto`.",
         examples=[["Ditto"]],
     )
     reply_target: ReplyTarget = Field(
@@ -284,18 +288,19 @@ class Target(DocumentModel):
     )
     issued_acknowledgement_label: Text | None = Field(
         default=None,
-        description="Label of the acknowledgement that is issued when the broker confirms. Begins with the connection's "
-        "id and a colon, or is `live-response`; only one target of a connection may have it.",
+        description="Label of the acknowledgement that is issued when the broker confirms a message. The label "
+        "begins with the connection's id and a colon, or is `live-response`. Two targets of a connection cannot have "
+        "the same label.",
         examples=["{{ connection:id }}:delivered"],
     )
     header_mapping: Templates = Field(
         default={},
-        description="Transport headers: name to template.",
+        description="Transport headers of the messages: an object of names and templates.",
         examples=[{"subject": "{{ topic:subject | fn:default(topic:action) }}"}],
     )
     payload_mapping: tuple[Text, ...] = Field(
         default=(),
-        description="How signals are encoded: wire protocols or names of `mappingDefinitions`. Empty: `Ditto`.",
+        description="How signals are encoded: names of payload mappers or of `mappingDefinitions`. Empty: `Ditto`.",
         examples=[["Ditto"]],
     )
 
@@ -303,18 +308,20 @@ class Target(DocumentModel):
 class MappingDefinition(DocumentModel):
     """A payload mapper with a name of your choice, options and conditions."""
 
-    mapping_engine: Text = Field(description="The wire protocol.", examples=["Ditto"])
+    mapping_engine: Text = Field(description="Name of the payload mapper.", examples=["Ditto"])
     options: Mapping[StrictStr, Any] = Field(
-        description="Options of the wire protocol; `{}` for defaults.", examples=[{}]
+        description="Options of the payload mapper; `{}` for the defaults.", examples=[{}]
     )
     incoming_conditions: Templates = Field(
         default={},
-        description="Name to functions: a delivery is decoded only if every condition returns a value.",
+        description="Conditions: an object of names and functions. A delivery is decoded only if every condition "
+        "returns a value.",
         examples=[{"isJson": "fn:filter(header:content-type,'like','*json*')"}],
     )
     outgoing_conditions: Templates = Field(
         default={},
-        description="Name to functions: a signal is encoded only if every condition returns a value.",
+        description="Conditions: an object of names and functions. A signal is encoded only if every condition "
+        "returns a value.",
         examples=[{"onlyTwin": "fn:filter(topic:channel,'eq','twin')"}],
     )
 
@@ -410,7 +417,7 @@ class Connection(DocumentModel):
     )
     sources: tuple[Source, ...] = Field(
         default=(),
-        description="Addresses to consume, at most 4 sources. The index of a source is its position.",
+        description="Addresses to consume, at most 4 sources. The index of a source is its position in this list.",
         examples=[[{"addresses": ["fleet/+/cmd"], "qos": 1, "authorizationContext": ["integration:fleet"]}]],
     )
     targets: tuple[Target, ...] = Field(
@@ -457,7 +464,7 @@ class Connection(DocumentModel):
         examples=["${file:/etc/ssl/acme-ca.pem}"],
     )
     processor_pool_size: Annotated[StrictInt, Field(ge=1)] = Field(
-        default=1, description="Payloads mapped in parallel, at most 5.", examples=[1]
+        default=1, description="Number of payloads that are mapped in parallel, at most 5.", examples=[1]
     )
     specific_config: Mapping[StrictStr, Annotated[StrictStr, BeforeValidator(_as_text)]] = Field(
         default={},
@@ -466,7 +473,7 @@ class Connection(DocumentModel):
     )
     mapping_definitions: Mapping[StrictStr, MappingDefinition] = Field(
         default={},
-        description="Wire protocols with options, by a name that `payloadMapping` may use.",
+        description="Payload mappers with options, by a name that `payloadMapping` can use.",
         examples=[{"twinOnly": {"mappingEngine": "Ditto", "options": {}}}],
     )
     tags: Texts = Field(default=(), description="Tags for finding the connection.", examples=[["depot", "prod"]])

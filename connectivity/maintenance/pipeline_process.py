@@ -218,14 +218,14 @@ def _figures_of(watermark: Watermark) -> Iterator[GaugeReading]:
     }
     yield GaugeReading(
         "connectivity_pipeline_last_run_timestamp_seconds",
-        "When the pipeline last did this, in seconds since 1970.",
+        "When the pipeline last did the work named in `kind`, in seconds since 1970.",
         {(kind,): datetime.fromisoformat(at).timestamp() for kind, at in done.items() if at is not None},
         ("kind",),
     )
     failing = {**dict.fromkeys(MAINTENANCE, False), **dict.fromkeys(watermark.maintenance_failures, True)}
     yield GaugeReading(
         "connectivity_pipeline_failing",
-        "1 while the pipeline's last attempt at this failed; new events still arrive.",
+        "1 if the pipeline's last attempt at the work named in `kind` failed; new events still arrive.",
         {(kind,): is_failing for kind, is_failing in failing.items()},
         ("kind",),
     )

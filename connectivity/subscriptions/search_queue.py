@@ -147,5 +147,5 @@ def _growth(user: User, namespaces: Collection[str]) -> dict[QuotaKey, int]:
 
 def search_metrics(running: int, waiting: int) -> Iterator[GaugeReading]:
     """Yield the gauges of searches."""
-    yield GaugeReading("connectivity_searches_running", "Searches of which a page is being filled.", {(): running})
-    yield GaugeReading("connectivity_searches_waiting", "Searches that wait for others of their user.", {(): waiting})
+    yield GaugeReading("connectivity_searches_running", "Searches that are filling a page.", {(): running})
+    yield GaugeReading("connectivity_searches_waiting", "Searches that wait for their turn.", {(): waiting})

@@ -426,7 +426,7 @@ def target_metrics(
     )
     yield GaugeReading(
         "connectivity_target_lag_seconds",
-        "Seconds since the oldest event was stored that a target has not processed yet, without those of parked things.",
+        "Age of the oldest stored event that a target has not processed yet, without events of parked things.",
         seconds,
         names,
     )

@@ -52,10 +52,11 @@ _read = msgspec.json.Decoder(_Structured).decode
 class CloudEventsCodec(PayloadMapper):
     """Messages of the Ditto protocol inside CloudEvents 1.0.
 
-    Both modes are read: binary, with the content type `application/vnd.eclipse.ditto+json` and the headers `ce-specversion`,
-    `ce-type`, `ce-source` and `ce-id`; and structured, with the content type `application/cloudevents+json` and the message
-    in `data` or `data_base64`. The four attributes are required, and the event's ID becomes the correlation ID. Deliveries
-    of other content types are ignored. Structured mode is written.
+    The mapper reads both modes. Binary mode has the content type `application/vnd.eclipse.ditto+json` and the headers
+    `ce-specversion`, `ce-type`, `ce-source` and `ce-id`. Structured mode has the content type
+    `application/cloudevents+json` and the message in `data` or `data_base64`. The attributes `specversion`, `type`,
+    `source` and `id` are required, and the event's ID becomes the correlation ID. The mapper ignores deliveries of other
+    content types, and writes messages in structured mode.
     """
 
     reads_context = True

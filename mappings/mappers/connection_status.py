@@ -38,13 +38,12 @@ _UNTIL_THEN, _FOR_EVER = 0, -1
 
 
 class ConnectionStatusCodec(TemplateMapper):
-    """Writes the period in which a device behind a gateway is reachable to a feature.
+    """Stores in a feature the period in which a device behind a gateway is reachable.
 
-    Reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, not its payload: list it
-    together with the mapper that reads the payload. A `ttd` above 0 sets `readySince` and `readyUntil` of the feature's
-    `status`, -1 means forever, and 0 sets only `readyUntil`. Deliveries without these headers, or with an invalid thing ID,
-    are ignored.
-    Writes nothing.
+    The mapper reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, not its
+    payload: list this mapper together with the mapper that reads the payload. A `ttd` above 0 sets `readySince` and
+    `readyUntil` of the feature's `status`, -1 means forever, and 0 sets only `readyUntil`. The mapper ignores deliveries
+    without these headers, or with an invalid thing ID. It writes no messages.
     """
 
     options = (

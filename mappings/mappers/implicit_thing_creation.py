@@ -50,8 +50,8 @@ def _thing(value: object) -> JsonTemplate:
 class ImplicitThingCreationCodec(TemplateMapper):
     """Creates a thing for the device of a delivery, unless the thing exists.
 
-    Never reads the payload: list this mapper before the mapper that reads the payload. The gateway gets no message if the
-    thing already exists. The service logs any other error. Writes nothing.
+    This mapper never reads the payload: list it before the mapper that reads the payload. The gateway gets no message if
+    the thing already exists. The service logs any other error. The mapper writes no messages.
     """
 
     options = (
@@ -66,8 +66,9 @@ class ImplicitThingCreationCodec(TemplateMapper):
         Option(
             "commandHeaders",
             templates,
-            "Headers of the command: name to template; one without a value is left out. By default, `if-none-match` is "
-            "`*` and `requested-acks` is empty, so that an existing thing does not reject the delivery.",
+            "Headers of the command: an object of names and templates; a header without a value is left out. By "
+            "default, `if-none-match` is `*` and `requested-acks` is empty, so that the delivery is not rejected if "
+            "the thing exists.",
             {"if-none-match": "*", "origin": "{{ header:gateway_id }}"},
             CREATE_ONLY,
         ),

@@ -39,7 +39,7 @@ class NormalizedCodec(PayloadMapper):
         Option(
             "fields",
             selection,
-            "The members to write, as a field selector. All others are left out, `_deletedFields` included.",
+            "The members to write, as a field selector. All other members are left out, including `_deletedFields`.",
             "thingId,attributes(site),_revision,_deletedFields",
         ),
         Option(

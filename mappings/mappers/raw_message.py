@@ -59,8 +59,9 @@ class RawMessageCodec(TemplateMapper):
     A payload becomes the value of a message. The headers `ditto-message-thing-id` (the thing) and `ditto-message-subject`
     are required. With `ditto-message-feature-id` the message belongs to a feature, with `ditto-message-direction: FROM` it
     comes from the thing, and with `status` it is a response. The mapper keeps text and JSON, and encodes other content
-    types in Base64. It writes messages and their responses in the same way, with these headers and `correlation-id`. A
-    payload of the type `application/vnd.eclipse.ditto+json`, and signals other than live messages, use `Ditto`.
+    types in Base64. It writes messages and their responses in the same way, with these headers and `correlation-id`. The
+    mapper `Ditto` reads payloads of the type `application/vnd.eclipse.ditto+json`, and writes signals other than live
+    messages.
     """
 
     options = (
@@ -74,8 +75,8 @@ class RawMessageCodec(TemplateMapper):
         Option(
             "incomingMessageHeaders",
             templates,
-            "Headers of incoming messages, including the six above: name to template. By default, each of the six is read "
-            "from the transport header of the same name.",
+            "Headers of incoming messages: an object of names and templates. By default, `content-type`, `status` "
+            "and the four `ditto-message-…` headers are read from the transport headers of the same names.",
             {SUBJECT: "{{ header:kind | fn:default('reading') }}", THING: "acme.depot:{{ header:device }}"},
         ),
         blocklist(*HONO_NOTIFICATIONS),

@@ -38,11 +38,11 @@ class StreamrCodec(Codec):
     A source reads requests (`publish`, `subscribe`, `unsubscribe`, `resend`, `disconnect`) and its reply-target sends the
     replies: each reply address is one session. The option `streams` must list every stream. Without a mapping definition,
     only the streams `things/<id>` and `policies/<id>` exist. The messages of these streams are the events of the thing or
-    policy in the Ditto protocol, and a message that a client publishes to them is a command. Subscriptions continue after a
-    restart of the service, with the messages since then; an interrupted resend fails. A session ends when its client sends
-    `disconnect`, or makes no request for `sessionIdleTimeout`. It also ends when the broker rejects the session's address,
-    or reports (MQTT 5 and AMQP) that nobody reads it, three times in half a minute or more. Finally, it ends when an
-    operator closes or deletes the connection.
+    policy in the Ditto protocol, and a message that a client publishes to them is a command. After a restart of the
+    service, subscriptions continue with the messages that they have missed; an interrupted resend fails. A session ends
+    when its client sends `disconnect`, or makes no request for `sessionIdleTimeout`. It also ends when the broker rejects
+    the session's address, or reports (MQTT 5 and AMQP) that nobody reads it, three times in half a minute or more. Finally,
+    it ends when an operator closes or deletes the connection.
     """
 
     terminal_needs_request = False

@@ -28,14 +28,14 @@ class UpdateTwinWithLiveResponseCodec(TemplateMapper):
     """Merges a device's response to a live retrieve of its thing into the twin, at the same path.
 
     The merge has the correlation ID of the response with the suffix `-merge-into-twin`. The mapper ignores all other
-    messages: list it beside `Ditto`, which passes the response on. Writes nothing.
+    messages: list it beside `Ditto`, which passes the response on. It writes no messages.
     """
 
     options = (
         Option(
             "dittoHeadersForMerge",
             templates,
-            "Headers of the merge: name to template; one without a value is left out.",
+            "Headers of the merge: an object of names and templates; a header without a value is left out.",
             {"response-required": False, "if-match": "*"},
             {"response-required": False, "if-match": "*"},
         ),

@@ -247,7 +247,8 @@ def _delete(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "substring-before",
     "('text')",
-    "Returns the text before the first occurrence of the argument; unresolved without an occurrence.",
+    "Returns the text before the first occurrence of the argument; the result is unresolved if the argument does not "
+    "occur.",
     Example("{{ header:path | fn:substring-before(':') }}", {"path": "a:b:c"}, ("a",)),
 )
 def _substring_before(arguments: Sequence[Argument]) -> Stage:
@@ -258,7 +259,8 @@ def _substring_before(arguments: Sequence[Argument]) -> Stage:
 @_function(
     "substring-after",
     "('text')",
-    "Returns the text after the first occurrence of the argument; unresolved without an occurrence.",
+    "Returns the text after the first occurrence of the argument; the result is unresolved if the argument does not "
+    "occur.",
     Example("{{ header:path | fn:substring-after(':') }}", {"path": "a:b:c"}, ("b:c",)),
 )
 def _substring_after(arguments: Sequence[Argument]) -> Stage:

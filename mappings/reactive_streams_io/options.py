@@ -106,14 +106,14 @@ OPTIONS = (
     replace(REPLY_ADDRESS_PATTERN, example="rsio/*/down"),
     replace(
         SESSION_IDLE_TIMEOUT,
-        description="How long a session without keepalive lasts without a message: seconds, or a number with a unit of"
-        " s, m, h or d.",
+        description="How long a session that does not use keepalive lasts without a message: seconds, or a number "
+        "with a unit of s, m, h or d.",
         default="10m",
     ),
     Option(
         "elementLimit",
         _byte_count(MAX_ELEMENT_SIZE),
-        "The size of the largest element, in bytes. A larger one fails its stream with 413.",
+        "The size of the largest element, in bytes. A larger element ends its stream with the error 413.",
         1 << 20,
         16 << 20,
     ),
@@ -134,16 +134,16 @@ OPTIONS = (
     Option(
         "ingest",
         _names,
-        "The service subscribes to the publisher `ingest/<name>` of each client, for each of these names. Each element is"
-        " a command of the Ditto protocol, which the service carries out.",
+        "Names. For each name, the service subscribes to the publisher `ingest/<name>` of each client. Each element "
+        "is a command of the Ditto protocol, which the service carries out.",
         ["telemetry"],
         [],
     ),
     Option(
         "ingestReplyAddress",
         address,
-        "The address for responses to these commands, in the Ditto protocol, if they have `response-required: true`: a"
-        " template over the headers of the response, as in a reply-target. Default: no responses.",
+        "The address for responses in the Ditto protocol to ingested commands that have `response-required: true`: a "
+        "template over the headers of the response, as in a reply-target. Default: no responses.",
         "answers/{{ header:device }}",
     ),
     Option(

@@ -110,8 +110,8 @@ OPTIONS = (
     Option(
         "authKeys",
         _auth_keys,
-        "The keys of clients: name to the SHA-256 of the key in hexadecimal digits. A client with the key has the subject"
-        " `streamr:<name>`, a client without a key has `streamr:anonymous`.",
+        "The keys of clients: an object that maps each key's name to the SHA-256 of the key, in hexadecimal digits. "
+        "A client with the key has the subject `streamr:<name>`, a client without a key has `streamr:anonymous`.",
         {"pump": "579e48f5b5b2e628fae93194811b44a24cc6114bf20f23ae51dc3fe7d4fb9256"},
         {},
     ),
@@ -120,16 +120,16 @@ OPTIONS = (
     Option(
         "sessionCatchUpMax",
         _catch_up,
-        "The most missed messages that a live subscription receives after a restart of the service. If it has missed more,"
-        " it continues with new messages, and the client must request the missed ones.",
+        "The maximum number of missed messages that a live subscription receives after a restart of the service. If "
+        "it has missed more messages, it continues with new ones, and the client must request the missed ones.",
         100,
         1000,
     ),
     Option(
         "errorPayload",
         _one_of(ErrorPayload),
-        "The payload of an error: `object`, `string` (the text alone) or `json-string` (the object as text, which all"
-        " clients can show).",
+        "The payload of an error: `object`, `string` (only the text) or `json-string` (the object as a text, which "
+        "all clients can show).",
         "json-string",
         ErrorPayload.OBJECT.value,
     ),

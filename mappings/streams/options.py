@@ -112,8 +112,8 @@ STREAMS = Option(
 REPLY_ADDRESS_PATTERN = Option(
     "replyAddressPattern",
     _pattern,
-    "The allowed reply addresses: `*` matches any text without slashes, `**` at the end matches any text. Default: all"
-    " that begin with the reply-target's address up to its first placeholder.",
+    "The allowed reply addresses: `*` matches any text without slashes, `**` at the end matches any text. Default: "
+    "all addresses that begin with the reply-target's address up to its first placeholder.",
     "streamr/*/res",
 )
 

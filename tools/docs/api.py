@@ -34,8 +34,8 @@ _INTRODUCTION = """\
 Operators use this HTTP API of a running service, at `api.host` and `api.port` of the [settings](settings.md). All bodies
 are JSON in UTF-8 unless an operation says otherwise, times are UTC, and `/openapi.json` is the OpenAPI document
 ([reference/openapi.json](openapi.json)). A HEAD request gets the response of the GET request, without the body. The service
-refuses unknown and repeated parameters, so a misspelled parameter has no effect. Clients must not cache responses
-(`cache-control: no-store`).
+refuses a request with an unknown parameter, or with a parameter that must not be repeated, so it never ignores a misspelled
+parameter. Clients must not cache responses (`cache-control: no-store`).
 
 ```console
 $ curl 'http://localhost:8080/api/2/connections?ids-only=true'
@@ -46,9 +46,9 @@ $ curl -X POST -H 'content-type: text/plain' -d connectivity.commands:closeConne
 ## Authorization
 
 Without a token in the settings, the service listens only on its own machine, and every user of the machine can use the
-whole API. Web pages in a browser cannot: the header `Host` must be a loopback name or address, or `api.host`, and a request
-that changes something must not have an `Origin` other than this `Host`. If `api.token` or `api.tokens` is set, every
-request except probes needs a token, as `authorization: Bearer …`. If `api.host` is not a loopback address, a token is
+whole API. Web pages in a browser cannot use it: the header `Host` must be a loopback name or address, or `api.host`, and a
+request that changes something must not have an `Origin` other than this `Host`. If `api.token` or `api.tokens` is set,
+every request except probes needs a token, as `authorization: Bearer …`. If `api.host` is not a loopback address, a token is
 required.
 
 ```yaml
@@ -61,37 +61,38 @@ api:
 
 | role | may |
 |---|---|
-| `read` | every GET below, except those for admins |
+| `read` | use every GET operation below, except those for admins |
 | `write` | also create, change, test, delete, open and close connections, reset metrics and logs, end subscriptions |
 | `admin` | also erase entities, read the audit log, and search with any subjects, which the audit log records |
 
 - `api.token` is a token with the role `admin`, without a name. The audit log shows the `name` of a token in `api.tokens`,
   and `api` for other users.
-- Searches with a token have the authorization subjects in its `subjects`.
+- A search with a token has the authorization subjects that are in the token's `subjects`.
 - `grants` limits a token with the role `write` to connections whose subjects are all in this list: the subjects in every
   `authorizationContext`, and those of the Streamr protocol (`streamr:anonymous` and the subjects of `authKeys`). Other
-  connections are visible to the token, but it cannot replace, test, open, close or delete them. In a document, such a token
-  can assign a policy to a stream only if another connection already assigns the same policy to this stream, because the
-  policy decides who can use the stream.
+  connections are visible to the token, but it cannot replace, test, open, close or delete them. With such a token, a
+  document can assign a policy to a stream only if another connection already assigns the same policy to this stream,
+  because the policy decides who can use the stream.
 - A token in the query (`?token=`, `?access_token=`, `?api_key=` and the like) gets 400, even if the token is valid, and the
   service does not log it. Replace such a token, because proxies log queries.
 - For each client address, the service delays the response to a wrong token, longer each time, up to four seconds. It never
-  delays the response to a valid token. While eight such requests of an address are pending, that address gets 429. The
-  service logs `invalid token received` with the address, for the first, second, fourth, eighth … wrong token of the
-  address. Behind a proxy on the same machine, the client address is the last one in `x-forwarded-for`, which the proxy must
-  add. Processes on this machine can forge this header.
+  delays the response to a valid token. While eight requests with a wrong token from one address are pending, further
+  requests with a token from this address get 429. The service logs `invalid token received` with the address, for the
+  first, second, fourth, eighth … wrong token of the address. Behind a proxy on the same machine, the client address is the
+  last one in `x-forwarded-for`, which the proxy must add. Processes on this machine can forge this header.
 - The service supports only plain HTTP, without TLS. If other machines can reach the API, put a proxy with TLS in front of
   it.
 
-`api.max_body` limits a body, `api.read_timeout` the time in which the head of a request and then its body must arrive, and
-`api.max_clients` the number of concurrent HTTP connections; the service closes further connections.
+`api.max_body` limits the size of a body. `api.read_timeout` limits the time for the head of a request to arrive, and then
+the time for its body. `api.max_clients` limits the number of concurrent HTTP connections; the service closes further
+connections.
 
 ## Concurrent changes
 
-A response with a connection has the connection's revision as `etag: "rev:3"`. A change with `if-match: "rev:3"` succeeds if
-this is still the current revision. Otherwise the response is 412 with the current `etag`: of two operators who change the
-same revision, one gets 412. With `if-none-match: *`, a PUT only creates a connection, and never changes one. A GET with a
-known tag in `if-none-match` returns 304 without a body if the connection has not changed.
+A response that shows a connection has the connection's revision as `etag: "rev:3"`. A change with `if-match: "rev:3"`
+succeeds if this is still the current revision. Otherwise, the response is 412 with the current `etag`: of two operators who
+change the same revision, one gets 412. With `if-none-match: *`, a PUT only creates a connection, and never changes one. A
+GET with a known tag in `if-none-match` returns 304 without a body if the connection has not changed.
 
 The last hundred revisions are kept: `GET …/{connection_id}/revisions` lists them, and `at-historical-revision: 2` or
 `at-historical-timestamp: 2026-02-03T09:12:45Z` on a GET shows one. Responses always show secrets as `*****`. If you send a
@@ -117,8 +118,8 @@ as `connectivity validate` does. The following codes come from the API itself. F
 error has the code of the first problem, which may also be one of the [codes of connection
 documents](errors.md#connection-documents).
 
-Below, each operation lists its own codes. Every operation can return EVERY. Every operation except
-probes can also return GUARDED, an operation that changes something CHANGES, and an operation with a body BODIES.
+Below, each operation lists its own codes. Every operation can return EVERY. Every operation except probes can also return
+GUARDED. An operation that changes something can also return CHANGES. An operation with a body can also return BODIES.
 
 """
 

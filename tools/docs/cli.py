@@ -27,13 +27,13 @@ connections](../how-to/manage-connections.md).
 connection IDs for bash, zsh or fish; `--show-completion` prints the completion script instead.
 
 **Calling a service.** Commands with `--url` call a running service. The address of the service comes from `--url`, or else
-from the environment variable `CONNECTIVITY_URL`, or else from `api.host` and `api.port` in the settings. `history` uses the
-data folder of the settings, unless `--url` or the variable has the address of a service, which may run on another machine.
-The token comes from the file in `--token-file`, or else from the environment variable `CONNECTIVITY_TOKEN`, or else from
-`api.token` in the settings. No command takes a token as an argument, because every user of a machine can see the arguments
-of processes. The commands send the settings' token only to the settings' address, or, with `--settings`, also to another
-address. They follow no redirects and use no proxy. For an `https` address, they accept the system's CA certificates, and
-those in `SSL_CERT_FILE`.
+from the environment variable `CONNECTIVITY_URL`, or else from `api.host` and `api.port` in the settings. `history erase`
+and `history erasures` use the data folder of the settings, unless `--url` or `CONNECTIVITY_URL` has the address of a
+service, which may run on another machine. The token comes from the file in `--token-file`, or else from the environment
+variable `CONNECTIVITY_TOKEN`, or else from `api.token` in the settings. No command takes a token as an argument, because
+every user of a machine can see the arguments of processes. The commands send `api.token` only to the address in the
+settings. If you pass `--settings`, they also send it to the address in `--url` or `CONNECTIVITY_URL`. They follow no
+redirects and use no proxy. For an `https` address, they accept the system's CA certificates, and those in `SSL_CERT_FILE`.
 
 ## Exit codes
 

@@ -43,9 +43,9 @@ A payload mapper decodes deliveries into signals, and encodes signals into messa
 }}
 ```
 
-**Several mappers.** Each mapper reads every delivery, and the resulting signals are executed in the order of the list. The
-mapper that has read a command also writes its response, so each command gets one response. A mapper that writes nothing
-suppresses the responses to its commands, and the events of subscriptions that they create.
+**Several mappers.** Each mapper reads every delivery, and the service executes the resulting signals in the order of the
+list. The mapper that has read a command also writes its response, so each command gets one response. A mapper that writes
+nothing suppresses the responses to its commands, and the events of subscriptions that they create.
 
 **Mapping errors.** If mappers cannot read a delivery, the mapper `Ditto` writes one error response; the service still
 executes signals that other mappers have read from the delivery. If the source does not allow a signal (see `enforcement`),
@@ -91,13 +91,13 @@ def _section(name: str, codec: Codec) -> str:
         written = json.dumps({"own": example(name, codec)}, indent=2, ensure_ascii=False)
         parts += ["```json", written, "```", ""]
     if codec.needs_definition:
-        parts += [f"`{name}` cannot be named in a `payloadMapping` without a definition.", ""]
+        parts += [f"A `payloadMapping` cannot name `{name}` directly, only a mapping definition with this engine.", ""]
     return "\n".join(parts)
 
 
 def _default(option: Option) -> str:
     if option.is_required:
-        return "needed"
+        return "required"
     if option.default in (None, ""):
         return "none"
     if option.name == BLOCKLIST:

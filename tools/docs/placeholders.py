@@ -28,9 +28,9 @@ An expression has one of three outcomes:
 
 | outcome | meaning | in an address | in a header |
 |---|---|---|---|
-| resolved | one value or several | the first is used | the first is used |
-| unresolved | there is no value; `fn:default` can replace it | nothing is sent | is left out |
-| deleted | `fn:delete` was called | nothing is sent | is left out |
+| resolved | one value or several | the first value is used | the first value is used |
+| unresolved | there is no value; `fn:default` can replace it | the message is not sent | the header is left out |
+| deleted | `fn:delete` was called | the message is not sent | the header is left out |
 
 A template joins its texts and the results of its expressions. If one part is unresolved, the whole template is unresolved;
 the template leaves out deleted parts. If several parts have several values, the result has every combination.

@@ -23,8 +23,8 @@ override the file. A variable's name is `CONNECTIVITY_` and the setting's name, 
 (`CONNECTIVITY_API__PORT=9090`). The service ignores empty variables. It reports all unknown settings and invalid values
 together, and does not start.
 
-Durations are a number with a unit: `500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; without a unit, seconds. Sizes are bytes or
-have a unit: `512KiB`, `1MiB`. Relative paths start at the working folder of the process.
+Durations are a number with a unit: `500ms`, `0.5s`, `10m`, `12h`, `7d`, `2w`; a number without a unit means seconds. Sizes
+are bytes or have a unit: `512KiB`, `1MiB`. Relative paths start at the working folder of the process.
 """
 
 

@@ -64,7 +64,8 @@ class Options(BaseModel):
     )
     requested_channel_max: Count = Field(
         default=2_047,
-        description="Maximum number of channels to request; 0: the broker's limit. Needed: one for each source, and two.",
+        description="Maximum number of channels to request; 0: the broker's limit. The service needs one channel for "
+        "each source, and two more.",
         examples=["100"],
     )
     requested_frame_max: Count = Field(

@@ -131,7 +131,8 @@ class Options(BaseModel):
     )
     clean_session: Switch = Field(
         default=False,
-        description="Start without the session that the broker may have kept: messages sent while disconnected are lost.",
+        description="Start without the session that the broker may have kept: messages that were sent while the "
+        "client was disconnected are lost.",
         examples=["true"],
     )
     reconnect_for_redelivery: Switch = Field(

@@ -78,19 +78,21 @@ class Options(ListenerOptions):
     )
     max_frame: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(2 << 20),
-        description="Maximum size of a message; after a larger one the peer's socket is closed with 1009. It should exceed "
-        "`limits.payload`: a message between the two limits gets an error response.",
+        description="Maximum size of a message; after a larger message, the service closes the peer's socket with "
+        "1009. `maxFrame` should exceed `limits.payload`: a message between the two limits gets an error response.",
         examples=["4MiB"],
     )
     max_unsettled: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=100,
-        description="Maximum number of unsettled messages of one peer; at the limit the service stops reading from it.",
+        description="Maximum number of unsettled messages of one peer; at the limit, the service stops reading from "
+        "this peer.",
         examples=["20"],
     )
     max_output: Annotated[ByteSize, Field(ge=1024, le=1 << 30)] = Field(
         default=ByteSize(1 << 20),
-        description="Maximum size of the output waiting for a slow peer. Responses and subscriptions wait beyond that; for "
-        "a message of a target the peer's socket is closed with 1013.",
+        description="Maximum size of the output that waits for a slow peer. At this size, responses and "
+        "subscriptions wait; if a message of a target would exceed it, the service closes the peer's socket with "
+        "1013.",
         examples=["4MiB"],
     )
     ping_interval: PositiveDuration = Field(
@@ -105,7 +107,7 @@ class Options(ListenerOptions):
     )
     idle_timeout: Duration = Field(
         default=timedelta(0),
-        description="A peer that sends no message for this long is closed with 1000. `0s`: never.",
+        description="If a peer sends no message for this long, the service closes its socket with 1000. `0s`: never.",
         examples=["1h"],
     )
     compression: Annotated[

@@ -19,9 +19,12 @@ certificate](#client-certificates), or else as `guest` with the password `guest`
     addresses=(
         AddressForm("source", "queue", "the queue of this name", "back-end.ask"),
         AddressForm(
-            "target, reply-target", "exchange/routingKey", "what is bound to the exchange", "events/acme.plant"
+            "target, reply-target",
+            "exchange/routingKey",
+            "the queues that are bound to the exchange for this key",
+            "events/acme.plant",
         ),
-        AddressForm("target, reply-target", "/queue", "straight to a queue", "/{{ header:reply-to }}"),
+        AddressForm("target, reply-target", "/queue", "the queue of this name, directly", "/{{ header:reply-to }}"),
     ),
     address_rules=f"""\
 A source's addresses have no placeholders, and its queues must exist. Between exchange and routing key there is exactly one
@@ -43,9 +46,9 @@ The service converts values that are not text to text: `true`, `12.5`, `2030-01-
 bytes that are not UTF-8 to base64. An enforcement's input can only be a header.
 """,
     outcomes=Outcomes(
-        settled="it is acknowledged",
-        again="it goes back to its queue and comes at once, marked as redelivered",
-        dropped="it is rejected, and goes where the queue sends dead letters",
+        settled="the service acknowledges it",
+        again="it goes back to its queue, and RabbitMQ delivers it again immediately, marked as redelivered",
+        dropped="the service rejects it, and RabbitMQ sends it to the queue's dead letter exchange, if there is one",
     ),
     settling_rules="""\
 The service settles deliveries in the order of arrival. A message id identifies a delivery; without one, the correlation id
@@ -58,9 +61,10 @@ a command twice. If a redelivery has the same bytes as the last command of the p
 same command. Senders that must exclude double execution give each command an id.
 """,
     limits=(
-        Limit("deliveries of each source that wait for their end", str(IN_FLIGHT)),
+        Limit("unsettled deliveries of each source", str(IN_FLIGHT)),
         Limit(
-            "a larger payload than `limits.payload`", "skipped while it arrives, answered with 413, and acknowledged"
+            "a larger payload than `limits.payload`",
+            "the service skips it while it arrives, returns the error 413, and acknowledges the message",
         ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit("the length of a name or routing key", f"{MOST_BYTES} bytes"),
@@ -68,27 +72,28 @@ same command. Senders that must exclude double execution give each command an id
     faults=(
         Fault(
             "a queue is missing, or is deleted",
-            "status `missing address` with its name; tried again until it is there",
+            "status `missing address` with the name of the queue; the service retries until the queue exists",
         ),
         Fault(
             "an exchange is missing",
-            "a warning `exchange missing` with its name, at the start and when something is to be published there; "
-            "its messages fail, nothing else does",
+            "a warning `exchange missing` with the name of the exchange, at the start and when the service publishes "
+            "a message to it; only the messages for this exchange fail",
         ),
         Fault(
             "the broker refuses the login, or does not offer its mechanism",
-            "status `bad credentials` with the broker's text, or the mechanisms that it offers; tried again",
+            "status `bad credentials` with the broker's text, or the mechanisms that the broker offers; the service "
+            "retries",
         ),
-        Fault("no queue is bound for a routing key", "the message fails, with exchange and key"),
+        Fault("no queue is bound for a routing key", "the message fails; the error names exchange and key"),
         Fault(
             "a queue is full and rejects messages (`x-overflow` `reject-publish`)",
-            "the message fails; `created`, `complete` and `failed` are sent again, for half a minute at most",
+            "the message fails; the service sends `created`, `complete` and `failed` again, for half a minute at most",
         ),
         Fault(
             "memory or disk alarm",
-            "status `refused by broker: the broker blocks publishing` with the broker's reason, and the same in the "
-            "log; nothing is published until it is over, then everything in its order; sources slow down as their answers "
-            "wait",
+            "status `refused by broker: the broker blocks publishing` with the broker's reason, and a log entry with "
+            "the same text; the service publishes no message until the alarm is over, then all messages in order; "
+            "sources slow down while their responses wait",
         ),
     ),
     notes=(
@@ -100,8 +105,8 @@ user:
 
 | user name in the `uri` | login mechanism | user |
 |---|---|---|
-| yes | `PLAIN` | the one of the `uri`, by its password |
-| no | `EXTERNAL` | the one that the broker finds in the certificate |
+| yes | `PLAIN` | the user in the `uri`, with the password in the `uri` |
+| no | `EXTERNAL` | the user that the broker finds in the certificate |
 
 ```json
 {
@@ -128,8 +133,8 @@ auth_mechanisms.2 = PLAIN
 ssl_cert_login_from = common_name
 ```
 
-The user must exist. If it logs in by its certificate alone, remove its password: `rabbitmqctl clear_password depot-7`. The
-validation refuses a certificate if the `uri` does not use TLS.
+The user must exist. If the user logs in only by certificate, remove the user's password: `rabbitmqctl clear_password
+depot-7`. The validation refuses a certificate if the `uri` does not use TLS.
 """,
         ),
         Note(

@@ -20,7 +20,12 @@ because Kafka's brokers tell clients the addresses of other brokers.
     addresses=(
         AddressForm("source", "topic", "the topic of this name", "analytics.ask"),
         AddressForm("target, reply-target", "topic", "any partition of the topic", "analytics.answers"),
-        AddressForm("target, reply-target", "topic/key", "the partition that the key has", "answers/{{ entity:id }}"),
+        AddressForm(
+            "target, reply-target",
+            "topic/key",
+            "the partition that Kafka selects by the key",
+            "answers/{{ entity:id }}",
+        ),
         AddressForm("target, reply-target", "topic#partition", "this partition", "answers#0"),
     ),
     address_rules="""\
@@ -32,19 +37,23 @@ placeholders of a key resolve to an empty text, the address is used without the 
     headers=(
         HeaderRule("kafka.topic", "the record's topic", "a record header"),
         HeaderRule("kafka.key", "the record's key, if there is one", "a record header"),
-        HeaderRule("kafka.timestamp", "when it was made, in milliseconds", "a record header"),
-        HeaderRule("correlation-id", "the record header, else a new one", "a record header"),
+        HeaderRule("kafka.timestamp", "the record's timestamp, in milliseconds since 1970", "a record header"),
+        HeaderRule("correlation-id", "the record header, or else a new ID", "a record header"),
         HeaderRule(
-            "creation-time, ttl", "in milliseconds: a record whose time is over is passed over", "record headers"
+            "creation-time, ttl",
+            "record headers, in milliseconds: the service ignores a record if its `ttl` has passed since its "
+            "`creation-time`",
+            "record headers",
         ),
-        HeaderRule(SENDER, "a record header", "the connection that publishes"),
+        HeaderRule(SENDER, "a record header", "the ID of the connection that publishes"),
         HeaderRule("any other", "a record header", "a record header"),
     ),
     header_rules="A record without a value has an empty payload. An enforcement's input can only be a header.",
     outcomes=Outcomes(
-        settled="its offset is committed when it and all before it in its partition are settled or dropped",
-        again="it is read again after a pause, with everything behind it",
-        dropped="as settled",
+        settled="the service commits its offset when it and all earlier deliveries of its partition are acknowledged "
+        "or rejected",
+        again="the service reads it again after a pause, with all later records of its partition",
+        dropped="the same as for an acknowledged delivery",
     ),
     settling_rules="""\
 This table applies if the source has `qos` 1 (at least once). With `qos` 0, or without `qos`, the service commits the offset
@@ -54,21 +63,25 @@ before this link got the partition, and records that the service has already rec
 a change until the offset is committed, however long the service was down, and for at least `journal.redelivery_window`.
 """,
     limits=(
-        Limit("deliveries in progress", f"{IN_FLIGHT}; then partitions are paused"),
-        Limit("settled deliveries behind one that is in progress", f"{MOST_WAITING:,}; then partitions are paused"),
+        Limit("deliveries in progress", f"{IN_FLIGHT}; at this number, the service pauses partitions"),
+        Limit(
+            "settled deliveries behind one that is in progress",
+            f"{MOST_WAITING:,}; at this number, the service pauses partitions",
+        ),
         Limit("the largest record", "the topic's `max.message.bytes`, since a batch is always fetched whole"),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
-            "interruptions that are bridged without a new link; meanwhile the status gives the reason",
+            "an interruption after which the client continues without a new link; meanwhile the status gives the "
+            "reason",
             f"shorter than {REPAIR_SECONDS:.0f} s",
         ),
     ),
     faults=(
         Fault(
             "a source's topic is missing, or is deleted",
-            "status `missing address`; the connection goes on when it has been made",
+            "status `missing address`; the connection continues when the topic exists",
         ),
-        Fault("a record is larger than the topic takes", "the message fails, the others do not"),
+        Fault("a message is larger than its topic allows", "only this message fails"),
     ),
     notes=(
         Note(
@@ -79,10 +92,10 @@ immediately after a crash, and another service with the same connection takes it
 `consumerOffsetReset` sets the start. The service reads partitions that are created later from their beginning.
 
 Each client (`clientCount`), and each consumer of a client (`consumerCount`), is a separate member of the group. Kafka
-distributes the partitions among the members, so more members than partitions have no effect. Only one member reads a
-partition at a time, so the partition's records keep their order. Give all commands of an entity the same key. When you
-reduce the number of members, the removed members keep their partitions for ten seconds. `throttlingLimit` applies to each
-client.
+distributes the partitions among the members, so members beyond the number of partitions have no effect. Only one member
+reads a partition at a time, so the partition's records keep their order. Give all commands of an entity the same key. When
+you reduce the number of members, the removed members keep their partitions for ten seconds. `throttlingLimit` applies to
+each client.
 
 The service publishes each record once and in order, and all in-sync replicas acknowledge it. If an address has no key, the
 record's key is the ID of the subscription or, without a subscription, the ID of the entity. So events stay in order in a

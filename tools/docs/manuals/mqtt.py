@@ -9,8 +9,8 @@ from tools.docs.manual import AddressForm, HeaderRule, Limit, Manual, Note, Outc
 
 OUTCOMES = Outcomes(
     settled="it is acknowledged",
-    again="it is not acknowledged, so the broker delivers it again on the next link, marked as a duplicate; "
-    "`reconnectForRedelivery` opens a new link soon",
+    again="the service does not acknowledge it, so the broker delivers it again on the next link, marked as a "
+    "duplicate; with `reconnectForRedelivery`, the service opens a new link soon",
     dropped="it is acknowledged",
 )
 MANUAL = Manual(
@@ -19,17 +19,21 @@ MANUAL = Manual(
     introduction="MQTT 3.1.1, for devices: messages have no headers, so a command's payload must contain everything.",
     example="examples/connections/devices.yaml",
     addresses=(
-        AddressForm("source", "topic filter", "all topics that it matches", "fleet/+/cmd"),
+        AddressForm("source", "topic filter", "all topics that match the filter", "fleet/+/cmd"),
         AddressForm(
-            "target, reply-target", "topic", "clients that have subscribed to it", "fleet/{{ thing:name }}/res"
+            "target, reply-target", "topic", "clients that have subscribed to this topic", "fleet/{{ thing:name }}/res"
         ),
     ),
     address_rules="A message goes to every source that has a matching topic filter.",
     headers=(
-        HeaderRule(TOPIC, "where it arrived", "takes the place of the address"),
-        HeaderRule(QOS, "the QoS it came with", "takes the place of the source's or target's"),
-        HeaderRule(RETAIN, "whether the broker had kept it", "`true`: the broker keeps it for later subscribers"),
-        HeaderRule("any other", "there is none", "is dropped"),
+        HeaderRule(TOPIC, "the topic of the message", "the topic, instead of the address"),
+        HeaderRule(QOS, "the QoS of the message", "the QoS, instead of that of the source or target"),
+        HeaderRule(
+            RETAIN,
+            "`true` if the broker had retained the message",
+            "`true`: the broker retains the message for later subscribers",
+        ),
+        HeaderRule("any other", "none", "is dropped"),
     ),
     header_rules="To set these headers in messages that the service sends, use a header mapping.",
     outcomes=OUTCOMES,
@@ -47,17 +51,18 @@ does not execute it again. A live message may be forwarded twice if the link is 
     limits=(
         Limit(
             "deliveries in progress",
-            f"{IN_FLIGHT}, or as many as the broker sends unacknowledged: Mosquitto 20 (`max_inflight_messages`)",
+            f"{IN_FLIGHT}, or the broker's limit of unacknowledged messages if it is lower; for Mosquitto, it is 20 by "
+            "default (`max_inflight_messages`)",
         ),
         Limit(
             "a larger payload than `limits.payload`",
-            "skipped while it arrives, answered with 413 if the reply address needs nothing of the payload, and "
-            "acknowledged",
+            "the service skips it while it arrives, returns the error 413 if the reply address does not depend on "
+            "the payload, and acknowledges the message",
         ),
         Limit("messages that wait for the broker's confirmation", str(WINDOW)),
         Limit(
             "clients of a connection",
-            "one, since this version cannot share subscriptions; with `separatePublisherClient` one more",
+            "one, because MQTT 3.1.1 has no shared subscriptions; with `separatePublisherClient`, one more",
         ),
     ),
     notes=(

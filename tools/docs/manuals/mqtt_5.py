@@ -22,7 +22,11 @@ MANUAL = Manual(
         HeaderRule(CORRELATION, "correlation data", "correlation data"),
         HeaderRule(REPLY_TO, "response topic", "response topic"),
         HeaderRule(CONTENT_TYPE, "content type", "content type"),
-        HeaderRule(EXPIRY, "seconds that were left", "seconds to keep it; 0: for ever"),
+        HeaderRule(
+            EXPIRY,
+            "the seconds until the message expires",
+            "the seconds until the message expires; 0: the message does not expire",
+        ),
         HeaderRule("any other", "the user property of this name", "a user property, unless it is blank"),
     ),
     header_rules=f"""\
@@ -32,10 +36,10 @@ this table. If several user properties have the same name, the last one applies.
     outcomes=OUTCOMES,
     limits=(
         Limit("how long the broker keeps a session after its link is gone", f"{SESSION_EXPIRY} s"),
-        Limit("unacknowledged deliveries, at which the broker holds back", str(IN_FLIGHT)),
+        Limit("unacknowledged deliveries, at which the broker sends no more", str(IN_FLIGHT)),
         Limit(
             "the largest packet (Maximum Packet Size)",
-            f"`limits.payload` and {PACKET_ROOM >> 10} KiB; the broker drops a larger one without an error to its sender",
+            f"`limits.payload` plus {PACKET_ROOM >> 10} KiB; the broker drops a larger one without an error to its sender",
         ),
     ),
     notes=(

@@ -19,19 +19,21 @@ The rules for the hosts of brokers (`hosts` in the settings) do not apply to lis
 A TCP connection is a stream of bytes, so it needs a wire protocol that reads such a stream:
 [reactive-streams-io](reactive-streams-io.md).
 
-Without a `ca`, everyone who reaches the port can connect, and has the source's `authorizationContext`. With a `ca`,
-peers need a certificate that it has signed. The certificate's common name is the header `{CERTIFICATE}`, so that
+Without a `ca`, everyone who reaches the port can connect, and has the source's `authorizationContext`. With a `ca`, peers
+need a certificate that this CA has signed. The certificate's common name is the header `{CERTIFICATE}`, so that
 `"authorizationContext": ["{{{{ header:{CERTIFICATE} }}}}"]` makes it the subject.
 """,
     example="examples/connections/rsio-door.yaml",
     addresses=(
-        AddressForm("source", "name", "messages from peers; the address of the one source, a free name", "rsio"),
+        AddressForm(
+            "source", "name", "messages from all peers; a name of your choice, since there is only one source", "rsio"
+        ),
         AddressForm("reply-target", "peer", "the peer that has sent the request", "{{ header:reply-to }}"),
     ),
     address_rules="A reply-target without an address answers to the peer. There are no targets.\n",
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer, which cannot be guessed", "is dropped"),
-        HeaderRule(CERTIFICATE, "the common name in its certificate", "is dropped"),
+        HeaderRule(CERTIFICATE, "the common name in the peer's certificate", "is dropped"),
         HeaderRule("any other", "none", "is dropped"),
     ),
     outcomes=Outcomes(
@@ -46,26 +48,40 @@ same bytes varies. The first delivery of each peer is empty: it reports the new 
     limits=(
         Limit(
             "unsettled pieces of all peers together",
-            f"{MAX_HELD}, and one of each peer; users and their peers [share](subscriptions.md#sharing) them, and nothing "
-            "more is read from those with the most",
+            f"{MAX_HELD}, and one more for each peer; users and their peers [share](subscriptions.md#sharing) this number, "
+            "and the service stops reading from a peer that has used its share",
         ),
-        Limit("bytes of these pieces and their expected answers", "`source.unsettled_bytes`, shared in the same way"),
-        Limit("sockets", "none is accepted while the process has few file descriptors left, which other links need"),
+        Limit(
+            "bytes of these pieces and of their expected responses", "`source.unsettled_bytes`, shared in the same way"
+        ),
+        Limit(
+            "sockets",
+            "the service accepts no new socket while the process has few file descriptors left, because "
+            "other links need these",
+        ),
         Limit("seconds for the TLS handshake", f"{OPENING:g}"),
         Limit("seconds for the peer to close its side", f"{CLOSING:g}"),
-        Limit("peers, pieces, times", "the options below"),
-        Limit("frames, streams, silence", "as [the wire protocol](reactive-streams-io.md) says"),
+        Limit("peers, pieces, times", "see the options below"),
+        Limit("frames, streams, silence", "see [the wire protocol](reactive-streams-io.md)"),
     ),
     faults=(
-        Fault("the port is in use", "status `connection refused: cannot listen at …`; retried until it is free"),
+        Fault(
+            "the port is in use",
+            "status `connection refused: cannot listen at …`; the service retries until the port is free",
+        ),
         Fault("a missing or unknown certificate, with a `ca`", "the TLS handshake fails"),
-        Fault("more peers than `maxPeers`", "the connection is closed at once, before TLS"),
-        Fault("more connections of an address than the options allow", "the same"),
-        Fault("an invalid frame of the wire protocol", "the peer gets a goodbye, and the connection is closed"),
+        Fault("more peers than `maxPeers`", "the service closes the new connection immediately, before TLS"),
+        Fault(
+            "more connections of an address than the options allow",
+            "the service closes the new connection immediately, before TLS",
+        ),
+        Fault(
+            "an invalid frame of the wire protocol", "the peer gets a goodbye, and the service closes its connection"
+        ),
         Fault(
             "a peer that reads slowly",
-            "its streams slow down, and nothing more is read from it; one that reads nothing for `outputTimeout` is "
-            "disconnected; it is not considered idle meanwhile",
+            "its streams slow down, and the service stops reading from the peer; if the peer reads nothing for "
+            "`outputTimeout`, the service disconnects it; meanwhile, the peer is not considered idle",
         ),
         Fault(
             "the connection is closed, or the service stops",
@@ -78,7 +94,7 @@ same bytes varies. The first delivery of each peer is empty: it reports the new 
             """\
 When a TCP connection is closed or lost, its session ends or waits for its client to resume it, as reactive-streams-io
 specifies. After its goodbye, the service closes the TCP connection: it sends no more data, discards further input, and
-disconnects a peer that does not close within the time above.
+disconnects a peer that does not close its side in time.
 """,
         ),
     ),

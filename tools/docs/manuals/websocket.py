@@ -40,18 +40,26 @@ messages contain, not the peer's token. Peers that must not see the same message
 """,
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer", "is dropped"),
-        HeaderRule(USER, "the name of its token", "is dropped"),
-        HeaderRule(CERTIFICATE, "the common name in its certificate", "is dropped"),
+        HeaderRule(USER, "the name of the peer's token", "is dropped"),
+        HeaderRule(CERTIFICATE, "the common name in the peer's certificate", "is dropped"),
         HeaderRule(FRAME, "`text` or `binary`", "is dropped"),
-        HeaderRule(HEADER, "the version of messages that its query requests, if any", "is dropped"),
-        HeaderRule("content-type", "that of the request", "decides: JSON and text are sent as text, others as binary"),
-        HeaderRule("any other", "that of the peer's opening request, in lower case, if it is used", "is dropped"),
+        HeaderRule(HEADER, "the version of messages that the peer's query requests, if any", "is dropped"),
+        HeaderRule(
+            "content-type",
+            "the header of the opening request",
+            "selects the kind of WebSocket message: text for JSON and text, binary for other types",
+        ),
+        HeaderRule(
+            "any other",
+            "the header of the opening request, with its name in lower case, if the connection's document names it",
+            "is dropped",
+        ),
     ),
     header_rules=f"""\
 Each message of a peer has the headers of the peer's opening request. The service keeps only the headers that the
 connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` or in a script, and {
         ", ".join(f"`{name}`" for name in sorted(KEPT_HEADERS))
-    }. It never keeps headers of the WebSocket protocol itself, cookies and `authorization`.
+    }. It never keeps headers of the WebSocket protocol itself, cookies or `authorization`.
 The service sends a message without a content type as text if the message is UTF-8.
 """,
     outcomes=Outcomes(
@@ -66,17 +74,27 @@ Messages have no ids, so the service executes a command twice if a peer sends it
     limits=(
         Limit(
             "unsettled messages of all peers together",
-            f"{MAX_HELD}, and one of each peer; users and their peers [share](subscriptions.md#sharing) them, and nothing "
-            "more is read from those with the most",
+            f"{MAX_HELD}, and one more for each peer; users and their peers [share](subscriptions.md#sharing) this number, "
+            "and the service stops reading from a peer that has used its share",
         ),
-        Limit("bytes of these messages and their expected answers", "`source.unsettled_bytes`, shared in the same way"),
-        Limit("sockets", "none is accepted while the process has few file descriptors left, which other links need"),
+        Limit(
+            "bytes of these messages and of their expected responses",
+            "`source.unsettled_bytes`, shared in the same way",
+        ),
+        Limit(
+            "sockets",
+            "the service accepts no new socket while the process has few file descriptors left, because "
+            "other links need these",
+        ),
         Limit("seconds for the opening request", f"{OPENING:g}"),
         Limit("bytes of the opening request", f"{MAX_OPENING:,}"),
-        Limit("peers, sizes, pending output, times", "the options below"),
+        Limit("peers, sizes, pending output, times", "see the options below"),
     ),
     faults=(
-        Fault("the port is in use", "status `connection refused: cannot listen at …`; retried until it is free"),
+        Fault(
+            "the port is in use",
+            "status `connection refused: cannot listen at …`; the service retries until the port is free",
+        ),
         Fault("an unknown path", "HTTP 404"),
         Fault(
             "a missing or unknown token",
@@ -84,26 +102,33 @@ Messages have no ids, so the service executes a command twice if a peer sends it
         ),
         Fault(
             "a wrong token",
-            "HTTP 401 after a tenth of a second, doubled each time up to four seconds, by address; the log event "
-            f"`invalid token received` has the address. While {MOST_DELAYED} of these responses wait, no token from that "
-            "address is checked: HTTP 429",
+            "HTTP 401 after a delay of a tenth of a second, which doubles with each wrong token from the same address, up "
+            "to four seconds; the log event `invalid token received` has the address. While "
+            f"{MOST_DELAYED} of these responses wait, the service checks no token from that address, and returns HTTP 429",
         ),
-        Fault("a larger opening request", "HTTP 431"),
+        Fault("an opening request that is too large", "HTTP 431"),
         Fault("a web page that `origins` does not name", "HTTP 403"),
         Fault("an unsupported version of the Streamr protocol", "HTTP 400"),
         Fault("more peers than `maxPeers`", "HTTP 503"),
         Fault("more sockets of an address than the options allow", "the socket is closed before TLS"),
-        Fault("a client other than WebSocket, such as a browser's address bar", "HTTP 426"),
+        Fault("a client that does not use WebSocket, such as a browser's address bar", "HTTP 426"),
         Fault("an unsupported subprotocol at the path", "no subprotocol is selected"),
-        Fault("a message that violates a wire protocol with sessions", "goodbye of that protocol, then 1002"),
-        Fault("a text if the wire protocol is binary", "goodbye of that protocol, then 1003"),
+        Fault(
+            "a message that violates a wire protocol with sessions",
+            "the service sends the goodbye of that protocol, then closes the socket with 1002",
+        ),
+        Fault(
+            "a text message, although the wire protocol is binary",
+            "the service sends the goodbye of that protocol, then closes the socket with 1003",
+        ),
         Fault("a message larger than `limits.payload`", "the error `connectivity:message.toolarge`"),
         Fault("a message larger than `maxFrame`", "the socket is closed with 1009"),
         Fault("a text that is not UTF-8", "the socket is closed with 1007"),
         Fault(
             "a peer that reads slowly",
-            "responses and subscriptions slow down, and nothing more is read from it; target messages beyond "
-            "`maxOutput` close it with 1013; one that reads nothing for `outputTimeout` is disconnected",
+            "responses and subscriptions slow down, and the service stops reading from the peer. If messages of a "
+            "target exceed `maxOutput`, or if the peer reads nothing for `outputTimeout`, the service disconnects "
+            "the peer; in the first case with 1013",
         ),
         Fault("the connection is closed, or the service stops", "sockets are closed with 1001"),
     ),
@@ -119,7 +144,7 @@ first.
         Note(
             "Quick start",
             """\
-With the listener of the example connections, and the command line of the library `websockets`:
+This example uses the listener of the example connections, and the command line of the library `websockets`:
 
 ```console
 $ .venv/bin/python -m websockets ws://127.0.0.1:8765/twins
