@@ -206,7 +206,7 @@ class Source(DocumentModel):
         examples=[["fleet/+/cmd"], ["cmd.in"]],
     )
     consumer_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
-        default=1, description="Parallel consumers for each address and client, at most 64.", examples=[2]
+        default=1, description="Number of parallel consumers for each address and client, at most 64.", examples=[2]
     )
     qos: Annotated[StrictInt, Field(ge=0, le=2)] | None = Field(
         default=None,
@@ -448,8 +448,8 @@ class Connection(DocumentModel):
     )
     client_count: Annotated[StrictInt, Field(ge=1, le=_MOST_COUNTED)] = Field(
         default=1,
-        description="Parallel clients, each with its own link and all sources; each message goes to one client. "
-        "At most 64.",
+        description="Number of parallel clients, each with its own link and all sources; each message goes to one "
+        "client. At most 64.",
         examples=[2],
     )
     failover_enabled: StrictBool = Field(

@@ -175,6 +175,6 @@ def quota_figures(levels: Iterable[tuple[QuotaKind, QuotaLevels]]) -> Iterator[G
         highest[key] = level.highest / 100
         nearly[key] = level.nearly
     labels = ("holder", "quantity")
-    text = "The used part of the fullest quota, in hundredths, at most 1."
+    text = "The used fraction of the fullest quota, in steps of 0.01, at most 1."
     yield GaugeReading("connectivity_quota_highest_use", text, highest, labels)
     yield GaugeReading("connectivity_quotas_nearly_used", "Quotas of which nine tenths are used.", nearly, labels)

@@ -420,7 +420,7 @@ def target_metrics(
     seconds = {labels: lag[1] for labels, lag in lags.items()}
     yield GaugeReading(
         "connectivity_target_lag_events",
-        "Stored events that a target has not processed yet, without those of parked things.",
+        "Stored events that a target has not processed yet, without events of parked things.",
         events,
         names,
     )

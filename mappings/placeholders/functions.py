@@ -409,7 +409,7 @@ def _from_base64(value: str) -> str:
 @_function(
     "format",
     "('template')",
-    "Formats each value, which must be a JSON object, by a template: `{name}` for a member, `{/a/b}` for a pointer, "
+    "Formats each value that is a JSON object by a template: `{name}` for a member, `{/a/b}` for a pointer, "
     "`{#list}…{/list}` once for each element, `{.}` for the element itself, `\\{` and `\\}` for braces. The function "
     "leaves out values that are not objects. If no value remains, the result is the empty text.",
     Example("{{ header:port | fn:format('{id}:{speed}') }}", {"port": {"id": "p1", "speed": 3}}, ("p1:3",)),

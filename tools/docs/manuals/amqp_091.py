@@ -35,10 +35,10 @@ publishes a message, because the address usually comes with the request. Most cl
 example below. Names and keys have up to {MOST_BYTES} bytes.
 """,
     headers=(
-        HeaderRule("content-type", "the property, else the table", "table and property"),
-        HeaderRule("correlation-id", "the property, else the table", "table and property"),
-        HeaderRule("reply-to", "the property, else the table", "table and property"),
-        HeaderRule("message-id", "the property, else the table", "table and property"),
+        HeaderRule("content-type", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule("correlation-id", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule("reply-to", "the property, or else the table of headers", "property and table of headers"),
+        HeaderRule("message-id", "the property, or else the table of headers", "property and table of headers"),
         HeaderRule("any other", "the table of headers", "the table of headers"),
     ),
     header_rules="""\

@@ -37,9 +37,9 @@ need a certificate that this CA has signed. The certificate's common name is the
         HeaderRule("any other", "none", "is dropped"),
     ),
     outcomes=Outcomes(
-        settled="nothing",
+        settled="none: there is no broker",
         again="no redelivery: the wire protocol shows missing commands",
-        dropped="nothing",
+        dropped="none: there is no broker",
     ),
     settling_rules="""\
 A delivery is a piece of a peer's byte stream, as the service reads it from the socket, so the number of deliveries for the

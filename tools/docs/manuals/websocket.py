@@ -63,9 +63,9 @@ connection's document names, in a placeholder such as `{{{{ header:x-line }}}}` 
 The service sends a message without a content type as text if the message is UTF-8.
 """,
     outcomes=Outcomes(
-        settled="nothing",
+        settled="none: there is no broker",
         again="no redelivery: the peer has received the error and sends the command again",
-        dropped="nothing",
+        dropped="none: there is no broker",
     ),
     settling_rules="""\
 Messages have no ids, so the service executes a command twice if a peer sends it twice, unless the command has an
