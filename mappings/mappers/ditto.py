@@ -32,7 +32,7 @@ from mappings.model.topic_path import TopicPath, unknown_topic
 class DittoCodec(PayloadMapper):
     """Messages of the Ditto protocol: JSON objects with `topic`, `headers`, `path` and `value`.
 
-    The default mapper. Other payloads get an error response. Outgoing messages have the content type
+    This is the default mapper. Other payloads get an error response. Outgoing messages have the content type
     `application/vnd.eclipse.ditto+json` and the header `correlation-id`.
     """
 

@@ -55,7 +55,7 @@ The service settles deliveries in the order of arrival. A message id identifies 
 (as a property or in the payload) and the bytes identify it. The service recognizes a redelivery without any id by its
 position. After a lost link, RabbitMQ redelivers the last messages. The service first waits for all redeliveries: until the
 queue sends a new message, or until a second has passed since the last redelivery. Then it compares the redeliveries with
-the last commands that it has executed. This works only if the queue has one consumer. With several consumers
+the last commands that it has executed. This comparison works only if the queue has one consumer. With several consumers
 (`consumerCount`, `clientCount`, other programs), or if the last commands have the same bytes, the service may execute such
 a command twice. If a redelivery has the same bytes as the last command of the previous link, the service treats both as the
 same command. Senders that must exclude double execution give each command an id.
@@ -150,8 +150,8 @@ one disconnects.
         Note(
             "Queues, exchanges and rights",
             """\
-You create the queues and exchanges: the service only consumes and publishes. Its user needs read permission on the queues
-of the sources and write permission on the exchanges of the responses, but no configure permission.
+You create the queues and exchanges: the service only consumes and publishes. The service's user at the broker needs read
+permission on the queues of the sources and write permission on the exchanges of the responses, but no configure permission.
 
 The service publishes persistent messages, and waits for the broker's confirms.
 

@@ -30,7 +30,9 @@ need a certificate that this CA has signed. The certificate's common name is the
         ),
         AddressForm("reply-target", "peer", "the peer that has sent the request", "{{ header:reply-to }}"),
     ),
-    address_rules="A reply-target without an address answers to the peer. There are no targets.\n",
+    address_rules="""\
+A reply-target without an address sends responses to the peer of the request. TCP connections have no targets.
+""",
     headers=(
         HeaderRule(REPLY_TO, "the id of the peer, which cannot be guessed", "is dropped"),
         HeaderRule(CERTIFICATE, "the common name in the peer's certificate", "is dropped"),
