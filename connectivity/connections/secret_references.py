@@ -188,7 +188,7 @@ class _Reader:
         except ValueError:
             raise MissingSecret(f"{reference}, an invalid path", expected) from None
         if (why := self._rules.file_refusal(path)) is not None:
-            raise MissingSecret(f"{reference}, {why}", "a file that the service allows references to read")
+            raise MissingSecret(f"{reference}, {why}", "a file in an allowed folder")
         try:
             content = read_regular_file(path, most=MAX_FILE_BYTES, forbidden=self._rules.own)
             return content.decode().replace("\r\n", "\n").rstrip("\r\n")

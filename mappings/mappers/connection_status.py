@@ -43,7 +43,7 @@ class ConnectionStatusCodec(TemplateMapper):
     The mapper reads the headers `creation-time` (milliseconds since 1970) and `ttd` (seconds) of a delivery, not its
     payload: list this mapper together with the mapper that reads the payload. A `ttd` above 0 sets `readySince` and
     `readyUntil` of the feature's `status`, -1 means forever, and 0 sets only `readyUntil`. The mapper ignores deliveries
-    without these headers, or with an invalid thing ID. It writes no messages.
+    without these headers, or with an invalid thing ID. The mapper produces no outgoing messages.
     """
 
     options = (

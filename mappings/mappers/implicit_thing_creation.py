@@ -51,7 +51,7 @@ class ImplicitThingCreationCodec(TemplateMapper):
     """Creates a thing for the device of a delivery, unless the thing exists.
 
     This mapper never reads the payload: list it before the mapper that reads the payload. The gateway gets no message if
-    the thing already exists. The service logs any other error. The mapper writes no messages.
+    the thing already exists. The service logs any other error. The mapper produces no outgoing messages.
     """
 
     options = (

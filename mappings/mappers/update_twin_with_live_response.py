@@ -28,7 +28,8 @@ class UpdateTwinWithLiveResponseCodec(TemplateMapper):
     """Merges a device's response to a live retrieve of its thing into the twin, at the same path.
 
     The merge has the correlation ID of the response with the suffix `-merge-into-twin`. The mapper ignores all other
-    messages: list it beside `Ditto`, which passes the response on. It writes no messages.
+    messages: list it beside `Ditto`, which passes the response on. The mapper produces no outgoing
+    messages.
     """
 
     options = (

@@ -46,12 +46,12 @@ from tests.support.oracles.permissions import (
 
 KEPT: Final = {
     "changes": "number and times of all its changes",
-    "names in use": "that an ID is in use, even if the entity is unreadable",
+    "names in use": "that an ID is in use. The creation of an entity with this ID fails",
     "existence by writing": "whether that part exists",
     "references": "the numbers of things and policies that refer to it",
-    "quotas": "the use of a namespace whose [quota](../reference/quotas.md) refuses a change",
+    "quotas": "how much of a [quota](../reference/quotas.md) a namespace uses, if this quota refuses a change of the client",
     "size": "that the whole thing would become too large, unreadable parts included",
-    "objects on the way": "whether there is an object above it",
+    "objects on the way": "whether the value above this part is an object",
 }
 """What stays equal although it depends on something that the subjects may not read, as the security page has it."""
 
