@@ -41,6 +41,8 @@ _ROW_BYTES = 512
 """The size of a row, until a part shows that it is larger."""
 
 _SAMPLES = 5_000
+"""How many keys are sampled, at least, if there are as many; at most twice as many."""
+
 _SLICE_ROWS = 1_000
 """How many rows are Python objects at a time."""
 
@@ -117,8 +119,11 @@ class TableRows:
         """Return the last keys of all parts but the last one, by a sample; none if one part suffices."""
         if self.rows * self._row_bytes <= part_bytes:
             return []
-        step, found, sample = max(1, self.rows // _SAMPLES), 0, list[RowKey]()
+        step, found, sample = 1, 0, list[RowKey]()
         for table in self._tables(ORDER, after, upto):
+            # How many rows are between the two keys is not known before.
+            while len(sample) + table.num_rows // step > 2 * _SAMPLES:
+                sample, step = sample[::2], 2 * step
             rows = table.take(pa.array(range(-found % step, table.num_rows, step), pa.int64())).to_pylist()
             sample += [RowKey(**row) for row in rows]
             found += table.num_rows

@@ -164,6 +164,18 @@ def test_large_events_are_read_in_parts_within_the_bound(lake: Lake, monkeypatch
         list(lake_rows(lake, 5, EventSelection()).read(None, RowKey("z", "z", 1)))
 
 
+def test_a_table_with_far_more_rows_than_samples_is_read_in_parts_that_fit(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(lake, [row(1000 + number, "thing", "b:b", number, "x" * 1000) for number in range(1, 1001)])
+    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(module, "_SMALLEST_PART", 100)
+    monkeypatch.setattr(module, "_SAMPLES", 5)
+    parts = list(in_parts(lake_rows(lake, 5, EventSelection()), 10_000))
+    assert [it for table in parts for it in table.to_pylist()] == everything(lake)
+    assert max(table.nbytes for table in parts) <= 20_000
+
+
 def test_an_export_is_stopped_between_two_slices(lake: Lake) -> None:
     def stop() -> None:
         raise QueryCancelled("the query was cancelled")
