@@ -350,10 +350,8 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
     file = _FILE.search(text)
     where = f"{file[1]}: " if file else ""
     shown = " ".join(text.split())[:_SHOWN]
-    if full := _FULL_TEXT.search(text):
-        return StoreUnavailable(f"{where}{full[0]}; {FULL}")
-    if reason := _SYSTEM_TEXT.search(text):
-        return StoreUnavailable(f"{where}{reason[0]}; {_SYSTEM_STEPS[reason[0]]} ({shown})")
+    if (reason := system_reason(text)) is not None:
+        return StoreUnavailable(f"{where}{reason} ({shown})")
     if _TOMORROW.search(text):
         return LakeUnfit(f"a later version of the service wrote this table; {_STEP_TOMORROW} ({shown})")
     if conflict := _CONFLICT.search(text):
@@ -363,6 +361,15 @@ def translate_spark_error(kind: str, text: str) -> StoreError:
     if file and _ABSENT.search(text):
         return StoreUnavailable(f"{where}a file of the lake is missing; {_STEP_ABSENT} ({shown})")
     return StoreUnavailable(f"{kind}: {shown}")
+
+
+def system_reason(text: str) -> str | None:
+    """Return the system's reason in an error text of Spark, and what to do; None if there is none."""
+    if full := _FULL_TEXT.search(text):
+        return f"{full[0]}; {FULL}"
+    if reason := _SYSTEM_TEXT.search(text):
+        return f"{reason[0]}; {_SYSTEM_STEPS[reason[0]]}"
+    return None
 
 
 _SQLITE_STEPS = {

@@ -34,6 +34,7 @@ from spark_store.errors import (
     StoreError,
     StoreUnavailable,
     TooManyRows,
+    system_reason,
 )
 from spark_store.lake.connect_address import read_address
 from spark_store.lake.tables import Lake, Table
@@ -324,6 +325,8 @@ def translate_error(error: Exception, has_begun: bool) -> SparkQueryError | Stor
             f"files of the lake are missing: {reason}; if an erasure has removed them, repeat the query; otherwise restore "
             "the files from a backup"
         )
+    if (system := system_reason(text)) is not None:
+        return StoreUnavailable(f"Spark cannot execute the query: {system} ({reason})")
     return QueryRefused(f"Spark refuses the query: {reason}")
 
 

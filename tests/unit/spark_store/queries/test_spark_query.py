@@ -60,6 +60,8 @@ def test_an_external_address_takes_precedence_over_the_pipeline_address(tmp_path
         ("Total size of serialized results is bigger than spark.driver.maxResultSize", True, ResultTooLarge),
         ("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version 0.", False, StoreUnavailable),
         ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file", True, StoreUnavailable),
+        ("OSError: [Errno 28] Error writing bytes to file. No space left on device", False, StoreUnavailable),
+        ("PermissionError: [Errno 13] Failed to open local file '/data/x': Permission denied", True, StoreUnavailable),
         ("[PARSE_SYNTAX_ERROR] near 'selec'.\n\nJVM stacktrace:\n\tat org.apache", False, QueryRefused),
     ],
 )
