@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_store.errors import damaged_table, translate_lake_error, translate_system_error
+from spark_store.errors import StoreUnavailable, damaged_table, translate_lake_error, translate_system_error
 from spark_store.files import size_of
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
@@ -34,6 +34,9 @@ _CUT_ENDS = ("\x7f", "\U0010ffff")
 
 CUT = timedelta(milliseconds=1)
 """By how much the log cuts times."""
+
+_TRIES = 20
+"""How often versions of several tables are read until they are of the same time."""
 
 
 def last_transaction(lake: Lake, table: Table, app: str) -> int:
@@ -99,11 +102,12 @@ def versions_before(lake: Lake, before: datetime) -> PastVersions:
     Retention deletes from one table after the other: versions of different times can lack what it moves between them.
     Raises StoreUnavailable, LakeUnfit.
     """
-    while True:
+    for _ in range(_TRIES):
         pinned = _version(lake, EVENTS), _version(lake, SNAPSHOTS)
         found = PastVersions(*pinned, full_snapshot_before(lake, before))
         if (_version(lake, EVENTS), _version(lake, SNAPSHOTS)) == pinned:
             return found
+    raise StoreUnavailable(f"{lake.folder}: the tables' versions changed each time they were read; retry")
 
 
 def _version(lake: Lake, table: Table) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -58,6 +59,15 @@ def test_versions_of_different_times_are_read_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(reader, "full_snapshot_before", while_a_writer_commits)
     found = reader.versions_before(place, datetime.now(UTC))
     assert found == (1, 1, (0, 0))
+
+
+def test_versions_that_change_during_every_read_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a batch were appended whenever the versions are read."""
+    place, versions = Lake(tmp_path), itertools.count()
+    monkeypatch.setattr(reader, "_version", lambda *_: next(versions))
+    monkeypatch.setattr(reader, "full_snapshot_before", lambda *_: reader.FullSnapshot(0, 0))
+    with pytest.raises(StoreUnavailable, match="changed each time they were read; retry"):
+        reader.versions_before(place, datetime.now(UTC))
 
 
 def test_the_times_of_events_are_read_from_the_log(tmp_path: Path) -> None:
