@@ -187,7 +187,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         size = len(envelope.payload) + peer.answer_bytes
         for number, source in enumerate(sources):
             copy = PeerDelivery(envelope, address, None, False, self._ended, peer.id)
-            copy.peer, copy.user, copy.bytes = peer, peer.share.user, size
+            copy.peer, copy.user, copy.bytes, copy.answers = peer, peer.share.user, size, peer.answers
             if len(sources) > 1:
                 shared = SharedDelivery(copy, len(sources)) if number == 0 else shared
             copy.shared = shared
@@ -207,6 +207,8 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         peer.unsettled -= 1
         peer.share.give_back()
         peer.bytes_share.give_back(delivery.bytes)
+        if peer.answers == delivery.answers:
+            peer.answer_bytes -= peer.answer_bytes // 8
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
             self.readers(peer.id, ReaderStatus.GONE)

@@ -51,8 +51,10 @@ class SocketOwner(Protocol):
 class PeerDelivery(Delivery):
     """A delivery with its peer and, if several sources share it, the shared delivery."""
 
-    __slots__ = ("bytes", "peer", "shared")
+    __slots__ = ("answers", "bytes", "peer", "shared")
 
+    answers: int
+    """How many answers its peer had been sent when it came."""
     bytes: int
     """Its share of the listener's memory: its payload, and what its answer is expected to take."""
     peer: Socket
@@ -78,8 +80,11 @@ class Socket(asyncio.Protocol, ABC):
         self.answer_bytes = FIRST_ANSWER
         """The expected size of the next answer in bytes.
 
-        A larger answer raises it at once, and a smaller one lowers it by an eighth of the difference.
+        A larger answer raises it at once, and a smaller one lowers it by an eighth of the difference, as does a message
+        that is settled without an answer.
         """
+        self.answers = 0
+        """How many answers it has been sent."""
         self._loop = asyncio.get_running_loop()
         now = self._loop.time()
         self.times = SocketTimes(now, now, now)
@@ -201,6 +206,7 @@ class Socket(asyncio.Protocol, ABC):
         self.write(data)
         if done is None:
             return
+        self.answers += 1
         self.answer_bytes = max(len(data), self.answer_bytes - (self.answer_bytes - len(data)) // 8)
         if self._is_full:
             self._unconfirmed.append(done)

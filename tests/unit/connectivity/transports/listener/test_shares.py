@@ -45,6 +45,21 @@ async def test_few_messages_are_read_of_a_peer_whose_answers_are_large() -> None
         assert len(await way.take(48)) == 48, "many messages are read again after small answers"
 
 
+async def test_a_large_answer_does_not_slow_messages_without_answers_forever() -> None:
+    async with opened() as way:
+        way.link._bytes = FairShare(1_000_000)
+        client, peer = await way.met()
+        assert await way.send(peer, b"x" * 200_000) == [None]
+        assert len(await client.recv()) == 200_000
+        for _ in range(30):
+            await client.send("report")
+            [delivery] = await way.take(1)
+            delivery.settle()
+        for _ in range(50):
+            await client.send("report")
+        assert len(await way.take(50)) == 50
+
+
 async def _flood(client: ClientConnection) -> None:
     for _ in range(1000):
         await client.send("x" * 10_000)
