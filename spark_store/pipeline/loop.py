@@ -282,7 +282,7 @@ class PipelineLoop:
         begun = time.monotonic()
         try:
             warm_up(self._target, self._stopping.is_set)
-        except (PySparkException, Py4JJavaError, StoreError) as error:
+        except (PySparkException, Py4JJavaError, StoreError, OSError) as error:
             self._say("warm-up failed", reason=str(translate_error(error)))
         else:
             self._say("warmed up", seconds=round(time.monotonic() - begun, 3))

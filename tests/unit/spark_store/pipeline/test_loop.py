@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import queue
 import threading
 import time
@@ -17,7 +18,7 @@ import pytest
 from py4j.protocol import Py4JError, Py4JNetworkError
 
 from mappings.timestamps import utc_text
-from spark_store.errors import LakeBusy, StoreUnavailable
+from spark_store.errors import FULL, LakeBusy, StoreUnavailable
 from spark_store.journal.erasure import Erasure
 from spark_store.journal.reader import JournalReader
 from spark_store.lake import durability, reader
@@ -321,17 +322,25 @@ def test_spark_is_warmed_up_once_for_queries_when_no_more_than_a_batch_waits(
     assert done == expected
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StoreUnavailable("no worker"), "no worker"),
+        (OSError(errno.ENOSPC, "No space left on device"), f"No space left on device; {FULL}"),
+    ],
+)
 def test_a_failed_warm_up_is_logged_and_the_pipeline_continues(
-    target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+    error: Exception, reason: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[tuple[str, dict[str, Any]]] = []
 
     def fails(*_: Any) -> None:
-        raise StoreUnavailable("no worker")
+        raise error
 
     monkeypatch.setattr(loop, "warm_up", fails)
     PipelineLoop(target, lambda event, **it: said.append((event, it)), PipelineOptions(), threading.Event())._warm_up()
-    assert said == [("warm-up failed", {"reason": "no worker"})]
+    assert [event for event, _ in said] == ["warm-up failed"]
+    assert said[0][1]["reason"].startswith(reason)
 
 
 @pytest.mark.parametrize(("is_fenced", "merges"), [(False, [(1, 5)]), (True, [])])
