@@ -268,9 +268,7 @@ class PipelineLoop:
             self._maintain()
             if not is_warm and time.monotonic() - begun >= _WARM_UP_SECONDS and not self._is_behind():
                 is_warm = True
-                # A query does that itself.
-                if not running_queries(self._target.spark):
-                    self._warm_up()
+                self._warm_up()
         if self._stopping.is_set():
             self._merge(is_end=True)
 
@@ -279,8 +277,11 @@ class PipelineLoop:
         return self._newest() - self._watermark.visible > self._options.max_batch_rows
 
     def _warm_up(self) -> None:
+        """Warm Spark up, unless a query runs, which does that itself."""
         begun = time.monotonic()
         try:
+            if running_queries(self._target.spark):
+                return
             warm_up(self._target, self._stopping.is_set)
         except (PySparkException, Py4JJavaError, StoreError, OSError) as error:
             self._say("warm-up failed", reason=str(translate_error(error)))

@@ -322,6 +322,7 @@ def test_spark_is_warmed_up_once_for_queries_when_no_more_than_a_batch_waits(
     assert done == expected
 
 
+@pytest.mark.parametrize("failing", ["warm_up", "running_queries"])
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
@@ -330,14 +331,15 @@ def test_spark_is_warmed_up_once_for_queries_when_no_more_than_a_batch_waits(
     ],
 )
 def test_a_failed_warm_up_is_logged_and_the_pipeline_continues(
-    error: Exception, reason: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
+    failing: str, error: Exception, reason: str, target: LakeWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(loop, "running_queries", lambda _: set())
     said: list[tuple[str, dict[str, Any]]] = []
 
     def fails(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(loop, "warm_up", fails)
+    monkeypatch.setattr(loop, failing, fails)
     PipelineLoop(target, lambda event, **it: said.append((event, it)), PipelineOptions(), threading.Event())._warm_up()
     assert [event for event, _ in said] == ["warm-up failed"]
     assert said[0][1]["reason"].startswith(reason)
