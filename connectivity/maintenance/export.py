@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.abc import MetaPathFinder
@@ -102,17 +102,16 @@ def _parse_bound(name: str, text: str | None) -> tuple[int | None, datetime | No
     """Return a revision or an instant."""
     if text is None:
         return None, None
-    if text.isascii() and text.isdigit() and 0 < int(text) < 2**63:
-        return int(text), None
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise _unusable(
-            f"{name}: expected a revision from 1 or a time with its zone, such as 2030-01-15T07:30:00Z, found {text!r}"
-        )
-    return None, instant
+    # Numbers of thousands of digits and times beyond the calendar raise errors, too.
+    with suppress(ValueError, OverflowError):
+        if text.isascii() and text.isdigit():
+            if 0 < (revision := int(text)) < 2**63:
+                return revision, None
+        elif (instant := datetime.fromisoformat(text)).tzinfo is not None:
+            return None, instant.astimezone(UTC)
+    raise _unusable(
+        f"{name}: expected a revision from 1 or a time with its zone, such as 2030-01-15T07:30:00Z, found {shorten(text)!r}"
+    )
 
 
 def _unusable(message: str) -> CommandFailed:

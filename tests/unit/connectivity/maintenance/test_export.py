@@ -44,10 +44,16 @@ TIME = "2030-01-15T12:00:00+00:00"
             ExportRequest(begin="2030-01-15T13:00:00+01:00", end="2030-01-15T12:00:00Z"),
             EventSelection(since=NOW, until=NOW),
         ),
+        (
+            ExportRequest(begin="0001-01-01T00:00:00-05:00", end="2030-01-15T12:00:30+00:00:30"),
+            EventSelection(since=datetime(1, 1, 1, 5, tzinfo=UTC), until=NOW),
+        ),
     ],
 )
 def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelection) -> None:
-    assert selection(wanted, NOW) == expected
+    found = selection(wanted, NOW)
+    assert found == expected
+    assert {at.tzinfo for at in (found.since, found.until) if at is not None} <= {UTC}
 
 
 @each_row(
@@ -76,6 +82,8 @@ def test_words_become_a_selection(wanted: ExportRequest, expected: EventSelectio
         (ExportRequest(end="-3"), "--to: expected a revision"),
         (ExportRequest(end="2030-01-15T12:00:00"), "with its zone"),
         (ExportRequest(begin="yesterday"), "found 'yesterday'"),
+        (ExportRequest(begin="9" * 5000), "--from: expected a revision from 1 or a time"),
+        (ExportRequest(end="9999-12-31T23:59:59-05:00"), "--to: expected a revision from 1 or a time"),
         (ExportRequest(begin="9", end="3"), "found 9 and 3"),
         (ExportRequest(begin="2030-01-15T12:00:01Z", end=TIME), "expected a start that is not after the end"),
     ],
