@@ -65,6 +65,17 @@ def test_a_thing_with_a_path_that_is_too_long_is_to_be_among_the_large_ones(file
     assert compare(file).examples == [IndexDifference("missing: its size", "acme:long", 1)]
 
 
+def test_numbers_with_the_same_hash_are_different(file: Path) -> None:
+    assert hash(-1) == hash(-2)
+    with contextlib.closing(Journal.open(file)) as journal:
+        journal.append([change(EntityId(EntityType.THING, "acme", "cold"), 1, {"attributes": {"t": -1}})])
+    assert compare(file) == IndexComparison(5, 0, 0, [])
+    tamper(file, "UPDATE search_values SET value = -2 WHERE value = -1")
+    assert compare(file).examples == [
+        IndexDifference(f"{what}: attributes/t", "acme:cold", 1) for what in ("missing", "too much")
+    ]
+
+
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
