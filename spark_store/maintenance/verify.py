@@ -73,6 +73,7 @@ class VerifyReport(msgspec.Struct):
     and `left` the ID from which on they are not compared yet, None if none is left; `entities` how many were folded.
     `pending`: erasures that the lake has not done yet; `waiting`: newer events, not merged into `latest` yet. `indexed`
     whether the search index was compared, with how many entities; `unindexed`: entities that it has not reached yet.
+    `fold_all`: as in the options of the first run.
     """
 
     first: int
@@ -86,6 +87,7 @@ class VerifyReport(msgspec.Struct):
     waiting: int = 0
     indexed: int | None = None
     unindexed: int = 0
+    fold_all: bool = False
     differences: list[LakeDifference] = []
 
     def add(self, found: Iterable[LakeDifference]) -> None:
@@ -117,8 +119,9 @@ def verify(place: Lake, options: VerifyOptions, say: Callable[[VerifyReport], ob
     watermark = read_watermark(place.watermark)
     with JournalReader.open(place.journal) as journal_reader:
         report = None if options.restart else _load_report(place.progress_file)
-        if report is None:
-            report = VerifyReport(journal_reader.oldest() or watermark.seq + 1, watermark.seq)
+        if report is None or (options.fold_all and not report.fold_all):
+            oldest = journal_reader.oldest() or watermark.seq + 1
+            report = VerifyReport(oldest, watermark.seq, fold_all=options.fold_all)
         check_lake(place, journal_reader, every_page=options.fold_all)
         if report.indexed is None:
             _compare_index(place, report)

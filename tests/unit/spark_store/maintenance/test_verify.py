@@ -16,6 +16,7 @@ from spark_store.lake import rows as lake_rows
 from spark_store.lake.rows import TableRows
 from spark_store.lake.tables import EVENTS, LATEST
 from spark_store.lake.watermark import Watermark, publish_watermark, read_watermark
+from spark_store.maintenance import verify as verify_module
 from spark_store.maintenance.rebuild import rebuild_index
 from spark_store.maintenance.verify import (
     SAMPLE,
@@ -83,7 +84,7 @@ def test_a_lake_that_is_the_journal_has_no_difference(options: VerifyOptions, da
 def test_nothing_is_compared_where_nothing_is(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path / "data")
     data_folder.write(3)
-    assert verify(data_folder.lake, ALL) == VerifyReport(1, 0, indexed=3, waiting=3)
+    assert verify(data_folder.lake, ALL) == VerifyReport(1, 0, indexed=3, waiting=3, fold_all=True)
 
 
 def test_verify_fails_when_the_lake_with_the_trimmed_events_is_missing(data_folder: DataFolder) -> None:
@@ -312,6 +313,25 @@ def test_an_interrupted_comparison_continues_and_says_the_same(data_folder: Data
     starts: list[int] = []
     verify(data_folder.lake, VerifyOptions(range=3, restart=True), lambda decision: starts.append(decision.compared))
     assert starts[0] == 3
+
+
+def test_a_comparison_of_all_entities_does_not_continue_that_of_a_sample(
+    data_folder: DataFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_module, "SAMPLE", 1)
+    tamper(data_folder, "UPDATE entities SET state = '{}' WHERE id = 'acme.site:lamp-5'")
+    rebuild_index(data_folder.lake)
+    rows = latest(data_folder)
+    write_latest(data_folder.folder, [{**rows.pop("acme.site:lamp-5"), "state": "{}"}, *rows.values()])
+    assert differences(data_folder, VerifyOptions()) == [], "it is not in the sample"
+    for first, then, count in (
+        (VerifyOptions(), ALL, 1),
+        (ALL, VerifyOptions(), 1),
+        (VerifyOptions(), VerifyOptions(), 0),
+    ):
+        with pytest.raises(Interrupted):
+            verify(data_folder.lake, first, stop(1))
+        assert verify(data_folder.lake, then).count == count
 
 
 @pytest.mark.parametrize("fold_all", [False, True])
