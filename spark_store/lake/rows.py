@@ -7,7 +7,7 @@ show how many rows do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple, TypeAlias
@@ -178,7 +178,7 @@ def _upto(key: RowKey) -> ds.Expression:
 
 
 def rows_between(
-    lake: Lake, table: Table, first: str, end: str | None, since: int = 0, whole: Sequence[str] | None = None
+    lake: Lake, table: Table, first: str, end: str | None, since: int = 0, whole: Collection[str] | None = None
 ) -> TableRows:
     """Return the rows of the entities from the ID `first` to before `end` (None is no bound).
 
@@ -188,7 +188,7 @@ def rows_between(
     if end is not None:
         wanted &= pc.field("entity") < end
     if whole is not None:
-        wanted &= (pc.field("seq") >= since) | pc.field("entity").isin(pa.array(whole, pa.string()))
+        wanted &= (pc.field("seq") >= since) | pc.field("entity").isin(pa.array([*whole], pa.string()))
     return TableRows(lake, table, wanted)
 
 

@@ -175,16 +175,18 @@ class _Comparison:
         self._report = report
         self._erasures = _Erasures(journal_reader)
         self._oldest = 0
+        self._sampled: set[str] | None = None
+        """The entities of the part whose events are all read; None: of all."""
         self._one_of = 1 if options.fold_all else max(1, report.total // SAMPLE)
 
     def next_part(self, first: str) -> Iterator[LakeDifference]:
         """Compare the entities from the ID `first` on, some of them."""
         keys, end = self._next_keys(first)
-        sampled = None if self._options.fold_all else [id for id, _ in keys if self._is_folded(id)]
+        self._sampled = None if self._options.fold_all else {id for id, _ in keys if self._is_in_sample(id)}
         # Opened in the order in which they are written, snapshots last, which retention writes before it deletes events; and
         # the journal is read later: nothing that is added or deleted meanwhile seems to be missing.
         latest = rows_between(self._place, LATEST, first, end)
-        events = rows_between(self._place, EVENTS, first, end, self._report.first, sampled)
+        events = rows_between(self._place, EVENTS, first, end, self._report.first, self._sampled)
         sources: list[Iterable[Any]] = [((id, type, _JOURNAL, None) for id, type in keys)]
         sources += [_named(_LATEST, states(latest)), _named(_EVENTS, entries(events))]
         if self._place.has(SNAPSHOTS):
@@ -204,7 +206,7 @@ class _Comparison:
             keys.append((id, type))
         return keys, None
 
-    def _is_folded(self, entity: str) -> bool:
+    def _is_in_sample(self, entity: str) -> bool:
         """Whether an entity is in the sample, which is another one when the watermark has moved."""
         return crc32(f"{self._report.last} {entity}".encode()) % self._one_of == 0
 
@@ -257,7 +259,7 @@ class _Comparison:
     ) -> Iterator[LakeDifference]:
         """Compare the events of an entity, and what they lead to."""
         history = None
-        if kept is not None and self._is_folded(id):
+        if kept is not None and (self._sampled is None or id in self._sampled):
             history = _History(kept, *self._journal_reader.beginning(type, id)[:1])
         journal = self._journal_reader.history(type, id, self._report.last)
         both = heapq.merge(((it, True) for it in journal), ((it, False) for it in lake), key=lambda it: it[0].revision)

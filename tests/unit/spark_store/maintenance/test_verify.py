@@ -406,6 +406,18 @@ def test_entities_that_only_the_lake_has_are_reported_in_the_part_where_they_bel
         ]
 
 
+@pytest.mark.parametrize("options", [VerifyOptions(), ALL])
+def test_the_lake_lacks_no_events_of_an_entity_that_the_journal_has_lost(
+    options: VerifyOptions, data_folder: DataFolder
+) -> None:
+    trim(data_folder, 30)
+    tamper(data_folder, "DELETE FROM entries WHERE entity = (SELECT key FROM entities WHERE id = 'acme.site:lamp-5')")
+    tamper(data_folder, "DELETE FROM entities WHERE id = 'acme.site:lamp-5'")
+    assert [it for it in differences(data_folder, options) if not it.startswith("search index")] == [
+        "latest: unknown to the journal: acme.site:lamp-5 at revision 5"
+    ]
+
+
 def test_only_a_sample_is_folded_where_there_are_more_entities(tmp_path: Path) -> None:
     data_folder = DataFolder(tmp_path / "data")
     data_folder.write(4 * SAMPLE, 4 * SAMPLE)
