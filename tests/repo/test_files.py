@@ -14,6 +14,7 @@ from packaging.utils import canonicalize_name
 from tests.support.paths import ROOT, TESTS
 
 LONGEST_FILE = 600
+LONGEST_PAGE = 250
 NOT_OURS = {".git", ".venv", ".run", ".hypothesis", "__pycache__", "build", "dist", "data"}
 TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".json", ".txt", ".conf", ".sh", ".cfg", ""}
 
@@ -33,6 +34,13 @@ def test_no_file_is_longer_than_600_lines() -> None:
     assert lengths
     long = [f"{file.relative_to(ROOT)}: {lines} lines" for file, lines in lengths.items() if lines > LONGEST_FILE]
     assert long == [], "split them"
+
+
+def test_no_page_but_references_and_internals_is_longer_than_250_lines() -> None:
+    pages = [file for file in (ROOT / "docs").rglob("*.md") if not {"reference", "internals"} & set(file.parts)]
+    assert len(pages) > 40
+    lengths = {file.name: file.read_text(encoding="utf-8").count("\n") for file in pages}
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_PAGE} == {}
 
 
 def test_no_test_module_imports_another() -> None:
