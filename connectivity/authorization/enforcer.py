@@ -252,16 +252,27 @@ class Enforcer:
         if METADATA in value:
             # Metadata of a part is readable by the readers of the part.
             found.pop(METADATA, None)
-            if said := self.view_metadata(value[METADATA], path, subjects):
+            if said := self.view_metadata(value[METADATA], value, subjects):
                 found[METADATA] = said
         return found
 
-    def view_metadata(self, metadata: Mapping[str, Any], path: str, subjects: Sequence[str]) -> Mapping[str, Any]:
-        """Return the metadata of readable parts, without places of which nothing is left."""
-        seen = self.view(metadata, path, subjects)
-        if seen is metadata or seen is DROP:
-            return {} if seen is DROP else metadata
-        return _without_empty(seen)
+    def view_metadata(
+        self, metadata: Mapping[str, Any], data: Any, subjects: Sequence[str], place: str = "thing:"
+    ) -> Mapping[str, Any]:
+        """Return the metadata of readable parts of a thing, or of its part at `place`; `data` is the value.
+
+        A part that overwrites everything with an empty object has no metadata. So whether an object has metadata could tell
+        whether unreadable members are in it: readers of a part of an object get only the metadata of its members.
+        """
+        if self.unrestricted(subjects, READ, place):
+            return metadata if place == "thing:" else _without_empty(metadata)
+        found = {}
+        for key, member in metadata.items():
+            if isinstance(member, Mapping) and isinstance(data, Mapping) and key in data:
+                below = f"{place}/{key.replace('~', '~0')}"
+                if left := self.view_metadata(member, data[key], subjects, below):
+                    found[key] = left
+        return found
 
 
 def _without_empty(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -145,7 +145,12 @@ class ThingAccess:
         path = tuple(path)
         found = self._known.get(path)
         if found is None:
-            found = self._known[path] = self._enforcer.has(self._subjects, READ, _resource(path))
+            if path[:1] == (METADATA,):
+                # As `Enforcer.view_metadata`, for metadata that is no object.
+                found = self._enforcer.unrestricted(self._subjects, READ, _resource(path[:-1]))
+            else:
+                found = self._enforcer.has(self._subjects, READ, _resource(path))
+            self._known[path] = found
         return found
 
     def view(self, thing: Thing) -> Thing | None:
@@ -157,11 +162,9 @@ class ThingAccess:
         if seen is DROP:
             return None
         beside = {name: thing[name] for name in ("_revision", "_created", "_modified") if name in thing}
-        said = self._visible_metadata(thing.get(METADATA))
+        metadata = thing.get(METADATA)
+        said = None if metadata is None else self._enforcer.view_metadata(metadata, thing, self._subjects)
         return {**seen, **beside, METADATA: said} if said else {**seen, **beside}
-
-    def _visible_metadata(self, metadata: Any) -> Any:
-        return None if metadata is None else self._enforcer.view_metadata(metadata, "thing:/", self._subjects)
 
 
 def _resource(path: Sequence[str]) -> str:

@@ -235,7 +235,7 @@ def readable(case: CommandContext, enforcer: Enforcer, snapshot: Snapshot) -> Ma
     said = snapshot.state.get(METADATA) if snapshot.state is not None else None
     if said is None:
         return None
-    seen = enforcer.view_metadata(said, "thing:/", case.subjects)
+    seen = enforcer.view_metadata(said, snapshot.state, case.subjects)
     return seen if seen or seen is said else None
 
 

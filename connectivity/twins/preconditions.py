@@ -268,7 +268,8 @@ def _is_readable(subjects: Sequence[str], enforcer: Enforcer, path: Segments) ->
     if path[0] in ALWAYS_VISIBLE["thing"]:
         return enforcer.partial(subjects, READ, "thing:/")
     if path[0] == METADATA:
-        path = path[1:]
+        # As `Enforcer.view_metadata`, for metadata that is no object: readers of the whole part may read it.
+        path = path[1:-1]
     if path[:2] != ("features", "*"):
         return enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(path)}")
     # Every feature: those that the policy names, and any other.

@@ -231,6 +231,20 @@ def test_places_whose_metadata_is_unreadable_are_left_out_of_it() -> None:
     assert world.get("/", fields="_metadata", by=[VIEWER]) == {}
 
 
+def test_a_reader_of_a_part_of_an_object_does_not_learn_by_its_metadata_whether_the_rest_is_empty() -> None:
+    seen = []
+    for value in ({"in": 1}, {}):
+        world = a_world()
+        world.send("modify", "/attributes/shut", value, put_metadata=[said("unit", "K")])
+        world.write_policy(
+            {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut/in": revoking("READ")})}
+        )
+        condition = "eq(_metadata/attributes/shut/unit,'K')"
+        status = world.refused("retrieve", "/", by=[VIEWER], condition=condition)[0]
+        seen.append((metadata(world, by=[VIEWER]), status))
+    assert seen == [(None, 412), (None, 412)]
+
+
 def test_metadata_is_readable_only_with_read_permission_on_its_field() -> None:
     world = a_world(attributes={"open": 1, "shut": {"in": 2}})
     world.send("merge", "/", {"attributes": {"open": 1, "shut": {"in": 2}}}, put_metadata=[said("*/k", 1)])
