@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spark_store.journal.journal import MAX_ANSWERS
 
-TURN_SECONDS = 0.0005
+TURN_SECONDS = 0.001
 """How long changes are written in one turn of the event loop."""
 
 BATCH_WEIGHT = 512
