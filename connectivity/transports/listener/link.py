@@ -208,7 +208,7 @@ class ListenerLink(ABC, Generic[AnyPeer]):
         peer.share.give_back()
         peer.bytes_share.give_back(delivery.bytes)
         if peer.answers == delivery.answers:
-            peer.answer_bytes -= peer.answer_bytes // 8
+            peer.expect_answer(0)
         if not peer.unsettled and peer in self._leaving:
             self._leaving.discard(peer)
             self.readers(peer.id, ReaderStatus.GONE)

@@ -78,11 +78,7 @@ class Socket(asyncio.Protocol, ABC):
         """Its shares of the unsettled messages of all peers, and of their bytes, once it is admitted."""
         self.unsettled = 0
         self.answer_bytes = FIRST_ANSWER
-        """The expected size of the next answer in bytes.
-
-        A larger answer raises it at once, and a smaller one lowers it by an eighth of the difference, as does a message
-        that is settled without an answer.
-        """
+        """The expected size of the next answer in bytes."""
         self.answers = 0
         """How many answers it has been sent."""
         self._loop = asyncio.get_running_loop()
@@ -207,11 +203,18 @@ class Socket(asyncio.Protocol, ABC):
         if done is None:
             return
         self.answers += 1
-        self.answer_bytes = max(len(data), self.answer_bytes - (self.answer_bytes - len(data)) // 8)
+        self.expect_answer(len(data))
         if self._is_full:
             self._unconfirmed.append(done)
         else:
             done(None)
+
+    def expect_answer(self, size: int) -> None:
+        """Estimate the size of the next answer by that of the last one, 0 for a message that got none.
+
+        A larger answer raises the estimate at once, and a smaller one lowers it by an eighth of the difference.
+        """
+        self.answer_bytes = max(size, self.answer_bytes - (self.answer_bytes - size) // 8)
 
     def write(self, data: bytes) -> None:
         self._written += len(data)
