@@ -15,7 +15,7 @@ from typing import Any, Final
 from spark_store.pipeline.tables import LakeWriter
 from spark_store.queries import as_of
 from spark_store.queries.as_of_fold import COLUMNS, DDL, KNOWN, FoldOutput, fold_to_files
-from spark_store.queries.spark_query import Tables
+from spark_store.queries.spark_query import SparkQuery, Tables
 from spark_store.rql.options import order_by
 from spark_store.rql.query import ThingQuery
 
@@ -36,9 +36,10 @@ def warm_up(target: LakeWriter, is_over: Callable[[], bool]) -> int:
     target.lake.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.lake.scratch.absolute()) as folder:
         output, written = FoldOutput(folder, _MAX_BYTES), 0
-        for ask in (as_of.query(target.lake, _NOTHING, datetime.now(UTC), output), partial(_fold_one, output)):
+        search = as_of.query(target.lake, _NOTHING, datetime.now(UTC), output)
+        queries: tuple[SparkQuery, ...] = (search, partial(_fold_one, output))
+        for ask in queries:
             if not is_over():
-                assert callable(ask)
                 written += len(ask(tables).collect())
     return written
 
