@@ -41,8 +41,8 @@ class StreamrCodec(Codec):
     policy in the Ditto protocol, and a message that a client publishes to them is a command. After a restart of the
     service, subscriptions continue with the messages that they have missed; an interrupted resend fails. A session ends
     when its client sends `disconnect`, or makes no request for `sessionIdleTimeout`. It also ends when the broker rejects
-    the session's address, or reports (MQTT 5 and AMQP) that nobody reads it, three times in half a minute or more. Finally,
-    it ends when an operator closes or deletes the connection.
+    the session's address, or reports (MQTT 5 and AMQP) that no client reads it, three times in half a minute or more.
+    Finally, it ends when an operator closes or deletes the connection.
     """
 
     terminal_needs_request = False

@@ -156,7 +156,7 @@ permission on the queues of the sources and write permission on the exchanges of
 The service publishes persistent messages, and waits for the broker's confirms.
 
 If a queue has a dead letter exchange, rejected messages are kept there. Give queues for responses a limit (`x-max-length`,
-`x-expires`), because nobody empties the queue of a client that no longer runs.
+`x-expires`), because no client empties the queue of one that no longer runs.
 """,
         ),
     ),

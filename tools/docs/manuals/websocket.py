@@ -33,7 +33,7 @@ a token. The service refuses a message without the header that a subject needs.
     address_rules=f"""\
 Peers connect to the paths of sources, and to the paths of targets without placeholders; the service drops messages to a
 path without a source. A reply-target without an address sends responses to the peer of the request. If a command has the id
-of another peer in the header `{REPLY_TO}`, the response goes to that peer. Nobody can guess the ids of peers.
+of another peer in the header `{REPLY_TO}`, the response goes to that peer. The ids of peers cannot be guessed.
 
 Every peer at a target's path gets the target's messages. The `authorizationContext` of the target decides what these
 messages contain, not the peer's token. Peers that must not see the same messages need separate listeners.
