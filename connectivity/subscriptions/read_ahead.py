@@ -138,12 +138,13 @@ class PageCharge:
     Reading it is a part, too.
     """
 
-    __slots__ = ("_budget", "_parts", "_user", "size")
+    __slots__ = ("_budget", "_user", "parts", "size")
 
     def __init__(self, budget: ReadAheadBudget, user: Hashable, size: int) -> None:
         self._budget = budget
         self._user = user
-        self._parts = 1
+        self.parts = 1
+        """The parts that have not ended; a new part is added here."""
         self.size = size
         """The most bytes to read, then those that were read."""
         budget.used_bytes += size
@@ -159,13 +160,10 @@ class PageCharge:
         if budget.turns:
             budget.admit()
 
-    def begin_part(self) -> None:
-        self._parts += 1
-
     def end_part(self) -> None:
         """Count a part as confirmed or no longer needed; after the last one the page is free."""
-        self._parts -= 1
-        if self._parts:
+        self.parts -= 1
+        if self.parts:
             return
         budget, user = self._budget, self._user
         budget.used_bytes -= self.size

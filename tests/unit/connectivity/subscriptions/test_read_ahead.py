@@ -70,7 +70,7 @@ async def test_a_page_is_charged_until_each_of_its_parts_has_ended() -> None:
     budget = ReadAheadBudget(ConnectionBudget())
     page = await charged(budget)
     page.hold(3000)
-    page.begin_part()
+    page.parts += 1
     page.end_part()
     assert budget.used_bytes == 3000
     page.end_part()
