@@ -146,7 +146,7 @@ class ThingAccess:
         found = self._known.get(path)
         if found is None:
             if path[:1] == (METADATA,):
-                # As `Enforcer.view_metadata`, for metadata that is no object.
+                # As `Enforcer.view_metadata`: readers of a whole part may read its metadata.
                 found = self._enforcer.unrestricted(self._subjects, READ, _resource(path[:-1]))
             else:
                 found = self._enforcer.has(self._subjects, READ, _resource(path))

@@ -23,7 +23,7 @@ from connectivity.twins.errors import fault
 from mappings.errors import DecodeError, Fault
 from mappings.ids import EntityType
 from mappings.model.json_pointer import Segments, format_pointer, parse_pointer
-from mappings.model.metadata import METADATA
+from mappings.model.metadata import METADATA, owner_of
 from mappings.model.signals import Live, LiveCommand
 from spark_store import rql
 from spark_store.errors import QueryError, RqlSyntaxError
@@ -88,21 +88,21 @@ class Preconditions(msgspec.Struct, frozen=True):
     invalid: TwinError | None = None
     """The refusal of an invalid condition, which only matters if the thing exists for the caller."""
 
-    def check_readable(self, case: CommandContext, enforcer: Enforcer) -> None:
-        """Refuse an invalid condition, and one on values that the caller may not read, whatever the thing has."""
+    def check_readable(self, case: CommandContext, enforcer: Enforcer, state: Mapping[str, Any]) -> None:
+        """Refuse an invalid condition, and one on values of the thing that the caller may not read."""
         if self.invalid is not None:
             raise self.invalid
         if self.condition is None and self.live_condition is None and not self.patch_conditions:
             return
         asked = (self.condition, self.live_condition, *(predicate for _, predicate in self.patch_conditions))
         for predicate in (predicate for predicate in asked if predicate is not None):
-            if not _may_compare(case.subjects, enforcer, predicate):
+            if not _may_compare(case.subjects, enforcer, predicate, state):
                 raise case.refuse("things:condition.failed")
 
-    def forbidden(self, case: CommandContext, enforcer: Enforcer, code: str) -> TwinError:
+    def forbidden(self, case: CommandContext, enforcer: Enforcer, state: Mapping[str, Any], code: str) -> TwinError:
         """Return the refusal for a missing permission; that of an unreadable condition comes first."""
         if has_any_permission(case.entity, enforcer, case.subjects):
-            self.check_readable(case, enforcer)
+            self.check_readable(case, enforcer, state)
         return forbidden(case, enforcer, code)
 
     def check_condition(self, case: CommandContext, snapshot: Snapshot) -> None:
@@ -246,7 +246,7 @@ def condition_fault(
         if isinstance(signal, LiveCommand) and isinstance(error, RqlSyntaxError):
             return fault("things:condition.invalid", signal.entity, signal.path, error.fault.message)
         return error.fault
-    if _may_compare(subjects, enforcer, predicate) and _is_true(predicate, thing, now):
+    if _may_compare(subjects, enforcer, predicate, thing.state or {}) and _is_true(predicate, thing, now):
         return None
     return fault("things:condition.failed", signal.entity, signal.path)
 
@@ -259,17 +259,19 @@ def _is_true(predicate: rql.Predicate, snapshot: Snapshot, now: datetime) -> boo
     return rql.evaluate(rql.resolve_times(predicate, now), whole_thing(snapshot))
 
 
-def _may_compare(subjects: Sequence[str], enforcer: Enforcer, predicate: rql.Predicate) -> bool:
-    """Whether the subjects may read every field of a condition, whatever the thing has."""
-    return all(_is_readable(subjects, enforcer, field.path) for field in rql.fields(predicate))
+def _may_compare(
+    subjects: Sequence[str], enforcer: Enforcer, predicate: rql.Predicate, state: Mapping[str, Any]
+) -> bool:
+    """Whether the subjects may read every field of a condition, whatever its values in the thing are."""
+    return all(_is_readable(subjects, enforcer, field.path, state) for field in rql.fields(predicate))
 
 
-def _is_readable(subjects: Sequence[str], enforcer: Enforcer, path: Segments) -> bool:
+def _is_readable(subjects: Sequence[str], enforcer: Enforcer, path: Segments, state: Mapping[str, Any]) -> bool:
     if path[0] in ALWAYS_VISIBLE["thing"]:
         return enforcer.partial(subjects, READ, "thing:/")
     if path[0] == METADATA:
-        # As `Enforcer.view_metadata`, for metadata that is no object: readers of the whole part may read it.
-        path = path[1:-1]
+        # As `Enforcer.view_metadata`: readers of the whole part may read its metadata.
+        return enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(owner_of(path[1:], state))}")
     if path[:2] != ("features", "*"):
         return enforcer.unrestricted(subjects, READ, f"thing:{format_pointer(path)}")
     # Every feature: those that the policy names, and any other.

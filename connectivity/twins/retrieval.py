@@ -50,11 +50,11 @@ def retrieve(case: CommandContext, asked: Preconditions) -> Decision:
     if enforcer is None:
         raise case.refuse("things:thing.notfound")
     if not enforcer.partial(case.subjects, READ, case.address.guarded):
-        raise asked.forbidden(case, enforcer, f"things:{case.address.resource.name}.notfound")
+        raise asked.forbidden(case, enforcer, state_of(snapshot), f"things:{case.address.resource.name}.notfound")
     enforcer = displayed_enforcer(case, enforcer)
     snapshot = case.displayed(snapshot)
     state = state_of(snapshot)
-    asked.check_readable(case, enforcer)
+    asked.check_readable(case, enforcer, state)
     asked.check_condition(case, snapshot)
     present = get(state, case.address.segments)
     if present is MISSING:

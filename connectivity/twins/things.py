@@ -305,9 +305,9 @@ def _modify(case: CommandContext, asked: Preconditions) -> Decision:
     ):
         if address.is_root and not has_any_permission(case.entity, enforcer, case.subjects):
             return create(case, value, asked)
-        raise asked.forbidden(case, enforcer, f"things:{address.resource.name}.notmodifiable")
+        raise asked.forbidden(case, enforcer, state, f"things:{address.resource.name}.notmodifiable")
     if asked is not preconditions.NONE:
-        asked.check_readable(case, enforcer)
+        asked.check_readable(case, enforcer, state)
     present = _check_present(case, asked, enforcer, before, state)
     if not address.segments:
         policy_id = (value.parsed or {}).get("policyId") or before.policy
@@ -346,8 +346,8 @@ def _merge(case: CommandContext, asked: Preconditions) -> Decision:
     ):
         if not has_any_permission(case.entity, enforcer, case.subjects):
             return _create_by_merge(case, patch, asked)
-        raise asked.forbidden(case, enforcer, "things:thing.notmodifiable")
-    asked.check_readable(case, enforcer)
+        raise asked.forbidden(case, enforcer, state, "things:thing.notmodifiable")
+    asked.check_readable(case, enforcer, state)
     present = _check_present(case, asked, enforcer, before, state)
     patch = _conditional(case, asked, before, patch)
     try:
@@ -385,8 +385,8 @@ def _delete(case: CommandContext, asked: Preconditions) -> Decision:
     if not enforcer.unrestricted(case.subjects, WRITE, case.address.guarded):
         name = case.address.resource.name
         code = "things:thing.notdeletable" if name == "thing" else f"things:{name}.notmodifiable"
-        raise asked.forbidden(case, enforcer, code)
-    asked.check_readable(case, enforcer)
+        raise asked.forbidden(case, enforcer, state, code)
+    asked.check_readable(case, enforcer, state)
     present = _check_present(case, asked, enforcer, before, state)
     if case.address.resource.below_feature and not _has_feature(case, before):
         raise case.refuse("things:feature.notfound")

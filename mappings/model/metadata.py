@@ -64,6 +64,18 @@ def evolve_metadata(
     return ordered
 
 
+def owner_of(path: Segments, thing: Any) -> Segments:
+    """Return the place of the part that owns the metadata at a path below `_metadata`.
+
+    It is the longest beginning of the path that the thing has; the last segment is never in it, since it names the metadata.
+    """
+    for depth, key in enumerate(path[:-1]):
+        if not isinstance(thing, Mapping) or key not in thing:
+            return path[:depth]
+        thing = thing[key]
+    return path[:-1]
+
+
 def _without_deleted(metadata: Any, before: Any, after: Any) -> Any:
     """Return the metadata without that of deleted data."""
     if not isinstance(metadata, Mapping) or not isinstance(before, Mapping):

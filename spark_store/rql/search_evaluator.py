@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 
 from mappings.json_values import NUMBER_TYPES
 from mappings.model.json_pointer import MISSING
+from mappings.model.metadata import METADATA, owner_of
 from spark_store.errors import RqlSyntaxError, UnknownProperty
 from spark_store.rql.ast import (
     And,
@@ -122,8 +123,11 @@ def holds(predicate: Predicate, document: Document, may: May | None = None) -> b
 def is_readable(field: Field, document: Document, may: May | None) -> bool:
     """Whether a reader of a thing may query a field outside of features.
 
-    A path with the number of an element needs what the path without it needs: policies know no numbers.
+    A path with the number of an element needs what the path without it needs: policies know no numbers. Metadata needs what
+    the part that owns it needs.
     """
+    if may is not None and field.path[0] == METADATA:
+        return may((METADATA, *owner_of(field.path[1:], document), field.path[-1]))
     return may is None or field.path == ("thingId",) or all(map(may, matching_paths(document, field.path)))
 
 

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final
 
+from mappings.model.metadata import METADATA
 from spark_store.rql.order import TypeRank, compare, key_of
 from spark_store.rql.query import ReadRights, SortField, SortKey, SortValue, ThingQuery
 from spark_store.search.candidates import (
@@ -146,7 +147,10 @@ class OrderedScan:
             policy
             for policy in self.reach.policies
             if any(
-                access is not None and not access.is_whole and not all(map(access.may, fields))
+                access is not None
+                and not access.is_whole
+                # Who may read metadata depends on the thing.
+                and any(path[0] == METADATA or not access.may(path) for path in fields)
                 for access in (self.judge.access(policy, f"{name}:") for name in namespaces)
             )
         ]

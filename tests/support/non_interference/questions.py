@@ -508,7 +508,10 @@ class Asker:
             parts = [self._filter(0) for _ in range(dice.randint(1, 2))]
             return dice.choice((f"and({','.join(parts)})", f"or({','.join(parts)})", f"not({parts[0]})"))
         place = dice.choice(
-            (*self._sortable(), "features/*/properties/x", "attributes/x/y", "_metadata/attributes/x/unit")
+            (
+                *(*self._sortable(), "features/*/properties/x", "attributes/x/y"),
+                *("_metadata/attributes/x/unit", "_metadata/attributes/x/unit/of"),
+            )
         )
         literal = self._literal()
         return dice.choice(

@@ -329,7 +329,7 @@ def _a_thing_change(dice: random.Random, at: datetime, entity: EntityId, policie
     headers: dict[str, Any] = {}
     if dice.random() < 0.25:
         key = dice.choice(("unit", "*/unit", "attributes/x/unit", "x/unit"))
-        headers["put-metadata"] = [{"key": key, "value": dice.choice(("K", "m"))}]
+        headers["put-metadata"] = [{"key": key, "value": dice.choice(("K", "m", {"of": "K"}))}]
     place = a_place(dice)
     match dice.randint(0, 11):
         case 0:

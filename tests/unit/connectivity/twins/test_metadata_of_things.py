@@ -231,15 +231,20 @@ def test_places_whose_metadata_is_unreadable_are_left_out_of_it() -> None:
     assert world.get("/", fields="_metadata", by=[VIEWER]) == {}
 
 
-def test_a_reader_of_a_part_of_an_object_does_not_learn_by_its_metadata_whether_the_rest_is_empty() -> None:
+@pytest.mark.parametrize(
+    ("entry_value", "place"), [("K", "unit"), ({"of": "K"}, "unit/of"), ({"a": {"b": "K"}}, "unit/a/b")]
+)
+def test_a_reader_of_a_part_of_an_object_does_not_learn_by_its_metadata_whether_the_rest_is_empty(
+    entry_value: Any, place: str
+) -> None:
     seen = []
     for value in ({"in": 1}, {}):
         world = a_world()
-        world.send("modify", "/attributes/shut", value, put_metadata=[said("unit", "K")])
+        world.send("modify", "/attributes/shut", value, put_metadata=[said("unit", entry_value)])
         world.write_policy(
             {"VIEW": entry([VIEWER], {"thing:/": granting("READ"), "thing:/attributes/shut/in": revoking("READ")})}
         )
-        condition = "eq(_metadata/attributes/shut/unit,'K')"
+        condition = f"eq(_metadata/attributes/shut/{place},'K')"
         status = world.refused("retrieve", "/", by=[VIEWER], condition=condition)[0]
         seen.append((metadata(world, by=[VIEWER]), status))
     assert seen == [(None, 412), (None, 412)]

@@ -181,6 +181,14 @@ def granting(**decisions: bool) -> May:
     return may
 
 
+def _of_attribute_x(path: Sequence[str]) -> bool:
+    """Allow metadata of the attribute x only, named by the part that owns it."""
+    return tuple(path[:-1]) == ("_metadata", "attributes", "x")
+
+
+OF_ATTRIBUTE_X: May = _of_attribute_x
+METADATA_OF_X = {"attributes": {"x": 1}, "_metadata": {"attributes": {"x": {"unit": {"of": "K"}}, "unit": {"of": "K"}}}}
+
 ON = {"features": {"lamp": {"properties": {"on": True}}, "fan": {"properties": {"speed": 3}}}}
 
 
@@ -227,6 +235,8 @@ ON = {"features": {"lamp": {"properties": {"on": True}}, "fan": {"properties": {
         (granting(attributes__tags=True), {"attributes": {"tags": ["x"]}}, "eq(attributes/tags/0,'x')", True),
         (granting(attributes__o__p=True), {"attributes": {"o": {"p": 1}}}, "exists(attributes/o)", False),
         (granting(root=True, _metadata=False), {"_metadata": {"a": 1}}, "eq(_metadata/a,1)", False),
+        (OF_ATTRIBUTE_X, METADATA_OF_X, "eq(_metadata/attributes/x/unit/of,'K')", True),
+        (OF_ATTRIBUTE_X, METADATA_OF_X, "eq(_metadata/attributes/unit/of,'K')", False),
     ],
 )
 def test_a_field_that_may_not_be_read_makes_its_predicate_false(
