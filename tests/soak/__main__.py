@@ -51,7 +51,8 @@ SHARDS = {
     "permissions": Shard(
         20,
         "10,000 worlds in which nobody learns what they may not read, on two workers",
-        ("-m", "soak(shard='permissions')", "-n", "2", "--dist", "loadgroup"),
+        # Not by modules: all of these tests are in one.
+        ("-m", "soak(shard='permissions')", "-n", "2", "--dist", "load"),
     ),
     "api": Shard(10, "the HTTP API's description asked at random"),
     "fuzzing": Shard(
