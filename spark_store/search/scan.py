@@ -149,7 +149,7 @@ class OrderedScan:
             if any(
                 access is not None
                 and not access.is_whole
-                # Who may read metadata depends on the thing.
+                # The permissions for metadata depend on the thing.
                 and any(path[0] == METADATA or not access.may(path) for path in fields)
                 for access in (self.judge.access(policy, f"{name}:") for name in namespaces)
             )
