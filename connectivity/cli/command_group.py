@@ -29,6 +29,17 @@ class _FlagCommand(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_placeholders(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Only paths, which are no `str`, may have bytes that are not UTF-8."""
+        rest = super().parse_args(ctx, args)
+        parameters: list[Any] = self.params
+        for parameter in parameters:
+            given = ctx.params.get(parameter.name)
+            for text in given if isinstance(given, list | tuple) else (given,):
+                if isinstance(text, str) and (part := _undecodable(text)):
+                    raise typer.BadParameter(f"found {part!a}, expected UTF-8", ctx, parameter)
+        return rest
+
 
 class _FlagGroup(TyperGroup):
     """A group whose flags have no placeholder of a value in the help."""
@@ -42,6 +53,11 @@ def _without_placeholders(parameters: list[Any]) -> list[Any]:
         if getattr(parameter, "is_flag", False):
             parameter.metavar = ""
     return parameters
+
+
+def _undecodable(text: str) -> str:
+    """Return the characters by which Python represents bytes of an argument that are not UTF-8."""
+    return "".join(character for character in text if "\udc80" <= character <= "\udcff")
 
 
 class CommandGroup(typer.Typer):

@@ -181,6 +181,23 @@ def test_odd_characters_can_be_printed_anywhere(tmp_path: Path) -> None:
     assert b"na\\ud800me" in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        (["connections", "show", "a\udcff"], "connection"),
+        (["connections", "show", "a", "--url", "http://\udcff"], "--url"),
+        (["history", "erase", "acme:\udcff"], "entity"),
+    ],
+)
+def test_an_argument_that_is_not_utf_8_is_refused_by_its_name(arguments: list[str], where: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, arguments)
+    assert (result.exit_code, where in result.stderr, r"found '\udcff', expected UTF-8" in result.stderr) == (
+        2,
+        True,
+        True,
+    )
+
+
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
     """What the service would have been started with; it ends with exit code 3."""
