@@ -56,7 +56,7 @@ _CHUNK = """
 _HOLE = "INSERT OR IGNORE INTO holes (seq) VALUES (?)"
 _DELETE = "DELETE FROM entries WHERE entity = ? AND revision = ?"
 _ANSWERS = "SELECT id, length(answer) FROM answers WHERE id > ? ORDER BY id LIMIT ?"
-# Answers of earlier versions do not name their entity: search for its ID.
+# The answer to a command without events names no entity: search for its ID.
 _DELETE_ANSWERS = """
     DELETE FROM answers WHERE id > ?1 AND id <= ?2
     AND (entity = ?3 OR instr(others, ',' || ?3 || ',') > 0 OR (entity IS NULL AND instr(answer, ?4) > 0))

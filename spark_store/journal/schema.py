@@ -15,23 +15,29 @@ from spark_store.errors import SchemaTooNew
 Step: TypeAlias = tuple[str, ...]
 """The statements of one step."""
 
-# Entries are stored in the order of histories, so that a page of 500 reads some dozen pages of the file; the index on `seq`
-# is for the reader of all events. `seq` continues in `counters`, because numbers of trimmed entries must not be given again.
-# Rows of `answers` are in order of time: the old ones come first.
+_EXPIRES = "NEW.type = 'policy' AND instr(NEW.state, '\"expiry\"') > 0"
+
 JOURNAL: Step = (
+    # `newest_seq` is the number of the newest event, also after it was trimmed; `erased` is the revision up to which an
+    # entity was erased.
     """
     CREATE TABLE entities (
-        key      INTEGER PRIMARY KEY,
-        type     TEXT    NOT NULL,
-        id       TEXT    NOT NULL,
-        revision INTEGER NOT NULL,
-        created  TEXT    NOT NULL,
-        modified TEXT    NOT NULL,
-        state    BLOB,
-        policy   TEXT,
+        key        INTEGER PRIMARY KEY,
+        type       TEXT    NOT NULL,
+        id         TEXT    NOT NULL,
+        revision   INTEGER NOT NULL,
+        created    TEXT    NOT NULL,
+        modified   TEXT    NOT NULL,
+        state      BLOB,
+        policy     TEXT,
+        newest_seq INTEGER NOT NULL DEFAULT 0,
+        erased     INTEGER NOT NULL DEFAULT 0,
         UNIQUE (type, id)
     )
     """,
+    # Entries are stored in the order of histories, so that a page of 500 reads some dozen pages of the file; the index on
+    # `seq` is for the reader of all events. For targets: the headers of an event's cause (`cause`), and the connection that
+    # it came from (`origin`), to prevent loops. The cause of a thing's deletion is a list of the headers and the last state.
     """
     CREATE TABLE entries (
         entity    INTEGER NOT NULL REFERENCES entities (key),
@@ -42,41 +48,35 @@ JOURNAL: Step = (
         path      TEXT    NOT NULL,
         value     BLOB,
         headers   BLOB    NOT NULL,
+        origin    TEXT,
+        cause     BLOB,
         PRIMARY KEY (entity, revision)
     ) WITHOUT ROWID
     """,
     "CREATE UNIQUE INDEX entries_by_seq ON entries (seq)",
+    # Rows are in order of time: the old ones come first. An answer belongs to every entity whose events came with it:
+    # usually `entity` alone, else also the keys in `others`, as in `,7,12,`.
     """
     CREATE TABLE answers (
-        id         INTEGER PRIMARY KEY,
-        at         INTEGER NOT NULL,
-        connection TEXT    NOT NULL,
-        source     INTEGER NOT NULL,
-        name       TEXT    NOT NULL,
-        digest     BLOB    NOT NULL,
-        log_partition TEXT NOT NULL,
-        log_offset INTEGER NOT NULL,
-        answer     BLOB    NOT NULL
+        id            INTEGER PRIMARY KEY,
+        at            INTEGER NOT NULL,
+        connection    TEXT    NOT NULL,
+        source        INTEGER NOT NULL,
+        name          TEXT    NOT NULL,
+        digest        BLOB    NOT NULL,
+        log_partition TEXT    NOT NULL,
+        log_offset    INTEGER NOT NULL,
+        answer        BLOB    NOT NULL,
+        entity        INTEGER,
+        others        TEXT
     )
     """,
     "CREATE INDEX answers_by_delivery ON answers (connection, source, name)",
+    # `seq` continues here, because numbers of trimmed entries must not be given again.
     "CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL) WITHOUT ROWID",
     "INSERT INTO counters (name, value) VALUES ('seq', 0)",
     "CREATE TABLE probes (id INTEGER PRIMARY KEY, filling BLOB NOT NULL)",
-)
-
-# The number of an entity's newest event is stored with its state, so that it is known after trimming.
-NEWEST_SEQ: Step = (
-    "ALTER TABLE entities ADD COLUMN newest_seq INTEGER NOT NULL DEFAULT 0",
-    """
-    UPDATE entities SET newest_seq = coalesce(
-        (SELECT seq FROM entries WHERE entries.entity = entities.key AND entries.revision = entities.revision), 0
-    )
-    """,
-)
-
-# Erasures, and the numbers of erased events: see `spark_store.journal.erasure`.
-ERASURES: Step = (
+    # Erasures, and the numbers of erased events: see `spark_store.journal.erasure`.
     """
     CREATE TABLE erasures (
         id           INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -84,54 +84,26 @@ ERASURES: Step = (
         entity       TEXT    NOT NULL,
         seq          INTEGER NOT NULL,
         requested_at TEXT    NOT NULL,
-        requested_by     TEXT    NOT NULL,
+        requested_by TEXT    NOT NULL,
         journal_done TEXT,
         lake_done    TEXT
     )
     """,
     "CREATE TABLE holes (seq INTEGER PRIMARY KEY)",
-    "ALTER TABLE answers ADD COLUMN entity INTEGER",
-)
-
-# An answer belongs to every entity whose events came with it: usually `entity` alone, else also the keys in `others`, as in
-# `,7,12,`.
-ANSWERS_OF_SEVERAL: Step = ("ALTER TABLE answers ADD COLUMN others TEXT",)
-
-# The revision up to which an entity was erased. For earlier erasures it is known unless later events were trimmed; otherwise
-# missing events are treated as trimmed.
-ERASED_REVISION: Step = (
-    "ALTER TABLE entities ADD COLUMN erased INTEGER NOT NULL DEFAULT 0",
-    """
-    UPDATE entities SET erased = coalesce(
-        (SELECT min(revision) - 1 FROM entries WHERE entries.entity = entities.key AND seq > erasures.seq), revision
-    )
-    FROM (SELECT type, entity, max(seq) AS seq FROM erasures GROUP BY type, entity) AS erasures
-    WHERE erasures.type = entities.type AND erasures.entity = entities.id
-    AND (newest_seq = 0 OR (SELECT min(seq) FROM entries) <= erasures.seq + 1)
-    """,
-)
-
-# For targets: the headers of an event's cause (`cause`), and the connection it came from (`origin`), to prevent loops. The
-# cause of a thing's deletion is a list of the headers and of the last state.
-# `places` has the position of each target: see `spark_store.journal.statements`.
-TARGETS: Step = (
-    "ALTER TABLE entries ADD COLUMN origin TEXT",
-    "ALTER TABLE entries ADD COLUMN cause BLOB",
+    # The position of each target, and its parked things as JSON, pairs of ID and next revision: see
+    # `spark_store.journal.statements`.
     """
     CREATE TABLE places (
         connection TEXT    NOT NULL,
         target     TEXT    NOT NULL,
         seq        INTEGER NOT NULL,
         skipped    INTEGER NOT NULL,
+        parked     TEXT    NOT NULL DEFAULT '[]',
         PRIMARY KEY (connection, target)
     ) WITHOUT ROWID
     """,
-)
-
-# Policies to check: `due` is a timestamp, empty for at once; `note` is the checker's. Writing a policy with an expiry makes
-# it due at once; deleted or erased ones are not due.
-_EXPIRES = "NEW.type = 'policy' AND instr(NEW.state, '\"expiry\"') > 0"
-POLICY_DUE: Step = (
+    # Policies to check: `due` is a timestamp, empty for at once; `note` is the checker's. Writing a policy with an expiry
+    # makes it due at once; deleted or erased ones are not due.
     """
     CREATE TABLE policy_due (entity INTEGER PRIMARY KEY REFERENCES entities (key), due TEXT NOT NULL, note BLOB)
     """,
@@ -152,14 +124,8 @@ POLICY_DUE: Step = (
         DELETE FROM policy_due WHERE entity = NEW.key;
     END
     """,
-    """
-    INSERT INTO policy_due (entity, due)
-    SELECT key, '' FROM entities WHERE type = 'policy' AND instr(state, '"expiry"') > 0
-    """,
-)
-
-# Connections of the API with their revisions; notes on those of files; the audit log: see `spark_store.journal.connections`.
-CONNECTIONS: Step = (
+    # Connections of the API with their revisions; notes on those of files; the audit log: see
+    # `spark_store.journal.connections`.
     """
     CREATE TABLE connections (
         id          TEXT    NOT NULL,
@@ -182,19 +148,16 @@ CONNECTIONS: Step = (
     """,
     """
     CREATE TABLE connection_audit (
-        number     INTEGER PRIMARY KEY AUTOINCREMENT,
-        at         TEXT NOT NULL,
-        requested_by   TEXT NOT NULL,
-        action     TEXT NOT NULL,
-        connection TEXT NOT NULL,
-        revision   INTEGER,
-        details    TEXT
+        number       INTEGER PRIMARY KEY AUTOINCREMENT,
+        at           TEXT NOT NULL,
+        requested_by TEXT NOT NULL,
+        action       TEXT NOT NULL,
+        connection   TEXT NOT NULL,
+        revision     INTEGER,
+        details      TEXT
     )
     """,
-)
-
-# The search index: see `spark_store.search.index`. A file that has entities gets it later, step by step.
-SEARCH: Step = (
+    # The search index: see `spark_store.search.index`. A new file has nothing to index.
     """
     CREATE TABLE search_paths (
         id       INTEGER PRIMARY KEY,
@@ -234,14 +197,8 @@ SEARCH: Step = (
         declared INTEGER NOT NULL DEFAULT 0
     )
     """,
-    """
-    INSERT INTO search_progress (indexed)
-    SELECT CASE WHEN EXISTS (SELECT 1 FROM entities) THEN 0 ELSE 9223372036854775807 END
-    """,
-)
-
-# Rows of sessions that outlive the service: see `spark_store.journal.sessions`.
-SESSIONS: Step = (
+    "INSERT INTO search_progress (indexed) VALUES (9223372036854775807)",
+    # Rows of sessions that outlive the service: see `spark_store.journal.sessions`.
     """
     CREATE TABLE sessions (
         protocol   TEXT    NOT NULL,
@@ -255,13 +212,7 @@ SESSIONS: Step = (
         PRIMARY KEY (protocol, connection, mapper, address, key)
     ) WITHOUT ROWID
     """,
-)
-
-# The parked things of a target as JSON: pairs of ID and next revision.
-PARKED_THINGS: Step = ("ALTER TABLE places ADD COLUMN parked TEXT NOT NULL DEFAULT '[]'",)
-
-# Creators of things and policies, for quotas: see `spark_store.journal.creators`.
-CREATORS: Step = (
+    # Creators of things and policies, for quotas: see `spark_store.journal.creators`.
     """
     CREATE TABLE creators (
         type    TEXT NOT NULL,
@@ -270,25 +221,7 @@ CREATORS: Step = (
         PRIMARY KEY (type, id)
     ) WITHOUT ROWID
     """,
-)
-
-# The use of quotas per day: see `spark_store.journal.quota_days`.
-QUOTA_DAYS: Step = (
-    """
-    CREATE TABLE quota_days (
-        day      TEXT    NOT NULL,
-        holder   TEXT    NOT NULL,
-        name     TEXT    NOT NULL,
-        quantity TEXT    NOT NULL,
-        used     INTEGER NOT NULL,
-        PRIMARY KEY (day, holder, name, quantity)
-    ) WITHOUT ROWID
-    """,
-)
-
-# The lives of deleted entities, and the policies that living things name: see `spark_store.journal.incarnations`. An older
-# file knows no permissions; where the beginning was trimmed, a deletion may have been too, so another life ends there.
-INCARNATIONS: Step = (
+    # The lives of deleted entities, and the policies that living things name: see `spark_store.journal.incarnations`.
     """
     CREATE TABLE permissions (key INTEGER PRIMARY KEY, digest BLOB NOT NULL UNIQUE, text BLOB NOT NULL)
     """,
@@ -309,39 +242,22 @@ INCARNATIONS: Step = (
     ) WITHOUT ROWID
     """,
     "CREATE INDEX incarnations_by_permissions ON incarnations (permissions)",
-    """
-    INSERT INTO incarnations (entity, last, first)
-    SELECT entity, last, lag(last, 1, 0) OVER (PARTITION BY entity ORDER BY last) + 1 FROM (
-        SELECT entity, revision AS last FROM entries WHERE action = 'deleted' AND path = '/'
-        UNION
-        SELECT key, coalesce((SELECT min(revision) FROM entries WHERE entity = key), revision + 1) - 1
-        FROM entities WHERE type != 'stream'
-    ) JOIN entities ON key = entity WHERE last > erased
-    """,
     "CREATE TABLE named_policies (thing INTEGER PRIMARY KEY REFERENCES entities (key), policy TEXT NOT NULL)",
     "CREATE INDEX named_policies_by_policy ON named_policies (policy)",
+    # The use of quotas per day: see `spark_store.journal.quota_days`.
     """
-    INSERT INTO named_policies (thing, policy)
-    SELECT key, policy FROM entities WHERE type = 'thing' AND state IS NOT NULL AND policy IS NOT NULL
+    CREATE TABLE quota_days (
+        day      TEXT    NOT NULL,
+        holder   TEXT    NOT NULL,
+        name     TEXT    NOT NULL,
+        quantity TEXT    NOT NULL,
+        used     INTEGER NOT NULL,
+        PRIMARY KEY (day, holder, name, quantity)
+    ) WITHOUT ROWID
     """,
 )
 
-STEPS: Sequence[Step] = (
-    JOURNAL,
-    NEWEST_SEQ,
-    ERASURES,
-    ANSWERS_OF_SEVERAL,
-    ERASED_REVISION,
-    TARGETS,
-    POLICY_DUE,
-    CONNECTIONS,
-    SEARCH,
-    SESSIONS,
-    PARKED_THINGS,
-    CREATORS,
-    INCARNATIONS,
-    QUOTA_DAYS,
-)
+STEPS: Sequence[Step] = (JOURNAL,)
 
 
 def migrate(connection: sqlite3.Connection, path: str, steps: Sequence[Step] = STEPS) -> int:

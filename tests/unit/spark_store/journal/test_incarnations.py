@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +14,6 @@ from mappings.model.signals import Event
 from spark_store.errors import Unstorable
 from spark_store.history.replay import evolve
 from spark_store.journal import erasure, incarnations
-from spark_store.journal.schema import INCARNATIONS, STEPS, migrate
 from spark_store.records import Change, Incarnation, PolicyReferences, Snapshot
 from tests.support.journal_entries import timestamp
 from tests.support.temporary_journal import TemporaryJournal
@@ -146,45 +143,3 @@ def test_policies_count_for_the_ones_that_they_import(lives: Lives) -> None:
     assert lives.references(SHARED) == (0, 1), "those that are not indexed yet are read"
     lives.write((POLICY, "deleted"))
     assert lives.references(SHARED) == (0, 0)
-
-
-# an earlier file
-
-
-def test_deletions_in_an_earlier_journal_end_incarnations_that_nobody_can_read(tmp_path: Path) -> None:
-    """Where the beginning was trimmed, it may belong to another owner."""
-    file = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
-    migrate(file, "journal.db", STEPS[: STEPS.index(INCARNATIONS)])
-    entity = (
-        "INSERT INTO entities (key, type, id, revision, created, modified, state, policy, erased) "
-        "VALUES (?, ?, ?, ?, '', '', ?, 'acme:pol', ?)"
-    )
-    entry = (
-        "INSERT INTO entries (entity, revision, seq, timestamp, action, path, headers) VALUES (?, ?, ?, '', ?, '/', '')"
-    )
-    file.executemany(
-        entity,
-        [
-            (1, "thing", "acme:lamp", 3, b"{}", 0),
-            (2, "thing", "acme:trimmed", 8, b"{}", 0),
-            (3, "thing", "acme:old", 5, None, 0),
-            (4, "stream", "tank/0", 9, b"{}", 0),
-            (5, "thing", "acme:erased", 4, b"{}", 3),
-        ],
-    )
-    file.executemany(
-        entry,
-        [
-            (1, 1, 1, "created"),
-            (1, 2, 2, "deleted"),
-            (1, 3, 3, "created"),
-            (2, 7, 4, "merged"),
-            (2, 8, 5, "merged"),
-            (5, 4, 6, "created"),
-        ],
-    )
-    migrate(file, "journal.db")
-    found = file.execute("SELECT entity, first, last, permissions FROM incarnations ORDER BY entity, last").fetchall()
-    assert found == [(1, 1, 2, None), (2, 1, 6, None), (3, 1, 5, None)]
-    assert file.execute("SELECT thing FROM named_policies ORDER BY thing").fetchall() == [(1,), (2,), (5,)]
-    file.close()

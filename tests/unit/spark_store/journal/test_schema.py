@@ -75,60 +75,17 @@ def test_the_steps_of_this_version_make_the_journals_tables(file: sqlite3.Connec
     assert version(file) == len(STEPS)
 
 
-def test_entities_of_an_earlier_journal_learn_the_number_of_their_newest_event(file: sqlite3.Connection) -> None:
-    migrate(file, "journal.db", STEPS[:1])
-    entity = "INSERT INTO entities (key, type, id, revision, created, modified) VALUES (?, 'thing', ?, ?, '', '')"
-    entry = (
-        "INSERT INTO entries (entity, revision, seq, timestamp, action, path, headers) VALUES (?, ?, ?, '', '', '', '')"
-    )
-    file.executemany(entity, [(1, "acme:lamp", 3), (2, "acme:fan", 1)])
-    file.executemany(entry, [(1, 1, 1), (1, 2, 2), (2, 1, 3), (1, 3, 4)])
+def test_policies_with_an_expiry_are_due_when_they_are_written(file: sqlite3.Connection) -> None:
     migrate(file, "journal.db")
-    assert file.execute("SELECT id, newest_seq FROM entities ORDER BY key").fetchall() == [
-        ("acme:lamp", 4),
-        ("acme:fan", 3),
-    ]
-
-
-def test_entities_that_were_erased_earlier_learn_up_to_which_revision(file: sqlite3.Connection) -> None:
-    """Where what came after the erasure may have been trimmed, nobody knows."""
-    entity = "INSERT INTO entities VALUES (?, 'thing', ?, ?, '', '', NULL, NULL, ?)"
-    entry = (
-        "INSERT INTO entries (entity, revision, seq, timestamp, action, path, headers) VALUES (?, ?, ?, '', '', '', '')"
-    )
-    erasure = "INSERT INTO erasures (type, entity, seq, requested_at, requested_by) VALUES ('thing', ?, ?, '', '')"
-    migrate(file, "journal.db", STEPS[:3])
-    file.executemany(
-        entity,
-        [(1, "acme:gone", 3, 0), (2, "acme:again", 7, 12), (3, "acme:lamp", 1, 5), (4, "acme:doubtful", 9, 11)],
-    )
-    file.executemany(entry, [(3, 1, 5), (2, 6, 10), (4, 9, 11), (2, 7, 12)])
-    file.executemany(erasure, [("acme:gone", 4), ("acme:again", 2), ("acme:again", 9), ("acme:doubtful", 3)])
-    migrate(file, "journal.db")
-    assert file.execute("SELECT id, erased FROM entities ORDER BY key").fetchall() == [
-        ("acme:gone", 3),
-        ("acme:again", 5),
-        ("acme:lamp", 0),
-        ("acme:doubtful", 0),
-    ]
-
-
-def test_events_of_an_earlier_journal_have_no_cause_and_its_policies_are_looked_at_if_something_in_them_expires(
-    file: sqlite3.Connection,
-) -> None:
-    """Those that are gone are not, and what is written later counts like what was there."""
-    entity = "INSERT INTO entities (key, type, id, revision, created, modified, state) VALUES (?, ?, ?, 1, '', '', ?)"
-    entry = "INSERT INTO entries VALUES (1, 1, 1, '', 'created', '/', NULL, '')"
+    entity = """
+        INSERT INTO entities (key, type, id, revision, created, modified, state, newest_seq)
+        VALUES (?, ?, ?, 1, '', '', ?, 1)
+    """
     expiring, lasting = b'{"entries":{"G":{"subjects":{"x:g":{"expiry":"2030"}}}}}', b'{"entries":{}}'
-    before = [("policy", expiring), ("policy", lasting), ("policy", None), ("thing", expiring), ("policy", expiring)]
-    migrate(file, "journal.db", STEPS[:5])
-    file.executemany(entity, [(key, type, f"acme:{key}", state) for key, (type, state) in enumerate(before, 1)])
-    file.execute(entry)
-    migrate(file, "journal.db")
-    assert file.execute("SELECT origin, cause FROM entries").fetchall() == [(None, None)]
-    assert file.execute("SELECT * FROM places").fetchall() == []
+    written = [("policy", expiring), ("policy", lasting), ("policy", None), ("thing", expiring), ("policy", expiring)]
+    file.executemany(entity, [(key, type, f"acme:{key}", state) for key, (type, state) in enumerate(written, 1)])
     assert file.execute("SELECT entity, due, note FROM policy_due").fetchall() == [(1, "", None), (5, "", None)]
     file.execute("UPDATE entities SET state = NULL WHERE key = 1")
     file.execute("UPDATE entities SET state = ? WHERE key = 2", (expiring,))
-    file.execute(entity, (6, "policy", "acme:6", expiring))
-    assert file.execute("SELECT entity FROM policy_due ORDER BY entity").fetchall() == [(2,), (5,), (6,)]
+    file.execute("UPDATE entities SET state = ? WHERE key = 5", (lasting,))
+    assert file.execute("SELECT entity FROM policy_due").fetchall() == [(2,)]

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 from pathlib import Path
 
 from mappings.model.signals import Event
 from spark_store.journal import erasure, statements
 from spark_store.journal.journal import Journal
-from spark_store.journal.schema import POLICY_DUE, STEPS, migrate
 from spark_store.records import Change, PolicyDue, Snapshot
 from tests.support.journal_entries import POLICY, timestamp
 from tests.support.temporary_journal import due
 
 SUBJECT = b"a-subject-nobody-else-has"
-
-
-def test_policies_of_an_earlier_journal_are_looked_at_if_something_in_them_expires(tmp_path: Path) -> None:
-    file = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
-    migrate(file, "journal.db", STEPS[: STEPS.index(POLICY_DUE)])
-    entity = "INSERT INTO entities (key, type, id, revision, created, modified, state) VALUES (?, ?, ?, 1, '', '', ?)"
-    expiring = b'{"entries":{"A":{"subjects":{"a:b":{"expiry":"x"}}}}}'
-    rows = [(1, "policy", "a:one", expiring), (2, "policy", "a:two", b"{}"), (3, "thing", "a:one", expiring)]
-    file.executemany(entity, [*rows, (4, "policy", "a:gone", None)])
-    migrate(file, "journal.db")
-    assert file.execute("SELECT entity, due FROM policy_due").fetchall() == [(1, "")]
-    file.close()
 
 
 def test_nothing_is_left_of_whom_a_policy_was_going_to_report(tmp_path: Path) -> None:
