@@ -6,7 +6,6 @@ Every event must follow its entity's newest one, and every entity must have a st
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from mappings.ids import EntityId
 from mappings.json_values import encode_state
@@ -14,15 +13,8 @@ from spark_store.errors import RevisionConflict, Unstorable
 from spark_store.records import Change, Snapshot
 
 
-class PlannedState(NamedTuple):
-    """The state of an entity after a batch: as a value, and as JSON (None once it is deleted)."""
-
-    snapshot: Snapshot
-    text: bytes | None
-
-
-def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, PlannedState]:
-    """Return the states after a batch; each is encoded once, however many changes lead to it.
+def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[EntityId, Snapshot]:
+    """Return the states after a batch: one of each entity, however many changes lead to it.
 
     `newest` returns an entity's revision before the batch, 0 if it has none. Raises RevisionConflict and Unstorable.
     """
@@ -47,10 +39,11 @@ def plan(changes: Sequence[Change], newest: Callable[[EntityId], int]) -> dict[E
     for entity, revision in revisions.items():
         if entity not in snapshots or snapshots[entity].revision != revision:
             raise Unstorable(f"{entity}: expected the state at revision {revision}, found none")
-    return {entity: PlannedState(snapshot, _encode(snapshot)) for entity, snapshot in snapshots.items()}
+    return snapshots
 
 
-def _encode(snapshot: Snapshot) -> bytes | None:
+def encode(snapshot: Snapshot) -> bytes | None:
+    """Return a state as JSON; None if the entity is deleted. Raises Unstorable."""
     if snapshot.state is None:
         return None
     try:

@@ -15,8 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from mappings.ids import EntityId, EntityType
-from spark_store.journal.batch import PlannedState
-from spark_store.records import Change, Incarnation, PolicyReferences
+from spark_store.records import Change, Incarnation, PolicyReferences, Snapshot
 from spark_store.search.index import COMPLETE
 
 MOST = 100
@@ -84,7 +83,7 @@ _sources = msgspec.json.Decoder(_Sources).decode
 def store(
     connection: sqlite3.Connection,
     changes: Sequence[Change],
-    states: Mapping[EntityId, PlannedState],
+    states: Mapping[EntityId, Snapshot],
     keys: Mapping[EntityId, int],
 ) -> None:
     """Store the ends of incarnations in a batch, and the policies that its things name afterwards."""
@@ -100,7 +99,7 @@ def store(
                 (is_new or things.get(event.entity)) if change.is_reference is None else change.is_reference
             )
     for thing, is_reference in things.items():
-        snapshot = states[thing].snapshot
+        snapshot = states[thing]
         if snapshot.state is None or snapshot.policy is None or is_reference is False:
             connection.execute(_NAME_NONE, (keys[thing],))
         else:

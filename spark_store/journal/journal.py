@@ -16,7 +16,7 @@ import itertools
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,8 +34,17 @@ from spark_store.errors import (
     translate_sqlite_error,
 )
 from spark_store.journal import creators, incarnations, schema, statements
-from spark_store.journal.batch import PlannedState, plan
-from spark_store.records import Change, DeliveryName, HistoryStart, NumberedEvent, OldestEvent, Snapshot, entity_of
+from spark_store.journal.batch import encode, plan
+from spark_store.records import (
+    Change,
+    DeliveryName,
+    HistoryStart,
+    NumberedEvent,
+    OldestEvent,
+    Snapshot,
+    entity_of,
+    event_size,
+)
 from spark_store.search import index
 from spark_store.search.index import EntityHead, SearchIndex
 
@@ -128,10 +137,11 @@ _WRITER_PRAGMAS = (
 )
 _READER_PRAGMAS = ("query_only = ON", "temp_store = MEMORY", "cache_size = -32768")
 
-_STEP = 8
-"""How many entities, events or answers are written in one step."""
+_STEP, _STEP_BYTES = 8, 64 << 10
+"""How many entities, events or answers are written in one step, and after how many bytes it ends."""
 
 _NOT_ITS_FAULT = (
+    TypeError,
     sqlite3.IntegrityError,
     sqlite3.DataError,
     sqlite3.InterfaceError,
@@ -139,7 +149,7 @@ _NOT_ITS_FAULT = (
     OverflowError,
     UnicodeError,
 )
-"""Exceptions of the binding for values that it cannot store: the change is invalid, not the store."""
+"""Exceptions for values that SQLite cannot store: the change is invalid, not the store."""
 
 
 class Journal:
@@ -349,7 +359,7 @@ class Journal:
         heads[entity] = EntityHead(key, found, created, state, is_large)
 
     def _store(
-        self, changes: Sequence[Change], states: dict[EntityId, PlannedState], heads: dict[EntityId, EntityHead]
+        self, changes: Sequence[Change], states: dict[EntityId, Snapshot], heads: dict[EntityId, EntityHead]
     ) -> Iterator[None]:
         events = [event for change in changes for event in change.events]
         causes = [
@@ -361,9 +371,10 @@ class Journal:
             (seq,) = self._writer.execute(_SEQ).fetchone()
             newest = {event.entity: n for n, event in enumerate(events, seq + 1)}
         keys, indexing = {}, SearchIndex(self._writer)
-        for part in batched([*states.items()]):
+        encoded = ((entity, snapshot, encode(snapshot)) for entity, snapshot in states.items())
+        for part in batched(encoded, lambda it: 0 if it[2] is None else len(it[2])):
             known = []
-            for entity, (snapshot, text) in part:
+            for entity, snapshot, text in part:
                 row = (snapshot.revision, snapshot.created, snapshot.modified, text, snapshot.policy, newest[entity])
                 named = (entity.type.value, entity.id)
                 if (head := heads.get(entity)) is not None:
@@ -381,7 +392,8 @@ class Journal:
         incarnations.store(self._writer, changes, states, keys)
         creators.store(self._writer, changes)
         if events:
-            for rows in batched([*enumerate(zip(events, causes, strict=True), seq + 1)]):
+            numbered = enumerate(zip(events, causes, strict=True), seq + 1)
+            for rows in batched(numbered, lambda it: event_size(it[1][0])):
                 self._writer.executemany(
                     _INSERT_ENTRY,
                     [(keys[event.entity], event.revision, n, *event[2:], *cause) for n, (event, cause) in rows],
@@ -389,15 +401,15 @@ class Journal:
                 yield
             self._writer.execute(_SET_SEQ, (seq + len(events),))
         at = self._clock()
-        for answered in batched([change for change in changes if change.answer]):
+        answering = ((change, change.answer) for change in changes if change.answer is not None)
+        for answered in batched(answering, lambda it: len(it[1].answer)):
             answers = []
-            for change in answered:
-                assert change.answer is not None
-                name = change.answer.delivery
+            for change, stored in answered:
+                name = stored.delivery
                 if name.partition:
                     log = name.connection, name.source, name.partition
                     self._newest_answered[log] = max(name.offset, self._newest_answered.get(log, -1))
-                answers.append((at, *name, change.answer.answer, *_owners(change, keys)))
+                answers.append((at, *name, stored.answer, *_owners(change, keys)))
             self._writer.executemany(_INSERT_ANSWER, answers)
             yield
 
@@ -573,9 +585,18 @@ class Journal:
             raise translate_sqlite_error(self.path, error) from error
 
 
-def batched(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Divide items into those of one step."""
-    return (items[start : start + _STEP] for start in range(0, len(items), _STEP))
+def batched(items: Iterable[T], size: Callable[[T], int] = lambda _: 0) -> Iterator[Sequence[T]]:
+    """Divide items into those of one step; `size` returns the bytes of one."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        part.append(item)
+        total += size(item)
+        if len(part) >= _STEP or total >= _STEP_BYTES:
+            yield part
+            part, total = [], 0
+    if part:
+        yield part
 
 
 def _owners(change: Change, keys: Mapping[EntityId, int]) -> tuple[int | None, str | None]:

@@ -18,7 +18,7 @@ import msgspec
 from mappings.ids import EntityId
 from mappings.model.signals import Event
 from spark_store.errors import StoreUnavailable
-from spark_store.journal.batch import PlannedState, plan
+from spark_store.journal.batch import encode, plan
 from spark_store.journal.journal import MAX_ANSWERS, TRIM_EVENTS, Journal
 from spark_store.records import (
     Change,
@@ -31,11 +31,18 @@ from spark_store.records import (
 )
 
 
+class _State(NamedTuple):
+    """A snapshot, and its state as JSON: None once the entity is deleted."""
+
+    snapshot: Snapshot
+    text: bytes | None
+
+
 class _Open(NamedTuple):
     """What an open transaction will have changed."""
 
     events: list[Event]
-    states: dict[EntityId, PlannedState]
+    states: dict[EntityId, _State]
     answers: list[tuple[DeliveryName, bytes, int]]
     trimmed: list[Event]
 
@@ -51,7 +58,7 @@ class MemoryJournal(Journal):
         """`clock` gives nanoseconds since 1970."""
         self._clock = clock
         self._entries: defaultdict[EntityId, list[Event]] = defaultdict(list)
-        self._states: dict[EntityId, PlannedState] = {}
+        self._states: dict[EntityId, _State] = {}
         self._answers: OrderedDict[tuple[str, int, str], tuple[DeliveryName, bytes, int]] = OrderedDict()
         self.committed = {}
         self._numbers: deque[tuple[int, Event]] = deque()
@@ -64,7 +71,7 @@ class MemoryJournal(Journal):
 
     def steps(self, changes: Sequence[Change]) -> Iterator[None]:
         self._check_open()
-        planned = plan(changes, self._newest)
+        planned = {entity: _State(it, encode(it)) for entity, it in plan(changes, self._newest).items()}
         now = self._clock()
         self._open.states.update(planned)
         for change in changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -221,6 +222,24 @@ def test_a_batch_is_written_in_steps_and_all_of_it_is_taken_back_if_one_fails(tm
     journal.commit()
     assert (journal.latest(LAMP), journal.latest(POLICY), journal.newest_seq()) == (100, 1, 101)
     journal.close()
+
+
+def test_a_step_writes_few_large_values(tmp_path: Path) -> None:
+    lamps = [EntityId(EntityType.THING, "acme.site", f"lamp-{number}") for number in range(8)]
+    with contextlib.closing(Journal.open(tmp_path / "journal.db")) as journal:
+        numbers = []
+        for revision, size in ((1, 10), (2, 100_000)):
+            text = "x" * size
+            changes = [
+                Change(
+                    (event(lamp, revision, f'"{text}"'.encode()),),
+                    (snapshot(lamp, revision, {"attributes": {"counter": text}}),),
+                )
+                for lamp in lamps
+            ]
+            numbers.append(len(list(journal.steps(changes))))
+    small, large = numbers
+    assert (small, large) == (3, 1 + 2 * len(lamps))
 
 
 def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
