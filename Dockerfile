@@ -1,18 +1,18 @@
-# The service as two images, each with what it needs at run time, checked against the hashes of constraints.txt:
+# Two images of the service. Python packages are checked against the hashes in constraints.txt.
 #
-# slim   brokers, listeners, journal, search, API, mapping scripts, traces; the journal keeps everything
-# lake   the same and Delta Lake: Java, Spark and Delta's jars; what the journal no longer keeps goes to the lake
+# slim   brokers, listeners, journal, search, API, mapping scripts, traces; the journal keeps all events
+# lake   also Delta Lake, with Java, Spark and Delta's jars; older events are in the lake
 #
 #     docker build --tag broker-connectivity:0.1.0-slim .
 #     docker build --tag broker-connectivity:0.1.0-lake --target lake .
 #     docker run --read-only --tmpfs /tmp --volume connectivity-data:/data --volume ./connections:/connections:ro broker-connectivity:0.1.0-slim
 #
-# It runs as user 10001, writes to /data alone, and takes its settings from CONNECTIVITY_… variables.
+# The service runs as user 10001, writes only to /data, and reads its settings from CONNECTIVITY_… environment variables.
 
 FROM python:3.13.7-slim-bookworm AS tools
 WORKDIR /build
 COPY constraints.txt ./
-# What builds: uv and the build backend, by the hashes of the same file.
+# uv and the build backend, checked against the hashes of the same file.
 RUN awk '/^[a-z]/ { wanted = /^(uv|setuptools)==/ } wanted' constraints.txt >build.txt \
     && pip install --quiet --no-cache-dir --no-deps --require-hashes --requirement build.txt
 COPY pyproject.toml ./
@@ -59,7 +59,8 @@ WORKDIR /data
 VOLUME ["/data", "/connections"]
 EXPOSE 8080
 STOPSIGNAL SIGTERM
-# Ready, and not only alive: the store can be written, and every connection has been tried. An answer but 200 raises.
+# Readiness, not only liveness: the store is writable, and the service has tried to open every connection. `urlopen` raises
+# for an error status.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s --retries=3 \
     CMD ["python", "-c", "import os, urllib.request as web; web.urlopen('http://127.0.0.1:' + os.environ.get('CONNECTIVITY_API__PORT', '8080') + '/health/ready', timeout=4)"]
 ENTRYPOINT ["connectivity"]
@@ -67,18 +68,18 @@ CMD ["serve"]
 
 FROM base AS lake
 LABEL org.opencontainers.image.description="Connects digital twins to message brokers, and keeps their history in Delta Lake."
-# Security updates of one Java: Debian replaces each version by the next. It links manuals, whose folder slim images lack.
+# `17.*` allows Debian's security updates. The package needs the folder of manual pages, which slim images lack.
 RUN install --directory /usr/share/man/man1 \
     && apt-get update \
     && apt-get install --yes --no-install-recommends "openjdk-17-jre-headless=17.*" \
     && rm -rf /var/lib/apt/lists/*
 COPY --from=lake-packages /app /app
 ENV CONNECTIVITY_SPARK__JARS=/opt/delta
-# By the checksums in the program.
+# Downloads Delta's jars, and checks them against the checksums in the program.
 RUN connectivity pipeline install
 USER 10001:10001
 
-# The last one is what is built without --target.
+# The default target, because it is the last one.
 FROM base AS slim
 LABEL org.opencontainers.image.description="Connects digital twins to message brokers, and keeps their history in a journal."
 COPY --from=slim-packages /app /app

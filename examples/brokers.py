@@ -1,13 +1,13 @@
-"""The brokers for the examples, from whatever this machine has: Docker Compose, installed programs, or an embedded one.
+"""Starts the brokers of the examples from Docker Compose, from installed programs, or as an embedded broker.
 
-They are started side by side, and ended with the block:
+The brokers start in parallel, and stop at the end of the `with` block:
 
-    with brokers(Path(".run/demo")) as found:
-        found.running["Kafka"].port
-        found.missing       # what could not be had, with the command that brings it
+    with brokers(Path(".run/demo")) as available:
+        available.running["kafka"].port
+        available.missing       # the install command of each missing broker
 
-Without Mosquitto there is the embedded broker of the amqtt package, which speaks MQTT 3.1.1 only. What else is missing is
-left out, and the examples do with the rest.
+If Mosquitto is missing, the embedded broker of the package amqtt replaces it, which supports only MQTT 3.1.1. The examples
+run without other missing brokers.
 """
 
 from __future__ import annotations
@@ -24,137 +24,145 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.processes import end, last_words, start
-from examples.programs import EMBEDDED, HERE, HOST, MOSQUITTO, WANTED, Program, free_port
+from examples.processes import log_end, start, stop
+from examples.programs import EMBEDDED, FOLDER, HOST, MOSQUITTO, PROGRAMS, Program, free_port
 
-ROOT = HERE.parent
-READY_WITHIN = 90.0
-ENGINE_ANSWERS_WITHIN = 10.0
+ROOT = FOLDER.parent
+START_TIMEOUT = 90.0
+DOCKER_TIMEOUT = 10.0
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
+"""Takes a line of text about the progress."""
 
 
-class NoBroker(RuntimeError):
-    """A broker ended by itself, or nobody can connect to it; the message says which, and holds its last words."""
+class BrokerFailed(RuntimeError):
+    """A broker exited, or does not accept connections. The message has its name and the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker that accepts connections. `how` says in words where it came from, `carries` which connection types."""
+    """A broker that accepts connections. `origin` describes where it comes from, for a person."""
 
-    how: str
+    origin: str
     port: int
-    carries: frozenset[str]
+    connection_types: frozenset[str]
     usual_port: int
     host: str = HOST
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The brokers that run, by the name of their service in compose.yaml; the others' names, with what brings them."""
+class AvailableBrokers:
+    """The running brokers, by their service in compose.yaml, and the install command of each missing one, by its name."""
 
     running: Mapping[str, Broker]
     missing: Mapping[str, str]
 
-    def carrying(self, connection_type: str) -> Broker | None:
-        """The broker that connections of this type lead to."""
-        return next((each for each in self.running.values() if connection_type in each.carries), None)
+    def of_type(self, connection_type: str) -> Broker | None:
+        """The running broker for connections of this type."""
+        return next((each for each in self.running.values() if connection_type in each.connection_types), None)
 
 
-def quiet(_text: str) -> None:
-    """Say nothing."""
+def print_nothing(_text: str) -> None:
+    """Ignore the progress."""
 
 
 @contextmanager
-def brokers(folder: Path, *, at_usual_ports: bool = False, tell: Tell = quiet) -> Iterator[Found]:
-    """The running brokers, at free ports or, where those are free, at the usual ones. Their logs lie in `folder`.
+def brokers(
+    folder: Path, *, at_usual_ports: bool = False, progress: Progress = print_nothing
+) -> Iterator[AvailableBrokers]:
+    """The running brokers, at free ports or, if they are free, at the usual ports. Their logs are in `folder`.
 
-    `tell` hears what is going on. Raises NoBroker for one that is there and does not start.
+    Raises BrokerFailed if an available broker does not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    how = _composed if compose_answers() else _installed
-    with how(folder, {each: free_port(each.usual_port if at_usual_ports else 0) for each in WANTED}, tell) as found:
-        yield found
+    source = _composed if has_compose() else _installed
+    ports = {each: free_port(each.usual_port if at_usual_ports else 0) for each in PROGRAMS}
+    with source(folder, ports, progress) as available:
+        yield available
 
 
-def compose_answers() -> bool:
-    """Whether there is Docker Compose and an engine behind it."""
+def has_compose() -> bool:
+    """Whether Docker Compose is installed and a Docker engine responds."""
     if (docker := shutil.which("docker")) is None:
         return False
-    asked = (["compose", "version"], ["version"])
+    commands = (["compose", "version"], ["version"])
     try:
         return all(
-            subprocess.run([docker, *words], capture_output=True, timeout=ENGINE_ANSWERS_WITHIN, check=False).returncode
-            == 0
-            for words in asked
+            subprocess.run([docker, *command], capture_output=True, timeout=DOCKER_TIMEOUT, check=False).returncode == 0
+            for command in commands
         )
     except subprocess.TimeoutExpired:
         return False
 
 
 @contextmanager
-def _composed(_folder: Path, ports: Mapping[Program, int], tell: Tell) -> Iterator[Found]:
-    # The file is read as a whole: the service, which does not run, needs a token in it.
+def _composed(_folder: Path, ports: Mapping[Program, int], progress: Progress) -> Iterator[AvailableBrokers]:
+    # Compose reads the whole file, which requires a token for the service, although the service does not start.
     token = {"API_TOKEN": secrets.token_hex()}
     environment = {**token, **os.environ, **{each.port_variable: str(port) for each, port in ports.items()}}
     compose = ["docker", "compose", "--project-name", f"connectivity-examples-{ports[MOSQUITTO]}"]
     try:
-        tell("starting the brokers in Docker; the first time it fetches them")
+        progress("starting the brokers in Docker; the first start downloads them")
         _call([*compose, "up", "--detach", "--wait", *(each.service for each in ports)], environment)
-        yield Found({each.service: _broker(each, port, f"{each.name} in Docker") for each, port in ports.items()}, {})
+        running = {each.service: _broker(each, port, f"{each.name} in Docker") for each, port in ports.items()}
+        yield AvailableBrokers(running, {})
     finally:
         _call([*compose, "down", "--volumes"], environment)
 
 
 def _call(command: list[str], environment: Mapping[str, str]) -> None:
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise NoBroker(f"{' '.join(command)}:\n{ended.stderr}")
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BrokerFailed(f"{' '.join(command)}:\n{done.stderr}")
 
 
 @contextmanager
-def _installed(folder: Path, ports: Mapping[Program, int], tell: Tell) -> Iterator[Found]:
-    """The programs of this machine, each with its files in a temporary folder."""
-    places = {each: place for each in ports if (place := each.find()) is not None}
-    missing = {each.name: each.brought_by for each in ports if each not in places}
+def _installed(folder: Path, ports: Mapping[Program, int], progress: Progress) -> Iterator[AvailableBrokers]:
+    """The installed programs, each with its files in a temporary folder."""
+    paths = {each: path for each in ports if (path := each.find()) is not None}
+    missing = {each.name: each.install_command for each in ports if each not in paths}
     ports = dict(ports)
-    if MOSQUITTO not in places and (place := EMBEDDED.find()) is not None:
-        places[EMBEDDED], ports[EMBEDDED] = place, ports[MOSQUITTO]
-    running: list[subprocess.Popen[bytes]] = []
+    if MOSQUITTO not in paths and (path := EMBEDDED.find()) is not None:
+        paths[EMBEDDED], ports[EMBEDDED] = path, ports[MOSQUITTO]
+    processes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="connectivity-", ignore_cleanup_errors=True) as data:
         try:
-            for program, place in places.items():
+            for program, path in paths.items():
                 files = Path(data, program.service)
                 files.mkdir()
-                command = program.command(place, files, ports[program])
-                running.append(start(command.words, folder / f"{program.service}.log", command.environment))
-            _await_listeners(folder, dict(zip(places, running, strict=True)), ports, tell)
-            at = {each.service: _broker(each, ports[each], f"{each.name} ({places[each]})") for each in places}
-            yield Found(at, missing)
+                command = program.command(path, files, ports[program])
+                processes.append(start(command.words, folder / f"{program.service}.log", command.environment))
+            _await_listeners(folder, dict(zip(paths, processes, strict=True)), ports, progress)
+            running = {each.service: _broker(each, ports[each], f"{each.name} ({paths[each]})") for each in paths}
+            yield AvailableBrokers(running, missing)
         finally:
-            end(running)
+            stop(processes)
 
 
-def _broker(program: Program, port: int, how: str) -> Broker:
-    return Broker(how, port, program.carries, program.usual_port)
+def _broker(program: Program, port: int, origin: str) -> Broker:
+    return Broker(origin, port, program.connection_types, program.usual_port)
 
 
 def _await_listeners(
-    folder: Path, starting: Mapping[Program, subprocess.Popen[bytes]], ports: Mapping[Program, int], tell: Tell
+    folder: Path, starting: Mapping[Program, subprocess.Popen[bytes]], ports: Mapping[Program, int], progress: Progress
 ) -> None:
-    """Until everybody listens. Raises NoBroker for the first one that ends by itself, and for those that take too long."""
-    begun = time.monotonic()
+    """Wait until all programs listen. Raises BrokerFailed for one that exits, or that takes too long."""
+    begin = time.monotonic()
     waiting = dict(starting)
     while waiting:
         for program, process in list(waiting.items()):
-            words = f"{folder / program.service}.log ends with:\n{last_words(folder / f'{program.service}.log')}"
+            log = folder / f"{program.service}.log"
             if process.poll() is not None:
-                raise NoBroker(f"{program.name} ended with exit code {process.returncode}. {words}")
+                raise BrokerFailed(
+                    f"{program.name} ended with exit code {process.returncode}. {log} ends with:\n{log_end(log)}"
+                )
             if is_listening(ports[program]):
-                tell(f"{program.name} is ready at {HOST}:{ports[program]} after {time.monotonic() - begun:.1f} s")
+                progress(f"{program.name} is ready at {HOST}:{ports[program]} after {time.monotonic() - begin:.1f} s")
                 del waiting[program]
-            elif time.monotonic() - begun > READY_WITHIN:
-                raise NoBroker(f"{program.name} is not ready after {READY_WITHIN:.0f} s. {words}")
+            elif time.monotonic() - begin > START_TIMEOUT:
+                raise BrokerFailed(
+                    f"{program.name} is not ready after {START_TIMEOUT:.0f} s. {log} ends with:\n{log_end(log)}"
+                )
         time.sleep(0.05)
 
 

@@ -1,12 +1,14 @@
-"""The main job, shown: devices report on MQTT, then others replay the past of one of them over the broker that they use.
+"""The demo: devices report over MQTT, and clients replay the history over their own brokers. `make demo` runs it.
 
-Starts the brokers that this machine has and the service with the example connections, lets ten simulated devices report for
-a few seconds, and shows the conversations that follow: a back end on AMQP, one on Kafka, a client on MQTT 5 and the device
-itself replay the same twin, each at its own pace, and a reader has it in octets; another one asks over Kafka
-which devices are hot. Then DuckDB reads the same history from the lake, and has to find what was replayed; the devices cool
-down, and are found hot all the same by who asks for ten seconds ago. In the end the service tells how its connections are,
-and what they have counted. Ends by itself, with 0 if everything was as it should be; whatever it has started ends with it,
-also at Ctrl-C.
+It starts the brokers of this machine and the service with the example connections, and prints what happens:
+
+- Ten simulated devices report temperatures.
+- A back end on AMQP, one on Kafka, a client on MQTT 5 and the device itself replay the history of one device, each at its
+  own pace. A reader reads it in binary frames. A planner on Kafka searches for hot devices.
+- DuckDB reads the same history from the lake. After the devices cool down, a search of the past still finds the hot ones.
+- The service reports the status and the metrics of its connections.
+
+The exit code is 0 if every result is as documented. All started programs stop at the end, also after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -21,78 +23,77 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from examples import lake, shown
-from examples.amqp_party import AmqpParty
-from examples.brokers import Found, NoBroker, brokers
-from examples.conversation import (
-    A_PAGE,
+from examples import lake, terminal
+from examples.amqp_client import AmqpClient
+from examples.broker_client import BrokerClient, MessagePrinter, NoResponse, print_nothing
+from examples.brokers import AvailableBrokers, BrokerFailed, brokers
+from examples.kafka_client import KafkaClient
+from examples.lake import ReplayResult
+from examples.monitoring import connection_report
+from examples.mqtt_client import MqttClient
+from examples.prepare import PreparationFailed, prepare, write_connections
+from examples.processes import Interrupted, interruptible
+from examples.rsio_client import StreamError
+from examples.rsio_links import connector
+from examples.rsio_reader import WINDOW, read_history
+from examples.scenario import (
     ALARM,
-    AT_FIRST,
     HOT,
-    NotAsPromised,
+    INITIAL_TEMPERATURE,
+    PAGE_SIZE,
     Replay,
-    ask_about_neighbour,
+    UnexpectedResult,
     cool_down,
     create,
     expect_alarm,
-    hot_after,
+    expect_refusal,
+    hot_things,
     overheat,
     report,
     search,
-    temperature_of,
-    twin,
+    temperature,
+    thing_id,
 )
-from examples.kafka_party import KafkaParty
-from examples.lake import Replayed
-from examples.monitoring import look_at
-from examples.mqtt_party import MqttParty
-from examples.party import NoAnswer, Party, quiet
-from examples.prepare import NotPrepared, connections_at, prepare
-from examples.processes import Interrupted, interruptible
-from examples.rsio_client import Ended
-from examples.rsio_links import connector
-from examples.rsio_reading import WINDOW, read_past
-from examples.service import EndedBadly, Serving, service
+from examples.service import RunningService, ServiceFailed, service
 
 RUN = Path(".run/demo")
 DEVICES = 10
 ROUNDS = 60
 PAUSE = 0.05
 EVENTS = ROUNDS + 1
-"""What a device's past consists of: the creation and its reports."""
+"""The events of a device: its creation and its reports."""
 
 CONNECTIONS = {"devices": "mqtt", "back-end": "amqp-091", "analytics": "kafka"}
-"""Those that are looked at in the end, one for each broker."""
+"""The connections in the report at the end, one for each broker, and their types."""
 
-AGO = 10.0
-"""Seconds."""
+PAST_SECONDS = 10.0
 
-ANALYTICS = {"speaks": "analytics.ask", "listens": "analytics.answers"}
+ANALYTICS = {"publish_to": "analytics.ask", "receive_from": "analytics.answers"}
 
-IN_OCTETS = "MQTT 5: all of it in octets"
+BINARY_REPLAY = "MQTT 5: all events in binary frames"
 NEXT_PAGE = 20
 FEW = 5
 
 
 @dataclass(slots=True)
-class Story:
-    """What the conversation needs to know, and what the summary tells in the end."""
+class DemoState:
+    """The names of a run of the demo, and its results for the summary."""
 
-    found: Found
+    available: AvailableBrokers
     run: str = field(default_factory=lambda: secrets.token_hex(2))
-    """Part of all names, so that a broker which is not ours may remember what it likes."""
+    """A part of all names, because a broker may have retained messages of earlier runs."""
 
     rows: list[tuple[str, str]] = field(default_factory=list)
-    replayed: list[Replayed] = field(default_factory=list)
+    replays: list[ReplayResult] = field(default_factory=list)
 
-    reported: float = 0.0
-    """When everything that is reported had been, on the monotonic clock."""
+    reported_at: float = 0.0
+    """When the last report was made, on the monotonic clock."""
 
     missing: dict[str, str] = field(default_factory=dict)
-    """What the demo went on without, with what brings it."""
+    """The install command of each missing part."""
 
     def __post_init__(self) -> None:
-        self.missing |= self.found.missing
+        self.missing |= self.available.missing
 
     @property
     def devices(self) -> list[str]:
@@ -104,283 +105,270 @@ class Story:
 
     @property
     def hot(self) -> list[str]:
-        """The twins that are hot after all reports and may be found by others, in their order."""
-        return hot_after(ROUNDS, self.devices) + self.overheated
+        """The ids of the twins that a search for hot devices finds after all reports, in its order."""
+        return hot_things(ROUNDS, self.devices) + self.overheated
 
     @property
     def overheated(self) -> list[str]:
-        """Of these, the one that is no boiler."""
-        return [twin(self.stove)] if self.found.carrying("amqp-091") is not None else []
+        """The id of the stove's twin, which stays hot. The stove needs the broker of the alarms."""
+        return [thing_id(self.stove)] if self.available.of_type("amqp-091") is not None else []
 
-    def add(self, who: str, got: str) -> None:
-        self.rows.append((who, got))
+    def add(self, name: str, result: str) -> None:
+        self.rows.append((name, result))
 
-    def add_replay(self, who: str, replay: Replay, condition: str) -> None:
-        """A replay of the first device's past; `condition` says in SQL what was asked for."""
-        self.add(who, f"{len(replay.revisions)} events")
-        self.replayed.append(Replayed(who, twin(self.devices[0]), condition, tuple(replay.revisions)))
+    def add_replay(self, name: str, replay: Replay, condition: str) -> None:
+        """Add a replay of the first device. `condition` is the SQL condition that selects the same events."""
+        self.add(name, f"{len(replay.revisions)} events")
+        self.replays.append(ReplayResult(name, thing_id(self.devices[0]), condition, tuple(replay.revisions)))
+
+    def device_client(self, name: str, printer: MessagePrinter = print_nothing) -> MqttClient:
+        mqtt = self.available.running["mosquitto"]
+        return MqttClient(
+            name, mqtt, publish_to=f"devices/{name}/up", receive_from=f"devices/{name}/down", printer=printer
+        )
 
 
 def main() -> int:
     shutil.rmtree(RUN, ignore_errors=True)
-    begun = time.monotonic()
+    begin = time.monotonic()
     try:
         with interruptible():
-            story = play()
+            state = run_demo()
     except Interrupted as interrupted:
-        shown.complain("Stopped. Everything that was started is ended.")
+        terminal.print_error("Stopped. All started programs have ended.")
         return interrupted.code
-    except NoBroker as error:
-        shown.complain(f"No demo without its brokers: {error}")
-        shown.complain("Try again; if it stays so, `make clean` and `make demo` begin anew.")
+    except BrokerFailed as error:
+        terminal.print_error(f"The demo needs its brokers: {error}")
+        terminal.print_error("Try again. If it still fails, run `make clean` and `make demo`.")
         return 1
-    except (NoAnswer, NotAsPromised, NotPrepared, EndedBadly) as error:
-        shown.complain(f"The demo failed: {error}\nThe logs are in {RUN}: service.log, and one for each broker.")
+    except (NoResponse, UnexpectedResult, PreparationFailed, ServiceFailed) as error:
+        terminal.print_error(f"The demo failed: {error}\nThe logs are in {RUN}: service.log, and one for each broker.")
         return 1
-    story.add("seconds in all", f"{time.monotonic() - begun:.0f}")
-    shown.summary(story.rows)
-    for name, brought_by in story.missing.items():
-        shown.tell(f"{name} was missing; with it there is more to see: {brought_by}")
+    state.add("duration in seconds", f"{time.monotonic() - begin:.0f}")
+    terminal.print_summary(state.rows)
+    for name, install_command in state.missing.items():
+        terminal.print_note(f"{name} was missing, so the demo was shorter. To install it: {install_command}")
     return 0
 
 
-def play() -> Story:
-    """Everything, from the start of the brokers to the end of the service."""
-    shown.heading("the brokers start, all at once")
-    with brokers(RUN, tell=shown.tell) as found:
-        for name, brought_by in found.missing.items():
-            shown.tell(f"{name} is not here, so the demo goes on without it. To have it: {brought_by}")
-        connections = connections_at(found, RUN / "connections")
+def run_demo() -> DemoState:
+    """Run everything, from the start of the brokers to the stop of the service."""
+    terminal.print_heading("the brokers start")
+    with brokers(RUN, progress=terminal.print_note) as available:
+        for name, install_command in available.missing.items():
+            terminal.print_note(f"{name} is missing; the demo continues without it. To install it: {install_command}")
+        connections = write_connections(available, RUN / "connections")
         prepare(connections)
-        without_lake = lake.brought_by()
-        with service(RUN, connections, with_lake=without_lake is None) as serving:
+        lake_install_command = lake.install_command()
+        with service(RUN, connections, with_lake=lake_install_command is None) as running_service:
             names = ", ".join(file.stem for file in sorted(connections.iterdir()))
-            shown.tell(f"the service is ready, its connections are open: {names}")
-            story = Story(found)
-            converse(story)
-            if without_lake is None:
-                read_the_lake(story, serving)
-                search_what_was_hot(story)
+            terminal.print_note(f"the service is ready, its connections are open: {names}")
+            state = DemoState(available)
+            exchange_messages(state)
+            if lake_install_command is None:
+                read_lake(state, running_service)
+                search_past(state)
             else:
-                story.missing["the lake"] = without_lake
-            look_at_connections(story, serving)
-    return story
+                state.missing["the lake"] = lake_install_command
+            print_connections(state, running_service)
+    return state
 
 
-def converse(story: Story) -> None:
-    mqtt = story.found.running["mosquitto"]
+def exchange_messages(state: DemoState) -> None:
+    """Report, replay and search over every available broker."""
     with ExitStack() as stack:
-        devices: list[Party] = [
+        devices: list[BrokerClient] = [
             stack.enter_context(
-                MqttParty(
-                    name,
-                    mqtt,
-                    speaks=f"devices/{name}/up",
-                    listens=f"devices/{name}/down",
-                    show=shown.Sparingly() if name == story.devices[0] else quiet,
+                state.device_client(
+                    name, terminal.FirstMessagesPrinter() if name == state.devices[0] else print_nothing
                 )
             )
-            for name in story.devices
+            for name in state.devices
         ]
-        shown.heading(f"{DEVICES} devices report on MQTT; this is how {devices[0].name} begins")
+        terminal.print_heading(f"{DEVICES} devices report on MQTT; these are the first messages of {devices[0].name}")
         report(devices, ROUNDS, PAUSE)
-        shown.tell(
-            f"... {DEVICES} twins, {DEVICES * ROUNDS} reports: each is an event now, answered when it was on disk"
-        )
-        story.add(f"MQTT: {DEVICES} devices reported", f"{DEVICES * ROUNDS} times")
-    if (amqp := story.found.carrying("amqp-091")) is not None:
-        with AmqpParty("back end", amqp, speaks="back-end.ask", show=shown.WithoutTheMiddle()) as back_end:
-            replay_everything(story, back_end)
-            replay_what_is_private(story, back_end)
-        with AmqpParty("alarms", amqp, speaks="back-end.ask", listens="back-end.alarms", show=shown.show) as alarms:
-            hear_of_alarms(story, alarms)
-    if (kafka := story.found.carrying("kafka")) is not None:
-        with KafkaParty("analytics", kafka, **ANALYTICS, show=shown.WithoutTheMiddle()) as analytics:
-            replay_in_pages(story, analytics)
-        with KafkaParty("planner", kafka, **ANALYTICS, show=shown.show) as planner:
-            search_what_is_hot(story, planner)
-    story.reported = time.monotonic()
-    if story.found.carrying("mqtt-5") is not None:
-        with MqttParty(
+        terminal.print_note(f"... {DEVICES} twins, {DEVICES * ROUNDS} reports: each is stored on disk as an event")
+        state.add(f"MQTT: reports of {DEVICES} devices", f"{DEVICES * ROUNDS} reports")
+    if (amqp := state.available.of_type("amqp-091")) is not None:
+        with AmqpClient("back end", amqp, publish_to="back-end.ask", printer=terminal.ReplayPrinter()) as back_end:
+            replay_everything(state, back_end)
+            replay_private_twin(state, back_end)
+        with AmqpClient(
+            "alarms", amqp, publish_to="back-end.ask", receive_from="back-end.alarms", printer=terminal.print_message
+        ) as alarms:
+            receive_alarm(state, alarms)
+    if (kafka := state.available.of_type("kafka")) is not None:
+        with KafkaClient("analytics", kafka, **ANALYTICS, printer=terminal.ReplayPrinter()) as analytics:
+            replay_pages(state, analytics)
+        with KafkaClient("planner", kafka, **ANALYTICS, printer=terminal.print_message) as planner:
+            search_hot(state, planner)
+    state.reported_at = time.monotonic()
+    if (mqtt_5 := state.available.of_type("mqtt-5")) is not None:
+        with MqttClient(
             "gateway",
-            mqtt,
-            speaks=f"gateways/{story.run}/ask",
-            listens=f"gateways/{story.run}/answers",
+            mqtt_5,
+            publish_to=f"gateways/{state.run}/ask",
+            receive_from=f"gateways/{state.run}/answers",
             is_5=True,
-            show=shown.WithoutTheMiddle(),
+            printer=terminal.ReplayPrinter(),
         ) as gateway:
-            replay_what_was_hot(story, gateway)
-    read_in_octets(story)
-    name = story.devices[0]
-    with MqttParty(name, mqtt, speaks=f"devices/{name}/up", listens=f"devices/{name}/down", show=shown.show) as device:
-        replay_what_was_missed(story, device)
+            replay_hot(state, gateway)
+    replay_in_frames(state)
+    with state.device_client(state.devices[0], terminal.print_message) as device:
+        replay_last_changes(state, device)
 
 
-def replay_everything(story: Story, back_end: Party) -> None:
-    shown.heading(f"a back end on {back_end.transport} replays all of it, {FEW} events first")
-    replay = Replay(back_end, story.devices[0], {"fromHistoricalRevision": 1})
+def replay_everything(state: DemoState, back_end: BrokerClient) -> None:
+    terminal.print_heading(f"a back end on {back_end.transport} replays all events, {FEW} of them first")
+    replay = Replay(back_end, state.devices[0], {"fromHistoricalRevision": 1})
     replay.next(FEW)
     replay.pause()
-    shown.tell("... it pauses; nothing comes that it did not ask for ...")
+    terminal.print_note("... it pauses: without a request, no event arrives ...")
     replay.rest()
     replay.expect(range(1, EVENTS + 1))
-    story.add_replay(f"{back_end.transport}: all of it, {FEW} events first", replay, "revision >= 1")
+    state.add_replay(f"{back_end.transport}: all events, {FEW} of them first", replay, "revision >= 1")
 
 
-def replay_what_is_private(story: Story, back_end: Party) -> None:
-    shown.heading(f"{story.devices[-1]} keeps its past to itself")
-    Replay(back_end, story.devices[-1], {}).expect_refusal()
-    story.add(f"{back_end.transport}: a replay without permission", "failed with 404, as it should")
+def replay_private_twin(state: DemoState, back_end: BrokerClient) -> None:
+    terminal.print_heading(f"only devices can read the twin of {state.devices[-1]}")
+    Replay(back_end, state.devices[-1], {}).expect_refusal()
+    state.add(f"{back_end.transport}: a replay without permission", "404, as expected")
 
 
-def hear_of_alarms(story: Story, alarms: Party) -> None:
-    shown.heading(
-        f"a stove above {ALARM} degrees is an alarm on {alarms.transport} at once; a safe keeps its own to itself"
+def receive_alarm(state: DemoState, alarms: BrokerClient) -> None:
+    terminal.print_heading(
+        f"a stove above {ALARM} degrees causes an alarm on {alarms.transport}; a safe, whose twin is private, does not"
     )
     with ExitStack() as stack:
         stove, safe = (
-            stack.enter_context(
-                MqttParty(
-                    name,
-                    story.found.running["mosquitto"],
-                    speaks=f"devices/{name}/up",
-                    listens=f"devices/{name}/down",
-                    show=shown.show,
-                )
-            )
-            for name in (story.stove, f"safe-{story.run}")
+            stack.enter_context(state.device_client(name, terminal.print_message))
+            for name in (state.stove, f"safe-{state.run}")
         )
         create(stove, is_open=True)
         create(safe, is_open=False)
         overheat(safe)
-        reported = overheat(stove)
-        alarm_after = expect_alarm(alarms, stove) - reported
-        story.add(f"{alarms.transport}: a device overheated", f"heard of after {alarm_after * 1000:.0f} ms")
-        shown.tell(
-            "the safe overheated, too; who may not read it has heard nothing. Nor may a device ask for its neighbour:"
-        )
-        ask_about_neighbour(stove, safe)
-        story.add("MQTT: a device that asks for its neighbour", "refused, as it should be")
+        reported_at = overheat(stove)
+        delay = expect_alarm(alarms, stove) - reported_at
+        state.add(f"{alarms.transport}: the alarm of a device", f"received after {delay * 1000:.0f} ms")
+        terminal.print_note("the service also refuses a command of the stove for the twin of the safe:")
+        expect_refusal(stove, safe)
+        state.add("MQTT: a command for the twin of another device", "refused, as expected")
 
 
-def replay_in_pages(story: Story, analytics: Party) -> None:
-    shown.heading(f"a back end on {analytics.transport}: the next {NEXT_PAGE}, the next {NEXT_PAGE}, stop")
-    replay = Replay(analytics, story.devices[0], {"fromHistoricalRevision": 1})
+def replay_pages(state: DemoState, analytics: BrokerClient) -> None:
+    terminal.print_heading(
+        f"a back end on {analytics.transport} requests {NEXT_PAGE} events, then {NEXT_PAGE} more, and cancels"
+    )
+    replay = Replay(analytics, state.devices[0], {"fromHistoricalRevision": 1})
     replay.next(NEXT_PAGE)
     replay.next(NEXT_PAGE)
     replay.stop()
     replay.expect(range(1, 2 * NEXT_PAGE + 1))
-    story.add_replay(f"{analytics.transport}: two pages, then stop", replay, f"revision <= {2 * NEXT_PAGE}")
+    state.add_replay(f"{analytics.transport}: two pages, then cancel", replay, f"revision <= {2 * NEXT_PAGE}")
 
 
-def search_what_is_hot(story: Story, planner: Party) -> None:
-    shown.heading(f"a planner on {planner.transport} asks which devices are above {HOT} degrees, {A_PAGE} on a page")
+def search_hot(state: DemoState, planner: BrokerClient) -> None:
+    terminal.print_heading(
+        f"a planner on {planner.transport} searches for devices above {HOT} degrees, {PAGE_SIZE} in a page"
+    )
     found = search(planner, f"gt(attributes/temperature,{HOT})")
-    if found != story.hot:
-        raise NotAsPromised(f"{story.hot} were expected to be hot, {found} came")
-    story.add(f"{planner.transport}: which devices are above {HOT} degrees", f"{len(found)} devices")
+    if found != state.hot:
+        raise UnexpectedResult(f"found {found} above {HOT} degrees, expected {state.hot}")
+    state.add(f"{planner.transport}: a search for devices above {HOT} degrees", f"{len(found)} devices")
 
 
-def replay_what_was_hot(story: Story, gateway: Party) -> None:
-    shown.heading(f"a client on {gateway.transport} wants what was above {HOT} degrees")
-    replay = Replay(gateway, story.devices[0], {"filter": f"gt(attributes/temperature,{HOT})"})
+def replay_hot(state: DemoState, gateway: BrokerClient) -> None:
+    terminal.print_heading(f"a client on {gateway.transport} replays only temperatures above {HOT} degrees")
+    replay = Replay(gateway, state.devices[0], {"filter": f"gt(attributes/temperature,{HOT})"})
     replay.rest()
     if not 0 < len(replay.revisions) < ROUNDS:
-        raise NotAsPromised(f"some of {ROUNDS} reports were expected, {len(replay.revisions)} came")
+        raise UnexpectedResult(f"found {len(replay.revisions)} reports above {HOT} degrees, expected some of {ROUNDS}")
     is_hot = f"path = '/attributes/temperature' AND CAST(value AS DOUBLE) > {HOT}"
-    story.add_replay(f"{gateway.transport}: only what was above {HOT} degrees", replay, is_hot)
+    state.add_replay(f"{gateway.transport}: only above {HOT} degrees", replay, is_hot)
 
 
-def replay_what_was_missed(story: Story, device: Party) -> None:
-    shown.heading(f"{device.name} was away: its own last three changes, two first")
+def replay_last_changes(state: DemoState, device: BrokerClient) -> None:
+    terminal.print_heading(f"{device.name} was offline, and replays its own last three changes, two of them first")
     replay = Replay(device, device.name, {"fromHistoricalRevision": -3})
     replay.next(2)
     replay.pause()
     replay.rest()
     replay.expect(range(EVENTS - 2, EVENTS + 1))
     newest = f"revision > {EVENTS - 3}"
-    story.add_replay(f"{device.transport}: the device's own last three, two first", replay, newest)
+    state.add_replay(f"{device.transport}: the device's last three changes", replay, newest)
 
 
-def read_in_octets(story: Story) -> None:
-    """The same past in the binary protocol, whole, and then one number of each event."""
-    broker = story.found.carrying("mqtt-5")
+def replay_in_frames(state: DemoState) -> None:
+    """Replay the same history in the binary protocol: all events, then only one number of each event."""
+    broker = state.available.of_type("mqtt-5")
     if broker is None:
         return
-    name = story.devices[0]
-    shown.heading(
-        f"a reader on MQTT 5 speaks reactive-streams-io: all of it, {WINDOW} at a time, then a number of each"
+    name = state.devices[0]
+    terminal.print_heading(
+        f"a reader on MQTT 5 uses reactive-streams-io: all events, {WINDOW} at a time, then one number of each"
     )
     try:
         connect = connector(f"mqtt://{broker.host}:{broker.port}")
-        read = asyncio.run(read_past(connect, name, shown.raw("reader", "MQTT 5")))
-    except (Ended, OSError) as error:
-        raise NoAnswer(f"the past of {name} was expected in octets: {error or type(error).__name__}") from error
-    expected = [AT_FIRST, *(temperature_of(turn, 0) for turn in range(ROUNDS))]
-    if (read.revisions, read.temperatures) != (list(range(1, EVENTS + 1)), expected):
-        raise NotAsPromised(f"{EVENTS} events and as many temperatures were expected, {read} came")
-    story.add(IN_OCTETS, f"{EVENTS} events, then {EVENTS} numbers: {read.raw} octets in {read.messages} messages")
-    story.replayed.append(Replayed(IN_OCTETS, twin(name), "revision >= 1", tuple(read.revisions)))
+        result = asyncio.run(read_history(connect, name, terminal.frame_printer("reader", "MQTT 5")))
+    except (StreamError, OSError) as error:
+        raise NoResponse(f"the history of {name} was not read in frames: {error or type(error).__name__}") from error
+    expected = [INITIAL_TEMPERATURE, *(temperature(turn, 0) for turn in range(ROUNDS))]
+    if (result.revisions, result.temperatures) != (list(range(1, EVENTS + 1)), expected):
+        raise UnexpectedResult(f"found {result}, expected {EVENTS} events and as many temperatures")
+    sizes = f"{result.size} bytes in {result.messages} messages"
+    state.add(BINARY_REPLAY, f"{EVENTS} events, then {EVENTS} numbers: {sizes}")
+    state.replays.append(ReplayResult(BINARY_REPLAY, thing_id(name), "revision >= 1", tuple(result.revisions)))
 
 
-def read_the_lake(story: Story, serving: Serving) -> None:
-    """The same history once more, from the files that Spark has written: nothing of ours is asked."""
-    shown.heading("meanwhile Spark fills the lake; DuckDB reads the same history there")
-    lake.wait_until_filled(serving, shown.tell)
-    events = lake.open_events(serving.data)
-    for replayed in story.replayed:
-        shown.tell(f"DuckDB: {replayed.query}")
-        found = lake.find(events, replayed)
-        shown.tell(f"{len(found):>8} events, the same revisions that came by {replayed.who.partition(':')[0]}")
-    count, expected = lake.total(events, [twin(name) for name in story.devices]), DEVICES * EVENTS
+def read_lake(state: DemoState, running_service: RunningService) -> None:
+    """Read the same history from the files of the lake, without the service."""
+    terminal.print_heading("Spark writes the lake; DuckDB reads the same history there")
+    lake.wait_until_filled(running_service, terminal.print_note)
+    events = lake.open_events(running_service.data)
+    for replay in state.replays:
+        terminal.print_note(f"DuckDB: {replay.query}")
+        found = lake.find_revisions(events, replay)
+        transport = replay.client.partition(":")[0]
+        terminal.print_note(f"{len(found):>8} events, with the same revisions as over {transport}")
+    count, expected = lake.count_events(events, [thing_id(name) for name in state.devices]), DEVICES * EVENTS
     if count != expected:
-        raise NotAsPromised(f"{expected} events of {DEVICES} devices were expected in the lake, {count} are there")
-    story.add("DuckDB: the same from the lake", f"{sum(len(it.revisions) for it in story.replayed)} events")
-    story.add(f"DuckDB: all of {DEVICES} devices", f"{count} events")
+        raise UnexpectedResult(f"found {count} events of {DEVICES} devices in the lake, expected {expected}")
+    state.add("DuckDB: the same events in the lake", f"{sum(len(it.revisions) for it in state.replays)} events")
+    state.add(f"DuckDB: all events of {DEVICES} devices", f"{count} events")
 
 
-def search_what_was_hot(story: Story) -> None:
-    """The devices cool down, and are found as they were before."""
-    planner_at = story.found.carrying("kafka")
-    if planner_at is None:
+def search_past(state: DemoState) -> None:
+    """After the devices cool down, search for hot devices now and in the past."""
+    kafka = state.available.of_type("kafka")
+    if kafka is None:
         return
-    # Ten seconds ago every report has to have been made.
-    time.sleep(max(0.0, story.reported + AGO - time.monotonic()))
-    then = datetime.now(UTC) - timedelta(seconds=AGO)
-    shown.heading(f"the devices cool down; a planner on Kafka asks for now, and as of {AGO:.0f} seconds ago")
+    # At the time of the search in the past, all reports must have been made.
+    time.sleep(max(0.0, state.reported_at + PAST_SECONDS - time.monotonic()))
+    past = datetime.now(UTC) - timedelta(seconds=PAST_SECONDS)
+    terminal.print_heading(
+        f"the devices cool down; a planner on Kafka searches the current state, and the state {PAST_SECONDS:.0f} s ago"
+    )
     with ExitStack() as stack:
-        cool_down(
-            [
-                stack.enter_context(
-                    MqttParty(
-                        name,
-                        story.found.running["mosquitto"],
-                        speaks=f"devices/{name}/up",
-                        listens=f"devices/{name}/down",
-                    )
-                )
-                for name in story.devices
-            ]
-        )
-    wanted = f"gt(attributes/temperature,{HOT})"
-    with KafkaParty("planner", planner_at, **ANALYTICS, show=shown.show) as planner:
-        if (now := search(planner, wanted)) != story.overheated:
-            raise NotAsPromised(f"{story.overheated} were expected to be hot now, {now} came")
-        begun = time.monotonic()
-        found = search(planner, wanted, at_historical_timestamp=then.isoformat().replace("+00:00", "Z"))
-        took = time.monotonic() - begun
-    if found != story.hot:
-        raise NotAsPromised(f"{story.hot} were expected to have been hot, {found} came")
-    shown.tell(f"Spark has looked for them in the lake, for {took:.1f} s")
-    story.add(f"Kafka: the same as of {AGO:.0f} seconds ago", f"{len(found)} devices; {len(now)} now")
+        cool_down([stack.enter_context(state.device_client(name)) for name in state.devices])
+    is_hot = f"gt(attributes/temperature,{HOT})"
+    with KafkaClient("planner", kafka, **ANALYTICS, printer=terminal.print_message) as planner:
+        if (now := search(planner, is_hot)) != state.overheated:
+            raise UnexpectedResult(f"found {now} above {HOT} degrees now, expected {state.overheated}")
+        begin = time.monotonic()
+        found = search(planner, is_hot, at_historical_timestamp=past.isoformat().replace("+00:00", "Z"))
+        duration = time.monotonic() - begin
+    if found != state.hot:
+        raise UnexpectedResult(f"found {found} above {HOT} degrees in the past, expected {state.hot}")
+    terminal.print_note(f"Spark has searched the lake for {duration:.1f} s")
+    state.add(f"Kafka: the same search, {PAST_SECONDS:.0f} s ago and now", f"{len(found)} devices, {len(now)} now")
 
 
-def look_at_connections(story: Story, serving: Serving) -> None:
-    """What an operator sees of it: status and metrics of the connection to each broker."""
-    shown.heading("what an operator sees: the connections, and the messages that they have taken and sent")
-    there = [name for name, broker in CONNECTIONS.items() if story.found.carrying(broker) is not None]
-    shown.connections([look_at(serving, name) for name in there])
-    shown.tell("failures are what was refused above, as it should be: somebody asked for what he may not read")
+def print_connections(state: DemoState, running_service: RunningService) -> None:
+    """Print the status and the metrics of the connection to each broker."""
+    terminal.print_heading("the view of an operator: connections, and their consumed and published messages")
+    names = [name for name, broker in CONNECTIONS.items() if state.available.of_type(broker) is not None]
+    terminal.print_connections([connection_report(running_service, name) for name in names])
+    terminal.print_note("failures are the refused requests above")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The lake beside a conversation: waited for, then asked by a reader of its own for what was replayed over the brokers.
+"""Reads the lake of the demo with DuckDB, and compares it with the replays over the brokers.
 
-The service moves every event into open Delta tables. DuckDB reads them here, from their files and without the service, and
-has to find the very revisions that the brokers brought.
+The service moves every event into Delta tables. DuckDB reads the files of these tables, without the service.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,26 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable
 
-from examples.conversation import NotAsPromised
-from examples.party import NoAnswer
-from examples.programs import SEARCHED
-from examples.service import Serving
+from examples.broker_client import NoResponse
+from examples.brokers import Progress
+from examples.programs import SEARCH_PATH
+from examples.scenario import UnexpectedResult
+from examples.service import RunningService
 from spark_store.pipeline.delta_jars import default_folder, jar_names
 
 JARS = default_folder()
-FILLED_WITHIN = 240.0
-TOLD_EVERY = 5.0
+FILL_TIMEOUT = 240.0
+PROGRESS_INTERVAL = 5.0
 
 IS_THING = "entity_type = 'thing'"
-"""A policy may have the id of its thing."""
-
-Tell = Callable[[str], None]
+"""A policy may have the same id as its thing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
-    """What somebody got over a broker of a thing's past: `revisions`, and the condition, in SQL, that means the same."""
+class ReplayResult:
+    """The revisions of a thing that a client received, and the SQL condition that selects the same events."""
 
-    who: str
+    client: str
     entity: str
     condition: str
     revisions: Sequence[int]
@@ -49,53 +47,54 @@ class Replayed:
         )
 
 
-def brought_by() -> str | None:
-    """What brings the Java and the jars that fill a lake, where one of them is missing."""
-    is_there = shutil.which("java", path=SEARCHED) is not None and all((JARS / name).exists() for name in jar_names())
-    return None if is_there else "sudo apt-get install default-jre-headless && tools/spark"
+def install_command() -> str | None:
+    """The install command of Java and the jars that write a lake; None if both are present."""
+    has_java = shutil.which("java", path=SEARCH_PATH) is not None
+    has_jars = all((JARS / name).exists() for name in jar_names())
+    return None if has_java and has_jars else "sudo apt-get install default-jre-headless && tools/spark"
 
 
-def wait_until_filled(serving: Serving, tell: Tell) -> None:
-    """Until the lake has everything that the journal has. Raises NoAnswer where that takes too long, or cannot be."""
-    begun = told = time.monotonic()
-    while (waiting := events_waiting(serving)) != 0:
-        state = str(serving.ready().get("lake"))
+def wait_until_filled(service: RunningService, progress: Progress) -> None:
+    """Wait until the lake has all events of the journal. Raises NoResponse if the pipeline stops or takes too long."""
+    begin = last = time.monotonic()
+    while (lag := lag_events(service)) != 0:
+        state = str(service.ready().get("lake"))
         now = time.monotonic()
-        if state.startswith("stopped") or now - begun > FILLED_WITHIN:
-            behind = "nobody says how many" if waiting is None else str(waiting)
-            raise NoAnswer(f"events were not moved into the lake after {now - begun:.0f} s ({behind}); it is {state}")
-        if now - told > TOLD_EVERY:
-            tell(f"... {waiting} events on their way; the pipeline is {state} ...")
-            told = now
+        missing = f"{'an unknown number of' if lag is None else lag} events"
+        if state.startswith("stopped") or now - begin > FILL_TIMEOUT:
+            raise NoResponse(f"the lake lacks {missing} after {now - begin:.0f} s; the pipeline is {state}")
+        if now - last > PROGRESS_INTERVAL:
+            progress(f"... the lake lacks {missing}; the pipeline is {state} ...")
+            last = now
         time.sleep(0.2)
-    tell(f"the lake has everything, {time.monotonic() - begun:.1f} s after the last answer")
+    progress(f"the lake has all events, {time.monotonic() - begin:.1f} s after the last response")
 
 
-def events_waiting(serving: Serving) -> int | None:
-    """How many events the lake lacks, as the service's metrics say; None where they do not."""
-    found = re.search(r"^connectivity_lake_lag_events (\S+)$", serving.get("/metrics"), re.MULTILINE)
+def lag_events(service: RunningService) -> int | None:
+    """The number of events that the lake lacks, from the service's metrics; None if there is no such metric."""
+    found = re.search(r"^connectivity_lake_lag_events (\S+)$", service.get("/metrics"), re.MULTILINE)
     return None if found is None else int(float(found[1]))
 
 
 def open_events(folder: Path) -> Any:
-    """The table of events as DuckDB takes it: its columns and conditions reach the files, nothing is copied."""
+    """The table of events as a dataset. DuckDB reads only the columns and files that a query needs."""
     return DeltaTable(folder / "lake" / "events").to_pyarrow_dataset()
 
 
-def find(events: Any, replayed: Replayed) -> list[int]:
-    """The revisions that DuckDB finds in the lake. Raises NotAsPromised where they are not those of the replay."""
+def find_revisions(events: Any, replay: ReplayResult) -> list[int]:
+    """The revisions that DuckDB finds in the lake. Raises UnexpectedResult if they differ from those of the replay."""
     with duckdb.connect() as reader:
         reader.register("events", events)
-        found = [int(revision) for (revision,) in reader.execute(replayed.query).fetchall()]
-    if found != list(replayed.revisions):
-        raise NotAsPromised(
-            f"{replayed.who}: revisions {list(replayed.revisions)} came over the broker, the lake has {found}"
+        found = [int(revision) for (revision,) in reader.execute(replay.query).fetchall()]
+    if found != list(replay.revisions):
+        raise UnexpectedResult(
+            f"{replay.client}: found revisions {found} in the lake, expected {list(replay.revisions)} as in the replay"
         )
     return found
 
 
-def total(events: Any, entities: Sequence[str]) -> int:
-    """How many events these things have in the lake."""
+def count_events(events: Any, entities: Sequence[str]) -> int:
+    """The number of events of these things in the lake."""
     with duckdb.connect() as reader:
         reader.register("events", events)
         query = f"SELECT count(*) FROM events WHERE {IS_THING} AND list_contains(?, entity)"

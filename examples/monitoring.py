@@ -1,6 +1,6 @@
-"""What a service says of its connections: how each of them is, and what it has counted, as an operator asks over HTTP.
+"""Reads the status and the metrics of connections from the HTTP API.
 
-`connectivity connections status` and `connectivity connections metrics` show the same, and more of it.
+`connectivity connections status` and `connectivity connections metrics` show more of both.
 """
 
 from __future__ import annotations
@@ -10,46 +10,46 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from examples.conversation import NotAsPromised
+from examples.scenario import UnexpectedResult
 
 HOUR = "PT1H"
-"""Of the windows in which a connection counts, the one that a demo fits into."""
+"""The metrics' time window that covers a whole demo."""
 
 
 class Api(Protocol):
-    """Where a service is asked, such as `examples.service.Serving`."""
+    """The API of a service, such as `examples.service.RunningService`."""
 
     def get(self, path: str) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
-    """A connection: what it is, since when, and how many messages it has taken, answered or sent, and refused."""
+class ConnectionReport:
+    """The status of a connection, since when it is connected, and how many messages it consumed, published and failed."""
 
     connection: str
     status: str
     since: str
-    taken: int
-    sent: int
+    consumed: int
+    published: int
     failures: int
 
 
-def look_at(service: Api, connection: str) -> Looked:
-    """Status and metrics of one connection. Raises NoAnswer; NotAsPromised where it is not open or has done nothing."""
+def connection_report(service: Api, connection: str) -> ConnectionReport:
+    """The report of one connection. Raises NoResponse, or UnexpectedResult if it is not open and in use."""
     status, metrics = (json.loads(service.get(f"/api/2/connections/{connection}/{it}")) for it in ("status", "metrics"))
-    both: Mapping[str, Any] = metrics["connectionMetrics"]
-    looked = Looked(
+    directions: Mapping[str, Any] = metrics["connectionMetrics"]
+    report = ConnectionReport(
         connection,
         status["liveStatus"],
         status.get("connectedSince", "never"),
-        _counted(both["inbound"], "success", {"consumed"}),
-        _counted(both["outbound"], "success", {"published"}),
-        sum(_counted(types, "failure", types) for types in both.values()),
+        _count(directions["inbound"], "success", {"consumed"}),
+        _count(directions["outbound"], "success", {"published"}),
+        sum(_count(types, "failure", types) for types in directions.values()),
     )
-    if looked.status != "open" or not (looked.taken and looked.sent):
-        raise NotAsPromised(f"connections were expected open and in use, there is {looked}")
-    return looked
+    if report.status != "open" or not (report.consumed and report.published):
+        raise UnexpectedResult(f"found {report}, expected a connection that is open and in use")
+    return report
 
 
-def _counted(types: Mapping[str, Any], level: str, wanted: Iterable[str]) -> int:
+def _count(types: Mapping[str, Any], level: str, wanted: Iterable[str]) -> int:
     return sum(types[it][level][HOUR] for it in wanted if level in types.get(it, {}))

@@ -1,8 +1,7 @@
-"""What the example connections find at their brokers: their documents pointed there, their queues and topics made.
+"""Creates the missing queues and topics of connections: `python -m examples.prepare FOLDER`.
 
-The service declares nothing at a broker: queues and topics belong to those who run it. For the examples, that is us. So
-`python -m examples.prepare FOLDER` makes the queues and topics that the connections of a folder consume from, topics that
-their answers go to, and queues that their targets publish to. One that is there stays as it is.
+The service never creates queues and topics at a broker. This command creates those that the connections in a folder consume
+from, the topics of their responses, and the queues of their targets. It does not change existing ones.
 """
 
 from __future__ import annotations
@@ -24,66 +23,66 @@ from confluent_kafka.cimpl import NewTopic
 from connectivity.connections.model import Connection
 from connectivity.management.files import load
 from connectivity.transports import load_connection_type
-from examples.brokers import Found
-from examples.programs import HERE, HOST
+from examples.brokers import AvailableBrokers
+from examples.programs import FOLDER, HOST
 
-ANSWERS_WITHIN = 60.0
-
-
-class NotPrepared(RuntimeError):
-    """A queue or topic could not be made, or a connection document cannot be used; the message says which and why."""
+TIMEOUT = 60.0
 
 
-def connections_at(found: Found, folder: Path, *, with_doors: bool = False) -> Path:
-    """A folder with the example connections, pointed at the brokers found. Those that nobody carries are left out.
+class PreparationFailed(RuntimeError):
+    """A queue or topic could not be created, or a connection document is invalid. The message has its name and reason."""
 
-    `with_doors`: also those that need no broker, at the ports that they name.
+
+def write_connections(available: AvailableBrokers, folder: Path, *, with_listeners: bool = False) -> Path:
+    """Write the example connections of the running brokers, with their addresses, into `folder`, and return it.
+
+    `with_listeners`: also the connections that listen themselves, at the ports in their documents.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    for file in sorted((HERE / "connections").iterdir()):
+    for file in sorted((FOLDER / "connections").iterdir()):
         text = file.read_text(encoding="utf-8")
         # JSON is YAML too.
         connection_type = yaml.safe_load(text)["connectionType"]
-        broker = found.carrying(connection_type)
+        broker = available.of_type(connection_type)
         if broker is not None:
-            there = text.replace(f"{HOST}:{broker.usual_port}", f"{broker.host}:{broker.port}")
-            (folder / file.name).write_text(there, encoding="utf-8")
-        elif with_doors and load_connection_type(connection_type).is_listener:
+            text = text.replace(f"{HOST}:{broker.usual_port}", f"{broker.host}:{broker.port}")
+            (folder / file.name).write_text(text, encoding="utf-8")
+        elif with_listeners and load_connection_type(connection_type).is_listener:
             shutil.copy(file, folder)
     return folder
 
 
 def prepare(folder: Path) -> list[str]:
-    """Make what the connections of the folder need, and return what that is. Raises NotPrepared."""
+    """Create what the connections in the folder need, and return the names. Raises PreparationFailed."""
     loaded = load([folder])
     if loaded.problems:
-        raise NotPrepared("\n".join(map(str, loaded.problems)))
-    made: list[str] = []
+        raise PreparationFailed("\n".join(map(str, loaded.problems)))
+    created: list[str] = []
     for connection in loaded.connections.values():
         if connection.connection_type == "amqp-091":
             names = sorted(queues(connection))
             asyncio.run(_declare(connection, names))
-            made += [f"queue {name}" for name in names]
+            created += [f"queue {name}" for name in names]
         elif connection.connection_type == "kafka":
             names = sorted(topics(connection))
             _create(connection, names)
-            made += [f"topic {name}" for name in names]
-    return made
+            created += [f"topic {name}" for name in names]
+    return created
 
 
 def queues(connection: Connection) -> set[str]:
     """The queues that a connection consumes, and those that its targets publish to without an exchange."""
-    published = {target.address for target in connection.targets if target.address.startswith("/")}
-    told = {address.removeprefix("/") for address in published if "{" not in address}
-    return {address for source in connection.sources for address in source.addresses} | told
+    addresses = {target.address for target in connection.targets if target.address.startswith("/")}
+    published = {address.removeprefix("/") for address in addresses if "{" not in address}
+    return {address for source in connection.sources for address in source.addresses} | published
 
 
 def topics(connection: Connection) -> set[str]:
-    """The topics that a connection consumes, and those that it answers to wherever the answer goes to."""
-    answers = {source.reply_target.address.partition("/")[0] for source in connection.sources}
+    """The topics that a connection consumes, and the topics of its responses that do not depend on the request."""
+    responses = {source.reply_target.address.partition("/")[0] for source in connection.sources}
     consumed = {address for source in connection.sources for address in source.addresses}
-    return consumed | {topic for topic in answers if "{" not in topic}
+    return consumed | {topic for topic in responses if "{" not in topic}
 
 
 async def _declare(connection: Connection, names: Iterable[str]) -> None:
@@ -94,7 +93,7 @@ async def _declare(connection: Connection, names: Iterable[str]) -> None:
         else ""
     )
     try:
-        async with asyncio.timeout(ANSWERS_WITHIN):
+        async with asyncio.timeout(TIMEOUT):
             client = await aiormq.connect(f"{uri.scheme}://{login}{uri.host}:{uri.port}{uri.path or '/'}")
             try:
                 channel = await client.channel()
@@ -103,21 +102,21 @@ async def _declare(connection: Connection, names: Iterable[str]) -> None:
             finally:
                 await client.close()
     except (aiormq.AMQPError, OSError) as error:
-        raise NotPrepared(
-            f"the queues of {connection.id} could not be made: {error or type(error).__name__}"
+        raise PreparationFailed(
+            f"the queues of {connection.id} could not be created: {error or type(error).__name__}"
         ) from error
 
 
 def _create(connection: Connection, names: Iterable[str]) -> None:
     uri = connection.broker_uri
     admin = AdminClient({"bootstrap.servers": f"{uri.host}:{uri.port}", "log_level": 0})
-    futures = admin.create_topics([NewTopic(name, 1, 1) for name in names], request_timeout=ANSWERS_WITHIN)
+    futures = admin.create_topics([NewTopic(name, 1, 1) for name in names], request_timeout=TIMEOUT)
     for name, future in futures.items():
         try:
-            future.result(ANSWERS_WITHIN)
+            future.result(TIMEOUT)
         except KafkaException as error:
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise NotPrepared(f"the topic {name} could not be made: {error.args[0].str()}") from error
+                raise PreparationFailed(f"the topic {name} could not be created: {error.args[0].str()}") from error
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -126,12 +125,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = parser.parse_args(arguments).folder
     try:
         if not folder.is_dir():
-            raise NotPrepared(f"{folder}: expected a folder with connection files")
-        made = prepare(folder)
-    except NotPrepared as error:
+            raise PreparationFailed(f"{folder}: expected a folder with connection files")
+        created = prepare(folder)
+    except PreparationFailed as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n".join(made) or "nothing to create: no connection to AMQP or Kafka")
+    print("\n".join(created) or "nothing to create: no connection to AMQP or Kafka")
     return 0
 
 

@@ -1,10 +1,7 @@
-"""Programs that an example starts and ends again, whatever happens: at its end, at Ctrl-C, at SIGTERM, at a failure.
+"""Starts and stops programs of the examples, also after Ctrl-C, SIGTERM or an error.
 
-    with interruptible(), ended([process, …]):
-        …
-
-Each program is the head of a process group, so that Ctrl-C in the terminal reaches the example alone, which then ends its
-programs in its own order, and so that a program's own children end with it.
+Each program leads a process group. So Ctrl-C in the terminal reaches only the example, which then stops its programs in its
+own order, and the children of a program stop with it.
 """
 
 from __future__ import annotations
@@ -18,13 +15,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
-ENDED_WITHIN = 30.0
-LAST_WORDS = 2000
+STOP_TIMEOUT = 30.0
+LOG_CHARACTERS = 2000
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Somebody asked the example to end. `code` is what it ends with."""
+    """The example received a signal to end. `code` is its exit code."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -33,7 +30,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, the first signal to end raises Interrupted; the ones after it leave the tidying up alone."""
+    """Within the block, the first of `SIGNALS` raises Interrupted; later ones are ignored, so the cleanup completes."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for each in SIGNALS:
@@ -49,7 +46,7 @@ def interruptible() -> Iterator[None]:
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Run a program whose words go to `log`; `environment` comes on top of ours."""
+    """Start a program that appends its output to `log`. `environment` extends the environment of this process."""
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -61,23 +58,23 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | No
         )
 
 
-def end(processes: Sequence[subprocess.Popen[bytes]], within: float = ENDED_WITHIN) -> list[int]:
-    """Ask all of them to end, make those that take longer than `within` seconds, and return their exit codes."""
+def stop(processes: Sequence[subprocess.Popen[bytes]], timeout: float = STOP_TIMEOUT) -> list[int]:
+    """Send SIGTERM to the processes, kill those that still run after `timeout` seconds, and return the exit codes."""
     for process in processes:
         if process.poll() is None:
             _signal_group(process, signal.SIGTERM)
-    deadline = time.monotonic() + within
+    deadline = time.monotonic() + timeout
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        # Those that it has started are its group, and may still be there when it is gone.
+        # Children in the group may still run when the process has ended.
         _signal_group(process, signal.SIGKILL)
     return [process.wait() for process in processes]
 
 
-def last_words(log: Path) -> str:
-    """The end of what a program has said."""
-    return log.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:].strip() if log.exists() else ""
+def log_end(log: Path) -> str:
+    """The last `LOG_CHARACTERS` characters of a log; empty if there is no log."""
+    return log.read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:].strip() if log.exists() else ""
 
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

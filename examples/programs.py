@@ -1,6 +1,6 @@
-"""The brokers of the examples as programs of this machine: what they are called, how one is run at a port, what brings it.
+"""The programs of the brokers: name, command line and install command of each.
 
-Each runs on the loopback interface alone, keeps what it has in a folder that is thrown away, and lets everybody in.
+Each listens only on the loopback interface, stores its data in a temporary folder, and accepts clients without a password.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 HOST = "127.0.0.1"
-KAFKA_JARS = HERE.parent / ".run" / "kafka"
+KAFKA_JARS = FOLDER.parent / ".run" / "kafka"
 
-# Brokers are packaged as system services, so their folder is often not on a user's PATH. RabbitMQ's packaged command
-# changes the user; what it calls does not.
-SEARCHED = os.pathsep.join(
+# Packages install brokers as system services, often outside a user's PATH. The first folder has RabbitMQ's own commands:
+# those in /usr/sbin change the user.
+SEARCH_PATH = os.pathsep.join(
     [
         "/usr/lib/rabbitmq/bin",
         os.environ.get("PATH", os.defpath),
@@ -34,7 +34,7 @@ SEARCHED = os.pathsep.join(
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What is run, and the variables that it needs."""
+    """A command line, and the environment variables that it needs."""
 
     words: list[str]
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -42,24 +42,24 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A kind of broker. `name` is what people call it, `service` what compose.yaml does.
+    """A kind of broker. `name` is for people; `service` and `port_variable` are its names in compose.yaml.
 
-    `carries` are the connection types that lead to it, `find` returns where it is or None, `command` how it is run from
-    there with its files in a folder, and `brought_by` what to do where it is missing.
+    `connection_types` are the types of connections to it. `find` returns the path of the installed program, or None.
+    `command` takes this path, a folder for the broker's files and a port.
     """
 
     name: str
     service: str
     port_variable: str
     usual_port: int
-    carries: frozenset[str]
+    connection_types: frozenset[str]
     find: Callable[[], str | None]
     command: Callable[[str, Path, int], Command]
-    brought_by: str
+    install_command: str
 
 
 def free_port(wanted: int = 0) -> int:
-    """The wanted port, or another one where somebody already listens there."""
+    """The wanted port, or a free one if it is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -71,10 +71,10 @@ def free_port(wanted: int = 0) -> int:
 
 def _mosquitto(program: str, folder: Path, port: int) -> Command:
     configuration = folder / "mosquitto.conf"
-    lines = (HERE / "mosquitto.conf").read_text(encoding="utf-8")
-    there = lines.replace("listener 1883\n", f"listener {port} {HOST}\n")
-    # As root it would become another user, who may not be allowed to read what it needs.
-    configuration.write_text(f"user {getpass.getuser()}\n{there}", encoding="utf-8")
+    lines = (FOLDER / "mosquitto.conf").read_text(encoding="utf-8")
+    text = lines.replace("listener 1883\n", f"listener {port} {HOST}\n")
+    # Mosquitto that starts as root changes to another user, who may lack permission to read this folder.
+    configuration.write_text(f"user {getpass.getuser()}\n{text}", encoding="utf-8")
     return Command([program, "-c", str(configuration)])
 
 
@@ -95,8 +95,7 @@ def _embedded(program: str, folder: Path, port: int) -> Command:
     return Command([program, "-c", str(configuration)])
 
 
-# RabbitMQ finds its like through a port mapper, which it would leave behind as a daemon; so ours gets one of its own, which
-# ends with it.
+# RabbitMQ would start a port mapper as a daemon that outlives it. This script starts one in the process group instead.
 RABBITMQ_SCRIPT = """\
 "$1" & mapper=$!
 while kill -0 $mapper && ! "$1" -names >/dev/null 2>&1; do sleep 0.1; done
@@ -107,7 +106,7 @@ exec "$2"
 def _rabbitmq(program: str, folder: Path, port: int) -> Command:
     (folder / "rabbitmq.conf").write_text(f"listeners.tcp.1 = {HOST}:{port}\n", encoding="utf-8")
     (folder / "enabled_plugins").write_text("[].\n", encoding="utf-8")
-    mapper = shutil.which("epmd", path=SEARCHED) or "epmd"
+    mapper = shutil.which("epmd", path=SEARCH_PATH) or "epmd"
     environment = {
         "HOME": str(folder),
         "ERL_CRASH_DUMP": str(folder / "erl_crash.dump"),
@@ -125,7 +124,7 @@ def _rabbitmq(program: str, folder: Path, port: int) -> Command:
     return Command(["sh", "-c", RABBITMQ_SCRIPT, "sh", mapper, program], environment)
 
 
-# Started quickly and small, since it never runs for long.
+# For a quick start and little memory, because the broker does not run long.
 JAVA_OPTIONS = (
     "-Xms128m",
     "-Xmx384m",
@@ -158,8 +157,8 @@ controlled.shutdown.enable=false
 
 
 def _find_kafka() -> str | None:
-    """Java, where the broker's jars are there too."""
-    return shutil.which("java", path=SEARCHED) if list(KAFKA_JARS.glob("kafka_*.jar")) else None
+    """The path of Java, if the jars of Kafka are present."""
+    return shutil.which("java", path=SEARCH_PATH) if list(KAFKA_JARS.glob("kafka_*.jar")) else None
 
 
 def _kafka(java: str, folder: Path, port: int) -> Command:
@@ -175,40 +174,40 @@ MOSQUITTO = Program(
     service="mosquitto",
     port_variable="MQTT_PORT",
     usual_port=1883,
-    carries=frozenset({"mqtt", "mqtt-5"}),
-    find=lambda: shutil.which("mosquitto", path=SEARCHED),
+    connection_types=frozenset({"mqtt", "mqtt-5"}),
+    find=lambda: shutil.which("mosquitto", path=SEARCH_PATH),
     command=_mosquitto,
-    brought_by="sudo apt-get install mosquitto",
+    install_command="sudo apt-get install mosquitto",
 )
 EMBEDDED = Program(
     name="the embedded broker (MQTT 3.1.1 only)",
     service="mosquitto",
     port_variable="MQTT_PORT",
     usual_port=1883,
-    carries=frozenset({"mqtt"}),
+    connection_types=frozenset({"mqtt"}),
     find=lambda: str(Path(sys.executable).with_name("amqtt")),
     command=_embedded,
-    brought_by="make install",
+    install_command="make install",
 )
 RABBITMQ = Program(
     name="RabbitMQ",
     service="rabbitmq",
     port_variable="AMQP_PORT",
     usual_port=5672,
-    carries=frozenset({"amqp-091"}),
-    find=lambda: shutil.which("rabbitmq-server", path=SEARCHED),
+    connection_types=frozenset({"amqp-091"}),
+    find=lambda: shutil.which("rabbitmq-server", path=SEARCH_PATH),
     command=_rabbitmq,
-    brought_by="sudo apt-get install rabbitmq-server",
+    install_command="sudo apt-get install rabbitmq-server",
 )
 KAFKA = Program(
     name="Kafka",
     service="kafka",
     port_variable="KAFKA_PORT",
     usual_port=9092,
-    carries=frozenset({"kafka"}),
+    connection_types=frozenset({"kafka"}),
     find=_find_kafka,
     command=_kafka,
-    brought_by="sudo apt-get install default-jre-headless ivy && tools/kafka",
+    install_command="sudo apt-get install default-jre-headless ivy && tools/kafka",
 )
-WANTED = (RABBITMQ, KAFKA, MOSQUITTO)
-"""Those that take longest to start come first."""
+PROGRAMS = (RABBITMQ, KAFKA, MOSQUITTO)
+"""The brokers of the examples; the slowest to start comes first."""

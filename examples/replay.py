@@ -1,8 +1,6 @@
-"""Replays what happened to one device over the broker that you name, and shows every message.
+"""Replays the history of one device over a broker, and prints every message. It uses the service of `make serve`.
 
 python -m examples.replay amqp boiler-07
-
-It talks to the service that `make serve` has started; `--port` is the broker's port if it is not the usual one.
 """
 
 from __future__ import annotations
@@ -14,49 +12,61 @@ from collections.abc import Callable, Sequence
 from aiormq import AMQPError
 from confluent_kafka import KafkaException
 
-from examples.amqp_party import AmqpParty
+from examples.amqp_client import AmqpClient
+from examples.broker_client import BrokerClient, NoResponse
 from examples.brokers import Broker
-from examples.conversation import NotAsPromised, Replay
-from examples.kafka_party import KafkaParty
-from examples.mqtt_party import MqttParty
-from examples.party import NoAnswer, Party
-from examples.shown import show
+from examples.kafka_client import KafkaClient
+from examples.mqtt_client import MqttClient
+from examples.scenario import Replay, UnexpectedResult
+from examples.terminal import print_message
 
-PARTIES: dict[str, tuple[int, Callable[[Broker], Party]]] = {
+CLIENTS: dict[str, tuple[int, Callable[[Broker], BrokerClient]]] = {
     "mqtt": (
         1883,
-        lambda broker: MqttParty(
-            "client", broker, speaks="clients/app/ask", listens="clients/app/answers", names_place=True, show=show
+        lambda broker: MqttClient(
+            "client",
+            broker,
+            publish_to="clients/app/ask",
+            receive_from="clients/app/answers",
+            has_reply_header=True,
+            printer=print_message,
         ),
     ),
     "mqtt-5": (
         1883,
-        lambda broker: MqttParty(
-            "gateway", broker, speaks="gateways/app/ask", listens="gateways/app/answers", is_5=True, show=show
+        lambda broker: MqttClient(
+            "gateway",
+            broker,
+            publish_to="gateways/app/ask",
+            receive_from="gateways/app/answers",
+            is_5=True,
+            printer=print_message,
         ),
     ),
-    "amqp": (5672, lambda broker: AmqpParty("back end", broker, speaks="back-end.ask", show=show)),
+    "amqp": (5672, lambda broker: AmqpClient("back end", broker, publish_to="back-end.ask", printer=print_message)),
     "kafka": (
         9092,
-        lambda broker: KafkaParty("analytics", broker, speaks="analytics.ask", listens="analytics.answers", show=show),
+        lambda broker: KafkaClient(
+            "analytics", broker, publish_to="analytics.ask", receive_from="analytics.answers", printer=print_message
+        ),
     ),
 }
-"""The usual port of each broker, and who talks to it."""
+"""The usual port of each broker, and the client for it."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m examples.replay", description="Replay the past of one device.")
-    parser.add_argument("broker", choices=PARTIES)
-    parser.add_argument("device", help="such as boiler-07")
-    parser.add_argument("--port", type=int, help="the broker's port, if it is not the usual one")
+    parser = argparse.ArgumentParser(prog="python -m examples.replay", description="Replay the history of one device.")
+    parser.add_argument("broker", choices=CLIENTS)
+    parser.add_argument("device", help="name of the device, such as boiler-07")
+    parser.add_argument("--port", type=int, help="port of the broker (default: the usual one)")
     given = parser.parse_args(arguments)
-    usual, party_of = PARTIES[given.broker]
-    port = given.port or usual
+    usual_port, new_client = CLIENTS[given.broker]
+    port = given.port or usual_port
     try:
-        with party_of(Broker("as named", port, frozenset(), usual)) as party:
-            replay = Replay(party, given.device, {"fromHistoricalRevision": 1})
+        with new_client(Broker("the command line", port, frozenset(), usual_port)) as client:
+            replay = Replay(client, given.device, {"fromHistoricalRevision": 1})
             replay.rest()
-    except (NoAnswer, NotAsPromised, OSError, AMQPError, KafkaException) as error:
+    except (NoResponse, UnexpectedResult, OSError, AMQPError, KafkaException) as error:
         print(f"{given.broker} at port {port}: {error}", file=sys.stderr)
         return 1
     print(f"{len(replay.revisions)} events: revision {replay.revisions[0]} to {replay.revisions[-1]}")

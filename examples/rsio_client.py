@@ -1,12 +1,11 @@
-"""A client of reactive-streams-io: it reads what it asked for at its own pace, brings what the service asks for, and goes on
-where it was when a link is lost.
+"""A client of reactive-streams-io with backpressure in both directions, which continues after a lost link.
 
     python -m examples.rsio_client 'things/acme.plant:pump-8/history?from=-3'
     python -m examples.rsio_client 'things/acme.plant:pump-8/history?follow=true' --at tcp://127.0.0.1:8766
     python -m examples.rsio_client ingest/reports --publish <commands.jsonl
 
-What to say is decided by an `Endpoint` of `mappings.reactive_streams_io`, which knows no sockets; `rsio_links` carries its
-octets. A `Client` keeps one link after the other under its streams.
+An `Endpoint` of `mappings.reactive_streams_io` implements the protocol without input and output; `rsio_links` carries its
+bytes. If a link is lost, a `Client` opens another one and continues its streams.
 """
 
 from __future__ import annotations
@@ -44,65 +43,66 @@ from mappings.reactive_streams_io.limits import EndpointLimits
 from mappings.reactive_streams_io.resumption import ResumeToken
 
 WINDOW = 64
-"""Elements that are on their way at most. More are asked for when half of them have been taken."""
+"""The most elements in flight. The client requests more when it has taken half of them."""
 
 CLOSED = "503 The client is closed."
-NOTHING_HERE = "404 rsio:publisher.notfound There is no such publisher here."
+UNKNOWN_PUBLISHER = "404 rsio:publisher.notfound There is no such publisher here."
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
+"""Seconds before the client opens another link."""
 TICK = 0.5
+"""Seconds between two checks of the endpoint's timeouts."""
 
 OFFSET = 5
-"""Where it stands in a message of a stream."""
+"""The index of the offset in a message of the Streamr protocol."""
 
 
-class Ended(RuntimeError):
-    """A stream ended early. `status` is like that of HTTP."""
+class StreamError(RuntimeError):
+    """A stream ended with an error. `status` is like a status of HTTP."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.status = errors.read(reason).status
 
 
-class Lost(Ended):
-    """The session is over, and with it all of its streams. A stream can be asked for once more."""
+class SessionLost(StreamError):
+    """The session has ended, and all its streams with it. The client can subscribe again."""
 
 
 @dataclass
-class Bringing:
-    """What is brought under one name: `kept` may not be stored yet, `sent` of it have gone out in the stream that lives."""
+class Publication:
+    """The elements of a publisher that the service may not have stored. The first `sent` of them were sent."""
 
     stream: int | None = None
-    stored: deque[bytes] = field(default_factory=deque)
+    elements: deque[bytes] = field(default_factory=deque)
     sent: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Client:
-    """A conversation with the service. `connect` makes a link: the first one, and another one when that is lost.
+    """A client of the service. `connect` opens a link: the first one, and another one after each lost link.
 
         async with Client(connector("tcp://127.0.0.1:8766")) as client:
             async for element in client.follow("things/acme.plant:pump-8/history?follow=true"):
                 ...
 
-    A session that is lost with its link is resumed on the next one, and its streams notice nothing. Raises OSError if the
-    first link cannot be made.
+    The client resumes its session on the next link, without effect on the streams. Raises OSError if the first link fails.
     """
 
     def __init__(self, connect: Callable[[], Awaitable[Link]], limits: EndpointLimits | None = None) -> None:
         self._connect, self._limits = connect, limits or EndpointLimits()
         self._pause = FIRST_PAUSE
         self._endpoint: Endpoint
-        self._coming: dict[int, asyncio.Queue[bytes | Ended | None]] = {}
-        self._bringing: dict[str, Bringing] = {}
-        self._linked, self._woken = asyncio.Event(), asyncio.Event()
-        self._is_leaving = self._is_silent = False
-        self._keeping: asyncio.Task[None]
+        self._subscriptions: dict[int, asyncio.Queue[bytes | StreamError | None]] = {}
+        self._publications: dict[str, Publication] = {}
+        self._has_link, self._has_output = asyncio.Event(), asyncio.Event()
+        self._is_closing = self._is_flushed = False
+        self._task: asyncio.Task[None]
 
     async def __aenter__(self) -> Self:
         link = await self._connect()
-        self._begin(link)
-        self._keeping = asyncio.create_task(self._keep(link))
+        self._new_endpoint(link)
+        self._task = asyncio.create_task(self._run(link))
         return self
 
     async def __aexit__(
@@ -111,52 +111,52 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Say goodbye, and wait for the answer for a few seconds."""
-        self._is_leaving = True
-        self._end_all()
-        if self._linked.is_set():
-            self._react(self._endpoint.close(time.monotonic()))
+        """Send goodbye, and wait a few seconds for the service to close the session."""
+        self._is_closing = True
+        self._end_streams()
+        if self._has_link.is_set():
+            self._handle(self._endpoint.close(time.monotonic()))
             self._wake()
         else:
-            self._keeping.cancel()
+            self._task.cancel()
         with suppress(asyncio.CancelledError):
-            await self._keeping
+            await self._task
 
-    # What the service brings.
+    # Subscriptions to publishers of the service.
 
     async def subscribe(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
-        """The elements of a publisher, in order, as they are taken. Raises Ended."""
-        await self._linked.wait()
-        if self._is_leaving:
-            raise Ended(CLOSED)
+        """The elements of a publisher, in order. Raises StreamError."""
+        await self._has_link.wait()
+        if self._is_closing:
+            raise StreamError(CLOSED)
         try:
             stream = self._endpoint.subscribe(publisher, window)
         except EncodeError as error:
-            raise Ended(errors.write(error.fault)) from error
-        coming = self._coming[stream] = asyncio.Queue()
+            raise StreamError(errors.write(error.fault)) from error
+        received = self._subscriptions[stream] = asyncio.Queue()
         self._wake()
         taken = 0
         try:
-            while isinstance(element := await coming.get(), bytes):
+            while isinstance(element := await received.get(), bytes):
                 yield element
                 taken += 1
-                # A number belongs to its session. If that is over, what has come may still be taken, and no more asked for.
-                if 2 * taken >= window and self._coming.get(stream) is coming:
+                # After the end of the session, its stream number is invalid, but the received elements are still read.
+                if 2 * taken >= window and self._subscriptions.get(stream) is received:
                     self._endpoint.session.request(stream, taken)
                     self._wake()
                     taken = 0
             if element is not None:
                 raise element
         finally:
-            if self._coming.get(stream) is coming:
-                del self._coming[stream]
+            if self._subscriptions.get(stream) is received:
+                del self._subscriptions[stream]
                 self._endpoint.session.cancel(stream)
                 self._wake()
 
     async def follow(self, publisher: str, window: int = WINDOW) -> AsyncGenerator[bytes, None]:
-        """The same across sessions: where one cannot be resumed, the publisher is asked for what is behind the last element.
+        """Like `subscribe`, but if a session cannot be resumed, it subscribes again after the last element.
 
-        Raises Ended, and Lost where nobody can know what was missed: before the first element, or unless it `can_go_on`.
+        Raises StreamError; SessionLost before the first element, or if the publisher cannot continue (`can_continue`).
         """
         rest: str | None = publisher
         last: bytes | None = None
@@ -167,190 +167,193 @@ class Client:
                         last = element
                         yield element
                 return
-            except Lost:
-                if last is None or not can_go_on(publisher):
+            except SessionLost:
+                if last is None or not can_continue(publisher):
                     raise
-                rest = after(publisher, last)
+                rest = continuation(publisher, last)
 
-    # What the service asks for.
+    # Publications to which the service subscribes.
 
     async def publish(self, publisher: str, elements: AsyncIterable[bytes]) -> None:
-        """Bring elements at the pace at which the service asks for them, until all of them are on their way.
+        """Send elements as the service requests them, until all of them are sent. Raises StreamError.
 
-        It asks for more when it has stored what it got. What it has not asked for more behind comes again if a session is
-        lost, so an element may come twice: what must not be carried out twice has an idempotency key. Raises Ended.
+        The service requests more elements after it has stored the previous ones. If a session is lost, the client sends
+        the other elements again, so the service may receive an element twice. An idempotency key prevents double execution.
         """
-        bringing = self._bringing.setdefault(publisher, Bringing())
+        publication = self._publications.setdefault(publisher, Publication())
         async for element in elements:
             if len(element) > self._limits.element:
-                raise Ended(f"413 rsio:element.toolarge An element has {len(element)} octets.")
-            bringing.stored.append(element)
-            self._bring(bringing)
-            await self._until(lambda: bringing.sent == len(bringing.stored), bringing)
-        await self._until(lambda: self._is_away(bringing), bringing)
+                raise StreamError(f"413 rsio:element.toolarge An element has {len(element)} bytes.")
+            publication.elements.append(element)
+            self._send_demanded(publication)
+            await self._until(lambda: publication.sent == len(publication.elements), publication)
+        await self._until(lambda: self._is_sent(publication), publication)
 
-    async def _until(self, condition: Callable[[], bool], bringing: Bringing) -> None:
+    async def _until(self, condition: Callable[[], bool], publication: Publication) -> None:
         while not condition():
-            if self._is_leaving:
-                raise Ended(CLOSED)
-            bringing.changed.clear()
-            await bringing.changed.wait()
+            if self._is_closing:
+                raise StreamError(CLOSED)
+            publication.changed.clear()
+            await publication.changed.wait()
 
-    def _is_away(self, bringing: Bringing) -> bool:
+    def _is_sent(self, publication: Publication) -> bool:
         endpoint = self._endpoint
-        is_said = bringing.stream is not None and not endpoint.session.waiting(bringing.stream)
+        is_written = publication.stream is not None and not endpoint.session.waiting(publication.stream)
         return (
-            is_said
-            and bringing.sent == len(bringing.stored)
+            is_written
+            and publication.sent == len(publication.elements)
             and endpoint.state is EndpointState.OPEN
-            and self._is_silent
+            and self._is_flushed
         )
 
-    def _bring(self, bringing: Bringing) -> None:
-        """Send what is wanted."""
-        if bringing.stream is not None:
-            end = bringing.sent + self._endpoint.session.capacity(bringing.stream)
-            if wanted := list(islice(bringing.stored, bringing.sent, end)):
-                self._endpoint.session.offer(bringing.stream, wanted)
-                bringing.sent += len(wanted)
+    def _send_demanded(self, publication: Publication) -> None:
+        """Send as many elements as the service has requested."""
+        if publication.stream is not None:
+            end = publication.sent + self._endpoint.session.capacity(publication.stream)
+            if demanded := list(islice(publication.elements, publication.sent, end)):
+                self._endpoint.session.offer(publication.stream, demanded)
+                publication.sent += len(demanded)
                 self._wake()
-        bringing.changed.set()
+        publication.changed.set()
 
-    def _asked_for(self, stream: int, publisher: str) -> None:
-        bringing = self._bringing.setdefault(publisher, Bringing())
-        if publisher.startswith("ingest/") and bringing.stream is None:
-            bringing.stream = stream
+    def _on_subscribe(self, stream: int, publisher: str) -> None:
+        publication = self._publications.setdefault(publisher, Publication())
+        if publisher.startswith("ingest/") and publication.stream is None:
+            publication.stream = stream
             self._endpoint.session.accept(stream)
-            self._bring(bringing)
+            self._send_demanded(publication)
         else:
-            self._endpoint.session.end(stream, NOTHING_HERE)
+            self._endpoint.session.end(stream, UNKNOWN_PUBLISHER)
 
-    def _stored(self, bringing: Bringing, number: int) -> None:
-        for _ in range(min(number, bringing.sent)):
-            bringing.stored.popleft()
-            bringing.sent -= 1
-        self._bring(bringing)
+    def _on_demand(self, publication: Publication, demand: int) -> None:
+        # The demand for more also acknowledges as many stored elements.
+        for _ in range(min(demand, publication.sent)):
+            publication.elements.popleft()
+            publication.sent -= 1
+        self._send_demanded(publication)
 
-    # The conversation.
+    # Links and sessions.
 
-    async def _keep(self, link: Link) -> None:
-        """Keep a link under the streams until we leave."""
+    async def _run(self, link: Link) -> None:
+        """Use one link after the other until the client closes."""
         try:
-            await self._converse(link)
-            while not self._is_leaving:
+            await self._use_link(link)
+            while not self._is_closing:
                 ticket = self._endpoint.ticket()
                 link = await self._next_link()
-                self._begin(link, ticket)
-                await self._converse(link)
+                self._new_endpoint(link, ticket)
+                await self._use_link(link)
         finally:
-            self._is_leaving = True
-            self._end_all()
-            self._linked.set()
+            self._is_closing = True
+            self._end_streams()
+            self._has_link.set()
 
-    def _begin(self, link: Link, ticket: ResumeToken | None = None) -> None:
+    def _new_endpoint(self, link: Link, ticket: ResumeToken | None = None) -> None:
         now = time.monotonic()
         self._endpoint = Endpoint(
             EndpointRole.CLIENT, now, limits=self._limits, has_messages=link.has_messages, ticket=ticket
         )
-        self._is_silent = False
-        self._linked.set()
+        self._is_flushed = False
+        self._has_link.set()
 
     def _wake(self) -> None:
-        """There may be something to say."""
-        self._is_silent = False
-        self._woken.set()
+        """Wake the sender: the endpoint may have output."""
+        self._is_flushed = False
+        self._has_output.set()
 
-    def _end_all(self) -> None:
-        for coming in self._coming.values():
-            coming.put_nowait(Ended(CLOSED))
-        self._coming.clear()
-        for bringing in self._bringing.values():
-            bringing.changed.set()
+    def _end_streams(self) -> None:
+        for received in self._subscriptions.values():
+            received.put_nowait(StreamError(CLOSED))
+        self._subscriptions.clear()
+        for publication in self._publications.values():
+            publication.changed.set()
 
     async def _next_link(self) -> Link:
-        """Another link. The pause before it grows until somebody has said hello."""
+        """Open another link. The pause before it grows until the service opens a session."""
         while True:
             await asyncio.sleep(self._pause)
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
             with suppress(OSError):
                 return await self._connect()
 
-    async def _converse(self, link: Link) -> None:
-        """Until the link is lost, or nothing more is to be said."""
+    async def _use_link(self, link: Link) -> None:
+        """Send and receive until the link is lost or the session is closed."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._listen(link))
-                tasks.create_task(self._speak(link))
-                tasks.create_task(self._watch())
+                tasks.create_task(self._receive_bytes(link))
+                tasks.create_task(self._send_bytes(link))
+                tasks.create_task(self._check_timeouts())
         except* OSError:
             pass
         finally:
-            self._linked.clear()
+            self._has_link.clear()
             await link.close()
-        self._react(self._endpoint.lose(time.monotonic()))
+        self._handle(self._endpoint.lose(time.monotonic()))
 
-    async def _listen(self, link: Link) -> None:
+    async def _receive_bytes(self, link: Link) -> None:
         while True:
             raw = await link.receive()
-            self._react(self._endpoint.receive(raw, time.monotonic()))
+            self._handle(self._endpoint.receive(raw, time.monotonic()))
             self._wake()
 
-    async def _speak(self, link: Link) -> None:
-        """Say what there is to say. Raises ConnectionResetError when there is nothing more."""
+    async def _send_bytes(self, link: Link) -> None:
+        """Send the endpoint's output. Raises ConnectionResetError when the session is closed."""
         while True:
             while raw := self._endpoint.take():
                 await link.send(raw)
             if self._endpoint.is_closed:
-                raise ConnectionResetError("nothing more is to be said")
-            self._is_silent = True
-            for bringing in self._bringing.values():
-                bringing.changed.set()
-            await self._woken.wait()
-            self._woken.clear()
+                raise ConnectionResetError("the session is closed")
+            self._is_flushed = True
+            for publication in self._publications.values():
+                publication.changed.set()
+            await self._has_output.wait()
+            self._has_output.clear()
 
-    async def _watch(self) -> None:
-        """Look at the clock. Raises ConnectionResetError where the conversation is over and its end cannot be said."""
+    async def _check_timeouts(self) -> None:
+        """Check timeouts. Raises ConnectionResetError if the session is closed, but its last bytes cannot be sent."""
         was_closed = False
         while not was_closed:
             await asyncio.sleep(TICK)
             was_closed = self._endpoint.is_closed
-            self._react(self._endpoint.tick(time.monotonic()))
+            self._handle(self._endpoint.tick(time.monotonic()))
             self._wake()
-        raise ConnectionResetError("the link takes nothing more")
+        raise ConnectionResetError("the link sends no more bytes")
 
-    def _react(self, events: Sequence[EndpointEvent]) -> None:
+    def _handle(self, events: Sequence[EndpointEvent]) -> None:
         ends = {event.reason for event in events if isinstance(event, Closed | NotResumed)}
         for event in events:
             match event:
                 case SessionOpened():
                     self._pause = FIRST_PAUSE
-                case ElementsReceived(stream, elements) if stream in self._coming:
+                case ElementsReceived(stream, elements) if stream in self._subscriptions:
                     for element in elements:
-                        self._coming[stream].put_nowait(element)
-                case Completed(stream) if stream in self._coming:
-                    self._coming.pop(stream).put_nowait(None)
-                case StreamFailed(stream, reason) if stream in self._coming:
-                    self._coming.pop(stream).put_nowait(Lost(reason) if reason in ends else Ended(reason))
+                        self._subscriptions[stream].put_nowait(element)
+                case Completed(stream) if stream in self._subscriptions:
+                    self._subscriptions.pop(stream).put_nowait(None)
+                case StreamFailed(stream, reason) if stream in self._subscriptions:
+                    self._subscriptions.pop(stream).put_nowait(
+                        SessionLost(reason) if reason in ends else StreamError(reason)
+                    )
                 case SubscribeReceived(stream, publisher):
-                    self._asked_for(stream, publisher)
+                    self._on_subscribe(stream, publisher)
                 case DemandReceived(stream, demand):
-                    for bringing in self._bringing.values():
-                        if bringing.stream == stream:
-                            self._stored(bringing, demand)
+                    for publication in self._publications.values():
+                        if publication.stream == stream:
+                            self._on_demand(publication, demand)
                 case Cancelled(stream):
-                    for bringing in self._bringing.values():
-                        if bringing.stream == stream:
-                            bringing.stream, bringing.sent = None, 0
+                    for publication in self._publications.values():
+                        if publication.stream == stream:
+                            publication.stream, publication.sent = None, 0
         if self._endpoint.is_closed:
-            self._linked.clear()
+            self._has_link.clear()
 
 
-def can_go_on(publisher: str) -> bool:
-    """Whether elements say where they stand, and the publisher can begin anywhere."""
+def can_continue(publisher: str) -> bool:
+    """Whether elements have a position (a revision or an offset) at which the publisher can continue."""
     try:
         name = publisher_names.parse(publisher)
     except DecodeError:
-        # The service may have publishers of which nothing is known here.
+        # The service may have publishers that this client does not know.
         return False
     match name:
         case (
@@ -361,53 +364,61 @@ def can_go_on(publisher: str) -> bool:
     return False
 
 
-def after(publisher: str, element: bytes) -> str | None:
-    """What to ask for behind an element; None if it was the last one. `can_go_on` has to be True."""
+def continuation(publisher: str, element: bytes) -> str | None:
+    """The publisher of the elements after this one; None if it was the last one. Requires `can_continue`."""
     name, found = publisher_names.parse(publisher), json.loads(element)
     if isinstance(name, publisher_names.StreamName):
-        behind, last = found[OFFSET] + 1, name.to_offset
-        rest: publisher_names.Name = replace(name, all=False, last=None, since=None, from_offset=behind)
+        first, last = found[OFFSET] + 1, name.to_offset
+        rest: publisher_names.Name = replace(name, all=False, last=None, since=None, from_offset=first)
     else:
         assert isinstance(name, publisher_names.History)
-        behind, last = found["revision"] + 1, name.to_revision
-        rest = replace(name, from_revision=behind, after=None)
-    return None if last is not None and 0 < last < behind else publisher_names.write(rest)
+        first, last = found["revision"] + 1, name.to_revision
+        rest = replace(name, from_revision=first, after=None)
+    return None if last is not None and 0 < last < first else publisher_names.write(rest)
 
 
-async def lines() -> AsyncGenerator[bytes, None]:
-    """Those of the standard input."""
+async def input_lines() -> AsyncGenerator[bytes, None]:
+    """The lines of the standard input that are not empty."""
     while line := await asyncio.to_thread(sys.stdin.buffer.readline):
         if line := line.strip():
             yield line
 
 
-async def run(chosen: argparse.Namespace) -> None:
-    async with Client(connector(chosen.at, beginning=chosen.topic, ca=chosen.ca)) as client:
-        if chosen.publish:
-            await client.publish(chosen.publisher, lines())
+async def run(options: argparse.Namespace) -> None:
+    async with Client(connector(options.at, prefix=options.topic, ca=options.ca)) as client:
+        if options.publish:
+            await client.publish(options.publisher, input_lines())
             return
-        left = chosen.count
-        async with aclosing(client.follow(chosen.publisher, chosen.window)) as elements:
+        left = options.count
+        async with aclosing(client.follow(options.publisher, options.window)) as elements:
             async for element in elements:
-                print(element.hex() if chosen.hex else element.decode(), flush=True)
+                print(element.hex() if options.hex else element.decode(), flush=True)
                 left = None if left is None else left - 1
                 if left == 0:
                     return
 
 
 def main(words: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description="Read what a publisher brings, or bring what the service asks for.")
-    parser.add_argument("publisher", help="such as things/acme.plant:pump-8/history?from=-3, or ingest/reports")
-    parser.add_argument("--at", default="mqtt://127.0.0.1:1883", help="mqtt://, tcp:// or ssl:// with host and port")
-    parser.add_argument("--topic", default="rsio", help="what topics at the broker begin with")
-    parser.add_argument("--ca", metavar="FILE", help="whom to trust at ssl://")
-    parser.add_argument("--window", type=int, default=WINDOW, metavar="N", help="elements on their way at most")
-    parser.add_argument("--count", type=int, metavar="N", help="end after N elements")
-    parser.add_argument("--hex", action="store_true", help="print octets, not text")
-    parser.add_argument("--publish", action="store_true", help="bring the lines of the standard input")
+    parser = argparse.ArgumentParser(
+        description="Read the elements of a publisher, or publish elements as the service requests them."
+    )
+    parser.add_argument(
+        "publisher", help="name of the publisher, such as things/acme.plant:pump-8/history?from=-3, or ingest/reports"
+    )
+    parser.add_argument(
+        "--at",
+        default="mqtt://127.0.0.1:1883",
+        help="address of the broker or listener: mqtt://, tcp:// or ssl:// with host and port",
+    )
+    parser.add_argument("--topic", default="rsio", help="prefix of the MQTT topics")
+    parser.add_argument("--ca", metavar="FILE", help="certificates to trust, for ssl://")
+    parser.add_argument("--window", type=int, default=WINDOW, metavar="N", help="most elements in flight")
+    parser.add_argument("--count", type=int, metavar="N", help="stop after N elements")
+    parser.add_argument("--hex", action="store_true", help="print elements in hexadecimal")
+    parser.add_argument("--publish", action="store_true", help="publish the lines of the standard input")
     try:
         asyncio.run(run(parser.parse_args(words)))
-    except (Ended, OSError, ValueError) as error:
+    except (StreamError, OSError, ValueError) as error:
         raise SystemExit(f"refused: {error}") from None
     except KeyboardInterrupt:
         pass

@@ -1,10 +1,10 @@
-"""How the octets of reactive-streams-io travel between a client and the service: as messages of MQTT, or over a socket.
+"""Links that carry reactive-streams-io between a client and the service: MQTT messages, or a TCP connection.
 
     link = await connector("mqtt://127.0.0.1:1883")()
     await link.send(b"…")
     await link.receive()
 
-A link is good until it breaks, and is not mended: `rsio_client` makes another one then.
+A broken link does not reconnect: `rsio_client` opens another one.
 """
 
 from __future__ import annotations
@@ -22,38 +22,37 @@ from paho.mqtt.client import Client as Mqtt
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-PATIENCE = 30.0
-CLOSING = 2.0
+TIMEOUT = 30.0
+CLOSE_TIMEOUT = 2.0
 CHUNK = 1 << 16
 
 IN_FLIGHT = 20
-"""Messages that the broker has not confirmed."""
+"""The most messages that the broker has not acknowledged."""
 
-VERSION = "rsio/0"
-"""What a secure socket says that it wants to speak."""
+ALPN_PROTOCOL = "rsio/0"
 
 
 class Link(ABC):
-    """A way to the service. Its methods raise OSError once it is broken."""
+    """A link to the service. Its methods raise OSError when it is broken."""
 
     has_messages: ClassVar[bool]
-    """Whether octets that are sent together come together."""
+    """Whether bytes of one `send` arrive together."""
 
     @abstractmethod
     async def send(self, raw: bytes) -> None:
-        """Send octets; waits while there is no room for them."""
+        """Send bytes, and wait while too many are in flight."""
 
     @abstractmethod
     async def receive(self) -> bytes:
-        """What has come."""
+        """The next received bytes."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Leave, behind what was sent."""
+        """Close the link after the bytes that were sent."""
 
 
 class SocketLink(Link):
-    """A socket at a door of the service."""
+    """A TCP connection to a listener of the service."""
 
     has_messages = False
 
@@ -74,26 +73,26 @@ class SocketLink(Link):
         raise ConnectionResetError("the service has closed the socket")
 
     async def close(self) -> None:
-        # A second time is one too many for TLS in Python 3.11.2, which could not be cut off any more then.
+        # With TLS in Python 3.11.2, a second `close` would disable `abort`.
         if not self._writer.is_closing():
             self._writer.close()
         with suppress(OSError):
-            async with asyncio.timeout(CLOSING):
+            async with asyncio.timeout(CLOSE_TIMEOUT):
                 await self._writer.wait_closed()
-        # Where nothing is taken, nothing leaves either.
+        # A service that reads nothing would keep the connection open.
         self._writer.transport.abort()
 
 
 class MqttLink(Link):
-    """Two topics of its own, `<beginning>/<random>/up` and `down`: what was meant for an earlier link does not come here."""
+    """Two topics, `<prefix>/<random>/up` and `down`. The random part excludes messages to earlier links."""
 
     has_messages = True
 
-    def __init__(self, beginning: str) -> None:
-        self._place = f"{beginning}/{secrets.token_hex(8)}"
+    def __init__(self, prefix: str) -> None:
+        self._topic = f"{prefix}/{secrets.token_hex(8)}"
         self._loop = asyncio.get_running_loop()
-        self._came: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._room = asyncio.Semaphore(IN_FLIGHT)
+        self._received: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._in_flight = asyncio.Semaphore(IN_FLIGHT)
         self._mqtt = Mqtt(CallbackAPIVersion.VERSION2, f"rsio-{secrets.token_hex(8)}", reconnect_on_failure=False)
         self._mqtt.on_connect = self._on_connect
         self._mqtt.on_subscribe = self._on_subscribe
@@ -102,13 +101,13 @@ class MqttLink(Link):
         self._mqtt.on_disconnect = lambda *_: self._notify(None)
 
     @classmethod
-    async def to(cls, host: str, port: int, beginning: str) -> Self:
-        link = cls(beginning)
+    async def to(cls, host: str, port: int, prefix: str) -> Self:
+        link = cls(prefix)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TIMEOUT):
                 await asyncio.to_thread(link._mqtt.connect, host, port)
                 link._mqtt.loop_start()
-                # The first that comes says that what follows will.
+                # The subscription puts empty bytes first.
                 await link.receive()
         except BaseException:
             await link.close()
@@ -116,13 +115,13 @@ class MqttLink(Link):
         return link
 
     async def send(self, raw: bytes) -> None:
-        await self._room.acquire()
-        self._mqtt.publish(f"{self._place}/up", raw, 1)
+        await self._in_flight.acquire()
+        self._mqtt.publish(f"{self._topic}/up", raw, 1)
 
     async def receive(self) -> bytes:
-        if (raw := await self._came.get()) is not None:
+        if (raw := await self._received.get()) is not None:
             return raw
-        raise ConnectionResetError("the broker has closed the link, or does not let us read")
+        raise ConnectionResetError("the broker has closed the link, or has refused the subscription")
 
     async def close(self) -> None:
         self._mqtt.disconnect()
@@ -131,10 +130,10 @@ class MqttLink(Link):
         if (socket := self._mqtt.socket()) is not None:
             socket.close()
 
-    # These are called by the client's thread.
+    # Callbacks in the thread of paho.
 
     def _on_connect(self, *_: Any) -> None:
-        self._mqtt.subscribe(f"{self._place}/down", 1)
+        self._mqtt.subscribe(f"{self._topic}/down", 1)
 
     def _on_subscribe(self, _client: Mqtt, _data: Any, _number: int, codes: list[Any], _properties: Any) -> None:
         self._notify(None if codes[0].is_failure else b"")
@@ -143,26 +142,26 @@ class MqttLink(Link):
         self._notify(bytes(message.payload))
 
     def _on_publish(self, *_: Any) -> None:
-        self._loop.call_soon_threadsafe(self._room.release)
+        self._loop.call_soon_threadsafe(self._in_flight.release)
 
-    def _notify(self, came: bytes | None) -> None:
-        """Hand over what came; None says that nothing comes any more."""
-        self._loop.call_soon_threadsafe(self._came.put_nowait, came)
+    def _notify(self, received: bytes | None) -> None:
+        """Pass received bytes to the event loop; None if the link is broken."""
+        self._loop.call_soon_threadsafe(self._received.put_nowait, received)
 
 
-def connector(uri: str, *, beginning: str = "rsio", ca: str | None = None) -> Callable[[], Awaitable[Link]]:
-    """What makes links to `mqtt://host:port`, `tcp://host:port` or `ssl://host:port`.
+def connector(uri: str, *, prefix: str = "rsio", ca: str | None = None) -> Callable[[], Awaitable[Link]]:
+    """A function that opens links to `mqtt://host:port`, `tcp://host:port` or `ssl://host:port`.
 
-    `beginning` is that of topics, `ca` a file with whom to trust. Raises ValueError for any other uri.
+    `prefix` is the prefix of MQTT topics, `ca` a file of trusted certificates. Raises ValueError for any other URI.
     """
     parts = urlsplit(uri)
     host, port = parts.hostname, parts.port
     if host is None or port is None or parts.scheme not in ("mqtt", "tcp", "ssl"):
         raise ValueError(f"found {uri!r}, expected mqtt://, tcp:// or ssl:// with a host and a port")
     if parts.scheme == "mqtt":
-        return lambda: MqttLink.to(host, port, beginning)
+        return lambda: MqttLink.to(host, port, prefix)
     if parts.scheme == "tcp":
         return lambda: SocketLink.to(host, port)
     tls = ssl.create_default_context(cafile=ca)
-    tls.set_alpn_protocols([VERSION])
+    tls.set_alpn_protocols([ALPN_PROTOCOL])
     return lambda: SocketLink.to(host, port, tls)

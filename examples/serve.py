@@ -1,7 +1,4 @@
-"""The service with the example connections, beside the brokers that this machine has: `make serve`.
-
-Ends with Ctrl-C, the brokers with it.
-"""
+"""Runs the brokers of this machine and the service with the example connections, until Ctrl-C: `make serve`."""
 
 from __future__ import annotations
 
@@ -11,41 +8,41 @@ import subprocess
 import sys
 from pathlib import Path
 
-from examples.brokers import NoBroker, brokers
-from examples.prepare import NotPrepared, connections_at, prepare
+from examples.brokers import BrokerFailed, brokers
+from examples.prepare import PreparationFailed, prepare, write_connections
 from examples.processes import SIGNALS, Interrupted, interruptible
 from examples.service import COMMAND
 
 RUN = Path(".run/serve")
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, flush=True)
 
 
 def main() -> int:
     try:
-        with interruptible(), brokers(RUN, at_usual_ports=True, tell=say) as found:
-            for name, brought_by in found.missing.items():
-                say(f"{name} is not here, and its connections are left out. To have it: {brought_by}")
-            connections = connections_at(found, RUN / "connections", with_doors=True)
+        with interruptible(), brokers(RUN, at_usual_ports=True, progress=print_progress) as available:
+            for name, install_command in available.missing.items():
+                print_progress(f"{name} is missing, so its connections are left out. To install it: {install_command}")
+            connections = write_connections(available, RUN / "connections", with_listeners=True)
             prepare(connections)
             return serve(connections)
     except Interrupted as interrupted:
         return interrupted.code
-    except (NoBroker, NotPrepared) as error:
+    except (BrokerFailed, PreparationFailed) as error:
         print(error, file=sys.stderr)
         return 1
 
 
 def serve(connections: Path) -> int:
-    """The service until it ends; its exit code."""
+    """Run the service until it ends, and return its exit code."""
     environment = {**os.environ, "CONNECTIVITY_CONNECTIONS_DIR": str(connections)}
-    running = subprocess.Popen(COMMAND, env=environment)
-    # Ctrl-C reaches the service too; this program only waits for it to drain, then ends the brokers.
+    service = subprocess.Popen(COMMAND, env=environment)
+    # The terminal sends Ctrl-C to the service too. The brokers must run until the service has stopped.
     for each in SIGNALS:
-        signal.signal(each, lambda *_: running.terminate())
-    return running.wait()
+        signal.signal(each, lambda *_: service.terminate())
+    return service.wait()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The service for the examples: started as a process of its own, asked until it is ready, ended in an orderly way."""
+"""Starts the service of the examples as a process, waits until it is ready, and stops it with SIGTERM."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from examples.party import NoAnswer
-from examples.processes import end, last_words, start
+from examples.broker_client import NoResponse
+from examples.processes import log_end, start, stop
 
-READY_WITHIN = 120.0
+START_TIMEOUT = 120.0
 COMMAND = (sys.executable, "-m", "connectivity", "serve", "--settings", "examples/settings.yaml")
 
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""Spark does not run long enough here for Java's second compiler to be worth its time."""
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+"""Without Java's second compiler, which makes only long runs of Spark faster."""
 
 
-class EndedBadly(RuntimeError):
-    """The service did not end with 0."""
+class ServiceFailed(RuntimeError):
+    """The exit code of the service was not 0."""
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
-    """A service that runs: where its data lies, and its API."""
+class RunningService:
+    """A running service: its data folder, its log and its API."""
 
     data: Path
     log: Path
 
     def get(self, path: str) -> str:
-        """What the API says. Raises NoAnswer."""
+        """The response of the API. Raises NoResponse."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{api_port(self.log)}{path}", timeout=5) as response:
                 return str(response.read(), "utf-8")
         except OSError as error:
-            raise NoAnswer(f"the service does not answer {path}: {error}") from error
+            raise NoResponse(f"the service does not respond to {path}: {error}") from error
 
     def ready(self) -> dict[str, Any]:
-        """What it says of itself."""
-        said: dict[str, Any] = json.loads(self.get("/health/ready"))
-        return said
+        """The response of the readiness probe."""
+        response: dict[str, Any] = json.loads(self.get("/health/ready"))
+        return response
 
 
 @contextmanager
-def service(folder: Path, connections: Path, *, with_lake: bool = False) -> Iterator[Serving]:
-    """The service with a folder of connections, ready; its data and log lie in `folder`. `with_lake`: it fills one.
+def service(folder: Path, connections: Path, *, with_lake: bool = False) -> Iterator[RunningService]:
+    """The service with a folder of connections, ready. Its data and log are in `folder`. `with_lake`: it writes a lake.
 
-    It drains and stops at the end. Raises NoAnswer where it does not get ready, EndedBadly where it does not end with 0.
+    The service stops at the end. Raises NoResponse if it does not get ready, ServiceFailed if its exit code is not 0.
     """
     environment = {
         "CONNECTIVITY_CONNECTIONS_DIR": str(connections),
@@ -61,49 +61,49 @@ def service(folder: Path, connections: Path, *, with_lake: bool = False) -> Iter
         "CONNECTIVITY_LOG__FORMAT": "json",
     }
     if with_lake:
-        environment |= {"CONNECTIVITY_SPARK__MODE": "embedded", "JDK_JAVA_OPTIONS": QUICK_JAVA}
-        # At once, since someone waits for it.
+        environment |= {"CONNECTIVITY_SPARK__MODE": "embedded", "JDK_JAVA_OPTIONS": JAVA_OPTIONS}
+        # The demo waits for the lake.
         environment["CONNECTIVITY_LAKE__INTERVAL"] = "0s"
     log = folder / "service.log"
-    running = start(COMMAND, log, environment)
+    process = start(COMMAND, log, environment)
     try:
-        wait_ready(running, log)
-        yield Serving(folder / "data", log)
+        wait_ready(process, log)
+        yield RunningService(folder / "data", log)
     except BaseException:
-        end([running])
+        stop([process])
         raise
-    if code := end([running])[0]:
-        raise EndedBadly(f"the service ended with exit code {code}, expected 0")
+    if code := stop([process])[0]:
+        raise ServiceFailed(f"the service ended with exit code {code}, expected 0")
 
 
-def wait_ready(running: subprocess.Popen[bytes], log: Path) -> None:
-    """Until the API says that every connection is open. Raises NoAnswer, with what is missing."""
-    deadline = time.monotonic() + READY_WITHIN
-    missing = "its API does not answer"
-    while time.monotonic() < deadline and running.poll() is None:
+def wait_ready(process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until every connection is open. Raises NoResponse with the reason."""
+    deadline = time.monotonic() + START_TIMEOUT
+    reason = "its API does not respond"
+    while time.monotonic() < deadline and process.poll() is None:
         if (port := api_port(log)) is not None:
-            missing = missing_in(f"http://127.0.0.1:{port}/health/ready")
-            if not missing:
+            reason = unready_reason(f"http://127.0.0.1:{port}/health/ready")
+            if not reason:
                 return
         time.sleep(0.05)
-    ended = "" if running.poll() is None else f" and ended with exit code {running.returncode}"
-    raise NoAnswer(f"the service did not get ready{ended}: {missing}\nIts log ends with:\n{last_words(log)}")
+    ended = "" if process.poll() is None else f" and ended with exit code {process.returncode}"
+    raise NoResponse(f"the service did not get ready{ended}: {reason}\nIts log ends with:\n{log_end(log)}")
 
 
 def api_port(log: Path) -> int | None:
-    """The port that the service says it listens at."""
+    """The port of the API, from the service's log; None if the service does not listen yet."""
     for line in log.read_text(encoding="utf-8").splitlines():
         if line.startswith("{") and line.endswith("}") and (entry := json.loads(line)).get("event") == "api listening":
             return int(entry["port"])
     return None
 
 
-def missing_in(url: str) -> str:
-    """What the service lacks to be ready, in its own words; empty when nothing does."""
+def unready_reason(url: str) -> str:
+    """Why the service is not ready, from its readiness probe; empty if it is ready."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
-            said = json.loads(response.read())
+            body = json.loads(response.read())
     except OSError as error:
         return str(error)
-    closed = [f"{name}: {it['details']}" for name, it in said["connections"].items() if it["status"] != "open"]
-    return "; ".join(closed) or ("" if said["connections"] else "it has no connections yet")
+    closed = [f"{name}: {it['details']}" for name, it in body["connections"].items() if it["status"] != "open"]
+    return "; ".join(closed) or ("" if body["connections"] else "it has no connections yet")

@@ -19,7 +19,7 @@ from connectivity.management.files import load
 from connectivity.security.uri import parse_uri
 from connectivity.transports import load_connection_type
 from examples import brokers
-from examples.programs import WANTED
+from examples.programs import PROGRAMS
 from tests.support.brokers import kafka, mosquitto, rabbitmq
 from tests.support.paths import ROOT
 from tests.support.typed import beginning
@@ -62,8 +62,8 @@ def test_the_schema_rejects_an_unknown_key(tmp_path: Path) -> None:
 
 
 def test_there_is_a_service_for_each_broker_that_the_examples_start() -> None:
-    assert {each.service for each in WANTED} == set(BROKERS) == set(SERVICES) - set(OURS)
-    for each in WANTED:
+    assert {each.service for each in PROGRAMS} == set(BROKERS) == set(SERVICES) - set(OURS)
+    for each in PROGRAMS:
         assert f"${{{each.port_variable}:-{each.usual_port}}}" in str(SERVICES[each.service]["ports"])
 
 
@@ -146,7 +146,7 @@ def test_the_demo_has_a_token_for_the_file_although_it_starts_the_brokers_alone(
         brokers, "_call", lambda _command, environment: tokens.append(environment["API_TOKEN"]), raising=True
     )
     monkeypatch.delenv("API_TOKEN", raising=False)
-    with brokers._composed(tmp_path, {each: each.usual_port for each in WANTED}, lambda _text: None):
+    with brokers._composed(tmp_path, {each: each.usual_port for each in PROGRAMS}, lambda _text: None):
         pass
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
@@ -168,9 +168,9 @@ def test_its_connections_lead_to_the_services_by_name_and_are_otherwise_the_exam
         assert inside == outside
 
 
-@pytest.mark.parametrize("door", ["door", "rsio-door"])
-def test_a_listener_is_published_where_it_listens(door: str) -> None:
-    uri = load([ROOT / "examples" / "compose"]).connections[door].broker_uri
+@pytest.mark.parametrize("listener", ["websocket-listener", "tcp-listener"])
+def test_a_listener_is_published_where_it_listens(listener: str) -> None:
+    uri = load([ROOT / "examples" / "compose"]).connections[listener].broker_uri
     assert any(port.endswith(f":{uri.port}") for port in SERVICES["connectivity"]["ports"])
 
 

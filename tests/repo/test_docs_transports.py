@@ -71,8 +71,8 @@ def test_the_examples_of_the_page_are_valid(name: str, full: bool, tmp_path: Pat
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     own = authority.issue_cert("door.acme.example")
-    own.cert_chain_pems[0].write_to_path(str(tmp_path / "door.crt"))
-    (tmp_path / "door.key").write_text(key_of(own))
+    own.cert_chain_pems[0].write_to_path(str(tmp_path / "listener.crt"))
+    (tmp_path / "listener.key").write_text(key_of(own))
     document = example(load_connection_type(name), manuals()[name], full=full)
     assert validate(document, environ={"BROKER_PASSWORD": "x"}, base=tmp_path) == []
     assert complaints(document) == []

@@ -54,7 +54,7 @@ def test_the_published_schemas_are_json_schemas() -> None:
 
 
 def test_a_mistake_in_an_example_is_found(tmp_path: Path) -> None:
-    text = (EXAMPLES / "connections" / "desk.yaml").read_text(encoding="utf-8")
+    text = (EXAMPLES / "connections" / "application.yaml").read_text(encoding="utf-8")
     for number, (right, wrong) in enumerate([("tcp://", "amqp://"), ("qos: 1", "qos: 3"), (":1883", "")]):
         file = tmp_path / f"{number}.yaml"
         file.write_text(text.replace(right, wrong), encoding="utf-8")

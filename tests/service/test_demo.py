@@ -18,17 +18,17 @@ import psutil
 import pytest
 
 from examples import brokers as brokers_module
-from examples import demo, shown
+from examples import demo, terminal
 from examples import lake as lake_module
 from examples import service as service_module
-from examples.brokers import Broker, Found
-from examples.conversation import NotAsPromised
-from examples.mqtt_party import MqttParty
-from examples.party import NoAnswer
-from examples.prepare import connections_at
-from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command, Program
-from examples.service import EndedBadly, service
-from examples.shown import SHOWN_REPORTS
+from examples.broker_client import NoResponse
+from examples.brokers import AvailableBrokers, Broker
+from examples.mqtt_client import MqttClient
+from examples.prepare import write_connections
+from examples.programs import KAFKA, MOSQUITTO, PROGRAMS, RABBITMQ, Command, Program
+from examples.scenario import UnexpectedResult
+from examples.service import ServiceFailed, service
+from examples.terminal import REPORTS
 from tests.support.brokers.mosquitto import Mosquitto
 from tests.support.paths import ROOT
 from tests.support.wait import wait_until_sync
@@ -49,7 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder for the demo in this process."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(demo, "RUN", tmp_path / "run")
-    monkeypatch.setattr(shown.console, "_width", 160)
+    monkeypatch.setattr(terminal.console, "_width", 160)
     return tmp_path / "run"
 
 
@@ -70,30 +70,30 @@ def test_the_demo_ends_with_0_and_reports_its_results() -> None:
     )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
     told = cells(ended.stdout)
-    assert told.pop("seconds in all").isdigit()
-    filtered = int(told.pop("MQTT 5: only what was above 30 degrees").removesuffix(" events"))
+    assert told.pop("duration in seconds").isdigit()
+    filtered = int(told.pop("MQTT 5: only above 30 degrees").removesuffix(" events"))
     assert 0 < filtered < demo.ROUNDS
     # What every broker brought is in the lake, and all the rest of the devices' past.
     replayed = [demo.EVENTS, 40, filtered, demo.EVENTS, 3]
     all_of_it = f"{demo.EVENTS} events, then {demo.EVENTS} numbers"
-    assert re.fullmatch(rf"{all_of_it}: \d+ octets in \d+ messages", told.pop(demo.IN_OCTETS))
-    assert told.pop("DuckDB: the same from the lake") == f"{sum(replayed)} events"
-    assert told.pop("DuckDB: all of 10 devices") == f"{demo.DEVICES * demo.EVENTS} events"
-    counted = re.findall(r"^ *(\d+) events, the same revisions that came by (.+)$", ended.stdout, re.MULTILINE)
+    assert re.fullmatch(rf"{all_of_it}: \d+ bytes in \d+ messages", told.pop(demo.BINARY_REPLAY))
+    assert told.pop("DuckDB: the same events in the lake") == f"{sum(replayed)} events"
+    assert told.pop("DuckDB: all events of 10 devices") == f"{demo.DEVICES * demo.EVENTS} events"
+    counted = re.findall(r"^ *(\d+) events, with the same revisions as over (.+)$", ended.stdout, re.MULTILINE)
     transports = ("AMQP", "Kafka", "MQTT 5", "MQTT 5", "MQTT")
     assert counted == [(str(count), transport) for count, transport in zip(replayed, transports, strict=True)]
     # The boilers have cooled down, the stove has not.
-    assert told.pop("Kafka: the same as of 10 seconds ago") == "7 devices; 1 now"
-    heard = re.fullmatch(r"heard of after (\d+) ms", told.pop("AMQP: a device overheated"))
+    assert told.pop("Kafka: the same search, 10 s ago and now") == "7 devices, 1 now"
+    heard = re.fullmatch(r"received after (\d+) ms", told.pop("AMQP: the alarm of a device"))
     assert heard is not None
     assert told == {
-        "MQTT: a device that asks for its neighbour": "refused, as it should be",
-        "MQTT: 10 devices reported": f"{demo.DEVICES * demo.ROUNDS} times",
-        "AMQP: all of it, 5 events first": f"{demo.EVENTS} events",
-        "AMQP: a replay without permission": "failed with 404, as it should",
-        "Kafka: two pages, then stop": "40 events",
-        "Kafka: which devices are above 30 degrees": "7 devices",
-        "MQTT: the device's own last three, two first": "3 events",
+        "MQTT: a command for the twin of another device": "refused, as expected",
+        "MQTT: reports of 10 devices": f"{demo.DEVICES * demo.ROUNDS} reports",
+        "AMQP: all events, 5 of them first": f"{demo.EVENTS} events",
+        "AMQP: a replay without permission": "404, as expected",
+        "Kafka: two pages, then cancel": "40 events",
+        "Kafka: a search for devices above 30 degrees": "7 devices",
+        "MQTT: the device's last three changes": "3 events",
     }
     looked = re.findall(
         r"^│ (devices|back-end|analytics) +│ open +│ \S+Z +│ +(\d+) │ +(\d+) │ +\d+ │$", ended.stdout, re.MULTILINE
@@ -105,7 +105,7 @@ def test_the_demo_ends_with_0_and_reports_its_results() -> None:
     assert {name.rpartition("-")[2] for name, *_ in said if name.startswith("boiler")} == {"00"}
     # Reports do not wait for each other's answers, so only the words have an order.
     reporting = [word for name, *_, word in said if name.startswith("boiler")]
-    assert reporting[: 2 + 2 * SHOWN_REPORTS] == ["create"] * 2 + ["modify"] * 2 * SHOWN_REPORTS
+    assert reporting[: 2 + 2 * REPORTS] == ["create"] * 2 + ["modify"] * 2 * REPORTS
     # Everybody asks in the same words, and stops in their own way.
     for transport, ends in (("AMQP", ["complete", "failed"]), ("Kafka", ["cancel"]), ("MQTT 5", ["complete"])):
         words = [word for name, over, _, word in said if over == transport and name != "planner"]
@@ -131,20 +131,23 @@ def test_the_demo_continues_without_brokers_or_lake_and_names_the_install_comman
     wanted: set[Program], run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # Where brokers come from Docker, a machine may have none of the programs.
-    missing = wanted | {each for each in WANTED if each.find() is None}
-    there = tuple(replace(each, find=lambda: None) if each in missing else each for each in WANTED)
-    monkeypatch.setattr(brokers_module, "compose_answers", lambda: False)
-    monkeypatch.setattr(brokers_module, "WANTED", there)
+    missing = wanted | {each for each in PROGRAMS if each.find() is None}
+    there = tuple(replace(each, find=lambda: None) if each in missing else each for each in PROGRAMS)
+    monkeypatch.setattr(brokers_module, "has_compose", lambda: False)
+    monkeypatch.setattr(brokers_module, "PROGRAMS", there)
     monkeypatch.setattr(brokers_module, "MOSQUITTO", there[-1])
     monkeypatch.setattr(lake_module, "JARS", run)
     code = demo.main()
     shown, _ = capsys.readouterr()
     assert code == 0, shown
     for each in missing:
-        assert f"{each.name} is not here, so the demo goes on without it. To have it: {each.brought_by}" in shown
-    assert "the lake was missing; with it there is more to see: sudo apt-get install default-jre-headless" in shown
+        assert f"{each.name} is missing; the demo continues without it. To install it: {each.install_command}" in shown
+    assert (
+        "the lake was missing, so the demo was shorter. To install it: sudo apt-get install default-jre-headless"
+        in shown
+    )
     left_out = {{RABBITMQ: "AMQP", KAFKA: "Kafka", MOSQUITTO: "MQTT 5"}[each] for each in missing}
-    transports = {name.partition(":")[0] for name in cells(shown)} - {"seconds in all"}
+    transports = {name.partition(":")[0] for name in cells(shown)} - {"duration in seconds"}
     assert transports == {"MQTT", "MQTT 5", "AMQP", "Kafka"} - left_out
     looked = re.findall(r"^│ (devices|back-end|analytics) +│ open", shown, re.MULTILINE)
     of_missing = {{RABBITMQ: "back-end", KAFKA: "analytics"}.get(each) for each in missing}
@@ -159,11 +162,11 @@ def test_a_broker_that_does_not_start_ends_the_demo_with_1_and_its_last_words(
         find=lambda: "sh",
         command=lambda place, _folder, _port: Command([place, "-c", "echo [/] address in use; exit 3"]),
     )
-    monkeypatch.setattr(brokers_module, "compose_answers", lambda: False)
-    monkeypatch.setattr(brokers_module, "WANTED", (failing, MOSQUITTO))
+    monkeypatch.setattr(brokers_module, "has_compose", lambda: False)
+    monkeypatch.setattr(brokers_module, "PROGRAMS", (failing, MOSQUITTO))
     assert demo.main() == 1
     shown, _ = capsys.readouterr()
-    assert "No demo without its brokers: RabbitMQ ended with exit code 3." in shown
+    assert "The demo needs its brokers: RabbitMQ ended with exit code 3." in shown
     assert "[/] address in use" in shown
     assert "make clean" in shown
 
@@ -183,8 +186,8 @@ import sys
 from pathlib import Path
 from examples import brokers, demo, lake
 
-brokers.compose_answers = lambda: False
-brokers.WANTED = (brokers.MOSQUITTO,)
+brokers.has_compose = lambda: False
+brokers.PROGRAMS = (brokers.MOSQUITTO,)
 lake.JARS = Path("nowhere")
 sys.exit(demo.main())
 """,
@@ -230,7 +233,7 @@ def test_an_interrupted_demo_leaves_nothing_running(
         running.send_signal(number)
         rest = running.stdout.read()
         assert running.wait(DEADLINE) == code, rest
-        assert "Everything that was started is ended." in rest
+        assert "All started programs have ended." in rest
         wait_until_sync(lambda: all(is_gone(child) for child in children), 60)
 
 
@@ -254,12 +257,12 @@ def test_the_readme_shows_the_actual_messages(
     shown = [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)]
     said: list[dict[str, Any]] = []
     monkeypatch.chdir(ROOT)
-    broker = Broker("a test", mosquitto.port, MOSQUITTO.carries, MOSQUITTO.usual_port, mosquitto.host)
-    connections = connections_at(Found({"mosquitto": broker}, {}), tmp_path / "connections")
+    broker = Broker("a test", mosquitto.port, MOSQUITTO.connection_types, MOSQUITTO.usual_port, mosquitto.host)
+    connections = write_connections(AvailableBrokers({"mosquitto": broker}, {}), tmp_path / "connections")
     name = "boiler-07"
     with (
         service(tmp_path, connections),
-        MqttParty(name, broker, speaks=f"devices/{name}/up", listens=f"devices/{name}/down") as boiler,
+        MqttClient(name, broker, publish_to=f"devices/{name}/up", receive_from=f"devices/{name}/down") as boiler,
     ):
         topic = f"acme.plant/{name}/things/twin/commands"
         boiler.send(f"{topic}/create", value={"features": {"burner": {"properties": {"celsius": 70}}}})
@@ -273,7 +276,7 @@ def test_the_readme_shows_the_actual_messages(
         boiler.publish(shown[2])
         said += [shown[2], boiler.receive()]
         assert boiler.receive()["topic"].endswith("/next")
-        assert boiler.hears_nothing(0.2)
+        assert boiler.receives_nothing(0.2)
     assert [json.dumps(comparable(message)) for message in said] == [json.dumps(comparable(it)) for it in shown]
 
 
@@ -286,29 +289,29 @@ def ending_badly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_service_that_ends_badly_is_a_failure(ending_badly: Path) -> None:
-    with pytest.raises(EndedBadly, match="exit code -15, expected 0"), service(ending_badly, ending_badly):
+    with pytest.raises(ServiceFailed, match="exit code -15, expected 0"), service(ending_badly, ending_badly):
         pass
 
 
 def test_an_error_in_the_run_has_priority_over_an_error_at_the_stop(ending_badly: Path) -> None:
-    with pytest.raises(NoAnswer, match="silence"), service(ending_badly, ending_badly):
-        raise NoAnswer("silence")
+    with pytest.raises(NoResponse, match="silence"), service(ending_badly, ending_badly):
+        raise NoResponse("silence")
 
 
 def test_a_service_that_does_not_get_ready_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service_module, "COMMAND", (sys.executable, "-c", "raise SystemExit('no journal')"))
-    with pytest.raises(NoAnswer, match=r"ended with exit code 1: [\s\S]*no journal"), service(tmp_path, tmp_path):
+    with pytest.raises(NoResponse, match=r"ended with exit code 1: [\s\S]*no journal"), service(tmp_path, tmp_path):
         pass
 
 
 def test_a_conversation_that_goes_wrong_ends_the_demo_with_1_and_says_where_to_look(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def play() -> None:
-        raise NotAsPromised("revisions [1] were expected, [2] came")
+    def run_demo() -> None:
+        raise UnexpectedResult("found revisions [2], expected [1]")
 
-    monkeypatch.setattr(demo, "play", play)
+    monkeypatch.setattr(demo, "run_demo", run_demo)
     assert demo.main() == 1
     shown, _ = capsys.readouterr()
-    assert "The demo failed: revisions [1] were expected, [2] came" in shown
+    assert "The demo failed: found revisions [2], expected [1]" in shown
     assert f"The logs are in {run}" in shown

@@ -21,18 +21,18 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from connectivity.management.files import load
 from examples import brokers as module
-from examples import kafka_party, lake, replay
+from examples import kafka_client, lake, replay
 from examples import prepare as preparing
-from examples.brokers import Broker, Found, NoBroker, brokers
-from examples.conversation import NotAsPromised
-from examples.lake import Replayed
-from examples.monitoring import Looked, look_at
-from examples.party import NoAnswer
-from examples.prepare import NotPrepared, connections_at, prepare
-from examples.processes import Interrupted, end, interruptible, start
-from examples.programs import KAFKA, MOSQUITTO, RABBITMQ, WANTED, Command
-from examples.rsio_reading import in_words
-from examples.service import Serving
+from examples.broker_client import NoResponse
+from examples.brokers import AvailableBrokers, Broker, BrokerFailed, brokers
+from examples.lake import ReplayResult
+from examples.monitoring import ConnectionReport, connection_report
+from examples.prepare import PreparationFailed, prepare, write_connections
+from examples.processes import Interrupted, interruptible, start, stop
+from examples.programs import KAFKA, MOSQUITTO, PROGRAMS, RABBITMQ, Command
+from examples.rsio_reader import descriptions
+from examples.scenario import UnexpectedResult
+from examples.service import RunningService
 from mappings.reactive_streams_io.frames import (
     CancelFrame,
     ClientHello,
@@ -55,7 +55,7 @@ ALL = {
     "alarms.yaml",
     "analytics.json",
     "back-end.yaml",
-    "desk.yaml",
+    "application.yaml",
     "devices.yaml",
     "doorbells.yaml",
     "gateways.json",
@@ -89,15 +89,15 @@ def answer_of(port: int, version: MQTTProtocolVersion) -> str:
     return answers[0]
 
 
-def found_at(port: int, *names: str) -> Found:
+def found_at(port: int, *names: str) -> AvailableBrokers:
     """As if the brokers of these compose services had been found at a port."""
-    running = {each.service: Broker("a test", port, each.carries, each.usual_port) for each in WANTED}
-    return Found({name: running[name] for name in names}, {})
+    running = {each.service: Broker("a test", port, each.connection_types, each.usual_port) for each in PROGRAMS}
+    return AvailableBrokers({name: running[name] for name in names}, {})
 
 
 @pytest.fixture
 def mosquitto_alone(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setattr(module, "WANTED", (MOSQUITTO,))
+    monkeypatch.setattr(module, "PROGRAMS", (MOSQUITTO,))
     return monkeypatch
 
 
@@ -107,7 +107,7 @@ def test_mosquitto_speaks_both_versions(tmp_path: Path, mosquitto_alone: pytest.
         broker = found.running["mosquitto"]
         assert answer_of(broker.port, MQTTProtocolVersion.MQTTv311) == "Success"
         assert answer_of(broker.port, MQTTProtocolVersion.MQTTv5) == "Success"
-        assert broker.carries == {"mqtt", "mqtt-5"}
+        assert broker.connection_types == {"mqtt", "mqtt-5"}
     assert not module.is_listening(broker.port)
 
 
@@ -116,13 +116,13 @@ def test_without_a_program_the_embedded_broker_speaks_mqtt_3_1_1(
     tmp_path: Path, mosquitto_alone: pytest.MonkeyPatch
 ) -> None:
     missing = replace(MOSQUITTO, find=lambda: None)
-    mosquitto_alone.setattr(module, "compose_answers", lambda: False)
-    mosquitto_alone.setattr(module, "WANTED", (missing,))
+    mosquitto_alone.setattr(module, "has_compose", lambda: False)
+    mosquitto_alone.setattr(module, "PROGRAMS", (missing,))
     mosquitto_alone.setattr(module, "MOSQUITTO", missing)
     with brokers(tmp_path) as found:
         broker = found.running["mosquitto"]
         assert answer_of(broker.port, MQTTProtocolVersion.MQTTv311) == "Success"
-        assert broker.carries == {"mqtt"}
+        assert broker.connection_types == {"mqtt"}
         assert found.missing == {"Mosquitto": "sudo apt-get install mosquitto"}
     assert not module.is_listening(broker.port)
 
@@ -132,7 +132,7 @@ def test_a_port_that_is_taken_is_left_to_its_owner(tmp_path: Path, mosquitto_alo
     with brokers(tmp_path / "one") as one:
         port = one.running["mosquitto"].port
         taken = replace(MOSQUITTO, usual_port=port)
-        mosquitto_alone.setattr(module, "WANTED", (taken,))
+        mosquitto_alone.setattr(module, "PROGRAMS", (taken,))
         mosquitto_alone.setattr(module, "MOSQUITTO", taken)
         with brokers(tmp_path / "two", at_usual_ports=True) as two:
             assert two.running["mosquitto"].port != port
@@ -150,15 +150,15 @@ def test_a_missing_broker_is_named_with_its_install_command(
             find=(lambda: None) if each in missing else (lambda: sys.executable),
             command=lambda place, _folder, port: Command([place, "-c", listens, str(port)]),
         )
-        for each in WANTED
+        for each in PROGRAMS
     )
-    monkeypatch.setattr(module, "compose_answers", lambda: False)
-    monkeypatch.setattr(module, "WANTED", programs)
+    monkeypatch.setattr(module, "has_compose", lambda: False)
+    monkeypatch.setattr(module, "PROGRAMS", programs)
     monkeypatch.setattr(module, "MOSQUITTO", programs[-1])
     told: list[str] = []
-    with brokers(tmp_path, tell=told.append) as found:
-        assert set(found.running) == {each.service for each in WANTED if each not in missing}
-        assert found.missing == {each.name: each.brought_by for each in WANTED if each in missing}
+    with brokers(tmp_path, progress=told.append) as found:
+        assert set(found.running) == {each.service for each in PROGRAMS if each not in missing}
+        assert found.missing == {each.name: each.install_command for each in PROGRAMS if each in missing}
     assert len(told) == len(found.running)
 
 
@@ -171,10 +171,13 @@ def test_a_broker_that_does_not_start_is_named_with_its_last_words_and_the_other
         command=lambda place, _folder, _port: Command([place, "-c", "echo no room for me; exit 3"]),
     )
     waiting = replace(KAFKA, find=lambda: "sleep", command=lambda place, _folder, _port: Command([place, "60"]))
-    monkeypatch.setattr(module, "compose_answers", lambda: False)
-    monkeypatch.setattr(module, "WANTED", (failing, waiting, MOSQUITTO))
+    monkeypatch.setattr(module, "has_compose", lambda: False)
+    monkeypatch.setattr(module, "PROGRAMS", (failing, waiting, MOSQUITTO))
     before = psutil.Process().children()
-    with pytest.raises(NoBroker, match=r"RabbitMQ ended with exit code 3\. [\s\S]*no room for me"), brokers(tmp_path):
+    with (
+        pytest.raises(BrokerFailed, match=r"RabbitMQ ended with exit code 3\. [\s\S]*no room for me"),
+        brokers(tmp_path),
+    ):
         pass
     assert psutil.Process().children() == before
 
@@ -206,19 +209,19 @@ def test_an_engine_failure_is_quoted_and_its_containers_are_stopped(
     tmp_path: Path, docker: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAILING", " up ")
-    with pytest.raises(NoBroker, match="no space left"), brokers(tmp_path):
+    with pytest.raises(BrokerFailed, match="no space left"), brokers(tmp_path):
         pass
     assert " down " in docker.read_text(encoding="utf-8").splitlines()[-1]
 
 
 def test_without_an_engine_the_command_alone_is_not_enough(docker: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert module.compose_answers()
+    assert module.has_compose()
     monkeypatch.setenv("FAILING", "version")
-    assert not module.compose_answers()
+    assert not module.has_compose()
 
 
 def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: Path) -> None:
-    folder = connections_at(found_at(4711, "mosquitto", "rabbitmq", "kafka"), tmp_path / "all")
+    folder = write_connections(found_at(4711, "mosquitto", "rabbitmq", "kafka"), tmp_path / "all")
     assert {file.name for file in folder.iterdir()} == ALL
     loaded = load([folder])
     assert loaded.problems == []
@@ -227,8 +230,8 @@ def test_the_example_connections_lead_to_the_brokers_that_were_found(tmp_path: P
 
 
 def test_listeners_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: Path) -> None:
-    folder = connections_at(found_at(4711, "rabbitmq"), tmp_path / "doors", with_doors=True)
-    assert {file.name for file in folder.iterdir()} == {"back-end.yaml", "door.yaml", "rsio-door.yaml"}
+    folder = write_connections(found_at(4711, "rabbitmq"), tmp_path / "listeners", with_listeners=True)
+    assert {file.name for file in folder.iterdir()} == {"back-end.yaml", "tcp-listener.yaml", "websocket-listener.yaml"}
 
 
 @pytest.mark.parametrize(
@@ -240,14 +243,14 @@ def test_listeners_need_no_broker_and_are_there_where_they_are_wanted(tmp_path: 
     ],
 )
 def test_connections_without_a_running_broker_are_left_out(service: str, files: set[str], tmp_path: Path) -> None:
-    folder = connections_at(found_at(4711, service), tmp_path / "some")
+    folder = write_connections(found_at(4711, service), tmp_path / "some")
     assert {file.name for file in folder.iterdir()} == files
 
 
 @pytest.mark.broker("rabbitmq")
 @pytest.mark.broker("kafka")
 def test_queues_and_topics_are_made_once_and_stay(tmp_path: Path, rabbitmq: RabbitMQ, kafka: Kafka) -> None:
-    folder = connections_at(found_at(kafka.port, "rabbitmq", "kafka"), tmp_path)
+    folder = write_connections(found_at(kafka.port, "rabbitmq", "kafka"), tmp_path)
     file = folder / "back-end.yaml"
     document = yaml.safe_load(file.read_text(encoding="utf-8")) | {"uri": rabbitmq.uri()}
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -263,14 +266,14 @@ def test_queues_and_topics_are_made_once_and_stay(tmp_path: Path, rabbitmq: Rabb
 
 
 def test_a_queue_that_cannot_be_made_is_said(tmp_path: Path) -> None:
-    folder = connections_at(found_at(1, "rabbitmq"), tmp_path)
-    with pytest.raises(NotPrepared, match="the queues of back-end could not be made"):
+    folder = write_connections(found_at(1, "rabbitmq"), tmp_path)
+    with pytest.raises(PreparationFailed, match="the queues of back-end could not be created"):
         prepare(folder)
 
 
 def test_a_connection_that_cannot_be_used_is_said(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("connectionType: kafak\n", encoding="utf-8")
-    with pytest.raises(NotPrepared, match=r"bad\.yaml: .*connectionType.*kafka"):
+    with pytest.raises(PreparationFailed, match=r"bad\.yaml: .*connectionType.*kafka"):
         prepare(tmp_path)
 
 
@@ -278,7 +281,7 @@ def test_a_program_that_does_not_end_is_ended(tmp_path: Path) -> None:
     log = tmp_path / "log"
     stubborn = start([sys.executable, "-c", STUBBORN], log)
     wait_until_sync(lambda: log.read_bytes())
-    assert end([stubborn], within=0.2) == [-signal.SIGKILL]
+    assert stop([stubborn], timeout=0.2) == [-signal.SIGKILL]
 
 
 def test_the_first_signal_ends_and_the_next_ones_leave_the_tidying_up_alone() -> None:
@@ -306,8 +309,8 @@ def test_make_knows_the_programs_by_their_module() -> None:
     assert (made.returncode, made.stderr) == (0, "")
 
 
-def replayed(revisions: range) -> Replayed:
-    return Replayed("AMQP: all", "acme.plant:boiler", "revision >= 1", tuple(revisions))
+def replayed(revisions: range) -> ReplayResult:
+    return ReplayResult("AMQP: all", "acme.plant:boiler", "revision >= 1", tuple(revisions))
 
 
 def test_the_lake_must_contain_each_replayed_event_exactly_once(tmp_path: Path) -> None:
@@ -317,13 +320,13 @@ def test_the_lake_must_contain_each_replayed_event_exactly_once(tmp_path: Path) 
     columns = {"entity_type": types, "entity": ["acme.plant:boiler"] * 4, "revision": revisions}
     write_deltalake(str(tmp_path / "lake" / "events"), pyarrow.table(columns))
     events = lake.open_events(tmp_path)
-    assert lake.find(events, replayed(range(1, 4))) == [1, 2, 3]
-    assert lake.total(events, ["acme.plant:boiler", "acme.plant:other"]) == 3
-    with pytest.raises(NotAsPromised, match=r"\[1, 2\] came over the broker, the lake has \[1, 2, 3\]"):
-        lake.find(events, replayed(range(1, 3)))
+    assert lake.find_revisions(events, replayed(range(1, 4))) == [1, 2, 3]
+    assert lake.count_events(events, ["acme.plant:boiler", "acme.plant:other"]) == 3
+    with pytest.raises(UnexpectedResult, match=r"found revisions \[1, 2, 3\] in the lake, expected \[1, 2\]"):
+        lake.find_revisions(events, replayed(range(1, 3)))
 
 
-def test_frames_are_reported_in_words() -> None:
+def test_frames_are_reported_descriptions() -> None:
     frames = [
         *(
             ClientHello(0, (1,)),
@@ -336,11 +339,20 @@ def test_frames_are_reported_in_words() -> None:
         *(OnSubscribe(1, 0), OnNext(1, b"1"), OnNext(1, b"2"), OnNextPacked(2, [b"1", b"2", b"3"]), OnComplete(1)),
         *(CancelFrame(1), Goodbye("ok")),
     ]
-    told = ["hello", "2 of tck/range?n=3", "9 more", "hello", "begins", "2 events", "3 numbers packed", "complete"]
-    assert list(in_words(frames)) == [*told, "cancel", "goodbye ok"]
+    told = [
+        "hello",
+        "subscribe 2 of tck/range?n=3",
+        "request 9",
+        "hello",
+        "subscribed",
+        "2 events",
+        "3 packed numbers",
+        "complete",
+    ]
+    assert list(descriptions(frames)) == [*told, "cancel", "goodbye ok"]
 
 
-class StubService(Serving):
+class StubService(RunningService):
     """A service that says always the same."""
 
     def get(self, path: str) -> str:
@@ -348,7 +360,7 @@ class StubService(Serving):
 
 
 def test_a_lake_whose_pipeline_has_stopped_is_not_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(NoAnswer, match=r"\(7\); it is stopped: found no Java"):
+    with pytest.raises(NoResponse, match=r"lacks 7 events .* is stopped: found no Java"):
         lake.wait_until_filled(StubService(tmp_path, tmp_path), print)
 
 
@@ -372,8 +384,8 @@ def counted(**levels: int) -> dict[str, Any]:
 def test_a_connection_report_contains_its_message_totals() -> None:
     inbound = {"consumed": counted(success=7, failure=0), "mapped": counted(success=6, failure=1)}
     outbound = {"published": counted(success=5), "dispatched": counted(failure=2)}
-    looked = look_at(RecordingService("open", inbound, outbound), "back-end")
-    assert looked == Looked("back-end", "open", "2030-01-15T07:30:00Z", taken=7, sent=5, failures=3)
+    looked = connection_report(RecordingService("open", inbound, outbound), "back-end")
+    assert looked == ConnectionReport("back-end", "open", "2030-01-15T07:30:00Z", consumed=7, published=5, failures=3)
 
 
 @pytest.mark.parametrize(
@@ -383,8 +395,8 @@ def test_a_connection_that_is_not_open_and_in_use_is_not_as_guaranteed(live_stat
     told = RecordingService(
         live_status, {"consumed": counted(success=taken)}, {"published": counted(success=sent)} if sent else {}
     )
-    with pytest.raises(NotAsPromised, match="expected open and in use"):
-        look_at(told, "back-end")
+    with pytest.raises(UnexpectedResult, match="expected a connection that is open and in use"):
+        connection_report(told, "back-end")
 
 
 def test_preparing_names_a_folder_that_is_missing_and_one_with_nothing_to_create(
@@ -392,16 +404,16 @@ def test_preparing_names_a_folder_that_is_missing_and_one_with_nothing_to_create
 ) -> None:
     assert preparing.main([str(tmp_path / "nowhere")]) == 1
     assert "nowhere: expected a folder with connection files" in capsys.readouterr().err
-    connections_at(found_at(4711, "mosquitto"), tmp_path / "mqtt")
+    write_connections(found_at(4711, "mosquitto"), tmp_path / "mqtt")
     assert preparing.main([str(tmp_path / "mqtt")]) == 0
     assert capsys.readouterr().out == "nothing to create: no connection to AMQP or Kafka\n"
 
 
-@pytest.mark.parametrize("broker", list(replay.PARTIES))
+@pytest.mark.parametrize("broker", list(replay.CLIENTS))
 def test_a_replay_from_a_broker_that_is_not_there_names_broker_and_port(
     broker: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_party, "PATIENCE", 0.5)
+    monkeypatch.setattr(kafka_client, "TIMEOUT", 0.5)
     port = free_port()
     assert replay.main([broker, "boiler-07", "--port", str(port)]) == 1
     assert f"{broker} at port {port}: " in capsys.readouterr().err

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from examples.rsio_client import Client, Ended
+from examples.rsio_client import Client, StreamError
 from examples.rsio_links import connector
 from mappings.reactive_streams_io.limits import EndpointLimits
 from tests.support.brokers import free_port
@@ -39,7 +39,7 @@ def broker() -> Iterator[Mosquitto]:
 @pytest.fixture(scope="module")
 def places(broker: Mosquitto) -> dict[str, str]:
     """Where the example connections lead to."""
-    return {"readers": f"tcp://{broker.host}:{broker.port}", "rsio-door": f"tcp://127.0.0.1:{free_port()}"}
+    return {"readers": f"tcp://{broker.host}:{broker.port}", "tcp-listener": f"tcp://127.0.0.1:{free_port()}"}
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def statuses(service: ServiceProcess) -> set[str]:
 @pytest.fixture(params=["mqtt", "tcp"])
 def at(places: dict[str, str], request: pytest.FixtureRequest) -> str:
     """Where a client connects to."""
-    return places["rsio-door"] if request.param == "tcp" else places["readers"].replace("tcp", "mqtt")
+    return places["tcp-listener"] if request.param == "tcp" else places["readers"].replace("tcp", "mqtt")
 
 
 @pytest.mark.usefixtures("service")
@@ -91,7 +91,7 @@ async def test_a_history_is_read_by_several_at_once(at: str) -> None:
     async with Client(connector(at)) as one, Client(connector(at)) as two, asyncio.timeout(PATIENCE):
         asked = (revisions(one, f"{HISTORY}?to=3"), revisions(one, f"{HISTORY}?from=2&to=2"), revisions(two, HISTORY))
         assert [found[:3] for found in await asyncio.gather(*asked)] == [[1, 2, 3], [2], [1, 2, 3]]
-        with pytest.raises(Ended) as refused:
+        with pytest.raises(StreamError) as refused:
             await revisions(two, "things/acme.site:safe/history")
     assert refused.value.status == 404
 
@@ -151,7 +151,7 @@ async def test_reports_are_carried_out_in_order_and_once_though_the_service_is_k
             yield report(number, **{"idempotency-key": f"report-{number}"})
 
     found = list[dict[str, Any]]()
-    at = connector(places["readers"].replace("tcp", "mqtt"), beginning="reports")
+    at = connector(places["readers"].replace("tcp", "mqtt"), prefix="reports")
     async with Client(at, EndpointLimits(silence_before_ping=2.0)) as reporter, asyncio.timeout(PATIENCE):
         await reporter.publish("ingest/reports", reports())
         async with aclosing(reporter.follow(f"{HISTORY}?from={first}&follow=true")) as elements:

@@ -97,7 +97,7 @@ def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFa
     (by_mqtt,) = map(yaml.safe_load, blocks("yaml"))
     documents = [
         by_mqtt | {"uri": f"tcp://{mosquitto.host}:{mosquitto.port}"},
-        example("rsio-door") | {"uri": door},
+        example("tcp-listener") | {"uri": door},
         connection(mosquitto, source("setup", "demo:clients")),
     ]
     with ServiceProcess.start(tmp_path_factory.mktemp("page"), documents) as running:
@@ -105,7 +105,7 @@ def service(mosquitto: Mosquitto, door: str, tmp_path_factory: pytest.TempPathFa
 
 
 def test_the_listener_of_the_page_is_where_the_example_listens() -> None:
-    assert example("rsio-door")["uri"] == "tcp://127.0.0.1:8766"
+    assert example("tcp-listener")["uri"] == "tcp://127.0.0.1:8766"
 
 
 def test_the_connection_of_the_page_is_that_of_the_examples() -> None:

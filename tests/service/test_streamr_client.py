@@ -56,7 +56,7 @@ def service(broker: Mosquitto, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 def at(broker: Mosquitto, name: str) -> Client:
-    return Client(broker.host, broker.port, requests="streamr/requests", answers=f"streamr/answers/{name}")
+    return Client(broker.host, broker.port, requests="streamr/requests", responses=f"streamr/answers/{name}")
 
 
 @contextmanager
@@ -84,7 +84,7 @@ def test_a_reader_misses_no_message_while_the_broker_is_down(broker: Mosquitto, 
     follower, writer = at(broker, "follower"), at(broker, "writer")
     try:
         writer.publish(STREAM, 0)
-        with following(follower, Reader(STREAM, wanted={"resend_last": 9}), lambda _, said: heard.append(said)):
+        with following(follower, Reader(STREAM, first_resend={"resend_last": 9}), lambda _, said: heard.append(said)):
             wait_until_sync(lambda: heard == ["0"])
             broker.kill()
             wait_until_sync(lambda: service.status("streams")["status"] != "open")

@@ -22,7 +22,7 @@ COLUMNS = 100
 
 SCENES = {
     "demo": ("devices report on MQTT", "a back end on AMQP replays"),
-    "demo-end": ("what an operator sees", "What happened"),
+    "demo-end": ("the view of an operator", "Summary"),
 }
 """The parts of the output in each picture, by the beginnings of their titles."""
 

@@ -18,7 +18,7 @@ import pytest
 import trustme
 
 from examples import rsio_client
-from examples.rsio_client import Client, Ended, Lost, after, can_go_on
+from examples.rsio_client import Client, SessionLost, StreamError, can_continue, continuation
 from examples.rsio_links import SocketLink, connector
 from mappings.reactive_streams_io.events import (
     Closed,
@@ -215,9 +215,9 @@ async def test_streams_do_not_wait_for_each_other(door: Door) -> None:
 
 async def test_a_refusal_says_why(door: Door) -> None:
     async with door.client() as client:
-        with pytest.raises(Ended, match="nope") as refused:
+        with pytest.raises(StreamError, match="nope") as refused:
             await taken(client.subscribe("nope"))
-        with pytest.raises(Ended) as failed:
+        with pytest.raises(StreamError) as failed:
             await taken(client.subscribe("tck/fail?after=3"))
     assert (refused.value.status, failed.value.status) == (404, 500)
 
@@ -257,7 +257,7 @@ async def test_a_client_reports_a_lost_session_and_starts_another_one() -> None:
         waiting = asyncio.ensure_future(anext(never))
         await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
         door.cut()
-        with pytest.raises(Lost, match="token"):
+        with pytest.raises(SessionLost, match="token"):
             await asyncio.wait_for(waiting, PATIENCE)
         assert await taken(client.subscribe("tck/range?n=5")) == numbers(5)
 
@@ -321,7 +321,7 @@ async def test_a_closed_client_publishes_no_more_elements() -> None:
         async with door.client() as client:
             bringing = asyncio.ensure_future(client.publish(REPORTS, each(numbers(9))))
             await wait_until(lambda: len(door.brought()) == 4)
-        with pytest.raises(Ended, match="closed"):
+        with pytest.raises(StreamError, match="closed"):
             await asyncio.wait_for(bringing, PATIENCE)
 
 
@@ -330,7 +330,7 @@ async def test_a_subscriber_of_a_stream_that_cannot_resume_gets_a_lost_error() -
         numbers_ = client.follow("tck/range?n=500", 4)
         assert await anext(numbers_) == b"1"
         door.cut()
-        with pytest.raises(Lost):
+        with pytest.raises(SessionLost):
             await taken(numbers_)
 
 
@@ -338,12 +338,12 @@ async def test_a_closing_client_sends_goodbye_and_ends_its_waiting_subscriptions
     async with door.client() as client:
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
         await wait_until(lambda: door.parties and door.parties[0].reported(SubscribeReceived))
-    with pytest.raises(Ended):
+    with pytest.raises(StreamError):
         await asyncio.wait_for(never, PATIENCE)
     (party,) = door.parties
     await wait_until(lambda: party.endpoint.is_closed)
     assert party.reported(Interrupted) == []
-    with pytest.raises(Ended, match="closed"):
+    with pytest.raises(StreamError, match="closed"):
         await taken(client.subscribe("tck/range?n=5"))
 
 
@@ -408,16 +408,16 @@ async def test_a_refused_client_reconnects_with_growing_delays() -> None:
 async def test_a_request_beyond_the_protocol_limits_ends_with_its_status(door: Door) -> None:
     limits = EndpointLimits(subscriptions=1, element=3, publisher=100)
     async with door.client(limits) as client:
-        with pytest.raises(Ended, match="101") as too_long:
+        with pytest.raises(StreamError, match="101") as too_long:
             await taken(client.subscribe("x" * 101))
         never = asyncio.ensure_future(anext(client.subscribe("tck/never")))
         await wait_until(lambda: door.parties[0].reported(SubscribeReceived))
-        with pytest.raises(Ended) as too_many:
+        with pytest.raises(StreamError) as too_many:
             await taken(client.subscribe("tck/never"))
-        with pytest.raises(Ended) as too_large:
+        with pytest.raises(StreamError) as too_large:
             await client.publish(REPORTS, each([b"four"]))
     assert [error.value.status for error in (too_long, too_many, too_large)] == [400, 429, 413]
-    with pytest.raises(Ended):
+    with pytest.raises(StreamError):
         await never
 
 
@@ -454,8 +454,8 @@ MESSAGE = json.dumps([28, "tanks", 0, 1, 0, 7, 6, 27, "{}"]).encode()
     ],
 )
 def test_a_resumable_publisher_continues_after_an_element(publisher: str, element: bytes, rest: str | None) -> None:
-    assert can_go_on(publisher)
-    assert after(publisher, element) == rest
+    assert can_continue(publisher)
+    assert continuation(publisher, element) == rest
 
 
 @each_row(
@@ -472,4 +472,4 @@ def test_a_resumable_publisher_continues_after_an_element(publisher: str, elemen
     ],
 )
 def test_a_publisher_that_cannot_resume_has_no_continuation(publisher: str) -> None:
-    assert not can_go_on(publisher)
+    assert not can_continue(publisher)

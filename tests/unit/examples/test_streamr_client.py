@@ -52,7 +52,7 @@ def test_a_reader_of_new_messages_only_requests_no_resend() -> None:
 
 
 def test_requested_past_messages_come_before_new_messages() -> None:
-    reader = Reader("tanks", wanted={"resend_last": 2})
+    reader = Reader("tanks", first_resend={"resend_last": 2})
     frames = (SUBSCRIBED, end(4), unicast(4, 1), broadcast(10, 7), unicast(7, 4), end(5), broadcast(13, 10))
     assert course(reader, *frames) == [asked(resend_last=2), 4, 7, 10, 13]
 
@@ -75,14 +75,14 @@ def test_a_duplicate_message_is_delivered_once() -> None:
 
 
 def test_a_repeated_subscribe_requests_the_messages_since_the_last_one() -> None:
-    reader = Reader("tanks", wanted={"resend_last": 5})
+    reader = Reader("tanks", first_resend={"resend_last": 5})
     assert course(reader, SUBSCRIBED, unicast(7), end(5)) == [asked(resend_last=5), 7]
     reader.subscribe()
     assert course(reader, SUBSCRIBED, unicast(10, 7), end(5)) == [asked(resend_from=8), 10]
 
 
 def test_an_answer_that_was_lost_with_the_link_holds_nothing_up() -> None:
-    reader = Reader("tanks", wanted={"resend_last": 5})
+    reader = Reader("tanks", first_resend={"resend_last": 5})
     assert course(reader, SUBSCRIBED, unicast(4)) == [asked(resend_last=5), 4]
     reader.subscribe()
     assert course(reader, SUBSCRIBED, unicast(7, 4), end(5), broadcast(10, 7)) == [asked(resend_from=5), 7, 10]

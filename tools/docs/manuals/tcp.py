@@ -23,7 +23,7 @@ Without a `ca`, everyone who reaches the port can connect, and has the source's 
 need a certificate that this CA has signed. The certificate's common name is the header `{CERTIFICATE}`, so that
 `"authorizationContext": ["{{{{ header:{CERTIFICATE} }}}}"]` makes it the subject.
 """,
-    example="examples/connections/rsio-door.yaml",
+    example="examples/connections/tcp-listener.yaml",
     addresses=(
         AddressForm(
             "source", "name", "messages from all peers; a name of your choice, since there is only one source", "rsio"
@@ -104,7 +104,7 @@ disconnects a peer that does not close its side in time.
     example_source={"addresses": ["rsio"], "payloadMapping": ["ReactiveStreamsIO"]},
     example_full={
         "uri": "ssl://0.0.0.0:8766",
-        "credentials": {"type": "client-cert", "cert": "${file:door.crt}", "key": "${file:door.key}"},
+        "credentials": {"type": "client-cert", "cert": "${file:listener.crt}", "key": "${file:listener.key}"},
         "sources": [
             {
                 "addresses": ["rsio"],

@@ -24,7 +24,7 @@ name is the header `{USER}`, so that `"authorizationContext": ["{{{{ header:{USE
 name in a peer's certificate is the header `{CERTIFICATE}`. The two headers are different, so no certificate can stand for
 a token. The service refuses a message without the header that a subject needs.
 """,
-    example="examples/connections/door.yaml",
+    example="examples/connections/websocket-listener.yaml",
     addresses=(
         AddressForm("source", "/path", "messages from peers connected to this path", "/twins"),
         AddressForm("reply-target", "peer", "the peer that has sent the command", "{{ header:reply-to }}"),
@@ -167,7 +167,7 @@ the pending output. A peer that connects again is a new peer; it can get missed 
     example_source={"addresses": ["/twins"]},
     example_full={
         "uri": "wss://0.0.0.0:8765",
-        "credentials": {"type": "client-cert", "cert": "${file:door.crt}", "key": "${file:door.key}"},
+        "credentials": {"type": "client-cert", "cert": "${file:listener.crt}", "key": "${file:listener.key}"},
         "sources": [
             {
                 "addresses": ["/twins"],

@@ -88,9 +88,9 @@ def test_replies_are_those_that_the_reply_target_expects() -> None:
 
 
 def test_a_peer_of_a_listener_is_answered_where_it_asked() -> None:
-    document = of(example("door"))
-    reply = document["operations"]["door-source-0-address-0-receive"]["reply"]
-    assert reply["channel"] == {"$ref": "#/channels/door-source-0-address-0"}
+    document = of(example("websocket-listener"))
+    reply = document["operations"]["websocket-listener-source-0-address-0-receive"]["reply"]
+    assert reply["channel"] == {"$ref": "#/channels/websocket-listener-source-0-address-0"}
     assert "address" not in reply
 
 
@@ -116,7 +116,7 @@ def test_several_connections_are_several_servers() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["alarms", "back-end", "devices", "door", "onboarding", "readers", "rsio-door", "streams"]
+    "name", ["alarms", "back-end", "devices", "onboarding", "readers", "streams", "tcp-listener", "websocket-listener"]
 )
 def test_every_reference_leads_somewhere(name: str) -> None:
     document = of(example(name))
