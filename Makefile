@@ -1,28 +1,28 @@
-# `make help` lists what there is. A fresh Debian or Ubuntu with git, make and Python 3.11 needs nothing else.
+# `make help` lists the targets. They need Debian or Ubuntu with git, make and Python 3.11 or later.
 .DEFAULT_GOAL := help
 .PHONY: demo test test-busy install unit core lowest check audit soak coverage wheel bench docs serve clean help constraints format sbom
 
 RUN := .venv/bin
-# Two workers more than there are cores; a module stays on one worker, and so does all of Spark.
+# Two workers more than there are cores. The tests of one module run on one worker, and so do all tests with Spark.
 SPREAD := -n auto --dist loadgroup --no-loadscope-reorder --max-worker-restart 0
 READY := .venv/ready
-# With a note of the theme's makers about another program switched off.
+# Without the theme's notice about another program.
 SITE := NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build -q --strict
-# Tests are compiled once, not again by each worker and each process that it starts.
+# Python caches bytecode, so that workers and the processes that they start do not compile it again.
 unexport PYTHONDONTWRITEBYTECODE
 
-demo: $(READY) ## a demonstration: devices report, their past is replayed over three real brokers and read from the lake
+demo: $(READY) ## a demo: devices report, clients replay the history over three real brokers, DuckDB reads it from the lake
 	@tools/brokers --demo
 	@tools/spark --demo
 	@$(RUN)/python -m examples.demo
 
-test: install ## the tests of every promise, against real brokers and Spark, in minutes
+test: install ## all tests except the long ones, with real brokers and Spark, in minutes
 	$(RUN)/pytest $(SPREAD) --ignore=tests/repo
 
-test-busy: install ## the same beside two busy loops
+test-busy: install ## `make test` while two busy loops run
 	@tools/test-busy
 
-install: $(READY) ## the environment, and everything that the tests and the demo need
+install: $(READY) ## install the environment, and everything that the tests and the demo need
 	@tools/brokers
 	@tools/spark
 	@$(RUN)/python -m tests.support.brokers.kafka
@@ -30,7 +30,7 @@ install: $(READY) ## the environment, and everything that the tests and the demo
 	@tools/streamr_client
 	@tools/asyncapi/install
 
-unit: $(READY) ## the tests that need neither broker nor Spark nor Node
+unit: $(READY) ## the tests without broker, Spark and Node
 	@$(RUN)/pytest -q $(SPREAD) -m "not broker and not spark and not node and not soak" tests/unit tests/contract
 
 core lowest: $(READY)
@@ -38,7 +38,7 @@ core lowest: $(READY)
 core: ## `make unit` in an environment without any extra
 lowest: ## `make unit` with the lowest versions that pyproject.toml allows
 
-check: $(READY) ## format, lint, types, spelling, plain English, architecture, generated pages, the chart
+check: $(READY) ## check format, lint, types, spelling, plain English, architecture, generated pages and the Helm chart
 	@tools/helm
 	$(RUN)/ruff format --check .
 	$(RUN)/ruff check .
@@ -50,35 +50,35 @@ check: $(READY) ## format, lint, types, spelling, plain English, architecture, g
 	@$(SITE)
 	$(RUN)/pytest -q -n auto tests/repo
 
-audit: $(READY) ## whether an installed package has a known vulnerability; needs the network
+audit: $(READY) ## check the installed packages for known vulnerabilities; needs the network
 	@$(RUN)/python tools/audit.py
 
 soak: install ## the long tests, or one part of them: make soak SHARD=kills-kafka
 	$(RUN)/python -m tests.soak $(SHARD)
 
-coverage: install ## which lines and branches `make test` executes, also in the processes it starts, for each package
+coverage: install ## show which lines and branches `make test` executes, for each package
 	@$(RUN)/coverage erase
 	$(RUN)/coverage run -m pytest $(SPREAD) --ignore=tests/repo $(TESTS)
 	@$(RUN)/coverage combine -q
 	@$(RUN)/coverage json -q -o .run/coverage.json
 	@$(RUN)/python tools/coverage.py .run/coverage.json
 
-wheel: $(READY) ## the package, as dist/broker_connectivity-….whl
+wheel: $(READY) ## build the package: dist/broker_connectivity-….whl
 	@$(RUN)/uv build -q --wheel --no-build-isolation --out-dir dist
 	@ls dist/*.whl
 
-bench: install ## benchmarks, each figure beside that of the bare client
+bench: install ## run the benchmarks, each beside the bare client of the broker
 	$(RUN)/python -m tests.bench
 
-docs: $(READY) ## write the generated pages, and build the site: build/site
+docs: $(READY) ## write the generated pages, and build the site in build/site
 	@$(RUN)/python -m tools.docs
 	@$(SITE)
 
-sbom: $(READY) ## the software bill of materials, as CycloneDX: build/sbom.cdx.json
+sbom: $(READY) ## write the software bill of materials (CycloneDX): build/sbom.cdx.json
 	@mkdir -p build
 	@$(RUN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --sv 1.6 -o build/sbom.cdx.json
 
-serve: $(READY) ## the service with the example connections, beside its brokers
+serve: $(READY) ## run the service with the example connections, and its brokers
 	@tools/brokers --demo
 	@$(RUN)/python -m examples.serve
 
@@ -90,11 +90,11 @@ constraints: $(READY) ## update constraints.txt to the newest versions that fit 
 	$(RUN)/uv pip compile -q --upgrade pyproject.toml --all-extras --universal --python-version 3.11 --generate-hashes \
 		--no-header --no-annotate --no-emit-index-url --output-file constraints.txt
 
-clean: ## remove what was made here: the environment, caches, data of the examples
+clean: ## remove the environment, caches, and the data of the examples
 	rm -rf .venv .run .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
-help: ## this list
+help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt tools/install

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class AmqpClient(BrokerClient):
-    """Publishes to the queue `publish_to` and consumes `receive_from`. Default: an exclusive queue of its own."""
+    """Publishes to the queue `publish_to`, and consumes the queue `receive_from`.
+
+    Without `receive_from`, it declares an exclusive queue.
+    """
 
     transport = "AMQP"
 

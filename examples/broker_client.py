@@ -30,7 +30,10 @@ def print_nothing(_client: BrokerClient, _arrow: str, _message: dict[str, Any]) 
 
 
 class BrokerClient(ABC):
-    """A client that publishes to one address and receives from another. `transport` is the name of its protocol."""
+    """A client that publishes to one address and receives from another.
+
+    `transport` is the name of its protocol.
+    """
 
     transport: str
     reply_to: str | None = None
@@ -56,7 +59,10 @@ class BrokerClient(ABC):
         self._received.put(message)
 
     def send(self, topic: str, path: str = "/", value: Any = None, **more: str) -> None:
-        """Send a command. `fields` selects the fields of the response; other keywords are headers, with `_` for `-`."""
+        """Send a command. Further keywords are headers, with `_` for `-`.
+
+        The keyword `fields` selects the fields of the response.
+        """
         fields = more.pop("fields", None)
         headers = {"correlation-id": secrets.token_hex(3)} | {name.replace("_", "-"): it for name, it in more.items()}
         if self.reply_to is not None:

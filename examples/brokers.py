@@ -1,4 +1,4 @@
-"""Starts the brokers of the examples from Docker Compose, from installed programs, or as an embedded broker.
+"""Starts the brokers of the examples: from Docker Compose, from installed programs, or embedded.
 
 The brokers start in parallel, and stop at the end of the `with` block:
 
@@ -52,7 +52,10 @@ class Broker:
 
 @dataclass(frozen=True, slots=True)
 class AvailableBrokers:
-    """The running brokers, by their service in compose.yaml, and the install command of each missing one, by its name."""
+    """The running brokers, by their service in compose.yaml.
+
+    `missing` has the install command of each missing broker, by its name.
+    """
 
     running: Mapping[str, Broker]
     missing: Mapping[str, str]
@@ -70,9 +73,9 @@ def print_nothing(_text: str) -> None:
 def brokers(
     folder: Path, *, at_usual_ports: bool = False, progress: Progress = print_nothing
 ) -> Iterator[AvailableBrokers]:
-    """The running brokers, at free ports or, if they are free, at the usual ports. Their logs are in `folder`.
+    """The running brokers, at free ports, with their logs in `folder`.
 
-    Raises BrokerFailed if an available broker does not start.
+    `at_usual_ports`: at the usual ports, if they are free. Raises BrokerFailed if an available broker does not start.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = _composed if has_compose() else _installed

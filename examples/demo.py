@@ -1,6 +1,6 @@
-"""The demo: devices report over MQTT, and clients replay the history over their own brokers. `make demo` runs it.
+"""The demo: devices report over MQTT, and clients replay the history over their own brokers.
 
-It starts the brokers of this machine and the service with the example connections, and prints what happens:
+`make demo` starts the brokers of this machine and the service with the example connections, and prints what happens:
 
 - Ten simulated devices report temperatures.
 - A back end on AMQP, one on Kafka, a client on MQTT 5 and the device itself replay the history of one device, each at its

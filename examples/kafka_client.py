@@ -11,7 +11,7 @@ from examples.brokers import Broker
 
 
 class KafkaClient(BrokerClient):
-    """Publishes to the topic `publish_to`, and reads new records of partition 0 of the topic `receive_from`."""
+    """Publishes to the topic `publish_to`, and reads new records of partition 0 of `receive_from`."""
 
     transport = "Kafka"
 

@@ -55,7 +55,10 @@ def install_command() -> str | None:
 
 
 def wait_until_filled(service: RunningService, progress: Progress) -> None:
-    """Wait until the lake has all events of the journal. Raises NoResponse if the pipeline stops or takes too long."""
+    """Wait until the lake has all events of the journal.
+
+    Raises NoResponse if the pipeline stops or takes too long.
+    """
     begin = last = time.monotonic()
     while (lag := lag_events(service)) != 0:
         state = str(service.ready().get("lake"))
@@ -71,7 +74,7 @@ def wait_until_filled(service: RunningService, progress: Progress) -> None:
 
 
 def lag_events(service: RunningService) -> int | None:
-    """The number of events that the lake lacks, from the service's metrics; None if there is no such metric."""
+    """The number of events that the lake lacks; None if the service has no such metric."""
     found = re.search(r"^connectivity_lake_lag_events (\S+)$", service.get("/metrics"), re.MULTILINE)
     return None if found is None else int(float(found[1]))
 
@@ -82,7 +85,10 @@ def open_events(folder: Path) -> Any:
 
 
 def find_revisions(events: Any, replay: ReplayResult) -> list[int]:
-    """The revisions that DuckDB finds in the lake. Raises UnexpectedResult if they differ from those of the replay."""
+    """The revisions that DuckDB finds in the lake.
+
+    Raises UnexpectedResult if they differ from the revisions of the replay.
+    """
     with duckdb.connect() as reader:
         reader.register("events", events)
         found = [int(revision) for (revision,) in reader.execute(replay.query).fetchall()]

@@ -24,7 +24,7 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ConnectionReport:
-    """The status of a connection, since when it is connected, and how many messages it consumed, published and failed."""
+    """The status of a connection, the time of its connect, and the numbers of its messages."""
 
     connection: str
     status: str

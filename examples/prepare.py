@@ -30,13 +30,13 @@ TIMEOUT = 60.0
 
 
 class PreparationFailed(RuntimeError):
-    """A queue or topic could not be created, or a connection document is invalid. The message has its name and reason."""
+    """A queue or topic could not be created, or a connection document is invalid."""
 
 
 def write_connections(available: AvailableBrokers, folder: Path, *, with_listeners: bool = False) -> Path:
-    """Write the example connections of the running brokers, with their addresses, into `folder`, and return it.
+    """Write the example connections of the running brokers into `folder`, and return the folder.
 
-    `with_listeners`: also the connections that listen themselves, at the ports in their documents.
+    Their URIs have the ports of these brokers. `with_listeners`: also the connections that are listeners.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -79,7 +79,7 @@ def queues(connection: Connection) -> set[str]:
 
 
 def topics(connection: Connection) -> set[str]:
-    """The topics that a connection consumes, and the topics of its responses that do not depend on the request."""
+    """The topics that a connection consumes, and its response topics without placeholders."""
     responses = {source.reply_target.address.partition("/")[0] for source in connection.sources}
     consumed = {address for source in connection.sources for address in source.addresses}
     return consumed | {topic for topic in responses if "{" not in topic}

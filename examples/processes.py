@@ -30,7 +30,10 @@ class Interrupted(BaseException):
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within the block, the first of `SIGNALS` raises Interrupted; later ones are ignored, so the cleanup completes."""
+    """Within the block, the first signal of `SIGNALS` raises Interrupted.
+
+    Later signals are ignored, so that the cleanup completes.
+    """
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         for each in SIGNALS:
@@ -46,7 +49,10 @@ def interruptible() -> Iterator[None]:
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a program that appends its output to `log`. `environment` extends the environment of this process."""
+    """Start a program that appends its output to `log`.
+
+    `environment` extends the environment of this process.
+    """
     with log.open("ab") as output:
         return subprocess.Popen(
             command,
@@ -59,7 +65,10 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str] | No
 
 
 def stop(processes: Sequence[subprocess.Popen[bytes]], timeout: float = STOP_TIMEOUT) -> list[int]:
-    """Send SIGTERM to the processes, kill those that still run after `timeout` seconds, and return the exit codes."""
+    """Send SIGTERM to the processes, and return their exit codes.
+
+    Processes that still run after `timeout` seconds are killed.
+    """
     for process in processes:
         if process.poll() is None:
             _signal_group(process, signal.SIGTERM)

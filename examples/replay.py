@@ -1,6 +1,8 @@
-"""Replays the history of one device over a broker, and prints every message. It uses the service of `make serve`.
+"""Replays the history of one device over a broker, and prints every message.
 
-python -m examples.replay amqp boiler-07
+    python -m examples.replay amqp boiler-07
+
+It uses the service of `make serve`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A client of reactive-streams-io with backpressure in both directions, which continues after a lost link.
+"""A client of reactive-streams-io, with backpressure in both directions and automatic reconnects.
 
     python -m examples.rsio_client 'things/acme.plant:pump-8/history?from=-3'
     python -m examples.rsio_client 'things/acme.plant:pump-8/history?follow=true' --at tcp://127.0.0.1:8766
@@ -71,7 +71,7 @@ class SessionLost(StreamError):
 
 @dataclass
 class Publication:
-    """The elements of a publisher that the service may not have stored. The first `sent` of them were sent."""
+    """The elements that the service may not have stored. The first `sent` of them were sent."""
 
     stream: int | None = None
     elements: deque[bytes] = field(default_factory=deque)
@@ -80,7 +80,7 @@ class Publication:
 
 
 class Client:
-    """A client of the service. `connect` opens a link: the first one, and another one after each lost link.
+    """A client of the service. It calls `connect` for the first link, and after each lost link.
 
         async with Client(connector("tcp://127.0.0.1:8766")) as client:
             async for element in client.follow("things/acme.plant:pump-8/history?follow=true"):
@@ -310,7 +310,10 @@ class Client:
             self._has_output.clear()
 
     async def _check_timeouts(self) -> None:
-        """Check timeouts. Raises ConnectionResetError if the session is closed, but its last bytes cannot be sent."""
+        """Check the timeouts of the endpoint.
+
+        Raises ConnectionResetError if the session is closed, but its last bytes cannot be sent.
+        """
         was_closed = False
         while not was_closed:
             await asyncio.sleep(TICK)

@@ -1,4 +1,4 @@
-"""Links that carry reactive-streams-io between a client and the service: MQTT messages, or a TCP connection.
+"""Links that carry reactive-streams-io to the service: MQTT messages, or a TCP connection.
 
     link = await connector("mqtt://127.0.0.1:1883")()
     await link.send(b"…")

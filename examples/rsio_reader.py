@@ -1,4 +1,4 @@
-"""The demo's reader of reactive-streams-io: it reads a device's history, and prints the frames of each message.
+"""The demo's reader of reactive-streams-io: it reads the history of a device, and traces frames.
 
 result = asyncio.run(read_history(connector("mqtt://127.0.0.1:1883"), "boiler-07", trace))
 result.revisions, result.temperatures
@@ -104,7 +104,10 @@ class ReadResult:
 
 
 async def read_history(connect: Callable[[], Awaitable[Link]], device: str, trace: Trace) -> ReadResult:
-    """Read all events of a device's twin, then only the temperatures. Raises StreamError, or OSError without a link."""
+    """Read all events of a device's twin, then only the temperatures.
+
+    Raises StreamError, or OSError without a link.
+    """
     result = ReadResult()
 
     def count_and_trace(arrow: str, size: int, description: str) -> None:

@@ -1,6 +1,7 @@
-"""The steps of the demo: devices report, and clients replay and search. The messages are the same over every broker.
+"""The steps of the demo: devices report, and clients replay and search.
 
-Each function is one step. It raises UnexpectedResult if the service does not respond as documented.
+Each function is one step, with the same messages over every broker. It raises UnexpectedResult if the service does not
+respond as documented.
 """
 
 from __future__ import annotations
@@ -57,7 +58,10 @@ def temperature(turn: int, number: int) -> float:
 
 
 def report(devices: Sequence[BrokerClient], rounds: int, pause: float) -> None:
-    """Each device creates its twin, and reports a temperature every `pause` seconds. The last device's twin is private."""
+    """Each device creates its twin, and reports a temperature every `pause` seconds.
+
+    Only devices can read the twin of the last device.
+    """
     for device in devices:
         twin = {
             "_policy": policy(is_open=device is not devices[-1]),
@@ -82,7 +86,10 @@ def create(device: BrokerClient, *, is_open: bool) -> None:
 
 
 def overheat(device: BrokerClient) -> float:
-    """A device reports a temperature below the alarm limit, then one above it. Returns the time, on the monotonic clock."""
+    """A device reports a temperature below the alarm limit, then one above it.
+
+    Returns the time of the second report, on the monotonic clock.
+    """
     reported_at = 0.0
     for value in (ALARM - 10, ALARM + 5):
         reported_at = time.monotonic()
@@ -102,7 +109,10 @@ def expect_alarm(client: BrokerClient, device: BrokerClient) -> float:
 
 
 def expect_refusal(device: BrokerClient, other: BrokerClient) -> None:
-    """A device sends a command for the twin of another device. The sender check refuses it, with an error to the other."""
+    """A device sends a command for the twin of another device, which the sender check refuses.
+
+    The error goes to the other device, because the reply address depends on the entity in the command.
+    """
     device.send(topic(other.name, "commands/retrieve"))
     error = other.receive()
     while not error["topic"].endswith("/errors"):
@@ -132,7 +142,10 @@ def hot_things(rounds: int, devices: Sequence[str]) -> list[str]:
 
 
 def search(client: BrokerClient, filter: str, **headers: str) -> list[str]:
-    """The ids of the things that match, read page by page. With `at_historical_timestamp`: that matched at this time."""
+    """The ids of the things that match, read page by page.
+
+    With the header `at_historical_timestamp`: the ids of those that matched at this time.
+    """
     value = {"filter": filter, "options": f"size({PAGE_SIZE})", "namespaces": [NAMESPACE]}
     client.send("_/_/things/twin/search/subscribe", value=value, fields="thingId,attributes/temperature", **headers)
     subscription_id = _expect_created(client)

@@ -1,4 +1,4 @@
-"""Runs the brokers of this machine and the service with the example connections, until Ctrl-C: `make serve`."""
+"""Runs the service with the example connections, and its brokers, until Ctrl-C: `make serve`."""
 
 from __future__ import annotations
 

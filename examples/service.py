@@ -50,9 +50,10 @@ class RunningService:
 
 @contextmanager
 def service(folder: Path, connections: Path, *, with_lake: bool = False) -> Iterator[RunningService]:
-    """The service with a folder of connections, ready. Its data and log are in `folder`. `with_lake`: it writes a lake.
+    """The ready service with a folder of connections. Its data and log are in `folder`.
 
-    The service stops at the end. Raises NoResponse if it does not get ready, ServiceFailed if its exit code is not 0.
+    `with_lake`: it writes a lake. The service stops at the end. Raises NoResponse if it does not get ready, ServiceFailed if
+    its exit code is not 0.
     """
     environment = {
         "CONNECTIVITY_CONNECTIONS_DIR": str(connections),

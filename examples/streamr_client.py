@@ -1,4 +1,4 @@
-"""A client of the Streamr protocol over MQTT 5: it publishes, requests past messages, and subscribes without gaps.
+"""A client of the Streamr protocol over MQTT 5, which publishes and subscribes without gaps.
 
     python -m examples.streamr_client tanks --last 5
     python -m examples.streamr_client tanks --publish '{"level": 7}'
@@ -29,7 +29,10 @@ OFFSET, PREVIOUS, CONTENT = 5, 6, 8
 """Indexes in a message: [28, stream, partition, timestamp, ttl, offset, previous, 27, content]."""
 
 HEARTBEAT = 600.0
-"""Seconds between subscribe requests. They keep the session, which ends after an hour without a request."""
+"""Seconds between subscribe requests.
+
+They keep the session, which ends after an hour without a request.
+"""
 
 TIMEOUT = 30.0
 
@@ -40,7 +43,10 @@ Message = list[Any]
 
 @dataclass
 class Reader:
-    """A reader of a partition. `first_resend` selects past messages, such as `{"resend_last": 5}`; empty: none."""
+    """A reader of a partition.
+
+    `first_resend` selects past messages, such as `{"resend_last": 5}`. If it is empty, there are no past messages.
+    """
 
     stream: str
     partition: int = 0
@@ -51,7 +57,10 @@ class Reader:
     _waiting: list[Message] = field(default_factory=list)
 
     def subscribe(self) -> Request:
-        """The request at the start, after each reconnect, and every `HEARTBEAT`. It abandons a resend without a response."""
+        """The request at the start, after each reconnect, and every `HEARTBEAT` seconds.
+
+        The reader no longer waits for the response to an earlier resend, which may be lost.
+        """
         self._is_resending, self._gap_end = False, None
         return {"type": "subscribe", **self._partition_fields}
 
@@ -82,7 +91,10 @@ class Reader:
         return [], []
 
     def _deliver_waiting(self) -> tuple[list[Message], list[Request]]:
-        """Deliver waiting messages up to a gap. During a resend, broadcasts wait, so that messages keep their order."""
+        """Deliver waiting messages up to a gap.
+
+        During a resend, broadcasts wait, so that messages keep their order.
+        """
         delivered: list[Message] = []
         while self._waiting and not self._is_resending:
             previous = self._waiting[0][PREVIOUS]

@@ -1,4 +1,4 @@
-"""The output of the demo on the terminal: one short line for each message, in color if the terminal supports it."""
+"""The output of the demo on the terminal: one short line for each message."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ReplayPrinter:
 
 
 def frame_printer(name: str, transport: str) -> Callable[[str, int, str], None]:
-    """A function that prints a binary message of a client: the direction, its size, and a description of its frames."""
+    """A function that prints the direction, the size and the frames of a binary message."""
 
     def print_frames(arrow: str, size: int, description: str) -> None:
         color = "cyan" if arrow == "->" else "green"

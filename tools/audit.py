@@ -1,8 +1,8 @@
-"""Whether a known weakness is in what gets installed: pip-audit on constraints.txt, hashes and all.
+"""Checks the packages in constraints.txt for known vulnerabilities, with pip-audit.
 
-Ends with 0 only if every package was audited and has no known weakness. If pip-audit cannot reach its database, does not end
-in time, or knows nothing of a package, this says "not audited" and ends with 1. What passed as a whole is not asked for
-again on the same day.
+The exit code is 0 only if every package was audited and has no known vulnerability. If pip-audit cannot reach its database,
+takes too long or does not know a package, the output is "not audited" and the exit code 1. After a success, the audit does
+not run again on the same day.
 """
 
 from __future__ import annotations
@@ -20,61 +20,64 @@ ROOT = Path(__file__).parent.parent
 PINS = ROOT / "constraints.txt"
 STAMP = ROOT / "build" / "audited"
 
-SOCKET_SECONDS = 5
-SECONDS = 60.0
-"""For the whole audit, which asks for one package after the other."""
+SOCKET_TIMEOUT = 5
+AUDIT_TIMEOUT = 60.0
+"""For the whole audit, with a request for each package."""
 
-NAMED = 10
-"""So many packages that could not be audited are named, if others could: it is read by people."""
+MAX_NAMES = 10
+"""The most unknown packages in the output."""
 
 
 class Verdict(NamedTuple):
-    """The text to print, and whether everything is known to be fine."""
+    """The text to print, and whether the audit passed."""
 
     text: str
     passed: bool = False
 
 
-def judge(said: str, complained: str) -> Verdict:
-    """What pip-audit's answer means. Its exit code does not tell a weakness from a broken network."""
+def judge(output: str, errors: str) -> Verdict:
+    """The verdict from pip-audit's output.
+
+    Its exit code is the same for a vulnerability and for a network error.
+    """
     try:
-        packages = json.loads(said)["dependencies"]
+        packages = json.loads(output)["dependencies"]
         skipped = [package["name"] for package in packages if "skip_reason" in package]
-        weak = [(package, found) for package in packages for found in package.get("vulns", ())]
+        vulnerable = [(package, found) for package in packages for found in package.get("vulns", ())]
     except (ValueError, KeyError, TypeError):
-        reason = complained.strip().splitlines()
+        reason = errors.strip().splitlines()
         return Verdict(f"not audited: {reason[-1] if reason else 'pip-audit had no output'}")
-    if weak:
+    if vulnerable:
         lines = (
             f"{package['name']} {package['version']}: {found['id']}, "
             + (f"fixed in {', '.join(found['fix_versions'])}" if found["fix_versions"] else "not fixed yet")
-            for package, found in weak
+            for package, found in vulnerable
         )
-        return Verdict("\n".join(["known weaknesses:", *lines, *unaudited(skipped)]))
+        return Verdict("\n".join(["known vulnerabilities:", *lines, *unaudited(skipped)]))
     if len(skipped) == len(packages):
-        return Verdict(f"not audited: nothing is known there of any of {len(packages)} packages")
-    audited = f"audited: no known weakness in {len(packages) - len(skipped)} packages"
+        return Verdict(f"not audited: the database knows none of {len(packages)} packages")
+    audited = f"audited: no known vulnerability in {len(packages) - len(skipped)} packages"
     return Verdict("\n".join([audited, *unaudited(skipped)]), passed=not skipped)
 
 
 def unaudited(names: list[str]) -> Iterator[str]:
-    """The line that names the packages of which nothing is known, if there are any."""
+    """A line with the packages that the database does not know, if there are any."""
     if names:
-        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-        yield f"not audited, since nothing is known there of them: {', '.join(names[:NAMED])}{more}"
+        more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+        yield f"not audited, because the database does not know them: {', '.join(names[:MAX_NAMES])}{more}"
 
 
 def stamp() -> str:
-    """What an audit of this day and these pins leaves behind."""
+    """The content of the file after a passed audit: the day, and a hash of constraints.txt."""
     return f"{datetime.now(UTC):%Y-%m-%d} {hashlib.sha256(PINS.read_bytes()).hexdigest()}\n"
 
 
-def ask(command: list[str], seconds: float) -> Verdict:
+def run_audit(command: list[str], seconds: float) -> Verdict:
     """Run pip-audit."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired:
-        return Verdict(f"not audited: no end after {seconds:g} s")
+        return Verdict(f"not audited: no result after {seconds:g} s")
     except OSError as error:
         return Verdict(f"not audited: {error}")
     return judge(done.stdout, done.stderr)
@@ -82,18 +85,18 @@ def ask(command: list[str], seconds: float) -> Verdict:
 
 def main() -> int:
     if STAMP.exists() and STAMP.read_text(encoding="ascii") == stamp():
-        print("audited earlier today: no known weakness")
+        print("audited earlier today: no known vulnerability")
         return 0
     program = str(Path(sys.executable).with_name("pip-audit"))
-    # Not --strict, which gives up at the first package that cannot be audited: `judge` sees which those are.
+    # Not --strict, which stops at the first unknown package: `judge` reports all of them.
     options = ["--require-hashes", "--disable-pip", "--progress-spinner", "off", "--format", "json"]
-    command = [program, *options, "--timeout", str(SOCKET_SECONDS), "--requirement", str(PINS)]
-    decision = ask(command, SECONDS)
-    print(decision.text)
-    if decision.passed:
+    command = [program, *options, "--timeout", str(SOCKET_TIMEOUT), "--requirement", str(PINS)]
+    verdict = run_audit(command, AUDIT_TIMEOUT)
+    print(verdict.text)
+    if verdict.passed:
         STAMP.parent.mkdir(exist_ok=True)
         STAMP.write_text(stamp(), encoding="ascii")
-    return 0 if decision.passed else 1
+    return 0 if verdict.passed else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Prints which lines and branches `make coverage` saw, by package and folder, and the files of which it saw least."""
+"""Prints the coverage that `make coverage` has measured, by package and folder.
+
+It also lists the files with the most lines that were not executed.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-LEAST = 20
-"""How many files are listed."""
+FILES = 20
+"""The number of files in the list."""
 
 
 class Coverage(NamedTuple):
-    """How many lines and branches there are, and how many of them were executed."""
+    """The number of lines and branches, and how many of them were executed."""
 
     lines: int = 0
     executed: int = 0
@@ -34,7 +37,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def of_files(report: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str, Coverage]:
-    """By file, from the `files` of `coverage json`."""
+    """The coverage of each file, from the `files` of `coverage json`."""
     return {
         name: Coverage(
             found["num_statements"], found["covered_lines"], found["num_branches"], found["covered_branches"]
@@ -44,7 +47,7 @@ def of_files(report: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[str,
 
 
 def by_folder(files: Mapping[str, Coverage]) -> dict[str, Coverage]:
-    """The sums of each package and of each folder in it."""
+    """The sums of each package and each folder."""
     found: defaultdict[str, Coverage] = defaultdict(Coverage)
     for name, seen in files.items():
         for folder in list(Path(name).parents)[:-1]:
@@ -57,8 +60,8 @@ def main(path: str) -> int:
     print(f"{'':40}    lines branches   of lines")
     for name, seen in by_folder(files).items():
         print(f"{name:40} {seen}")
-    print("\nleast seen:")
-    for name, seen in sorted(files.items(), key=lambda item: item[1].executed - item[1].lines)[:LEAST]:
+    print("\nmost lines not executed:")
+    for name, seen in sorted(files.items(), key=lambda item: item[1].executed - item[1].lines)[:FILES]:
         print(f"{name:56} {seen}")
     return 0
 

@@ -1,10 +1,10 @@
-# What fetches Java parts: Ivy, from the system's packages or from pyspark, into a folder whose jars are checked against a
-# file of hashes. Sourced after system.sh, not run.
+# Functions that download jars with Ivy and check them against a file of hashes. Ivy comes from the system's packages or from
+# pyspark. Sourced after system.sh, not run.
 # shellcheck shell=bash
 
 find_ivy() { ls .venv/lib/python3*/site-packages/pyspark/jars/ivy-*.jar /usr/share/java/ivy.jar 2>/dev/null | head -1; }
 
-# check_jars FOLDER SUMS: whether a folder holds the jars that a file of hashes names, and no others, which Java would load.
+# check_jars FOLDER SUMS: whether a folder has exactly the jars in a file of hashes. Java would load other jars too.
 check_jars() {
   local sums
   sums=$(realpath "$2")
@@ -12,12 +12,12 @@ check_jars() {
     <(sed 's/^[0-9a-f]*  //' "$sums" | LC_ALL=C sort) <(find . -iname '*.jar' -printf '%P\n' | LC_ALL=C sort))
 }
 
-# Whether a folder holds exactly these jars, and there is a Java to run them.
+# has_jars FOLDER SUMS: whether a folder has exactly these jars, and Java is installed.
 has_jars() {
   [ -d "$1" ] && check_jars "$1" "$2" >/dev/null 2>&1 && command -v java >/dev/null
 }
 
-# A Java of this version or later, and Ivy, installed where they are missing. $2 says what they are for.
+# need_java VERSION MESSAGE: installs Java and Ivy if they are missing, and fails with MESSAGE if Java is older than VERSION.
 need_java() {
   local missing=() found
   command -v java >/dev/null || missing+=(default-jre-headless)
@@ -29,8 +29,8 @@ need_java() {
   [ "${found:-0}" -ge "$1" ] || fail "$2: needs Java $1 or later, this is Java ${found:-unknown}"
 }
 
-# fetch_jar FOLDER ORGANISATION NAME VERSION [OPTION…]: a jar and, unless told otherwise, what it depends on.
-# Ivy has a cache of its own: it would read others' half-filled ones too.
+# fetch_jar FOLDER ORGANIZATION NAME VERSION [OPTION…]: downloads a jar and, unless an option excludes them, its dependencies.
+# It uses a separate cache, because Ivy also reads incomplete caches of other programs.
 fetch_jar() {
   local folder=$1 log
   shift
@@ -39,14 +39,14 @@ fetch_jar() {
     -retrieve "$PWD/$folder/[artifact]-[revision].[ext]" >"$log" 2>&1 || {
     cat "$log" >&2
     rm -f "$log"
-    fail "$2 $3 could not be fetched"
+    fail "$2 $3 could not be downloaded"
   }
   rm -f "$log"
 }
 
-# take_jars PART FOLDER SUMS: what was fetched takes its place if it is what is expected.
+# take_jars PART FOLDER SUMS: checks the downloaded jars in PART, and moves them to FOLDER.
 take_jars() {
-  check_jars "$1" "$3" || fail "the jars fetched are not exactly those of $3"
+  check_jars "$1" "$3" || fail "the downloaded jars are not exactly those of $3"
   rm -rf "$2"
   mv "$1" "$2"
   rm -rf .run/ivy

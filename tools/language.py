@@ -1,7 +1,8 @@
-"""Finds sentences that break the project's rules of plain English: `python -m tools.language [PATH …]`.
+"""Finds sentences that break the rules of plain English: `python -m tools.language [PATH …]`.
 
-In Markdown every paragraph is read, in Python the docstrings and comments. Code between backquotes is left out.
-Words that the project does not use are in `words.txt`, in the form of codespell's dictionaries.
+It checks the paragraphs of Markdown, the docstrings and comments of Python, and the comments of YAML, shell scripts and
+other files with `#`. It ignores code between backquotes. `words.txt` has the words that the project does not use, in the
+format of codespell's dictionaries.
 """
 
 from __future__ import annotations
@@ -16,7 +17,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 PRODUCT = ("connectivity", "mappings", "spark_store")
-PATHS = (*PRODUCT, "docs", "README.md", "CONTRIBUTING.md")
+PATHS = (
+    *PRODUCT,
+    "docs",
+    "examples",
+    "tools",
+    "deploy",
+    ".github",
+    "README.md",
+    "CONTRIBUTING.md",
+    "Dockerfile",
+    "Makefile",
+    "compose.yaml",
+)
+HASH_COMMENTS = frozenset({"", ".conf", ".service", ".sh", ".yaml", ".yml"})
+"""Suffixes of files with comments that begin with `#`."""
 
 LONGEST_MODULE_DOCSTRING = 12
 """In lines."""
@@ -61,7 +76,7 @@ class Violation(NamedTuple):
 
 
 def sentences(text: str, line: int = 1) -> Iterator[Violation]:
-    """The breaches in a paragraph or several, of which the first begins at `line`."""
+    """The violations in paragraphs, of which the first begins at `line`."""
     for paragraph in re.split(r"(\n\s*(?:[-*>|#].*?)?(?=\n|$)|\n\s*[-*|#>] )", text):
         plain = " ".join(_CODE.sub("`code`", paragraph).split())
         for rule, pattern in _RULES.items():
@@ -73,7 +88,7 @@ def sentences(text: str, line: int = 1) -> Iterator[Violation]:
 
 
 def markdown(text: str) -> Iterator[Violation]:
-    """The breaches in a page of Markdown, without its blocks of code."""
+    """The violations in a page of Markdown, without its code blocks."""
     lines, quoted = text.split("\n"), False
     for index, found in enumerate(lines):
         if found.lstrip().startswith(("```", "~~~")):
@@ -84,8 +99,14 @@ def markdown(text: str) -> Iterator[Violation]:
     yield from sentences("\n".join(lines))
 
 
+def comments(text: str) -> Iterator[Violation]:
+    """The violations in the comments of a file that begin with `#`, each in lines of its own."""
+    lines = (line.strip() for line in text.split("\n"))
+    yield from sentences("\n".join(line.lstrip("# ") if line.startswith("#") else "" for line in lines))
+
+
 def python(text: str, name: str = "") -> Iterator[Violation]:
-    """The breaches in the docstrings and comments of a module."""
+    """The violations in the docstrings and comments of a module."""
     tree = ast.parse(text)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT:
@@ -105,16 +126,23 @@ def python(text: str, name: str = "") -> Iterator[Violation]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the breaches; the exit code is 1 where there are some."""
+    """Print the violations. The exit code is 1 if there are any."""
     count = 0
     for path in map(Path, arguments or PATHS):
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-            if file.suffix in {".md", ".py"}:
-                text = file.read_text("utf-8")
-                for breach in python(text, file.as_posix()) if file.suffix == ".py" else markdown(text):
-                    count += 1
-                    print(f"{file}:{breach.line}: {breach.rule}: {breach.found}")
+            for violation in _violations(file):
+                count += 1
+                print(f"{file}:{violation.line}: {violation.rule}: {violation.found}")
     return min(count, 1)
+
+
+def _violations(file: Path) -> Iterator[Violation]:
+    if file.suffix == ".py":
+        yield from python(file.read_text("utf-8"), file.as_posix())
+    elif file.suffix == ".md":
+        yield from markdown(file.read_text("utf-8"))
+    elif file.suffix in HASH_COMMENTS and file.is_file():
+        yield from comments(file.read_text("utf-8"))
 
 
 if __name__ == "__main__":

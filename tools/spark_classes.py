@@ -1,9 +1,9 @@
-"""Prepares Java's classes for Spark, once for a Java and a pyspark: `classes-….jsa` beside Delta's jars, for each start.
+"""Creates a Java class data archive for Spark: `classes-….jsa` in the folder of Delta's jars.
 
-A Java process that begins reads, checks and links thousands of classes of Spark and Delta, which is a third of the time
-until a pipeline follows. Java can write down what it has loaded when it ends (a class-data archive, JEP 350), and map
-that file the next time. So a pipeline runs here over a journal of a few events, does what pipelines do, and ends. Without
-the file everything works as well, and begins later.
+Each version of Java and pyspark needs its own archive. To load, verify and link the classes of Spark and Delta takes a third
+of a pipeline's start. Java can write the loaded classes to an archive at its end (JEP 350), and map the archive at the next
+start. So this runs a pipeline with a few events, which executes every kind of task and ends. The archive only makes starts
+faster.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from spark_store.records import Change, Snapshot
 JARS = default_folder()
 EVENTS = 40
 BATCH = 20
-SECONDS = 600.0
-"""How long the pipeline may take for all of it."""
+TIMEOUT = 600.0
+"""Seconds for the whole run of the pipeline."""
 
-SHOWN = 20
+OUTPUT_LINES = 20
 NOW = "2030-01-15T12:00:00.000000Z"
 
 
 def is_fresh(classes: Path) -> bool:
-    """Whether they were prepared after what they are of was installed."""
+    """Whether the archive is newer than the jars of pyspark and Delta."""
     jars = Path(pyspark.__file__).parent / "jars"
     return classes.exists() and classes.stat().st_mtime > max(it.stat().st_mtime for it in (jars, *find_jars(JARS)))
 
 
 def fill(data: Path) -> None:
-    """A data folder whose journal has events of two things."""
+    """Create a data folder with the events of two things in its journal."""
     data.mkdir()
     journal = Journal.open(Lake(data).journal)
     try:
@@ -63,17 +63,17 @@ def fill(data: Path) -> None:
 
 
 def run(data: Path, into: Path) -> list[str]:
-    """Let a pipeline fill the lake, compact it and answer a wide query, and write its classes down; what it said.
+    """Run a pipeline that writes and compacts the lake, queries it and writes the archive.
 
-    It ends when its time is up, and when this process does, however that ends.
+    Returns the output of the pipeline. The pipeline also ends at the timeout, and with this process.
     """
     lake = Lake(data)
     options = f"-XX:ArchiveClassesAtExit={shlex.quote(str(into))} -XX:TieredStopAtLevel=1"
     command = [sys.executable, "-m", "spark_store.pipeline", "run", "--data-dir", str(data), "--interval", "0.1"]
-    often = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--full-snapshot-events", str(BATCH)]
-    said: list[str] = []
+    frequent = ["--batch-rows", str(BATCH), "--optimize-batches", "2", "--full-snapshot-events", str(BATCH)]
+    output: list[str] = []
     with subprocess.Popen(
-        [*command, *often, "--with-parent"],
+        [*command, *frequent, "--with-parent"],
         env={**os.environ, "JDK_JAVA_OPTIONS": options},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -81,50 +81,53 @@ def run(data: Path, into: Path) -> list[str]:
         text=True,
     ) as pipeline:
         assert pipeline.stdout is not None
-        late = threading.Timer(SECONDS, pipeline.kill)
-        late.start()
+        timer = threading.Timer(TIMEOUT, pipeline.kill)
+        timer.start()
         try:
-            # To the end of what Java says: it outlives the pipeline, and writes its classes last.
+            # Until Java closes its output: it writes the archive after the pipeline has ended.
             for line in pipeline.stdout:
-                said.append(line)
+                output.append(line)
                 match (parse_event(line) or {}).get("event"):
                     case "spark":
-                        # The Java that Spark asks how to start this one has written its own classes there.
+                        # Spark's launcher is another Java process, and has written its own archive to this file.
                         into.unlink(missing_ok=True)
                     case "maintenance":
-                        # What a query would have loaded is missed by the first query, and by nobody else.
+                        # After a failed query, the archive only lacks the classes of queries.
                         with contextlib.suppress(StoreError):
-                            _ask(lake)
+                            _query(lake)
                         pipeline.send_signal(signal.SIGTERM)
         finally:
-            late.cancel()
-    return said
+            timer.cancel()
+    return output
 
 
-def _ask(lake: Lake) -> None:
-    """A wide query. Raises StoreError."""
-    asking = SparkQueries(lake, finder(lake, None, is_off=False))
-    with asking.run(lambda tables: tables.read(LATEST).groupBy("entity").count(), QueryLimits(SECONDS)) as answer:
-        list(answer)
+def _query(lake: Lake) -> None:
+    """Execute a Spark query. Raises StoreError."""
+    queries = SparkQueries(lake, finder(lake, None, is_off=False))
+    with queries.run(lambda tables: tables.read(LATEST).groupBy("entity").count(), QueryLimits(TIMEOUT)) as rows:
+        list(rows)
 
 
 def main() -> int:
-    """The exit code: 1 where Spark cannot run here. Classes that do not get prepared are no failure of an installation."""
+    """Create the archive if it is outdated.
+
+    The exit code is 1 only if Spark cannot run, because the archive is optional.
+    """
     try:
         classes = prepared_classes(JARS, find_java())
         if is_fresh(classes):
-            print(f"· spark: classes in {classes.name}")
+            print(f"· spark: class data archive {classes.name}")
             return 0
         with tempfile.TemporaryDirectory(dir=JARS) as folder:
             data, made = Path(folder) / "data", Path(folder) / classes.name
             fill(data)
-            # Java writes none where it begins with some. Those of other environments stay.
+            # Java writes no archive if it has mapped one. Archives of other Java versions stay.
             for old in JARS.glob(f"classes-*-{classes.stem.rpartition('-')[2]}.jsa"):
                 old.unlink()
-            said = run(data, made)
-            if not made.exists() or not any('"maintenance"' in line for line in said):
-                words = [line for line in said if "[cds" not in line]
-                print(f"· spark: without prepared classes, so it starts slowly:\n{''.join(words[-SHOWN:])}", end="")
+            output = run(data, made)
+            if not made.exists() or not any('"maintenance"' in line for line in output):
+                lines = [line for line in output if "[cds" not in line]
+                print(f"· spark: no class data archive, so it starts slowly:\n{''.join(lines[-OUTPUT_LINES:])}", end="")
                 return 0
             with made.open("rb") as file:
                 os.fsync(file.fileno())
@@ -132,7 +135,7 @@ def main() -> int:
     except StoreError as error:
         print(f"✗ {error}", file=sys.stderr)
         return 1
-    print(f"· spark: classes prepared, {classes.stat().st_size >> 20} MB in {classes}")
+    print(f"· spark: class data archive created, {classes.stat().st_size >> 20} MB in {classes}")
     return 0
 
 

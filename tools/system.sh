@@ -1,4 +1,4 @@
-# What the tools share: words for the user, and packages of the system. Sourced, not run.
+# Functions that the tools share: output, and the system's packages. Sourced, not run.
 # shellcheck shell=bash
 
 say() { printf '· %s\n' "$*"; }
@@ -7,7 +7,7 @@ fail() {
   exit 1
 }
 
-# Run as root: directly, or through sudo where that asks for no password. Fails where neither is possible.
+# Runs a command as root, or by sudo if that needs no password. Fails if neither is possible.
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"
@@ -18,9 +18,9 @@ as_root() {
   fi
 }
 
-# Install Debian or Ubuntu packages without starting the services they bring: ours run privately. Waits up to five minutes
-# while another program installs packages. The log is shown where that fails. Fails where there is no apt, no way to be
-# root, or no such package.
+# Installs Debian or Ubuntu packages without starting their services, because the tools start the programs themselves. Waits up
+# to five minutes for another installation. Prints the log after an error. Fails without apt, without root permission, or for
+# an unknown package.
 install_packages() {
   local policy=/usr/sbin/policy-rc.d log status=0
   command -v apt-get >/dev/null && as_root true || return 1
@@ -39,7 +39,7 @@ install_packages() {
   return "$status"
 }
 
-# uv does not read pip's configuration: an index or authority that was set up for pip is handed on.
+# uv does not read pip's configuration, so this passes pip's index and certificates to uv.
 configure_uv() {
   local index authority
   index=${PIP_INDEX_URL:-$(pip_setting "$1" index-url)}

@@ -57,7 +57,7 @@ def panels(scrapes: Sequence[Scrape]) -> list[Panel]:
     arrived = "connectivity_deliveries_total"
     subscriptions = {"open": [_sum(each, "connectivity_subscriptions") for each in scrapes]}
     return [
-        Panel("In, by what became of them", "/s", _rates(scrapes, arrived, "outcome", direction="in")),
+        Panel("Received, by outcome", "/s", _rates(scrapes, arrived, "outcome", direction="in")),
         Panel("Elements sent", "/s", _rates(scrapes, "connectivity_events_sent_total", "connection")),
         Panel("Open subscriptions", "", subscriptions),
         Panel("Commit latency", " ms", {"p50": _quantile(scrapes, 0.5), "p99": _quantile(scrapes, 0.99)}),

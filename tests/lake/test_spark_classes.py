@@ -55,7 +55,7 @@ def test_a_pipeline_that_answers_no_query_ends_all_the_same(tmp_path: Path, monk
 def test_a_pipeline_that_does_not_come_to_its_maintenance_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tools.spark_classes.SECONDS", 0.5)
+    monkeypatch.setattr("tools.spark_classes.TIMEOUT", 0.5)
     pipeline(tmp_path, monkeypatch, """echo '{"event": "maintenance failed"}'; exec sleep 600""")
     assert run(tmp_path / "data", tmp_path / "classes.jsa") == ['{"event": "maintenance failed"}\n']
 
@@ -104,4 +104,4 @@ def test_the_old_class_archive_is_removed_before_java_writes_a_new_one(
     assert main() == 0
     assert seen == [[]]
     assert prepared_classes(tmp_path, of).read_bytes() == b"anew"
-    assert "classes prepared" in capsys.readouterr().out
+    assert "class data archive created" in capsys.readouterr().out

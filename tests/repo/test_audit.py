@@ -1,4 +1,4 @@
-"""`make check` asks for known weaknesses, and never says more than it knows."""
+"""`make check` looks for known vulnerabilities, and reports packages that it could not check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools import audit
-from tools.audit import Verdict, ask, judge
+from tools.audit import Verdict, judge, run_audit
 
 FINE: dict[str, object] = {"name": "a", "version": "1", "vulns": []}
 UNKNOWN: dict[str, object] = {"name": "c", "skip_reason": "not found on PyPI"}
@@ -24,17 +24,17 @@ def said(*packages: dict[str, object]) -> str:
     return json.dumps({"dependencies": packages, "fixes": []})
 
 
-def test_no_known_weakness_is_a_pass() -> None:
+def test_no_known_vulnerability_is_a_pass() -> None:
     assert judge(said(FINE), "No known vulnerabilities found") == Verdict(
-        "audited: no known weakness in 1 packages", passed=True
+        "audited: no known vulnerability in 1 packages", passed=True
     )
 
 
-def test_a_known_weakness_fails_and_is_named_with_its_mending() -> None:
+def test_a_known_vulnerability_fails_and_is_named_with_its_fix() -> None:
     decision = judge(said(FINE, WEAK), "Found 2 known vulnerabilities in 1 package")
     assert not decision.passed
     assert decision.text.splitlines() == [
-        "known weaknesses:",
+        "known vulnerabilities:",
         "b 2: PYSEC-1, fixed in 3",
         "b 2: X, not fixed yet",
     ]
@@ -63,13 +63,13 @@ def test_a_package_that_cannot_be_audited_is_named_and_prevents_a_pass() -> None
     decision = judge(said(FINE, UNKNOWN, {**FINE, "name": "d"}), "No known vulnerabilities found")
     assert not decision.passed
     assert decision.text.splitlines() == [
-        "audited: no known weakness in 2 packages",
-        "not audited, since nothing is known there of them: c",
+        "audited: no known vulnerability in 2 packages",
+        "not audited, because the database does not know them: c",
     ]
 
 
 def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
-    several = ({**UNKNOWN, "name": f"c{number}"} for number in range(audit.NAMED + 2))
+    several = ({**UNKNOWN, "name": f"c{number}"} for number in range(audit.MAX_NAMES + 2))
     (line,) = judge(said(FINE, *several), "").text.splitlines()[1:]
     assert line.endswith("c9 and 2 more")
 
@@ -77,16 +77,16 @@ def test_of_many_packages_that_cannot_be_audited_some_are_named() -> None:
 def test_a_known_vulnerability_fails_the_audit_even_if_another_package_is_unknown() -> None:
     decision = judge(said(WEAK, UNKNOWN), "")
     assert not decision.passed
-    assert decision.text.splitlines()[-1] == "not audited, since nothing is known there of them: c"
+    assert decision.text.splitlines()[-1] == "not audited, because the database does not know them: c"
 
 
 def test_an_audit_that_hangs_is_given_up() -> None:
-    decision = ask([sys.executable, "-c", "import time; time.sleep(600)"], 0.5)
-    assert decision == Verdict("not audited: no end after 0.5 s")
+    decision = run_audit([sys.executable, "-c", "import time; time.sleep(600)"], 0.5)
+    assert decision == Verdict("not audited: no result after 0.5 s")
 
 
 def test_without_the_program_nothing_is_audited(tmp_path: Path) -> None:
-    assert ask([str(tmp_path / "pip-audit")], 5).text.startswith("not audited: ")
+    assert run_audit([str(tmp_path / "pip-audit")], 5).text.startswith("not audited: ")
 
 
 def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,11 +100,11 @@ def test_a_passed_audit_runs_again_after_the_pins_change(tmp_path: Path, monkeyp
     pins.write_text("a==1\n")
     monkeypatch.setattr(audit, "PINS", pins)
     monkeypatch.setattr(audit, "STAMP", tmp_path / "build" / "audited")
-    monkeypatch.setattr(audit, "ask", answer)
+    monkeypatch.setattr(audit, "run_audit", answer)
     assert [audit.main(), audit.main()] == [0, 0]
     assert len(asked) == 1
     assert {"--require-hashes", str(pins)} <= set(asked[0])
-    assert "--strict" not in asked[0]  # with it, nothing is audited once something cannot be
+    assert "--strict" not in asked[0]  # which stops at the first unknown package
     pins.write_text("a==2\n")
     audit.main()
     assert len(asked) == 2
@@ -118,6 +118,6 @@ def test_what_has_not_passed_ends_with_1_and_is_not_remembered(
     decision: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(audit, "STAMP", tmp_path / "audited")
-    monkeypatch.setattr(audit, "ask", lambda *_: decision)
+    monkeypatch.setattr(audit, "run_audit", lambda *_: decision)
     assert audit.main() == 1
     assert not audit.STAMP.exists()

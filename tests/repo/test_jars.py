@@ -38,7 +38,7 @@ def test_a_jar_that_is_not_listed_is_refused_by_name(folder: Path, name: str) ->
     (folder / "part" / name).write_bytes(b"three")
     taken = take(folder)
     assert (taken.returncode, (folder / "jars").exists()) == (1, False)
-    assert "the jars fetched are not exactly those of sums" in taken.stderr
+    assert "the downloaded jars are not exactly those of sums" in taken.stderr
     assert name in taken.stdout
 
 

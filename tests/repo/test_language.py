@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.language import LONGEST_MODULE_DOCSTRING, main, markdown, python
+from tools.language import LONGEST_MODULE_DOCSTRING, comments, main, markdown, python
 
 
 @pytest.mark.parametrize(
@@ -28,6 +28,7 @@ def test_a_planted_sentence_is_found_in_pages_docstrings_and_comments(sentence: 
         markdown(f"# Title\n\n{sentence}\n"),
         python(f'"""A module."""\n\ndef f():\n    """{sentence}"""\n'),
         python(f'"""A module."""\n\n# {sentence}\n'),
+        comments(f"key: value\n  # {sentence}\n"),
     ):
         assert rule in {breach.rule for breach in found}
 
@@ -36,6 +37,7 @@ def test_plain_sentences_and_code_are_left_alone() -> None:
     page = "See each broker's page. `What` is a name.\n\n```\nWhoever reads this, it is code.\n```\n"
     assert list(markdown(page)) == []
     assert list(python('"""A queue of messages."""\n\nx = "What a text."  # bounded\n')) == []
+    assert list(comments("# A list of hosts.\ntopic: door # A\n#!/bin/sh\n")) == []
 
 
 def test_a_docstring_starts_with_a_short_line_and_a_modules_ends_soon() -> None:
@@ -45,5 +47,5 @@ def test_a_docstring_starts_with_a_short_line_and_a_modules_ends_soon() -> None:
     assert [breach.rule for breach in python(f'"""{lines}\n"""\n')] == ["at most 12 lines in a module's docstring"]
 
 
-def test_product_and_documentation_have_no_such_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_product_documentation_examples_and_tools_have_no_such_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0, capsys.readouterr().out

@@ -1,6 +1,6 @@
-"""The generated pages: written anew, or with `--check` compared with what is there.
+"""Writes the generated pages of the documentation, or with `--check` compares them with the files.
 
-A page is printed from the place where its facts are declared, so that it cannot tell something else.
+Each page is generated from the code that declares its facts, so that it cannot differ from the code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Page(NamedTuple):
-    """A file under `docs`, where it comes from in words, and its content."""
+    """A file under `docs`, the function that generates it, and its content."""
 
     path: str
     source: str
@@ -49,7 +49,7 @@ PAGES = (
 
 
 def difference(page: Page) -> str:
-    """What the file lacks, as a diff; empty where it is as it should be."""
+    """The diff between the file and the page; empty if they are equal."""
     file = ROOT / page.path
     found = file.read_text(encoding="utf-8") if file.exists() else ""
     lines = unified_diff(found.splitlines(), page.text().splitlines(), page.path, page.source, lineterm="")
@@ -58,11 +58,13 @@ def difference(page: Page) -> str:
 
 def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--check", action="store_true", help="write nothing; end with 1 where a page is old")
+    arguments.add_argument(
+        "--check", action="store_true", help="write nothing; the exit code is 1 if a page is outdated"
+    )
     if arguments.parse_args().check:
         old = [text for page in PAGES if (text := difference(page))]
         if old:
-            print("\n".join(old), "\n\nGenerated pages are older than their source: run `make docs`.", file=sys.stderr)
+            print("\n".join(old), "\n\nGenerated pages are outdated: run `make docs`.", file=sys.stderr)
         return 1 if old else 0
     for page in PAGES:
         (ROOT / page.path).parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The page of the HTTP API, written from the OpenAPI document and the table of codes."""
+"""Generates the page of the HTTP API from the OpenAPI document and the table of error codes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ GUARDED. An operation that changes something can also return CHANGES. An operati
 
 
 def api_page() -> str:
-    """Markdown: who may, errors, every operation."""
+    """The page in Markdown: authorization, errors, and every operation."""
     document = description()
     parts = [_introduction() + "| code | status | when |\n|---|---|---|"]
     parts += (f"| `{code}` | {it.status} | {cell(it.when)} |" for code, it in sorted(CODES.items()))
@@ -153,7 +153,7 @@ def _introduction() -> str:
 
 
 def description(*, needs_token: bool = False) -> dict[str, Any]:
-    """The OpenAPI document of an application with everything in it; nobody asks it anything."""
+    """The OpenAPI document of an application with all routes, which gets no requests."""
     app = application(
         PrometheusRegistry(),
         lambda: (True, {}),
@@ -205,7 +205,7 @@ def _operation(path: str, method: str, operation: Mapping[str, Any]) -> Iterator
 
 
 def _code(line: str) -> str:
-    """`- `code`: when` → the code."""
+    """The code of a line like "- `code`: when"."""
     return line.removeprefix("- `").partition("`: ")[0]
 
 

@@ -1,4 +1,4 @@
-"""The reference page of the command line, from the commands' own help."""
+"""Generates the page of the command line from the help of the commands."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ EXIT_CODES
 """
 
 _WAY = ("url", "token_file", "settings")
-"""What commands that ask have in common; explained once."""
+"""The options of all commands that call a service, which the introduction explains."""
 
 
 def cli_page() -> str:
-    """Markdown: the exit codes, and every command with its arguments and options."""
+    """The page in Markdown: exit codes, and every command with its arguments and options."""
     root = typer.main.get_command(app)
     codes = "\n".join(f"| {code} | {cell(meaning)} |" for code, meaning in EXIT_CODES.items())
     return "\n".join([_INTRODUCTION.replace("EXIT_CODES", codes), *_group("connectivity", root)])
@@ -94,13 +94,13 @@ def _placeholder(argument: Any) -> str:
 
 
 def _spelled(option: Any) -> str:
-    """The option's names, the longest first, and what it wants."""
+    """The names of an option, the longest first, and its kind of value."""
     names = ", ".join(f"`{name}`" for name in sorted(option.opts, key=len, reverse=True))
     return names if option.is_flag else f"{names} `{cell(option.metavar or _kind(option))}`"
 
 
 def _kind(option: Any) -> str:
-    """What an option wants that does not say it itself."""
+    """The kind of value of an option without a metavar."""
     annotation = option.type_descriptor.annotation
     if isinstance(annotation, type) and issubclass(annotation, Enum):
         return "|".join(str(choice.value) for choice in annotation)

@@ -1,4 +1,4 @@
-"""Prints the reference of connection documents: every field, from the model's descriptions and examples."""
+"""Generates the page of connection documents from the descriptions and examples of the model's fields."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OF_TUNNELS = ("SshTunnel", "PlainCredentials", "PublicKeyCredentials")
 
 
 def reference_page() -> str:
-    """Markdown: every field of a connection."""
+    """The page in Markdown: every field of a connection."""
     schema = json_schema()
     parts = [_INTRODUCTION.replace("PAGES", _broker_links()), *_section("Connection", schema)]
     for name, definition in schema["$defs"].items():

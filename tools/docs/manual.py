@@ -1,4 +1,7 @@
-"""The parts of a page about a connection type. `manuals` has one for each type; `transports` prints them."""
+"""The parts of the page of a connection type.
+
+The package `manuals` has one module for each type; `transports` generates the pages.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class AddressForm(NamedTuple):
-    """A form of addresses: whose it is (`source`, `target`), how it looks, where it leads to, an example."""
+    """A form of addresses: where it is used (`source`, `target`), its syntax, its meaning, and an example."""
 
     of: str
     form: str
@@ -19,7 +22,7 @@ class AddressForm(NamedTuple):
 
 
 class HeaderRule(NamedTuple):
-    """A header of envelopes, or words for several: where it comes from in a delivery, what it does in a message to send."""
+    """A header, its source in a delivery, and its effect in a message to send."""
 
     name: str
     received: str
@@ -27,14 +30,14 @@ class HeaderRule(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """Something that is bounded, and by how much."""
+    """A limited quantity, and its limit."""
 
     of: str
     bound: str
 
 
 class Outcomes(NamedTuple):
-    """What the broker is told for each outcome of a delivery."""
+    """The effect of each outcome of a delivery at the broker."""
 
     settled: str
     again: str
@@ -42,14 +45,14 @@ class Outcomes(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What may go wrong at the broker, and what is seen of it."""
+    """A fault at the broker, and its effect."""
 
     what: str
     seen: str
 
 
 class Note(NamedTuple):
-    """A section of its own."""
+    """A further section."""
 
     title: str
     text: str
@@ -57,9 +60,9 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manual:
-    """The page `docs/reference/<family>.md`, or this type's part of it. What is empty is left out.
+    """This type's part of the page `docs/reference/<family>.md`, without empty sections.
 
-    `example` is a file of the repository that shows a connection of this type as it is used.
+    `example` is the path of a complete example connection in the repository.
     """
 
     family: str
@@ -84,12 +87,12 @@ class Manual:
 
     @property
     def page(self) -> str:
-        """The name of the page's file."""
+        """The file name of the page."""
         return f"{self.family.lower()}.md"
 
 
 def manuals() -> dict[str, Manual]:
-    """What the documentation says about each connection type, by the type's name."""
+    """The manual of each connection type, by the name of the type."""
     package = importlib.import_module("tools.docs.manuals")
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return {name.replace("_", "-"): importlib.import_module(f"tools.docs.manuals.{name}").MANUAL for name in names}

@@ -1,8 +1,6 @@
-"""The reference page of the payload mappers, written from the mappers themselves.
+"""Generates the page of the payload mappers from the codec classes in `mappings/mappers`.
 
-`mappings_page` is what `docs/reference/mappings.md` holds: how mappers are run, and for each of them what it does, its
-options and a definition that uses them. What a mapper's class says of itself is what the page says; a new file in
-`mappings/mappers` is on it the next time.
+For each mapper, the page has the docstring of its codec, its options, and an example definition.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ def mappings_page() -> str:
 
 
 def example(name: str, codec: Codec) -> dict[str, Any]:
-    """A definition that says something to every option but the one that all mappers have."""
+    """A mapping definition with every option, except the one that all mappers have."""
     options = {option.name: option.example for option in codec.options if option.name != BLOCKLIST}
     return {"mappingEngine": name, "options": options}
 

@@ -1,4 +1,4 @@
-"""Markdown of tables and cells."""
+"""Tables and table cells in Markdown."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def _type(field: Mapping[str, Any]) -> str:
 
 
 def code(value: object) -> str:
-    """A value as it is written in a document, set as code."""
+    """A value in the syntax of a document, formatted as code."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return f"`{cell(text)}`" if text else '`""`'
 
 
 def cell(text: str) -> str:
-    """A text that fits into one cell of a table."""
+    """A text, escaped for a cell of a table."""
     return text.replace("|", "\\|").replace("\n", " ")

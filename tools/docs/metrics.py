@@ -1,8 +1,7 @@
-"""Every metric that the service exposes, by way of example, and the page that tells them.
+"""Generates the page of metrics from an example registry in which every metric has a value.
 
-The page is printed from a registry in which each metric has a value; so is the list that dashboards and alerts are checked
-against. Names follow OpenMetrics: the unit comes last, what only grows ends with `_total`, and labels have few values
-(a connection, a target, a table), never an entity's id or a client's.
+Tests check dashboards and alerts against the same registry. Names follow OpenMetrics: the unit comes last, counters end with
+`_total`, and labels have few values (a connection, a target, a table), never the id of an entity or a client.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ LABELS: Mapping[str, str] = {
     "target": "the index of a target in its connection",
     "version": "the version of the service",
 }
-"""The labels that there are. Each has few values, however much the service does."""
+"""All labels, with their meanings."""
 
 
 class MetricDescription(NamedTuple):
-    """A metric as it is told: the name under which it is scraped, its type, its labels, what it means."""
+    """A metric: its name in a scrape, its type, its labels, and its meaning."""
 
     name: str
     type: str
@@ -56,7 +55,7 @@ class MetricDescription(NamedTuple):
 
 
 def example() -> PrometheusRegistry:
-    """A monitor in which every metric has a value."""
+    """A registry in which every metric has a value."""
     monitor = PrometheusRegistry()
     monitor.meter(_CONNECTION).inbound("settled")
     monitor.skip(_CONNECTION, "0", 1)
@@ -81,7 +80,7 @@ _ENDINGS = {"counter": "_total", "info": "_info"}
 
 
 def described() -> list[MetricDescription]:
-    """Every metric, by name."""
+    """The descriptions of all metrics, in the order of their names."""
     found = []
     for family in example().registry.collect():
         labels = dict.fromkeys(label for sample in family.samples for label in sample.labels if label != "le")
@@ -138,7 +137,7 @@ _OUTCOMES = """
 
 
 def metrics_page() -> str:
-    """Markdown: every metric with its type, labels and meaning."""
+    """The page in Markdown: every metric with its type, labels and meaning."""
     lines = [_PAGE]
     for metric in described():
         labels = f"{{{','.join(metric.labels)}}}" if metric.labels else ""

@@ -1,6 +1,6 @@
-"""Draws the pictures of the demo from its own output: `python -m tools.docs.pictures`.
+"""Draws pictures of the demo's output: `python -m tools.docs.pictures`.
 
-It runs the demo, which takes about two minutes, and writes its terminal as SVG into `docs/pictures`.
+It runs the demo, which takes about two minutes, and writes parts of its output as SVG into `docs/pictures`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ SCENES = {
     "demo": ("devices report on MQTT", "a back end on AMQP replays"),
     "demo-end": ("the view of an operator", "Summary"),
 }
-"""The parts of the output in each picture, by the beginnings of their titles."""
+"""The parts of the output in each picture, by texts in their titles."""
 
 _FONTS = re.compile(r"@font-face \{\{.*?\}\}\n", re.DOTALL)
-"""Fonts that a viewer would fetch from elsewhere."""
+"""Fonts that a viewer would download."""
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -51,7 +51,10 @@ def scenes(output: str) -> list[list[str]]:
 
 
 def parts_of(parts: list[list[str]], title: str) -> list[str]:
-    """Return the lines of the part with this title, and an empty one. Raises LookupError if there is none."""
+    """Return the lines of the part with this title, and an empty line.
+
+    Raises LookupError for an unknown title.
+    """
     for part in parts:
         if title in _ANSI.sub("", part[0]):
             return [*part, ""]
@@ -59,7 +62,7 @@ def parts_of(parts: list[list[str]], title: str) -> list[str]:
 
 
 def picture(lines: list[str]) -> str:
-    """Return lines of a terminal as SVG, without references to anything elsewhere."""
+    """Return lines of a terminal as SVG, without references to other files."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     for line in lines:
         console.print(Text.from_ansi(line), no_wrap=True, overflow="ellipsis")

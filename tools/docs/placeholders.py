@@ -1,7 +1,6 @@
-"""The reference page of the expression language, written from its tables.
+"""Generates the page of the expression language from the tables that implement it.
 
-`placeholders_page` is what `docs/reference/placeholders.md` holds: every placeholder, every place where templates stand,
-every function with its example. Nothing on it is written twice; a new row of a table is on the page the next time.
+The page has every placeholder, every place where templates are allowed, and every function with its example.
 """
 
 from __future__ import annotations

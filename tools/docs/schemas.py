@@ -1,4 +1,4 @@
-"""Prints the JSON Schemas of connection files and settings, to which the examples refer, and the OpenAPI document."""
+"""Generates the JSON Schemas of connection files and settings, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.docs.api import description
 
 
 def schema_files() -> dict[str, str]:
-    """The path of each file under `docs`, and its JSON."""
+    """The JSON of each file, by its path under `docs`."""
     return {
         "reference/openapi.json": json_text(description(needs_token=True)),
         "reference/connection.schema.json": json_text(file_schema()),

@@ -1,4 +1,4 @@
-"""Prints the page of settings: every setting with its default and what it means."""
+"""Generates the page of settings from the settings model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ are bytes or have a unit: `512KiB`, `1MiB`. Relative paths start at the working 
 
 
 def settings_page() -> str:
-    """Markdown: every setting with its default and what it means, by group."""
+    """The page in Markdown: every setting with its default and meaning, by group."""
     groups = {name: field for name, field in Settings.model_fields.items() if isinstance(field.default, Section)}
     parts = [_PAGE, *_table("", {name: it for name, it in Settings.model_fields.items() if name not in groups})]
     for name, field in groups.items():
@@ -46,7 +46,7 @@ def _table(prefix: str, fields: Mapping[str, FieldInfo]) -> Iterator[str]:
 
 
 def _default_of(field: FieldInfo) -> str:
-    """The default as one would write it; a dash where there is none."""
+    """The default in the syntax of the settings file; a dash if there is none."""
     match value := field.get_default(call_default_factory=True):
         case RetentionSettings():
             return f"`{duration_text(value.default.days)}`"

@@ -1,7 +1,6 @@
-"""Adds to the site the files of the repository that its pages link to: a hook of MkDocs.
+"""A hook of MkDocs that adds linked files outside of `docs` to the site, below `files`.
 
-Links in pages are those of the repository, so that they can be followed there, too. In the site, the files outside of `docs`
-are below `files`.
+Pages use the paths in the repository, so that links also work there. The hook replaces them by the paths in the site.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files outside of `docs` that pages link to, and those that these pages link to."""
+    """Add the files outside of `docs` to which pages link, directly or through added pages."""
     unread = [file for file in files if file.is_documentation_page()]
     while unread:
         page = unread.pop()
@@ -36,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:  # noqa: ARG001
-    """Return the page with links to where files are in the site."""
+    """Return the page with the paths of the site in its links."""
     here = _repository_path(page.file.src_uri)
 
     def link(found: re.Match[str]) -> str:

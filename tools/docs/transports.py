@@ -1,6 +1,6 @@
-"""Prints a page for each family of connection types, from the type's definition and its manual in `manuals`.
+"""Generates a page for each family of connection types, from their definitions and manuals.
 
-The examples are one document for all types, with addresses that every broker understands.
+The examples of all types are variants of one document, with addresses that are valid for every broker.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tools.docs.markdown import cell, code, table
 
 
 def broker_pages() -> dict[str, str]:
-    """The name of each page's file, and its Markdown: a page for each family, with a part for each type in it."""
+    """The Markdown of each page, by its file name: a page for each family, with a part for each type."""
     pages: dict[str, list[str]] = {}
     for name, manual in manuals().items():
         pages.setdefault(manual.page, [_head(manual.family)]).extend(_type_part(load_connection_type(name), manual))
@@ -24,7 +24,7 @@ def broker_pages() -> dict[str, str]:
 
 
 def example(broker: ConnectionType, manual: Manual, *, full: bool) -> dict[str, Any]:
-    """A valid document of this type: what is needed, or most of what is possible."""
+    """A valid document of this type: the required fields or, if `full`, most of the possible ones."""
     options = {
         str(field.alias): str(field.examples[0])
         for field in broker.options.model_fields.values()
@@ -131,7 +131,7 @@ def _type_part(broker: ConnectionType, manual: Manual) -> Iterator[str]:
 def _part(
     broker: ConnectionType, title: str, head: Iterable[str], rows: Iterable[Iterable[str]], rules: str
 ) -> Iterator[str]:
-    """A section with a table and the rules below it; nothing where both are empty."""
+    """A section with a table and the rules below it; nothing if both are empty."""
     head = list(head)
     lines = [f"| {' | '.join(cell(it) for it in row)} |" for row in rows]
     if not lines and not rules:

@@ -1,4 +1,4 @@
-"""What the documentation says about the connection type AMQP 0.9.1."""
+"""The manual of the connection type AMQP 0.9.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says about the connection type Kafka."""
+"""The manual of the connection type Kafka."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says about the connection type MQTT 3.1.1."""
+"""The manual of the connection type MQTT 3.1.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documentation says about the connection type MQTT 5."""
+"""The manual of the connection type MQTT 5."""
 
 from __future__ import annotations
 

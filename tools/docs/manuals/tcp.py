@@ -1,4 +1,4 @@
-"""What the documentation says about the connection type TCP listener."""
+"""The manual of the connection type TCP listener."""
 
 from __future__ import annotations
 

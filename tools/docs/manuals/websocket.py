@@ -1,4 +1,4 @@
-"""What the documentation says about the connection type WebSocket listener."""
+"""The manual of the connection type WebSocket listener."""
 
 from __future__ import annotations
 

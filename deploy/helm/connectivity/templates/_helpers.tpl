@@ -1,4 +1,4 @@
-{{- /* The name of every object: that of the release, with the chart's if that is not in it. */ -}}
+{{- /* The name of all objects: the name of the release, with the chart's name unless it contains it. */ -}}
 {{- define "connectivity.name" -}}
 {{- $name := .Release.Name -}}
 {{- if not (contains .Chart.Name $name) }}{{ $name = printf "%s-%s" $name .Chart.Name }}{{ end -}}
@@ -21,7 +21,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-%s" .Chart.AppVersion .Values.image.variant) }}
 {{- end -}}
 
-{{- /* Names by which others in the cluster call the API. */ -}}
+{{- /* The host names of the API in the cluster. */ -}}
 {{- define "connectivity.hosts" -}}
 {{- $name := include "connectivity.name" . -}}
 {{- concat (list $name (printf "%s.%s" $name .Release.Namespace) "*.svc" "*.svc.cluster.local") .Values.api.hosts | join ", " -}}
